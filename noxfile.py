@@ -31,7 +31,7 @@ nox.options.reuse_existing_virtualenvs = True
 
 def tests(*, onnx: bool) -> list[str]:
     """The test files of what these versions must carry."""
-    paths = [f"tests/{name}" for name in GROUND] + [f"tests/watch/{name}" for name in WATCH]
+    paths = [f"tests/{name}" for name in GROUND] + [f"tests/monitor/{name}" for name in WATCH]
     return paths + ([f"tests/fuse/{name}" for name in ONNX] if onnx else [])
 
 

@@ -78,7 +78,7 @@ PLAIN = "SELECT count(id), sum(confidence), sum(predicted), count(model), count(
 
 
 def audited(folder: Path, asked: argparse.Namespace, **options: bool) -> list[float]:
-    from calib_serve.audit import audit
+    from calib_serve.integrations.audit import audit
 
     found = audit(
         folder / "predictions.parquet",
@@ -95,7 +95,7 @@ def audited(folder: Path, asked: argparse.Namespace, **options: bool) -> list[fl
 def by_numpy(folder: Path) -> list[float]:
     from pyarrow import parquet
 
-    from calib_serve.bins import Bins
+    from calib_serve.core.bins import Bins
 
     told = parquet.read_table(folder / "predictions.parquet", columns=["id", "predicted", "confidence"])
     truth = parquet.read_table(folder / "labels.parquet")

@@ -26,8 +26,8 @@ import peers
 from fit_outputs import PINS, Worker, scenario
 from output_sets import Set, all_sets
 
-from calib_serve.errors import FitError
-from calib_serve.fit.output import fit_by_name, select
+from calib_serve.core.errors import FitError
+from calib_serve.fit import fit_by_name, select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 
@@ -48,7 +48,7 @@ def look(draws: list[Set]) -> dict | None:
             fitted["auto"] = select(Samples.of(*calibration))
             test = found["test_logits"], found["test_labels"]
             rows.append({name: nll(one.of_logits(test[0]), test[1]) for name, one in fitted.items()})
-            beyond.append(fitted["auto"].fit.get("beyond_temperature", {}).get("share", 0.0))
+            beyond.append(fitted["auto"].fit.facts.get("beyond_temperature", {}).get("share", 0.0))
     if not rows:
         return None
     means = {name: statistics.mean(row[name] for row in rows) for name in (*METHODS, "auto")}

@@ -14,8 +14,8 @@ import torch
 from cifar import cifar10_test, data_dir
 from torch import nn
 
-from calib_serve.demo import digits
-from calib_serve.model import from_module, load_model
+from calib_serve.app.demo import digits
+from calib_serve.models import from_module, load_model
 
 __all__ = ["NAMES", "SIZES", "Given", "given", "network"]
 

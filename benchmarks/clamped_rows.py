@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from calib_serve.fit.clamping import (
+from calib_serve.fit import (
     QuasiNewton,
     fit_neural_clamping,
     fit_neural_clamping_efficient,
@@ -19,7 +19,8 @@ from calib_serve.fit.clamping.efficient import mean_entropy
 from calib_serve.fit.clamping.objective import best_temperature
 from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, nll, softmax
+from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, nll
+from calib_serve.scores import softmax
 
 __all__ = ["COLUMNS", "OUTPUT_METHODS", "rows_of_split", "scores"]
 
@@ -90,7 +91,7 @@ def chosen(given, fits, z_test):
 
 
 def _facts(artifact):
-    return {key: value for key, value in artifact.fit.items() if key not in ("candidates", "schedule")}
+    return {key: value for key, value in artifact.fit.facts.items() if key not in ("candidates", "schedule")}
 
 
 def _scored(given, artifact, z_test, *, parts=True):

@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cifar
 import peers
 
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
 from calib_serve.metrics.refinement import Separation
+from calib_serve.scores import softmax
 
 PUBLISHED = {"largest probability": (5.38, 92.5), "ConfidNet": (4.1, 92.55)}  # Singh 2021, table 4: VGG-16
 

@@ -26,11 +26,11 @@ import numpy as np
 import peers
 
 from calib_serve.artifact import Clause
-from calib_serve.bins import bin_index
-from calib_serve.contracts import fixed_labels, labels_until_broken
-from calib_serve.metrics import softmax
-from calib_serve.watch.contracts import ClauseEvidence, Labelled, for_all, shares_of
-from calib_serve.watch.sums import Sums
+from calib_serve.core.bins import bin_index
+from calib_serve.monitor.contracts import ClauseEvidence, Labelled, for_all, shares_of
+from calib_serve.monitor.planning import fixed_labels, labels_until_broken
+from calib_serve.receipts.sums import Sums
+from calib_serve.scores import softmax
 
 ABOVE, PROMISE, BINS = 0.9, 0.98, 15
 UNSURE = {"unsure ones chosen": 14 / BINS, "inside a bin": 0.97, "inside a bin, noted": 0.97}

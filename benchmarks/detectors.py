@@ -35,7 +35,7 @@ import numpy as np  # noqa: E402
 from drift_rivals import ABSENT, RIVALS  # noqa: E402
 from goals import ONE_POINT  # noqa: E402
 
-from calib_serve.watch import drift  # noqa: E402
+from calib_serve.monitor import drift  # noqa: E402
 
 ARL = 10_000
 LENGTH = 6 * ARL  # of a null stream, after which it counts as watched so long

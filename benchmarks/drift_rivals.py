@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import peers
 
-from calib_serve.bins import bin_index
+from calib_serve.core.bins import bin_index
 
 BINS = 15
 ABSENT = peers.absent("requirements-watch.txt")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calib_serve.bins import bin_index
+from calib_serve.core.bins import bin_index
 
 BINS = 15
 KINDS = ("baseball", "electricity", "employment", "drawn")

@@ -1,12 +1,12 @@
-"""The drift detector of ``calib_serve.watch.drift``, compiled by numba: the same numbers, label by label."""
+"""The drift detector of ``calib_serve.monitor.drift``, by numba: the same numbers, label by label."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 
-from calib_serve.bins import bin_index
-from calib_serve.watch.drift import bets
+from calib_serve.core.bins import bin_index
+from calib_serve.monitor.drift import bets
 
 BINS = 15
 _CHOSEN = np.arange(len(bets.SHIFTS))[bets.OF_PARTS]

@@ -13,10 +13,10 @@ import torch
 from cifar import data_dir
 from torch import nn
 
+from calib_serve.app.demo import digits
 from calib_serve.artifact import Head
-from calib_serve.demo import digits
 from calib_serve.fit.losses import cross_entropy, mixup
-from calib_serve.model import from_module, load_model
+from calib_serve.models import from_module, load_model
 
 NETWORKS = ("resnet20", "mnist", "digits")
 

@@ -25,12 +25,13 @@ import torch
 from head_data import NETWORKS, head_data
 from scipy.stats import ttest_rel
 
-from calib_serve.errors import FitError
+from calib_serve.core.errors import FitError
+from calib_serve.fit import fit_by_name
 from calib_serve.fit.masked import fit_masked_head, reading
-from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.samples import stratified
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.metrics import accuracy, adaptive_ece, ece, nll, noise_floor, softmax
+from calib_serve.metrics import accuracy, adaptive_ece, ece, nll, noise_floor
+from calib_serve.scores import softmax
 
 OUTPUT = ("temperature", "vector", "structured-average")
 MASKED = {"no-mask": "no mask", "expected": "masked", "paper": "masked, as printed"}

@@ -32,11 +32,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import peers
 
-from calib_serve.bins import Bins
-from calib_serve.metrics import evaluate, paired_changes, softmax
+from calib_serve.core.bins import Bins
+from calib_serve.metrics import evaluate, paired_changes
 from calib_serve.metrics.calibration import cumulative
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.truths import Sample, Shift
+from calib_serve.scores import softmax
 
 Floats = np.ndarray
 Truth = Callable[[Floats], Floats]

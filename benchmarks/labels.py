@@ -28,11 +28,11 @@ from pathlib import Path
 import peers
 import stores
 
+from calib_serve.ledger import Ledger
+from calib_serve.ledger.intake import Intake
+from calib_serve.monitor.feed import DriftFeed
 from calib_serve.receipts import Keyring
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.intake import Intake
-from calib_serve.watch.ledger import Ledger
+from calib_serve.receipts.classes import Classes
 
 
 def counted(

@@ -20,7 +20,7 @@ import drift_streams
 import numpy as np
 import peers
 
-from calib_serve.watch.drift import Detector
+from calib_serve.monitor import Detector
 
 ARL = 2_000
 LONGEST = 20 * ARL

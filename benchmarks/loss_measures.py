@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from calib_serve.errors import FitError
+from calib_serve.core.errors import FitError
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.tables import fit_histogram_width
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import accuracy, adaptive_ece, brier, classwise_ece, ece, refinement_auroc, softmax
+from calib_serve.metrics import accuracy, adaptive_ece, brier, classwise_ece, ece, refinement_auroc
+from calib_serve.scores import softmax
 
 CAL_SIZES = (100, 250, 500, 1000, 2000)
 CHECKPOINTS = 4  # Lin 2025, figure 4: after each quarter of the training

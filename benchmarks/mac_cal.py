@@ -23,14 +23,15 @@ import torch
 from cifar import cifar10_test, data_dir
 from head_data import NETWORKS, head_data, resnet20_model
 
-from calib_serve.errors import FitError
+from calib_serve.core.errors import FitError
+from calib_serve.fit import fit_by_name
 from calib_serve.fit.losses import focal, label_smoothing
 from calib_serve.fit.masked import PAPER, fit_masked_head, reading, train_masked
-from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.metrics import accuracy, ece, nll, softmax
-from calib_serve.model import calibrated_probs, from_module
-from calib_serve.study import shift
+from calib_serve.metrics import accuracy, ece, nll
+from calib_serve.models import calibrated_probs, from_module
+from calib_serve.papers import shift
+from calib_serve.scores import softmax
 
 PARTS = ("gamma", "shift", "trainings")
 GAMMAS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)

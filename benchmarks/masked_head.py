@@ -30,8 +30,9 @@ from calib_serve.artifact import Head
 from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, train_masked
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import accuracy, adaptive_ece, ece, fpr95, mce, nll, ood_auroc, softmax
-from calib_serve.model import load_model
+from calib_serve.metrics import accuracy, adaptive_ece, ece, fpr95, mce, nll, ood_auroc
+from calib_serve.models import load_model
+from calib_serve.scores import softmax
 
 HERE = Path(__file__).parent
 FIXED = Retention(adapt=None)

@@ -26,9 +26,9 @@ from clamped_networks import NAMES, SIZES, given
 from clamped_rows import COLUMNS, rows_of_split
 
 from calib_serve.artifact import InputShift
-from calib_serve.fit.clamping import GAMMAS
+from calib_serve.fit import GAMMAS
 from calib_serve.fit.clamping.efficient import entropy_shift, mean_entropy
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 SPLITS = 5
 ROOM = 100  # images on which entropy is raised: of thousands, every pixel reaches both 0 and 1

@@ -28,11 +28,12 @@ import torch
 from clamped_networks import NAMES, SIZES, given
 from scipy import stats
 
-from calib_serve.fit.clamping import QuasiNewton, fit_neural_clamping
+from calib_serve.fit import QuasiNewton, fit_neural_clamping
 from calib_serve.fit.clamping.objective import best_temperature
 from calib_serve.fit.clamping.schedules import Augmentation
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.metrics import ece, nll, softmax
+from calib_serve.metrics import ece, nll
+from calib_serve.scores import softmax
 
 OUTPUT = {"temperature": "temperature", "vector": "vector", "structured average": "structured-average"}
 SIZES_OF_DELTA = (1, 4, None)

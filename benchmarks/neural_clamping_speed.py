@@ -26,7 +26,7 @@ import torch
 from cifar import cifar10_test, data_dir
 from clamped_networks import network
 
-from calib_serve.fit.clamping import QuasiNewton
+from calib_serve.fit import QuasiNewton
 from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
 from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT, Descent
 

@@ -28,11 +28,12 @@ from clamped_rows import scores
 from scipy import stats
 
 from calib_serve.artifact import InputShift
-from calib_serve.fit.clamping import QuasiNewton, fit_neural_clamping, fit_neural_clamping_paper
+from calib_serve.fit import QuasiNewton, fit_neural_clamping, fit_neural_clamping_paper
 from calib_serve.fit.clamping.objective import best_temperature, focal_loss
 from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT
 from calib_serve.fit.output.candidates import fit_by_name
-from calib_serve.metrics import ece, softmax
+from calib_serve.metrics import ece
+from calib_serve.scores import softmax
 
 FOLDS, STARTS = 5, 5
 LOGITS = (

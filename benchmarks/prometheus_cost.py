@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from calib_serve.monitoring import monitoring_files
-from calib_serve.watch.series import SERIES, WORKERS
+from calib_serve.receipts.series import SERIES, WORKERS
+from calib_serve.web import monitoring_files
 
 BINS = 15
 EVERY = 15  # seconds between scrapes

@@ -28,10 +28,10 @@ from calib_serve.metrics import (
     ece_terms,
     entropy,
     refinement_auroc,
-    softmax,
 )
-from calib_serve.model.torch_classifier import from_module
-from calib_serve.study import shift
+from calib_serve.models.torch_classifier import from_module
+from calib_serve.papers import shift
+from calib_serve.scores import softmax
 
 NETWORKS = (
     "akamaster_resnet20_c10",

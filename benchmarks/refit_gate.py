@@ -13,7 +13,7 @@ fitted to 5,000, too. Four rules are asked once, after 2,000 labels, and 20 time
 - t test: the same at the stated rate, at the k-th ask at its share 1 / (k (k + 1));
 - betting on differences: of the NLL of each label, prequentially, each at least log 0.1 by mixing
   (Waudby-Smith and Ramdas 2023);
-- evidence: what ``calib_serve.refitting`` does.
+- evidence: what ``calib_serve.fit.refitting`` does.
 
 Structured vector scaling has a tenth of the streams, as it takes fifty times as long.
 
@@ -34,12 +34,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np  # noqa: E402
 import peers  # noqa: E402
 
-from calib_serve.errors import FitError  # noqa: E402
-from calib_serve.fit.output import fit_by_name  # noqa: E402
+from calib_serve.core.errors import FitError  # noqa: E402
+from calib_serve.fit import fit_by_name  # noqa: E402
+from calib_serve.fit.refitting import prequential  # noqa: E402
 from calib_serve.fit.samples import Samples  # noqa: E402
-from calib_serve.metrics import log_probs, softmax  # noqa: E402
 from calib_serve.metrics.intervals import student_beyond  # noqa: E402
-from calib_serve.refitting import prequential  # noqa: E402
+from calib_serve.scores import log_probs, softmax  # noqa: E402
 
 ALPHA = 0.05
 ASKS = tuple(range(250, 5001, 250))

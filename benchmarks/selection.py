@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 import peers
 
-from calib_serve.fit.output import fit_temperature
+from calib_serve.fit import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
-from calib_serve.watch.estimates import estimate
-from calib_serve.watch.policy import LabelPolicy
-from calib_serve.watch.sums import Sums
+from calib_serve.monitor.estimates import estimate
+from calib_serve.receipts.policy import LabelPolicy
+from calib_serve.receipts.sums import Sums
+from calib_serve.scores import softmax
 
 BINS, SERVED, RATE, DAY = 15, 40_000, 0.05, 86_400.0
 CLASS_RATES, CLASS_SHARES = np.array([0.02, 0.05, 0.2]), np.array([0.0, 1.0, 2.0])

@@ -37,11 +37,11 @@ from cifar import ResNet
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.fuse.torchserve import Batching, pack
-from calib_serve.fuse.torchserve._archive import write_archive
-from calib_serve.serve.configuration import Ports
-from calib_serve.serve.environment import KEYRING
-from calib_serve.serve.server import Server
+from calib_serve.receipts.environment import KEYRING
+from calib_serve.torchserve import Batching, pack
+from calib_serve.torchserve.archive._archive import write_archive
+from calib_serve.torchserve.configuration import Ports
+from calib_serve.torchserve.server import Server
 
 BARE = '''
 import os

@@ -40,14 +40,14 @@ import numpy as np  # noqa: E402
 import peers  # noqa: E402
 from scipy.optimize import brentq, minimize_scalar  # noqa: E402
 
-from calib_serve.metrics import softmax  # noqa: E402
+from calib_serve.ledger import LabelRecord, Ledger, Shadowed  # noqa: E402
+from calib_serve.ledger.intake import Intake  # noqa: E402
+from calib_serve.monitor.bets import BETS, MeanBets  # noqa: E402
+from calib_serve.monitor.feed import DriftFeed  # noqa: E402
+from calib_serve.monitor.shadow import ALPHA, ShadowFollower, ShadowTest  # noqa: E402
 from calib_serve.receipts import Keyring, Shadow  # noqa: E402
-from calib_serve.watch.bets import BETS, MeanBets  # noqa: E402
-from calib_serve.watch.classes import Classes  # noqa: E402
-from calib_serve.watch.feed import DriftFeed  # noqa: E402
-from calib_serve.watch.intake import Intake  # noqa: E402
-from calib_serve.watch.ledger import LabelRecord, Ledger, Shadowed  # noqa: E402
-from calib_serve.watch.shadow import ALPHA, ShadowFollower, ShadowTest  # noqa: E402
+from calib_serve.receipts.classes import Classes  # noqa: E402
+from calib_serve.scores import softmax  # noqa: E402
 
 LABELS, EVERY = 20_000, 100
 OURS, BRIER, LOG, T_TEST = "ours", "Brier score", "log score without a limit", "t test, looking every day"

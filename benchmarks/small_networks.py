@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from calib_serve.data import load_data
+from calib_serve.models.dataset import load_data
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from typing import Any
 import peers
 import psutil
 
+from calib_serve.ledger import Ledger
+from calib_serve.ledger.intake import Intake
 from calib_serve.receipts import Keyring
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.intake import Intake
-from calib_serve.watch.ledger import Ledger
+from calib_serve.receipts.classes import Classes
 
 REQUEST = 500  # labels of one request
 

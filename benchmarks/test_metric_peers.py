@@ -14,7 +14,7 @@ import torch
 from torchmetrics.functional import classification as torchmetrics
 
 from calib_serve import metrics
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 
 
 @pytest.fixture(scope="module", params=[(1000, 3), (5000, 10), (800, 100)], ids=str)

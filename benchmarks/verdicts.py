@@ -22,8 +22,8 @@ from collections.abc import Callable
 import numpy as np
 import peers
 
-from calib_serve.bins import Bins
-from calib_serve.verdicts import judge
+from calib_serve.core.bins import Bins
+from calib_serve.metrics.judging import judge
 
 CONFIDENCES = {"mid": (0.55, 0.95), "wide": (0.5, 1.0), "high": (0.95, 1.0)}
 CLASSES = (2, 10, 100)

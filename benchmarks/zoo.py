@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from fusion_overhead import in_turns, ratio
 
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.sessions import open_session
 
 ROOT = Path(__file__).parents[1]

@@ -6,162 +6,31 @@ costs next to nothing. With ``import *`` come those whose extras are installed; 
 MissingDependency, which names its extra.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+
+from calib_serve.core.faces import face
 
 __version__ = "0.3.0"
 
-__all__ = [
-    "Artifact",
-    "Bins",
-    "CalibServeError",
-    "ConfidenceHistogramDisplay",
-    "Keyring",
-    "Label",
-    "LabelPolicy",
-    "Preprocessing",
-    "Receipt",
-    "ReliabilityDisplay",
-    "Reporter",
-    "RiskCoverageDisplay",
-    "Scores",
-    "Server",
-    "Verdict",
-    "Watch",
-    "__version__",
-    "calibrate",
-    "calibrate_model",
-    "calibrated",
-    "compare",
-    "create_app",
-    "decide",
-    "estimate_prior",
-    "evaluate",
-    "fuse_onnx",
-    "fuse_torch",
-    "fuse_triton",
-    "judge",
-    "load_artifact",
-    "load_data",
-    "load_model",
-    "pack",
-    "pack_around",
-    "refit",
-    "refit_served",
-    "send_label_file",
-    "serve_app",
-    "verdict",
-    "with_prior",
-    "write_report",
-]
+__getattr__, __dir__, _names = face(__name__, __file__)
 
-if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact
-    from calib_serve.bins import Bins
-    from calib_serve.collect import send_label_file
-    from calib_serve.data import load_data
-    from calib_serve.errors import CalibServeError
-    from calib_serve.fit.calibrate import calibrate
-    from calib_serve.fit.calibrate_model import calibrate_model
-    from calib_serve.fit.compare import compare
-    from calib_serve.fit.decide import decide
-    from calib_serve.fit.measure import verdict
-    from calib_serve.fit.shares import estimate_prior, with_prior
-    from calib_serve.fuse.onnx import fuse_onnx
-    from calib_serve.fuse.torch import calibrated, fuse_torch
-    from calib_serve.fuse.torchserve import load_artifact, pack, pack_around
-    from calib_serve.fuse.triton import fuse_triton
-    from calib_serve.metrics import evaluate
-    from calib_serve.model import load_model
-    from calib_serve.pictures import Preprocessing
-    from calib_serve.receipts import Keyring, Label, Receipt
-    from calib_serve.refitting import refit, refit_served
-    from calib_serve.report import write_report
-    from calib_serve.report.displays import (
-        ConfidenceHistogramDisplay,
-        ReliabilityDisplay,
-        RiskCoverageDisplay,
-    )
-    from calib_serve.reporter.reporter import Reporter
-    from calib_serve.scores import Scores
-    from calib_serve.serve.server import Server
-    from calib_serve.verdicts import Verdict, judge
-    from calib_serve.watch.http import create_app, serve_app
-    from calib_serve.watch.policy import LabelPolicy
-    from calib_serve.watch.service import Watch
-else:
-    # Hidden from type checkers, to whom a name that is not above would otherwise be anything.
-    _FACES = {
-        "artifact": ("Artifact",),
-        "bins": ("Bins",),
-        "collect": ("send_label_file",),
-        "data": ("load_data",),
-        "errors": ("CalibServeError",),
-        "fit.calibrate": ("calibrate",),
-        "fit.calibrate_model": ("calibrate_model",),
-        "fit.compare": ("compare",),
-        "fit.decide": ("decide",),
-        "fit.measure": ("verdict",),
-        "fit.shares": ("estimate_prior", "with_prior"),
-        "fuse.onnx": ("fuse_onnx",),
-        "fuse.torch": ("calibrated", "fuse_torch"),
-        "fuse.torchserve": ("load_artifact", "pack", "pack_around"),
-        "fuse.triton": ("fuse_triton",),
-        "metrics": ("evaluate",),
-        "model": ("load_model",),
-        "pictures": ("Preprocessing",),
-        "receipts": ("Keyring", "Label", "Receipt"),
-        "refitting": ("refit", "refit_served"),
-        "report": ("write_report",),
-        "report.displays": ("ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"),
-        "reporter.reporter": ("Reporter",),
-        "scores": ("Scores",),
-        "serve.server": ("Server",),
-        "verdicts": ("Verdict", "judge"),
-        "watch.http": ("create_app", "serve_app"),
-        "watch.policy": ("LabelPolicy",),
-        "watch.service": ("Watch",),
-    }
-    _ROOM = {name: room for room, names in _FACES.items() for name in names}
+# What tells whether a name's extra is installed; looked for, not imported.
+_NEEDS = {
+    **dict.fromkeys(["ReliabilityDisplay", "RiskCoverageDisplay", "write_report"], "matplotlib"),
+    **dict.fromkeys(["calibrate_model", "calibrated", "fuse_torch", "load_model"], "torch"),
+    **dict.fromkeys(["create_app", "serve_app"], "fastapi"),
+    "ConfidenceHistogramDisplay": "matplotlib",
+    "Server": "httpx",
+    "fuse_onnx": "onnx_ir",
+    "fuse_triton": "onnx",
+}
 
-    # What tells whether a room's extra is installed; looked for, not imported.
-    _NEEDS = {
-        "fuse.onnx": "onnx_ir",
-        "fuse.torch": "torch",
-        "fuse.triton": "onnx",
-        "model": "torch",
-        "report": "matplotlib",
-        "report.displays": "matplotlib",
-        "serve.server": "httpx",
-        "watch.http": "fastapi",
-        "fit.calibrate_model": "torch",
-    }
 
-    def _installed(name: str) -> bool:
-        needs = _NEEDS.get(_ROOM.get(name))
-        try:
-            return needs is None or find_spec(needs) is not None
-        except (ImportError, ValueError):  # finders of others, and modules that others made up, may raise
-            return False
+def _installed(name: str) -> bool:
+    try:
+        return name not in _NEEDS or find_spec(_NEEDS[name]) is not None
+    except (ImportError, ValueError):  # finders of others, and modules that others made up, may raise
+        return False
 
-    __all__[:] = filter(_installed, __all__)
 
-    def __getattr__(name: str) -> object:
-        if name not in _ROOM:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            value = getattr(import_module(f"{__name__}.{_ROOM[name]}"), name)
-        except ModuleNotFoundError as error:
-            from calib_serve.errors import EXTRA_OF, MissingDependency  # noqa: PLC0415
-
-            if (error.name or "").partition(".")[0] not in EXTRA_OF:
-                raise
-            raise MissingDependency(error.name) from error
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted([*globals(), *_ROOM])
+__all__ = sorted(filter(_installed, [*_names, "__version__"]))  # noqa: PLE0605 - as extras allow

@@ -28,7 +28,7 @@ import real_servers  # noqa: E402
 from real_prometheus import Prometheus, prometheus  # noqa: E402
 
 from calib_serve.artifact import Artifact, Contract, LogitMap  # noqa: E402
-from calib_serve.bins import Bins  # noqa: E402
+from calib_serve.core.bins import Bins  # noqa: E402
 
 BOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "calibration.json").read_text())
 SECONDS = 120

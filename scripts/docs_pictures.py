@@ -26,13 +26,17 @@ from selenium.webdriver.chrome.service import Service
 from sklearn.datasets import load_digits
 
 from calib_serve import calibrate, evaluate
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
-from calib_serve.pages import STATIC
+from calib_serve.ledger import Ledger
+from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.papers import Curve, validation_size
 from calib_serve.receipts import DAY, Keyring
+from calib_serve.receipts.batch import ServedPrediction
+from calib_serve.receipts.classes import Classes
 from calib_serve.report import (
+    STATIC,
     confidence_density,
     plot_counts,
     plot_density,
@@ -41,12 +45,8 @@ from calib_serve.report import (
     write_report,
 )
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
-from calib_serve.study import Curve, validation_size
-from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.http.page import render
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.service import Watch, Watched
+from calib_serve.scores import softmax
+from calib_serve.web.page import render
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from calib_serve.watch.series import (
+from calib_serve.receipts.series import (
     CONTRACTS,
     LEDGER_LABELS,
     PROVISIONAL,

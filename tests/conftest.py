@@ -70,9 +70,10 @@ def pytest_collect_file() -> Iterator[None]:
 
 
 LONGEST = (
-    "docs/test_pages.py", "faults/test_what_happens_when.py", "collect/test_kafka.py", "test_demo.py",
-    "serve/test_foreign_enveloped.py", "faults/test_worker_killed.py", "attacks/test_bad_watches.py",
-    "serve/test_user_configuration.py", "test_packages.py", "workflows/test_fit_from_archive.py",
+    "docs/test_pages.py", "faults/test_what_happens_when.py", "integrations/test_kafka.py",
+    "app/test_demo.py", "torchserve/test_foreign_enveloped.py", "faults/test_worker_killed.py",
+    "attacks/test_bad_watches.py", "torchserve/test_user_configuration.py", "test_packages.py",
+    "workflows/test_fit_from_archive.py",
 )  # fmt: skip
 
 

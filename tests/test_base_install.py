@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calib_serve.errors import EXTRA_OF
+from calib_serve.core.errors import EXTRA_OF
 
 pytestmark = pytest.mark.server
 
@@ -25,7 +25,7 @@ import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.fit.output import CANDIDATES, TWO_CLASSES
-from calib_serve.study import validation_size
+from calib_serve.papers import validation_size
 import numpy as np
 
 for name, extra in {"fuse_onnx": "onnx", "load_model": "torch", "Server": "torchserve", "create_app": "watch",

@@ -1,9 +1,8 @@
-"""Who may import whom; and what the package costs before it does anything."""
+"""Who may import whom, by which door; and what the package costs before it does anything."""
 
 from __future__ import annotations
 
 import ast
-import pkgutil
 import subprocess
 import sys
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import calib_serve
+from calib_serve.core.faces import homes_of
 
 ROOT = Path(calib_serve.__file__).parent
 HEAVY = ("torch", "onnx", "onnxruntime", "matplotlib", "scipy", "sklearn", "fastapi", "ts")
@@ -19,138 +19,158 @@ HEAVY = ("torch", "onnx", "onnxruntime", "matplotlib", "scipy", "sklearn", "fast
 FIRST_HEAVY = ("numpy", "pydantic", "safetensors", "yaml")
 """What the ground brings; still too much for ``--help``."""
 
-GROUND = (
-    "errors",
-    "options",
-    "distributions",
-    "signals",
-    "forks",
-    "logs",
-    "arrays",
-    "files",
-    "addresses",
-    "names",
-    "words",
-    "bins",
-    "nonces",
-    "oip",
-    "receipts",
-    "engines",
-    "scores",
-    "metrics",
-    "verdicts",
-    "pictures",
-    "artifact",
-    "data",
-)
-"""Each stands on those before it alone: numpy, scipy and the standard library, safetensors and yaml."""
-
-MAY_USE: dict[str, tuple[str, ...]] = {
-    **{room: GROUND[:i] for i, room in enumerate(GROUND)},
-    "model": GROUND,
-    "fit": (*GROUND, "model"),
-    "seam": GROUND,
-    "pages": GROUND,
-    "fuse": (*GROUND, "seam"),
-    "watch": (*GROUND, "pages"),
-    "reporter": (*GROUND, "watch"),
-    "asgi": (*GROUND, "watch"),
-    "collect": (*GROUND, "watch"),
-    "gateway": (*GROUND, "watch", "reporter"),
-    "mlflow": (*GROUND, "watch", "fuse", "reporter"),
-    "report": (*GROUND, "pages"),
-    "monitoring": GROUND,
-    "study": (*GROUND, "model", "fit", "report"),
-    "audit": (*GROUND, "watch"),
-    "serve": (*GROUND, "seam", "watch", "reporter", "fuse"),
-    "archives": (*GROUND, "seam", "fit", "fuse"),
-    "contracts": (*GROUND, "watch"),
-    "refitting": (*GROUND, "fit", "fuse", "watch"),
-    "promotion": (*GROUND, "fuse", "watch", "serve"),
-    "sklearn": (*GROUND, "fit", "fuse"),
-    "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "refitting"),
-    "doctor": (*GROUND, "serve"),
-    "quickstart": (*GROUND, "monitoring"),
+STANDS_ON: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "scores": ("core",),
+    "metrics": ("core", "scores"),
+    "artifact": ("core", "scores", "metrics"),
+    "receipts": ("core", "artifact"),
+    "models": ("core", "scores", "artifact"),
+    "fit": ("core", "scores", "metrics", "artifact", "models"),
+    "fuse": ("core", "scores", "artifact", "receipts"),
+    "ledger": ("core", "receipts"),
+    "monitor": ("core", "metrics", "artifact", "receipts", "ledger"),
+    "report": ("core", "scores", "metrics", "artifact"),
+    "web": ("core", "metrics", "receipts", "monitor", "report"),
+    "torchserve": (
+        *("core", "scores", "artifact", "receipts", "models", "fit", "fuse", "ledger", "monitor"),
+    ),
+    "gateway": ("core", "scores", "artifact", "receipts", "monitor", "web"),
+    "integrations": ("core", "scores", "metrics", "artifact", "receipts", "fit", "fuse", "monitor"),
+    "papers": ("core", "scores", "metrics", "artifact", "fit", "report"),
     "app": (
-        *(*GROUND, "model", "fit", "fuse", "watch", "report", "study", "doctor", "quickstart", "archives"),
-        *("contracts", "refitting", "audit", "reporter", "collect", "gateway", "serve"),
-        *("monitoring", "promotion"),
+        *("core", "scores", "metrics", "artifact", "receipts", "models", "fit", "fuse", "ledger", "monitor"),
+        *("report", "web", "torchserve", "gateway", "integrations", "papers"),
     ),
 }
-"""Who stands on whom. A room may use itself, too."""
+"""The rooms from the ground up, and those that each imports; a room imports itself by its inner modules."""
+
+GROUND = ("core", "scores", "metrics", "artifact")
+"""Numpy, scipy and the standard library, safetensors and yaml."""
+
+ROOMS = tuple(STANDS_ON)
+FACED = tuple(room for room in ROOMS if room not in ("core", "integrations", "app"))
+"""Rooms whose names others take from the package. Core's modules are its face, and integrations' packages."""
 
 
 def room(path: Path) -> str:
-    """The part of the house a file belongs to: ``fit`` for fit/output/linear.py, ``bins`` for bins.py."""
+    """The room of a file: ``fit`` for fit/output/linear.py."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
 @cache
-def imports(path: Path) -> set[str]:
-    """Every module a file imports, anywhere in it, by its full name."""
-    names = set()
+def froms(path: Path) -> set[tuple[str, str]]:
+    """Every module and name that a file imports, anywhere in it; the name is empty for ``import module``."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import; one way to import"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-@cache
-def modules_used(path: Path) -> set[tuple[str, ...]]:
-    """The modules of this package that a file imports, as parts below ``calib_serve``."""
-    found = set()
-    for name in imports(path):
-        parts = name.split(".")[1:] if name.startswith("calib_serve.") else []
-        while parts and not (
-            ROOT.joinpath(*parts).is_dir() or ROOT.joinpath(*parts).with_suffix(".py").is_file()
-        ):
-            parts.pop()
-        if parts:
-            found.add(tuple(parts))
+            found |= {(str(node.module), alias.name) for alias in node.names}
     return found
 
 
+def ours(path: Path) -> set[tuple[tuple[str, ...], str]]:
+    """The imports of this package: the module's parts below ``calib_serve``, and the name."""
+    parts = {(tuple(module.split(".")), name) for module, name in froms(path)}
+    return {(module[1:], name) for module, name in parts if module[0] == "calib_serve" and module[1:]}
+
+
 def libraries(path: Path) -> set[str]:
-    return {name.split(".")[0] for name in imports(path)}
+    return {module.split(".")[0] for module, _ in froms(path)}
 
 
 FILES = sorted(ROOT.rglob("*.py"))
-ROOMS = [path for path in FILES if room(path) not in ("__init__", "__main__")]
+INNER = [path for path in FILES if path.parent != ROOT]
 
 
-def test_a_room_stands_only_on_what_lies_below_and_takes_it_from_the_folder_that_holds_it() -> None:
-    wrong = []
-    for path in ROOMS:
-        own, used = room(path), modules_used(path)
-        assert own in MAY_USE, (
-            f"{own} has no place in the house: give it one here and in docs/architecture.md"
-        )
-        above = {parts[0] for parts in used} - {*MAY_USE[own], own}
-        wrong += [f"{path.relative_to(ROOT)} imports {one}, which stands above" for one in above]
-        inner = [parts for parts in used if parts[0] != own]
-        deep = {".".join(p) for p in inner if len(p) > 2 or p[-1].startswith("_")}
-        wrong += [f"{path.relative_to(ROOT)} imports {one}, an inner file" for one in deep]
+def test_there_are_seventeen_rooms_and_no_file_between_them() -> None:
+    assert sorted({room(path) for path in INNER} - {"_shipped"}) == sorted(ROOMS)
+    assert {path.name for path in FILES if path.parent == ROOT} == {"__init__.py", "__main__.py"}
+
+
+def test_rooms_are_listed_from_the_ground_up() -> None:
+    for n, (name, others) in enumerate(STANDS_ON.items()):
+        assert set(others) <= set(ROOMS[:n]), name
+
+
+def test_each_room_imports_exactly_the_rooms_that_it_stands_on() -> None:
+    found = {name: set[str]() for name in ROOMS}
+    for path in INNER:
+        found[room(path)] |= {module[0] for module, _ in ours(path)} - {room(path)}
+    assert found == {name: set(others) for name, others in STANDS_ON.items()}
+
+
+def test_a_room_takes_names_of_another_from_its_face() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {'.'.join(module)}, an inner module"
+        for path in INNER
+        for module, _ in ours(path)
+        if module[0] != room(path) and module[0] in FACED and len(module) > 1
+    ]
     assert not wrong
+
+
+@pytest.mark.parametrize("name", FACED)
+def test_a_face_names_what_its_modules_define_and_hides_no_module(name: str) -> None:
+    for one, home in homes_of(ROOT / name / "__init__.pyi").items():
+        path = ROOT.joinpath(*home.split(".")[1:])
+        path = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
+        assert home.split(".")[1] in (name, *STANDS_ON[name]), one
+        assert one in {word for node in ast.parse(path.read_text()).body for word in _bound(node)}, one
+        # Whatever imports a module sets its name in the package, and would put it in the name's place.
+        assert not (ROOT / name / f"{one}.py").exists(), one
+        assert not (ROOT / name / one).is_dir(), one
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a statement binds."""
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        return {node.name}
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def test_no_files_import_one_another_in_a_circle() -> None:
+    homes = {name: homes_of(ROOT / name / "__init__.pyi") for name in FACED}
+    arrows: dict[Path, set[Path]] = {}
+    for path in INNER:
+        arrows[path] = set()
+        for module, name in ours(path):
+            parts = module
+            while len(parts) == 1 and name in homes.get(parts[0], {}):
+                parts = tuple(homes[parts[0]][name].split(".")[1:])
+            for target in (ROOT.joinpath(*parts, f"{name}.py"), ROOT.joinpath(*parts).with_suffix(".py")):
+                if target.is_file() and target != path:
+                    arrows[path].add(target)
+    while leaves := [path for path, others in arrows.items() if not others & arrows.keys()]:
+        for path in leaves:
+            del arrows[path]
+    assert not arrows
 
 
 def test_heavy_libraries_stay_in_their_rooms() -> None:
     homes = {
-        "ts": {"serve", "seam"},
-        "matplotlib": {"report", "demo"},
-        **{engine: {"audit", "engines"} for engine in ("ibis", "duckdb", "pyspark")},
+        "ts": {"torchserve"},
+        "matplotlib": {"report", "app"},
+        **{engine: {"integrations", "scores"} for engine in ("ibis", "duckdb", "pyspark")},
+        "sqlalchemy": {"ledger", "monitor"},
+        "prometheus_client": {"web", "receipts", "gateway", "integrations", "app"},
     }
     ground = {"calib_serve", "numpy", "scipy", "safetensors", "yaml", *sys.stdlib_module_names}
-    optional = {"PIL", "pyarrow", "pandas", "ibis", "pyspark"}
-    for path in FILES:
+    optional = {
+        "PIL",
+        "pyarrow",
+        "pandas",
+        "ibis",
+        "pyspark",
+        "torch",
+    }  # where a value of theirs is handed in
+    for path in INNER:
         own, used = room(path), libraries(path)
         assert own not in GROUND or used <= ground | optional, f"{path} imports {used - ground - optional}"
         assert not {library for library in used if own not in homes.get(library, {own})}, path
-        assert own != "watch" or not used & {"torch", "onnx", "onnxruntime"}, path
-        if own not in ("demo", "reporter") and path.name not in ("exporter.py", "app.py"):
-            assert "prometheus_client" not in used, path
+        assert own not in ("ledger", "monitor", "web") or not used & {"torch", "onnx", "onnxruntime"}, path
 
 
 def loaded_by(code: str) -> set[str]:
@@ -162,7 +182,7 @@ def loaded_by(code: str) -> set[str]:
 
 @pytest.mark.server
 def test_importing_the_package_brings_nothing_but_itself() -> None:
-    assert loaded_by("import calib_serve") == {"calib_serve"}
+    assert loaded_by("import calib_serve") == {"calib_serve", "calib_serve.core", "calib_serve.core.faces"}
 
 
 @pytest.mark.server
@@ -175,24 +195,27 @@ def test_the_help_of_the_command_line_brings_no_room_but_its_own_and_nothing_hea
         "assert 'quickstart' in out.getvalue()"
     )
     loaded = loaded_by(code)
-    assert {name.split(".")[1] for name in loaded if name.startswith("calib_serve.")} == {"app"}
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("calib_serve.")}
+    assert rooms == {"app", "core"}
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, *FIRST_HEAVY}
 
 
-def test_type_checkers_see_each_public_name_where_it_is_imported_from() -> None:
-    tree = ast.parse((ROOT / "__init__.py").read_text())
-    (hidden,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.name: node.module for node in hidden.body for alias in node.names}
-    assert seen == {name: f"calib_serve.{room}" for name, room in calib_serve._ROOM.items()}
-    assert {*seen, "__version__"} == set(calib_serve.__all__)
+@pytest.mark.server
+def test_a_reporter_brings_neither_a_ledger_nor_metrics() -> None:
+    loaded = loaded_by("from calib_serve import Reporter")
+    heavy = {*HEAVY, *FIRST_HEAVY, "sqlalchemy", "httpcore", "prometheus_client"} - {"numpy"}
+    assert not {name.split(".")[0] for name in loaded} & heavy
+    modules = {name for name in loaded if name.startswith("calib_serve")}
+    assert {name.split(".")[1] for name in modules if "." in name} == {"core", "receipts"}
+    assert len(modules) <= 30, sorted(modules)  # each costs a worker of a server some milliseconds
 
 
 def test_the_public_names_are_sorted_and_there() -> None:
     assert sorted(calib_serve.__all__) == calib_serve.__all__
+    assert {*homes_of(ROOT / "__init__.pyi"), "__version__"} == set(calib_serve.__all__)
     for name in calib_serve.__all__:
         assert hasattr(calib_serve, name)
 
 
 def test_no_public_name_is_a_room() -> None:
-    # Whatever imports a room sets its name in the package, and would put the module in the function's place.
-    assert not {room.name for room in pkgutil.iter_modules(calib_serve.__path__)} & set(calib_serve.__all__)
+    assert not set(ROOMS) & set(calib_serve.__all__)

@@ -35,7 +35,7 @@ for name in names:
         importlib.import_module(name)
 """
 # What needs a package that no extra of `all` brings, and what runs when it is imported.
-NOT_IMPORTED = ("calib_serve.mlflow", "calib_serve.__main__")
+NOT_IMPORTED = ("calib_serve.integrations.mlflow", "calib_serve.__main__")
 
 
 @pytest.fixture(scope="module")

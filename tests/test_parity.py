@@ -21,14 +21,14 @@ from torch import nn
 
 from calib_serve import Artifact
 from calib_serve.artifact import Head, InputShift, LogitMap, ProbTable
-from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit import fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.torch import calibrated
-from calib_serve.metrics import ece, softmax
-from calib_serve.model import load_model
+from calib_serve.fuse import calibrated, fuse_onnx
+from calib_serve.metrics import ece
+from calib_serve.models import load_model
+from calib_serve.scores import softmax
 
 K, N, SHAPE = 4, 800, (3, 8, 8)
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-2}

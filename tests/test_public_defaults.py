@@ -8,11 +8,11 @@ from dataclasses import fields
 from typing import Any
 
 from calib_serve import Bins, calibrate, evaluate, judge
-from calib_serve.bins import bin_index
+from calib_serve.core.bins import bin_index
+from calib_serve.ledger import intake
+from calib_serve.metrics import gaps
+from calib_serve.monitor import Detector, _bin_gaps, estimates
 from calib_serve.receipts import DAY, SKEW
-from calib_serve.verdicts import gaps
-from calib_serve.watch import _bin_gaps, estimates, intake
-from calib_serve.watch.drift import Detector
 
 
 def defaults(function: Callable[..., Any]) -> dict[str, object]:

@@ -18,9 +18,9 @@ from cyclopts.config import Dict, Env
 
 import calib_serve
 from calib_serve.app import COMMANDS
-from calib_serve.errors import CalibServeError, InputError, MissingDependency, OptionError
-from calib_serve.options.base import PYTHON, RARE, check
-from calib_serve.options.servers import ServeOptions, variable
+from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, OptionError
+from calib_serve.core.options.base import PYTHON, RARE, check
+from calib_serve.core.options.servers import ServeOptions, variable
 
 __all__ = [
     "Flat",
@@ -241,7 +241,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    from calib_serve.artifact.manifest import read_yaml
+    from calib_serve.artifact import read_yaml
 
     if "," in text and text[0] not in "[{":
         return [_value(part.strip()) for part in text.split(",")]
@@ -268,8 +268,8 @@ def _read_config(file: Path) -> dict[str, Any]:
 
     A mapping stands for KEY=VALUE options.
     """
-    from calib_serve.artifact.manifest import read_yaml
-    from calib_serve.files import read_whole
+    from calib_serve.artifact import read_yaml
+    from calib_serve.core.files import read_whole
 
     try:
         found = read_yaml(read_whole(file))

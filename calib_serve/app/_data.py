@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from calib_serve.app._command import pairs
 from calib_serve.app._show import note, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import check
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact
-    from calib_serve.model import Classifier
-    from calib_serve.options.data import ArchiveData, FileOptions, ModelData, PlainData
-    from calib_serve.pictures import Preprocessing
+    from calib_serve.artifact import Artifact, Preprocessing
+    from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
+    from calib_serve.models import Classifier
     from calib_serve.scores import Scores
 
 __all__ = [
@@ -71,8 +70,7 @@ def model_samples(
     data: str | Path, options: ModelData, *, artifact: Artifact | None = None, **how: Any
 ) -> ModelSamples:
     """Load ``options.model`` and one split of its data, prepared as the artifact's model has them."""
-    from calib_serve.model import load_model, weights_remarks
-    from calib_serve.model.load import model_data
+    from calib_serve.models import load_model, model_data, weights_remarks
     from calib_serve.scores import LABELS
 
     model = str(options.model)
@@ -92,8 +90,8 @@ def model_samples(
 def archive_scores(
     data: str | Path, options: ArchiveData, artifact: Artifact | None, *, quiet: bool
 ) -> tuple[Scores, Artifact | None]:
-    """Ask an archive's handler for its scores; return them with the archive's calibration, if any."""
-    from calib_serve.archives import scores_of_archive
+    """Ask an archive's handler for its scores; return them and what calibrates them, if anything does."""
+    from calib_serve.torchserve import scores_of_archive
 
     refuse_file_options(options, "--from")
     with stages(quiet=quiet) as progress:
@@ -119,7 +117,7 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
                 "with --model, and data that the fit has not seen"
             )
         return file_scores(data, options, split=options.split, expected=artifact.model.outputs)
-    from calib_serve.model import logits_under
+    from calib_serve.models import logits_under
     from calib_serve.scores import Scores
 
     refuse_file_options(options, "--model")
@@ -152,8 +150,8 @@ class PictureOptions:
 
 
 def preprocessing(given: Sequence[str]) -> Preprocessing | None:
-    """Read ``--pictures``; None where it is not given. Raises InputError for a half of a pair."""
-    from calib_serve.pictures import Preprocessing, preprocessing_of
+    """Return what ``--pictures`` says; None where it is not given. Raises InputError for a half of it."""
+    from calib_serve.artifact import Preprocessing, preprocessing_of
 
     if not given:
         return None

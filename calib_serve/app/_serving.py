@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.options.servers import WebOptions
+    from calib_serve.core.options.servers import WebOptions
     from calib_serve.receipts import LiveKeyring
-    from calib_serve.watch.http import TokenFile
+    from calib_serve.web import TokenFile
 
 __all__ = ["Door", "door", "named_version", "said", "served_at", "watched_models"]
 
@@ -31,10 +31,10 @@ class Door(NamedTuple):
 @contextlib.contextmanager
 def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
     """Read the tokens and keys; inside the context they are read again on SIGHUP, and logs go to stderr."""
-    from calib_serve.logs import logs
+    from calib_serve.core.logs import logs
+    from calib_serve.core.signals import on_hangup
     from calib_serve.receipts import LiveKeyring
-    from calib_serve.signals import on_hangup
-    from calib_serve.watch.http import TokenFile, allowed_hosts
+    from calib_serve.web import TokenFile, allowed_hosts
 
     tokens = None if listen.token_file is None else TokenFile(listen.token_file)
     # Without tokens a page in a browser on this host could reach the server by a name of its own.

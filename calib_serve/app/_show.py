@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from calib_serve.artifact import Artifact, Step
-    from calib_serve.verdicts import Verdict
+    from calib_serve.artifact import Artifact, Score, Step
+    from calib_serve.metrics import Verdict
 
 __all__ = [
     "artifact_facts",
@@ -72,7 +72,7 @@ def as_metric(name: str, value: float) -> str:
     >>> as_metric("nll", 0.25), as_metric("ece", 0.0475)
     ('0.2500', '4.75\xa0%')
     """
-    from calib_serve.words import percent
+    from calib_serve.core.text import percent
 
     if math.isnan(value):
         return ""
@@ -88,7 +88,7 @@ def artifact_facts(artifact: Artifact) -> dict[str, Any]:
         "classes": artifact.classes,
         "class_names": list(artifact.class_names),
         "steps": [{"kind": step.kind, **_sizes(step)} for step in artifact.steps],
-        "fit": artifact.fit,
+        "fit": artifact.fit.as_dict(),
         "sets": None if sets is None else {**sets.facts, "threshold": sets.threshold.tolist()},
         "abstain": None if artifact.abstain is None else artifact.abstain.facts,
         "contract": None if artifact.contract is None else artifact.contract.facts,
@@ -109,11 +109,9 @@ def artifact_tables(artifact: Artifact) -> list[Table]:
 
     known = artifact_facts(artifact)
     before, after = known.pop("before"), known.pop("after")
-    selection = dict(known["fit"].get("selection", {}))
-    scores = selection.pop("scores", [])
-    if scores:
-        known["fit"] = {**known["fit"], "selection": selection}
-    # Candidates have a table of their own; as facts they would be dozens of rows.
+    selection = artifact.selection
+    if selection:  # Candidates have a table of their own; as facts they would be dozens of rows.
+        del known["fit"]["selection"]["scores"]
     what = "labels" if artifact.is_multilabel else "classes"
     title = f"{artifact.method}, {artifact.classes} {what}"
     table = Table("fact", "value", title=title, title_justify="left")
@@ -122,7 +120,7 @@ def artifact_tables(artifact: Artifact) -> list[Table]:
             table.add_row(*row)
     return [
         table,
-        *([_candidates(scores)] if scores else []),
+        *([_candidates(selection.scores)] if selection else []),
         *([_measured(artifact)] if before or after else []),
     ]
 
@@ -138,18 +136,14 @@ def _measured(artifact: Artifact) -> Table:
     return table
 
 
-def _candidates(scores: list[dict[str, Any]]) -> Table:
+def _candidates(scores: Sequence[Score]) -> Table:
     from rich.table import Table
 
     table = Table("candidate", "score", "above best", "refused", title="candidates", title_justify="left")
-    for row in scores:
-        score, above, error = (row.get(name) for name in ("score", "above_best", "standard_error"))
-        table.add_row(
-            row["method"],
-            "" if score is None else f"{score:.5f}",
-            "" if above is None else f"{above:.5f} ± {error:.5f}",
-            row.get("refused", ""),
-        )
+    for one in scores:
+        found = (f"{one.score:.5f}", f"{one.above_best:.5f} ± {one.standard_error:.5f}")
+        # A candidate that could not be fitted has no numbers.
+        table.add_row(one.method, *(("", "") if math.isnan(one.score) else found), one.refused or "")
     return table
 
 

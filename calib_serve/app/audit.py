@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command
 from calib_serve.app._show import console, print_json, show_verdict, stages
-from calib_serve.errors import InputError
-from calib_serve.options.audit import AuditOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.audit import AuditOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.audit import Audit, Columns, Measured
+    from calib_serve.integrations.audit.expressions import Columns
+    from calib_serve.integrations.audit.measuring import Audit, Measured
 
 __all__ = ["app"]
 
@@ -45,7 +46,7 @@ def audit(
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Measure the calibration of logged predictions."""
-    from calib_serve.audit import audit
+    from calib_serve.integrations.audit import audit
 
     columns = _columns(options.column)
     with stages("audit", quiet=output.json) as progress:
@@ -57,7 +58,7 @@ def audit(
 
 
 def _columns(given: list[str]) -> "Columns":
-    from calib_serve.audit import Columns
+    from calib_serve.integrations.audit.expressions import Columns
 
     names: dict[str, str] = {}
     for one in given:

@@ -13,17 +13,16 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pairs
 from calib_serve.app._data import file_scores, refuse_file_options
 from calib_serve.app._show import console, note, print_json, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import RARE, Factory, check, check_default
-from calib_serve.options.data import FileOptions
-from calib_serve.options.evaluate import CompareOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import RARE, Factory, check, check_default
+from calib_serve.core.options.data import FileOptions
+from calib_serve.core.options.evaluate import CompareOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.fit.compare import Compared
-    from calib_serve.fit.on_model import FitOnModel
-    from calib_serve.study.result import Study
+    from calib_serve.fit import Compared, FitOnModel
+    from calib_serve.papers import Study
 
 __all__ = ["app"]
 
@@ -105,7 +104,7 @@ def compare(
     check(not options.option, "option", "is for a study (--study)")
     for option in ("model", "weights", "train_split"):
         check(not getattr(source, option), option, "is for a study (--study)")
-    from calib_serve.fit.compare import compare as compare_methods
+    from calib_serve.fit import compare as compare_methods
 
     fit = file_scores(data[0], source, split=source.fit_split)
     test = file_scores(data[0], source, split=source.test_split, outputs=source.outputs or fit.outputs)
@@ -137,7 +136,7 @@ def compare(
 
 def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool) -> "Study":
     """Run a study on scores, or on models with their inputs."""
-    from calib_serve import study
+    from calib_serve import papers as study
 
     runs: dict[str, Callable[..., Study]] = {
         "size": study.validation_size,
@@ -196,7 +195,7 @@ def _samples(
         return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
     for option in ("weights", "train_split"):
         check(getattr(source, option) is None, option, "is for a study of a model (--model)")
-    from calib_serve.study.result import in_logits
+    from calib_serve.papers import in_logits
 
     # One file a training: stability compares them, and any other study takes one.
     read = [[file_scores(path, source, split=split) for split in splits] for path in data]
@@ -208,11 +207,10 @@ def _samples(
 def _of_model(
     model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
 ) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
-    """Read splits of a model's inputs, ``plain`` pictures in [0, 1], and make its fitter."""
-    from calib_serve.fit.on_model import FitOnModel
-    from calib_serve.model import load_model, weights_remarks
-    from calib_serve.model.load import model_data
-    from calib_serve.pictures import Preprocessing
+    """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
+    from calib_serve.artifact import Preprocessing
+    from calib_serve.fit import FitOnModel
+    from calib_serve.models import load_model, model_data, weights_remarks
 
     pictures = plain and Path(data, "labels.csv").is_file()
     how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None

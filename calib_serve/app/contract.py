@@ -18,15 +18,15 @@ from calib_serve.app._command import (
 )
 from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
-from calib_serve.errors import InputError
-from calib_serve.options.base import check as require
-from calib_serve.options.base import check_default, fields_of
-from calib_serve.options.data import ModelData, PlainData
-from calib_serve.options.evaluate import ContractOptions, PlanOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check as require
+from calib_serve.core.options.base import check_default, fields_of
+from calib_serve.core.options.data import ModelData, PlainData
+from calib_serve.core.options.evaluate import ContractOptions, PlanOptions
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Contract
-    from calib_serve.contracts import ContractCheck
+    from calib_serve.monitor import ContractCheck
 
 __all__ = ["app"]
 
@@ -60,7 +60,7 @@ def put(
     contract is part of it.
     """
     from calib_serve.artifact import Artifact
-    from calib_serve.contracts import read_contract
+    from calib_serve.monitor import read_contract
 
     known = Artifact.load(artifact)
     _write(known, read_contract(contract, known), artifact, output)
@@ -84,7 +84,7 @@ def show(
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show the contract of an artifact: the YAML to change and set again, and what it says."""
-    from calib_serve.fuse.torchserve import load_artifact
+    from calib_serve.torchserve import load_artifact
 
     artifact = load_artifact(path)
     if artifact.contract is not None and not output.json:
@@ -117,9 +117,9 @@ def check(
     finite-sample guarantee, as a line for the contract.
     """
     from calib_serve.artifact import Artifact
-    from calib_serve.contracts import check_contract, read_contract
-    from calib_serve.fit.decide import refuse_labels, refuse_seen
-    from calib_serve.scores.files import read_npy
+    from calib_serve.fit import refuse_labels, refuse_seen
+    from calib_serve.monitor import check_contract, read_contract
+    from calib_serve.scores import read_npy
 
     known = Artifact.load(artifact)
     refuse_labels(known, source.outputs)
@@ -172,8 +172,8 @@ def plan(
     looks at it at every moment, which takes more labels than a test that is
     looked at once; that number is shown as well.
     """
-    from calib_serve.contracts import plan_contract
-    from calib_serve.names import parse_duration
+    from calib_serve.core.names import parse_duration
+    from calib_serve.monitor import plan_contract
 
     artifact, contract = _promised(path)
     if data is not None and (artifact is None or options.acted_share is not None):
@@ -242,7 +242,7 @@ def _tell(found: "ContractCheck", class_names: tuple[str, ...]) -> None:
 
 def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
     from calib_serve.artifact import Artifact
-    from calib_serve.contracts import read_contract
+    from calib_serve.monitor import read_contract
 
     if where.is_file():
         return None, read_contract(where)

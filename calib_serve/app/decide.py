@@ -9,9 +9,9 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, refuse_existing
 from calib_serve.app._data import held_out
 from calib_serve.app._show import artifact_facts, console, print_json
-from calib_serve.options.base import fields_of
-from calib_serve.options.data import ModelData
-from calib_serve.options.evaluate import PromiseOptions
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.data import ModelData
+from calib_serve.core.options.evaluate import PromiseOptions
 
 __all__ = ["app"]
 
@@ -40,7 +40,7 @@ def decide(
 ) -> None:
     """Add prediction sets, abstention, or both."""
     from calib_serve.artifact import Artifact, promises
-    from calib_serve.fit.decide import decide, refuse_labels
+    from calib_serve.fit import decide, refuse_labels
 
     refuse_existing(output.out, force=output.force)
     known = Artifact.load(artifact)

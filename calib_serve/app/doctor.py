@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command
 from calib_serve.app._show import console, print_json
-from calib_serve.options.doctor import DoctorOptions
+from calib_serve.core.options.doctor import DoctorOptions
 
 if TYPE_CHECKING:
-    from calib_serve.doctor import Finding
+    from calib_serve.app.host_checks import Finding
 
 __all__ = ["app"]
 
@@ -24,8 +24,8 @@ _COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
 def doctor(
     *, options: Annotated[DoctorOptions, Flat] = DoctorOptions(), output: Annotated[Json, OfOutput] = Json()
 ) -> int:
-    """Check this host."""
-    from calib_serve.doctor import examine
+    """Look at this host."""
+    from calib_serve.app.host_checks import examine
 
     found = examine(options)
     count = {level: sum(one.level == level for one in found) for level in _COLORS}

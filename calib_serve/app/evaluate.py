@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores
 from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
-from calib_serve.options.base import fields_of
-from calib_serve.options.data import ArchiveData
-from calib_serve.options.evaluate import MeasureOptions, VerdictOptions
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.data import ArchiveData
+from calib_serve.core.options.evaluate import MeasureOptions, VerdictOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
     from calib_serve.artifact import Artifact, DecisionsEvaluation
-    from calib_serve.bins import Bins
-    from calib_serve.fit.measure import Refinement
+    from calib_serve.core.bins import Bins
+    from calib_serve.fit import Refinement
     from calib_serve.metrics import Evaluation, LabelsEvaluation
     from calib_serve.scores import Scores
 
@@ -77,9 +77,8 @@ def evaluate(
 ) -> None:
     """Judge and measure scores."""
     from calib_serve.artifact import Artifact
-    from calib_serve.fit.decide import seen
-    from calib_serve.metrics import evaluate, evaluate_labels
-    from calib_serve.verdicts import judge, of_own_samples
+    from calib_serve.fit import seen
+    from calib_serve.metrics import evaluate, evaluate_labels, judge, of_own_samples
 
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:
@@ -155,8 +154,8 @@ def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
 
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
     """Measure the artifact's prediction sets and abstention; None where it has neither."""
-    from calib_serve.arrays import repeated
     from calib_serve.artifact import evaluate_decisions
+    from calib_serve.core.arrays import repeated
 
     if calibration is None or (calibration.sets is None and calibration.abstain is None):
         return None
@@ -166,8 +165,8 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
 
 
 def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
-    """Measure the part of the losses that recalibration would remove; None for multi-label scores."""
-    from calib_serve.fit.measure import recalibrated_losses
+    """Measure how much of the losses recalibration would remove; None for multi-label scores."""
+    from calib_serve.fit import recalibrated_losses
 
     if found.is_multilabel:
         return None

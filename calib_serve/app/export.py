@@ -9,10 +9,10 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, OfData, OfOutput, command, shown_example
 from calib_serve.app._data import plain_scores
 from calib_serve.app._show import console, note
-from calib_serve.errors import InputError
-from calib_serve.monitoring import MonitoringOptions
-from calib_serve.options.base import fields_of
-from calib_serve.options.data import PlainData
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.data import PlainData
+from calib_serve.web import MonitoringOptions
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
@@ -62,7 +62,7 @@ def monitoring(
 
     Nothing is written where a file would change, unless --force is given.
     """
-    from calib_serve.monitoring import PARTS, export_monitoring
+    from calib_serve.web import PARTS, export_monitoring
 
     if unknown := set(options.only) - set(PARTS):
         raise InputError(f"the parts are {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
@@ -84,7 +84,7 @@ def constraints(
     """Write the versions of other packages that this release was tested with."""
     from importlib.resources import files
 
-    from calib_serve.files import write_whole
+    from calib_serve.core.files import write_whole
 
     pins = (files("calib_serve") / "constraints.txt").read_bytes()
     try:
@@ -116,8 +116,8 @@ def probabilities(
     import numpy as np
 
     from calib_serve.artifact import Artifact
-    from calib_serve.files import written_whole
-    from calib_serve.scores.files import holds_files
+    from calib_serve.core.files import written_whole
+    from calib_serve.scores import holds_files
 
     out = output.out
     if out.suffix != ".npz":

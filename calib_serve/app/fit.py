@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
 from calib_serve.app._data import PictureOptions, preprocessing, refuse_file_options
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import check
-from calib_serve.options.data import DataOptions
-from calib_serve.options.fit import Prior
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check
+from calib_serve.core.options.data import DataOptions
+from calib_serve.core.options.fit import Prior
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
@@ -107,8 +107,8 @@ def shares(given: str | list[Any]) -> Any:
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
     ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
     """
-    from calib_serve.artifact.manifest import read_yaml
-    from calib_serve.files import read_whole
+    from calib_serve.artifact import read_yaml
+    from calib_serve.core.files import read_whole
 
     # A file of options has a list or a mapping, of which a list of NAME=SHARE was made.
     text = given if isinstance(given, str) else ",".join(map(str, given))
@@ -137,7 +137,7 @@ def shares(given: str | list[Any]) -> Any:
 def _of_scores(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.fit.calibrate import calibrate
+    from calib_serve.fit import calibrate
     from calib_serve.scores import Scores
 
     given = {"labels": source.labels, "engine": options.engine, **source.of_scores}
@@ -153,7 +153,7 @@ def _of_scores(
 def _of_archive(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.archives import calibrate_archive
+    from calib_serve.torchserve import calibrate_archive
 
     refuse_file_options(source, "--from")
     splits = (source.split, *([] if options.test_split is None else [options.test_split]))
@@ -169,9 +169,8 @@ def _of_archive(
 def _of_model(
     data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
-    from calib_serve.fit.calibrate_model import calibrate_model
-    from calib_serve.fit.facts import remarked
-    from calib_serve.model.load import model_data
+    from calib_serve.fit import calibrate_model, remarked
+    from calib_serve.models import model_data
 
     refuse_file_options(source, "--model")
     prepared = preprocessing(options.pictures)
@@ -207,19 +206,19 @@ def _is_first_rank() -> bool:
 
 
 def _print_json(artifact: "Artifact", out: Path) -> None:
-    from calib_serve.fit.measure import verdict
+    from calib_serve.fit import verdict
 
     found = {"artifact": str(out), "verdict": verdict(artifact).as_dict()}
     print_json({**found, **artifact_facts(artifact)})
 
 
 def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions, output: Written) -> None:
-    """Print the verdict first, then the artifact's place, and the commands that come next."""
-    from calib_serve.fit.measure import verdict
+    """Print the verdict first, then where the artifact was written, and the commands that come next."""
+    from calib_serve.fit import verdict
 
     out, found = console(), verdict(artifact)
     show_verdict(out, found, every=output.verbose)
-    for remark in (*(() if output.verbose else found.reasons), *artifact.fit.get("remarks", ())):
+    for remark in (*(() if output.verbose else found.reasons), *artifact.fit.remarks):
         out.print(f"note: {remark}")
     if output.verbose:
         for table in artifact_tables(artifact):

@@ -8,12 +8,11 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, shown_example
 from calib_serve.app._show import console, print_json
-from calib_serve.options.base import fields_of
-from calib_serve.options.fuse import OnnxOptions, TorchOptions, TritonOptions
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.fuse import OnnxOptions, TorchOptions, TritonOptions
 
 if TYPE_CHECKING:
-    from calib_serve.fuse.onnx import FuseReport
-    from calib_serve.fuse.torch import TorchReport
+    from calib_serve.fuse import FuseReport, TorchReport
 
 __all__ = ["app"]
 
@@ -54,7 +53,7 @@ def onnx(
 ) -> None:
     """Fuse into an ONNX graph; says what was folded, what it cost in nodes, and how exact it is."""
     from calib_serve.artifact import Artifact
-    from calib_serve.fuse.onnx import fuse_onnx
+    from calib_serve.fuse import fuse_onnx
 
     report = fuse_onnx(model, Artifact.load(artifact), output.out, options)
     _show(report, output.out, output)
@@ -70,7 +69,7 @@ def torch(
 ) -> None:
     """Calibrate a torch.export or TorchScript file; says what its scores are, and how exact it is."""
     from calib_serve.artifact import Artifact
-    from calib_serve.fuse.torch import fuse_torch
+    from calib_serve.fuse import fuse_torch
 
     report = fuse_torch(model, Artifact.load(artifact), output.out, options)
     _show(report, output.out, output)
@@ -88,7 +87,7 @@ def triton(
 ) -> None:
     """Write a Triton model repository: the fused graph, its settings, and a step that is watched."""
     from calib_serve.artifact import Artifact
-    from calib_serve.fuse.triton import fuse_triton
+    from calib_serve.fuse import fuse_triton
 
     own = TritonOptions(**fields_of(TritonOptions, options))
     report = fuse_triton(model, Artifact.load(artifact), output.out, own, name=options.name)

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.errors import ServerError
-from calib_serve.options.servers import GatewayOptions
+from calib_serve.core.errors import ServerError
+from calib_serve.core.options.servers import GatewayOptions
 
 __all__ = ["app"]
 
@@ -21,9 +21,9 @@ app = command(
 
 @app.default
 def gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> None:
-    """Serve before another server, until stopped."""
-    from calib_serve.gateway.app import open_gateway
-    from calib_serve.watch.http import serve_app
+    """Stand before a server, until it is stopped."""
+    from calib_serve.gateway import open_gateway
+    from calib_serve.web import serve_app
 
     with (
         door(options, options.keyring) as opened,

@@ -9,12 +9,12 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Json, OfOutput, command, shown_as
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json
-from calib_serve.errors import InputError
-from calib_serve.options.base import fields_of
-from calib_serve.options.data import ArchiveOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.data import ArchiveOptions
 
 if TYPE_CHECKING:
-    from calib_serve.archives import ArchiveLook
+    from calib_serve.torchserve import ArchiveLook
 
 __all__ = ["app"]
 
@@ -51,7 +51,7 @@ def inspect(
         return
     if extra := [field.name for field in fields(asked) if getattr(asked, field.name) != field.default]:
         raise InputError(f"--{extra[0].replace('_', '-')} goes with --from")
-    from calib_serve.fuse.torchserve import load_artifact
+    from calib_serve.torchserve import load_artifact
 
     artifact = load_artifact(path)
     if output.json:
@@ -66,7 +66,7 @@ def _look(asked: Asked, output: Json) -> None:
     """Run the handler, and print its seam, as JSON or for people."""
     from rich.table import Table
 
-    from calib_serve.archives import look_at_archive
+    from calib_serve.torchserve import look_at_archive
 
     source = asked.from_
     assert source is not None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._show import print_json
-from calib_serve.options.base import Checked, check_positive
-from calib_serve.options.servers import WatchOptions
+from calib_serve.core.options.base import Checked, check_positive
+from calib_serve.core.options.servers import WatchOptions
 
 if TYPE_CHECKING:
     from calib_serve.receipts import Keyring
@@ -139,7 +139,7 @@ def token(name: str, *, options: Annotated[Scopes, Flat]) -> None:
     NAME says whose it is: labels that come with it are counted as theirs. The line holds the token's sha256
     alone, so that the file gives no token away. A server that runs reads the file again when it changes.
     """
-    from calib_serve.watch.http import new_token
+    from calib_serve.web import new_token
 
     secret, line = new_token(name, options.scopes)
     sys.stdout.write(f"token: {secret}\nline:  {line}\n")

@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, shown_as
 from calib_serve.app._show import note, print_json, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import check, check_default, fields_of
-from calib_serve.options.label import CollectOptions, FollowOptions, LabelColumns, LabelOptions, SendLimits
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check, check_default, fields_of
+from calib_serve.core.options.label import (
+    CollectOptions,
+    FollowOptions,
+    LabelColumns,
+    LabelOptions,
+    SendLimits,
+)
 
 if TYPE_CHECKING:
-    from calib_serve.collect import Collector, Source
+    from calib_serve.integrations.collect.collector import Collector
+    from calib_serve.integrations.collect.source import Source
 
 __all__ = ["app"]
 
@@ -75,8 +82,8 @@ def label(
     followed: Annotated[Followed, shown_as("Of a folder, bucket or topic")] = Followed(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
-    """Send labels."""
-    from calib_serve.names import parse_duration
+    """Send labels that came back."""
+    from calib_serve.core.names import parse_duration
 
     if "://" in source or Path(source).is_dir():
         check_default(options, ["refused"], "is for a file of labels; dead letters are these of others")
@@ -96,7 +103,7 @@ def label(
 
 
 def _token(options: Options) -> str:
-    from calib_serve.watch.client import read_token
+    from calib_serve.receipts import read_token
 
     # Read anew for each batch: a token is exchanged while the collector runs.
     if options.token_file is None:
@@ -105,7 +112,7 @@ def _token(options: Options) -> str:
 
 
 def _send(source: str, options: Options, *, as_json: bool) -> int:
-    from calib_serve.collect import send_label_file
+    from calib_serve.integrations.collect.sending import send_label_file
 
     with stages("labels", quiet=as_json) as show:
         sent = send_label_file(
@@ -125,8 +132,8 @@ def _send(source: str, options: Options, *, as_json: bool) -> int:
 def _collect(
     source: str, options: Options, followed: Followed, collecting: CollectOptions, *, as_json: bool
 ) -> int:
-    from calib_serve.collect import Collector, open_dead_letters, open_source
-    from calib_serve.collect.opening import kafka_settings
+    from calib_serve.integrations.collect.collector import Collector
+    from calib_serve.integrations.collect.opening import kafka_settings, open_dead_letters, open_source
 
     if followed.once and source.startswith("kafka://"):
         raise InputError("--once is for files: a topic has no end")
@@ -156,7 +163,7 @@ def _collect(
 def _publish(collector: "Collector", labels: "Source", followed: Followed) -> None:
     if followed.metrics_port is None:
         return
-    from calib_serve.collect.exporter import serve_metrics
+    from calib_serve.integrations.collect.exporter import serve_metrics
 
     serve_metrics(collector.totals, labels, host=followed.metrics_host, port=followed.metrics_port)
 

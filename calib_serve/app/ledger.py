@@ -16,10 +16,10 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, command, subcommand
 from calib_serve.app._serving import named_version
 from calib_serve.app._show import print_json
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.watch.ledger import Ledger
+    from calib_serve.ledger import Ledger
 
 __all__ = ["app"]
 
@@ -76,7 +76,7 @@ def backup(ledger: str, file: Path) -> None:
 
     A PostgreSQL has its own means.
     """
-    from calib_serve.words import file_size
+    from calib_serve.core.text import file_size
 
     with _opened(ledger) as book:
         size = file_size(book.database.backup(file))
@@ -109,7 +109,7 @@ def drop(ledger: str, model: str) -> None:
 @subcommand(app)
 def export(ledger: str, *, options: Annotated[Exported, Flat]) -> None:
     """Write labels, sums and incidents as Parquet files, whose columns say what they mean."""
-    from calib_serve.watch.ledger import export_ledger
+    from calib_serve.ledger import export_ledger
 
     with _opened(ledger) as book:
         rows = export_ledger(book, options.out)
@@ -124,7 +124,7 @@ def revoke(ledger: str, *, options: Annotated[Revoked, Flat]) -> None:
     May be repeated: each label is taken out once, and none of them is counted again. What drift detectors
     were fed with stays. Times without a zone are UTC.
     """
-    from calib_serve.watch.samples import SampleLog
+    from calib_serve.receipts import SampleLog
 
     source, dry_run = options.source, options.dry_run
     if not source:
@@ -155,7 +155,7 @@ def _say(text: str) -> None:
 
 @contextlib.contextmanager
 def _opened(where: str) -> Iterator["Ledger"]:
-    from calib_serve.watch.ledger import Ledger
+    from calib_serve.ledger import Ledger
 
     with contextlib.closing(Ledger(where, must_exist=True)) as book:
         yield book

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from calib_serve.app._command import Flat, Json, command
 from calib_serve.app._show import console, print_json
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 
 __all__ = ["app"]
 
@@ -54,12 +54,12 @@ def _first_line(fit: Callable[..., Any]) -> str:
 
 
 def _fitters() -> dict[str, Callable[..., Any]]:
-    """Fitters by name: auto, those of scores and, where torch is installed, those of a model."""
-    from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, select
+    """Return fitters by name: auto, those of scores and, where torch is installed, those of a model."""
+    from calib_serve.fit import CANDIDATES, TWO_CLASSES, select
 
     found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}
     try:
-        from calib_serve.fit.calibrate_model import MODEL_FITTERS
+        from calib_serve.fit import MODEL_FITTERS
     except ModuleNotFoundError:
         return found
     return {**found, **MODEL_FITTERS}
@@ -69,12 +69,12 @@ def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
     """A method's options and their defaults; of one that fits a model also those of the model."""
     parameters = inspect.signature(fit).parameters
     try:
-        from calib_serve.fit.calibrate_model import MODEL_OPTIONS
+        from calib_serve.fit import MODEL_OPTIONS
     except ModuleNotFoundError:
         MODEL_OPTIONS = {}
     if name not in MODEL_OPTIONS:
         return {key: one.default for key, one in parameters.items() if key not in _NEVER}
-    from calib_serve.options.fit import ModelFitOptions
+    from calib_serve.core.options.fit import ModelFitOptions
 
     own = {key: parameters[key].default if key in parameters else None for key in MODEL_OPTIONS[name]}
     kept = ("input_shape", "last_linear", "device", "batch_size", "mixed_precision", "checkpoints")

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, OfOutput, command, shown_as
 from calib_serve.app._data import PictureOptions, preprocessing
 from calib_serve.app._show import console
-from calib_serve.errors import InputError
-from calib_serve.options.base import fields_of
-from calib_serve.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import fields_of
+from calib_serve.core.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
 
 __all__ = ["app"]
 
@@ -81,7 +81,7 @@ def pack(
     store: Annotated[Store, OfOutput] = Store(),
 ) -> None:
     """Pack an archive."""
-    from calib_serve.fuse.torchserve import read_archive, remarks
+    from calib_serve.torchserve import read_archive, remarks
 
     if sum((what.model is not None, what.from_ is not None, what.feedback)) != 1 or (
         what.artifact is None and not what.feedback
@@ -125,7 +125,7 @@ def _refuse(kind: str, *others: Any) -> None:
 
 
 def _feedback(options: Options, of_feedback: OfFeedback, store: Store) -> Path:
-    from calib_serve.fuse.torchserve import pack_feedback, staged
+    from calib_serve.torchserve import pack_feedback, staged
 
     named = {"name": options.name, "version": options.version}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
@@ -140,7 +140,7 @@ def _feedback(options: Options, of_feedback: OfFeedback, store: Store) -> Path:
 
 
 def _around(what: What, options: Options, of_archive: ArchivePack, store: Store) -> Path:
-    from calib_serve.fuse.torchserve import pack_around
+    from calib_serve.torchserve import pack_around
 
     return pack_around(
         str(what.from_),
@@ -155,7 +155,7 @@ def _around(what: What, options: Options, of_archive: ArchivePack, store: Store)
 
 
 def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Path:
-    from calib_serve.fuse.torchserve import Batching, check_names, pack, read_archive, staged
+    from calib_serve.torchserve import Batching, check_names, pack, read_archive, staged
 
     if not options.name:
         raise InputError("give the model a name: --name NAME")

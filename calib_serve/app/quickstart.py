@@ -36,8 +36,9 @@ def quickstart(
     options: Annotated[Options, Flat] = Options(),
 ) -> None:
     """Write a small project."""
-    from calib_serve.doctor import installed, missing
-    from calib_serve.quickstart import KINDS, first_commands, write_project
+    from calib_serve.app.host_checks import installed, missing
+    from calib_serve.app.projects.kinds import KINDS
+    from calib_serve.app.projects.project import first_commands, write_project
 
     # Said first, and not refused: a project may be written on another host than it runs on.
     chosen, packages = KINDS[options.kind], installed()

@@ -20,16 +20,16 @@ from calib_serve.app._command import (
 )
 from calib_serve.app._data import plain_scores
 from calib_serve.app._show import console, note, print_json, stages
-from calib_serve.errors import InputError
-from calib_serve.options.base import Checked, check_default
-from calib_serve.options.data import PlainData
-from calib_serve.options.fit import ServedRefitOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import Checked, check_default
+from calib_serve.core.options.data import PlainData
+from calib_serve.core.options.fit import ServedRefitOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calib_serve.fit.shares import PriorEstimate
-    from calib_serve.promotion import Host
+    from calib_serve.fit import PriorEstimate
+    from calib_serve.torchserve import Host
 
 __all__ = ["app"]
 
@@ -66,8 +66,7 @@ def refit(
     served: Path, *, options: Annotated[Options, Flat], output: Annotated[Written, OfOutput]
 ) -> int | None:
     """Fit again on recent labelled samples, and keep the result only where there is evidence for it."""
-    from calib_serve.fuse.torchserve import is_archive, recalibrated
-    from calib_serve.refitting import refit_served
+    from calib_serve.torchserve import is_archive, recalibrated, refit_served
 
     if output.new_version and not is_archive(served):
         raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")
@@ -123,7 +122,7 @@ def promote(archive: Path | None = None, *, options: Annotated[Promotion, Flat] 
     asks. Exit code 0: done. 1: refused, as labels do not say that it is better, or not yet. 2 or 3: it could
     not be done; what was served is still served.
     """
-    from calib_serve.promotion import Host, swap
+    from calib_serve.torchserve import Host, swap
 
     if (archive is not None) == bool(options.back):
         raise InputError("give the archive of the new version, or --back MODEL")
@@ -151,10 +150,9 @@ def _agreed(question: str) -> bool:
 
 
 def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str, str] | None:
-    """Show the labels' verdict on the archive; (model, served version, its version), None if not enough."""
-    from calib_serve.fuse.torchserve import same_model, served_artifact
-    from calib_serve.promotion import evidence_of
-    from calib_serve.watch.ledger import Ledger
+    """Show what labels say of the archive; (model, served version, its version), None if not enough."""
+    from calib_serve.ledger import Ledger
+    from calib_serve.torchserve import evidence_of, same_model, served_artifact
 
     artifact, model, version = served_artifact(archive)
     running = host.default(model)
@@ -200,8 +198,8 @@ def prior(
 
     ARTIFACT is one, or an archive with one; DATA are scores of traffic, whose labels are not needed nor used.
     """
-    from calib_serve.fit.shares import estimate_prior, with_prior
-    from calib_serve.fuse.torchserve import load_artifact
+    from calib_serve.fit import estimate_prior, with_prior
+    from calib_serve.torchserve import load_artifact
 
     if output.out is not None:
         refuse_existing(output.out, force=output.force)
@@ -222,7 +220,7 @@ def prior(
 def _table(estimate: "PriorEstimate") -> "Table":
     from rich.table import Table
 
-    from calib_serve.words import percent
+    from calib_serve.core.text import percent
 
     counted, likely = estimate.counted, estimate.likely
     title = f"class shares of {likely.n:,} samples, 95 % intervals"
@@ -244,6 +242,6 @@ def _table(estimate: "PriorEstimate") -> "Table":
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    from calib_serve.words import percent
+    from calib_serve.core.text import percent
 
     return f"{percent(value)} [{percent(low)}, {percent(high)}]"

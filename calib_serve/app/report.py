@@ -9,10 +9,10 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import file_scores, model_samples, refuse_file_options
 from calib_serve.app._show import console, print_json, show_verdict
-from calib_serve.errors import InputError
-from calib_serve.options.base import RARE, check
-from calib_serve.options.data import ModelData
-from calib_serve.options.evaluate import Binned, Resampled, VerdictOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import RARE, check
+from calib_serve.core.options.data import ModelData
+from calib_serve.core.options.evaluate import Binned, Resampled, VerdictOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ def _names(options: Options) -> tuple[str, str]:
 
 def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
     """Read scores, and put them into the artifact's order of classes."""
-    from calib_serve.fit.decide import seen
+    from calib_serve.fit import seen
 
     expected = None if fitted is None else fitted.model.outputs
     scores = file_scores(data, source, split=source.split, expected=expected)
@@ -133,7 +133,7 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
 
 
 def _of_model(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
-    from calib_serve.model import calibrated_probs
+    from calib_serve.models import calibrated_probs
 
     refuse_file_options(source, "--model")
     # Numbers do not show that logits are of labels; the artifact knows.

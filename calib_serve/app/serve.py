@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import said
-from calib_serve.errors import InputError
-from calib_serve.options.servers import ServeOptions
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.servers import ServeOptions
 
 if TYPE_CHECKING:
-    from calib_serve.serve.server import Server
+    from calib_serve.torchserve import Server
 
 __all__ = ["app"]
 
@@ -40,10 +40,8 @@ class Options(ServeOptions):
 @app.default
 def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] = Options()) -> int:
     """Run TorchServe, until it is stopped."""
-    from calib_serve.fuse.torchserve import stored_archives
-    from calib_serve.serve.configuration import Ports, ensure_keyring
-    from calib_serve.serve.server import Server
-    from calib_serve.signals import interruptible
+    from calib_serve.core.signals import interruptible
+    from calib_serve.torchserve import Ports, Server, ensure_keyring, stored_archives
 
     # One that is named must be there: making another would refuse every receipt that is out.
     if options.keyring is None:
@@ -75,10 +73,8 @@ def _lines(given: list[str]) -> dict[str, str]:
 
 
 def _remarks(options: Options, names: list[str], lines: dict[str, str]) -> Iterator[str]:
-    from calib_serve.fuse.mar_options import SECTION
-    from calib_serve.fuse.torchserve import read_archive, remarks, shipped
-    from calib_serve.serve.configuration import read_properties
-    from calib_serve.serve.environment import MODELS, from_environment
+    from calib_serve.receipts import MODELS, from_environment
+    from calib_serve.torchserve import SECTION, read_archive, read_properties, remarks, shipped
 
     base = shipped("config.properties") if options.properties is None else Path(options.properties)
     properties = {**read_properties(base), **lines}

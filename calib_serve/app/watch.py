@@ -6,7 +6,7 @@ from typing import Annotated
 
 from calib_serve.app._command import Flat, command, shown_as
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.options.servers import WatchOptions, WebOptions
+from calib_serve.core.options.servers import WatchOptions, WebOptions
 
 __all__ = ["app"]
 
@@ -28,9 +28,9 @@ def watch(
     options: Annotated[WatchOptions, Flat] = WatchOptions(),
     web: Annotated[WebOptions, shown_as("Where it listens")] = WebOptions(),
 ) -> None:
-    """Count predictions and labels, until stopped."""
-    from calib_serve.watch.http import create_app, serve_app
-    from calib_serve.watch.service import Watch
+    """Count what is served and labelled, until it is stopped."""
+    from calib_serve.monitor import Watch
+    from calib_serve.web import create_app, serve_app
 
     with (
         door(web, options.keyring) as opened,

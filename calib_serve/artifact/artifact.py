@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
 from calib_serve.artifact.contract import Contract
-from calib_serve.artifact.decisions import Abstain, PredictionSets
+from calib_serve.artifact.decisions import Abstain, DecisionFacts, PredictionSets
 from calib_serve.artifact.facts import (
+    FitRecord,
     ModelFacts,
     Selection,
     as_frame,
     as_html,
     as_text,
     measured,
-    selected,
     temperature_of,
 )
 from calib_serve.artifact.manifest import (
@@ -58,12 +57,23 @@ from calib_serve.artifact.steps import (
     Step,
 )
 from calib_serve.artifact.tensors import SafetensorError
-from calib_serve.bins import Bins
-from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
-from calib_serve.files import sha256, write_whole
-from calib_serve.metrics import Estimate, sigmoid, softmax, two_columns
-from calib_serve.names import check_names
-from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, Scores, alike, to_logits
+from calib_serve.core.arrays import as_floats
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
+from calib_serve.core.files import sha256, write_whole
+from calib_serve.core.names import check_names
+from calib_serve.metrics import Estimate
+from calib_serve.scores import (
+    LABELS,
+    ONE_COLUMN,
+    Outputs,
+    Scores,
+    alike,
+    sigmoid,
+    softmax,
+    to_logits,
+    two_columns,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -89,7 +99,7 @@ class Artifact:
 
     ``steps`` in the order they act: at most one InputShift, at most one Head, any LogitMaps, at
     most one Mixture, at most one ProbTable. ``model`` are ModelFacts, or a mapping of such; ``data``
-    and ``fit`` are plain facts (str, numbers, lists, mappings); ``before`` and ``after`` map a
+    are plain facts (str, numbers, lists, mappings); ``fit``: the record of it; ``before`` and ``after`` map a
     metric's name to its value, low and high on held-out data; ``reference`` are the calibrated
     model's bins on the calibration set, and ``reference_classes`` (K,) how often it predicted each
     class there, or empty where not counted; ``examples`` are a few of the fit's own scores with their
@@ -108,7 +118,7 @@ class Artifact:
     classes: int
     model: _Model = _Model()
     data: Mapping[str, Any] = field(default_factory=dict)
-    fit: Mapping[str, Any] = field(default_factory=dict)
+    fit: FitRecord = field(default_factory=FitRecord)
     before: Mapping[str, Any] = field(default_factory=dict)
     after: Mapping[str, Any] = field(default_factory=dict)
     reference: Bins | None = None
@@ -149,16 +159,20 @@ class Artifact:
                 )
         if self.is_multilabel:
             self._check_of_labels()
+        object.__setattr__(self, "fit", FitRecord.of(self.fit))
         self._check_counts()
-        for name in ("data", "fit", "before", "after", "versions"):
+        for name in ("data", "before", "after", "versions"):
             object.__setattr__(self, name, plain(getattr(self, name), name))
 
     def _check_counts(self) -> None:
-        """Raise ShapeError where class names, counts, thresholds or examples are of other classes."""
+        """Raise ShapeError where something has an entry for each class, and for another number of classes."""
+        prior = self.fit.prior
         found = {
             "class names": len(self.class_names) or None,
             "counts of them": len(self.reference_classes) or None,
             "thresholds of sets": None if self.sets is None else self.sets.classes,
+            "old class shares": None if prior is None else len(prior.old),
+            "new class shares": None if prior is None else len(prior.new),
             "columns of examples": None if self.examples is None else self.examples.logits.shape[1],
         }
         for what, number in found.items():
@@ -263,8 +277,8 @@ class Artifact:
         return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
 
     def only(self, *steps: Step) -> Artifact:
-        """Make an artifact of these steps alone, without the examples and decisions of the whole."""
-        fit = {name: value for name, value in self.fit.items() if name != "decisions"}
+        """Keep these steps alone, and drop what belongs to the probabilities that all of them give."""
+        fit = replace(self.fit, decisions=DecisionFacts())
         return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None, contract=None)
 
     def _of(self, kind: type[S]) -> tuple[S, ...]:
@@ -359,7 +373,7 @@ class Artifact:
     @property
     def selection(self) -> Selection | None:
         """Selection of the method among others, or None where there was none."""
-        return selected(self.fit)
+        return self.fit.selection
 
     @property
     def metrics_before(self) -> dict[str, Estimate]:
@@ -458,7 +472,7 @@ class Artifact:
             "steps": [step_facts(step) for step in self.steps],
             "model": self.model.as_dict(),
             "data": self.data,
-            "fit": self.fit,
+            "fit": self.fit.as_dict(),
             "before": self.before,
             "after": self.after,
             "reference": None

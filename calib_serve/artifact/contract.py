@@ -34,8 +34,8 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.manifest import read_yaml
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.names import Naming, as_duration, is_plain, parse_duration, shown
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.names import Naming, as_duration, is_plain, parse_duration, shown
 
 FORMAT = 1
 MOST_CLASSES = 2**32

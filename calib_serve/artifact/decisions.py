@@ -5,24 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact.steps import Floats, tensor
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import (
-    SelectiveEvaluation,
-    SetEvaluation,
-    coverage_range,
-    evaluate_abstention,
-    evaluate_sets,
-)
-from calib_serve.metrics.samples import checked
-
-if TYPE_CHECKING:
-    from calib_serve.artifact.artifact import Artifact
+from calib_serve.core.errors import InputError, ShapeError
 
 SetScore = Literal["lac", "aps", "raps"]
 """How unlikely a class is the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
@@ -131,6 +120,50 @@ class Abstain:
         return dict(vars(self))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ThresholdFacts:
+    """The samples that a threshold was found on: how many, their hash, and in how many ``groups``."""
+
+    samples: int
+    sha256: str
+    seed: int
+    groups: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetFacts(ThresholdFacts):
+    """Facts of prediction sets.
+
+    ``threshold_samples``: those that no option was chosen on; the shares of samples whose top class is true
+    (``top_right``), and whose set holds the true one (``held``); ``always_in``: ids of classes that are in
+    every set.
+    """
+
+    threshold_samples: int
+    top_right: float
+    held: float
+    always_in: tuple[int, ...] = ()
+
+    def exact(self, sets: PredictionSets) -> int | None:
+        """Return the samples of which the coverage's range is known: of one threshold, without groups."""
+        return None if sets.classes or self.groups else self.threshold_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstainFacts(ThresholdFacts):
+    """Facts of an abstention; ``answered``: the share of its samples that get an answer."""
+
+    answered: float
+
+
+@dataclass(frozen=True)
+class DecisionFacts:
+    """The samples that prediction sets and abstention were found on; None where not known."""
+
+    sets: SetFacts | None = None
+    abstain: AbstainFacts | None = None
+
+
 def sets_of(facts: Mapping[str, Any] | None, threshold: Floats | None) -> PredictionSets | None:
     """Rebuild prediction sets from a manifest's entry and their thresholds; None without an entry."""
     if facts is None:
@@ -138,134 +171,3 @@ def sets_of(facts: Mapping[str, Any] | None, threshold: Floats | None) -> Predic
     if threshold is None:
         raise ShapeError("the manifest names prediction sets, and there are no thresholds of them")
     return PredictionSets(threshold, **facts)
-
-
-_NAMED = 10  # classes in a sentence
-
-
-@dataclass(frozen=True, eq=False)
-class DecisionsEvaluation:
-    """Measures of an artifact's sets and abstention on labelled samples; None where the artifact has none."""
-
-    sets: SetEvaluation | None
-    abstain: SelectiveEvaluation | None
-
-    def __bool__(self) -> bool:
-        return self.sets is not None or self.abstain is not None
-
-    def says(self, class_names: tuple[str, ...] = ()) -> list[str]:
-        """The measures in sentences."""
-        return [
-            *([self.sets.says(class_names)] if self.sets else []),
-            *([self.abstain.says()] if self.abstain else []),
-        ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The measures that there are, as plain values for JSON."""
-        found = {"sets": self.sets, "abstain": self.abstain}
-        return {name: one.as_dict() for name, one in found.items() if one is not None}
-
-
-def evaluate_decisions(
-    artifact: Artifact,
-    probs: ArrayLike,
-    labels: ArrayLike,
-    *,
-    level: float = 0.95,
-    groups: ArrayLike | None = None,
-) -> DecisionsEvaluation:
-    """Measure an artifact's decisions on probabilities (n, K) and class ids (n,) that nothing was fitted to.
-
-    ``groups`` (n,) say which samples belong together.
-    """
-    sets, abstain = artifact.sets, artifact.abstain
-    if sets is None and abstain is None:
-        return DecisionsEvaluation(None, None)
-    p, y = checked(probs, labels)
-    facts = _facts(artifact, "sets")
-    one_threshold = sets is not None and sets.classes is None and "groups" not in facts
-    return DecisionsEvaluation(
-        None
-        if sets is None
-        else evaluate_sets(
-            sets(p),
-            y,
-            confidence=np.clip(p.max(axis=1).astype(np.float64), 0, 1),
-            promised=sets.coverage,
-            fitted_on=facts.get("threshold_samples") if one_threshold else None,
-            level=level,
-            groups=groups,
-        ),
-        None
-        if abstain is None
-        else evaluate_abstention(
-            p, y, threshold=abstain.threshold, promised=abstain.risk, level=level, groups=groups
-        ),
-    )
-
-
-def promises(artifact: Artifact) -> list[str]:
-    """What an artifact's decisions promise, in sentences, and the samples that each promise rests on.
-
-    >>> from calib_serve.artifact import Artifact, LogitMap
-    >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
-    >>> promises(artifact)
-    []
-    """
-    sets, abstain = artifact.sets, artifact.abstain
-    return [
-        *(_of_sets(sets, artifact, _facts(artifact, "sets")) if sets else ()),
-        *(_of_abstain(abstain, _facts(artifact, "abstain")) if abstain else ()),
-        *(artifact.contract.says(artifact.class_names) if artifact.contract else ()),
-    ]
-
-
-def _facts(artifact: Artifact, of: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = artifact.fit.get("decisions", {}).get(of, {})
-    return found
-
-
-def _of_sets(sets: PredictionSets, artifact: Artifact, facts: Mapping[str, Any]) -> list[str]:
-    whom = "the samples of every class" if sets.classes else "new samples"
-    said = [
-        f"Sets hold the true class of {_percent(sets.coverage)} of {whom} ({sets.score}), {_ground(facts)}."
-    ]
-    if "threshold_samples" in facts and not sets.classes and "groups" not in facts:
-        reached = coverage_range(facts["threshold_samples"], sets.coverage)
-        said.append(
-            "Over draws of so many samples the share lies between "
-            f"{_percent(reached.low)} and {_percent(reached.high)}, 95 times in 100."
-        )
-        if facts["held"] > reached.high:
-            why = "as many samples have the same score"
-            if facts.get("top_right", 1.0) > reached.high:
-                why = "as the most likely class is in every set; a higher coverage says more"
-            said.append(f"They hold more, {_percent(facts['held'])} of these samples, {why}.")
-    always = facts.get("always_in", [])
-    if always:
-        names = [artifact.class_names[k] if artifact.class_names else str(k) for k in always[:_NAMED]]
-        more = f" and {len(always) - _NAMED} more" if len(always) > _NAMED else ""
-        said.append(
-            f"Every set holds {', '.join(names)}{more} ({len(always)} of {artifact.classes} classes): so few "
-            "samples, or so many at probability 0, allow none of them to be left out."
-        )
-    return said
-
-
-def _of_abstain(abstain: Abstain, facts: Mapping[str, Any]) -> list[str]:
-    answered = f"; {_percent(facts['answered'])} of these are answered" if "answered" in facts else ""
-    return [
-        f"Answers from {abstain.threshold:.4f} confidence on are wrong in at most {_percent(abstain.risk)}, "
-        f"with probability {abstain.level:.4g}, {_ground(facts)}{answered}."
-    ]
-
-
-def _ground(facts: Mapping[str, Any]) -> str:
-    if "samples" not in facts:
-        return "on whatever ground its maker had"
-    groups = f" in {facts['groups']} groups" if "groups" in facts else ""
-    return f"by {facts['samples']} samples{groups}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g} %"

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.arrays import frame, html_table
+from calib_serve.artifact.decisions import DecisionFacts
 from calib_serve.artifact.manifest import plain
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
-from calib_serve.errors import InputError, SchemaError
+from calib_serve.core.arrays import frame, html_table
+from calib_serve.core.errors import InputError
 from calib_serve.metrics import Estimate
-from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Outputs, check_outputs
 
 if TYPE_CHECKING:
@@ -190,11 +192,6 @@ class Score:
     standard_error: float = math.nan
     refused: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """The manifest's entry, without numbers that were not computed."""
-        facts = {k: v for k, v in vars(self).items() if not (isinstance(v, float) and math.isnan(v))}
-        return {k: v for k, v in facts.items() if v is not None}
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -214,24 +211,93 @@ class Selection:
     chosen: str
     scores: tuple[Score, ...]
 
+
+@dataclass(frozen=True)
+class PriorCorrection:
+    """Class shares (K,) that probabilities were corrected from and to, and ``how`` the new ones are known."""
+
+    old: tuple[float, ...]
+    new: tuple[float, ...]
+    how: str
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """The record of a fit: a method's own facts by item, as ``record["temperature"]``, all else by attribute.
+
+    ``facts``: all that the method says of itself, as plain values by name; ``selection`` of the method among
+    others and ``prior``, the correction of class shares, None without one; ``decisions``: the samples that
+    sets and abstention were found on; ``remarks``: sentences for the user. Raises InputError for a fact with
+    the name of a part.
+
+    >>> record = FitRecord({"temperature": np.float64(2)}, remarks=("10 samples are few",))
+    >>> record["temperature"], record.remarks
+    (2.0, ('10 samples are few',))
+    >>> record.as_dict()
+    {'temperature': 2.0, 'remarks': ['10 samples are few']}
+    >>> FitRecord.of(record.as_dict()) == record
+    True
+    """
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    selection: Selection | None = None
+    prior: PriorCorrection | None = None
+    decisions: DecisionFacts = field(default_factory=DecisionFacts)
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if taken := sorted(_PARTS & set(self.facts)):
+            raise InputError(f"a method's own fact cannot be called {taken[0]!r}: it is a part of the record")
+        object.__setattr__(self, "facts", plain(self.facts, "fit"))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.facts[name]
+
+    __iter__ = None  # else Python would iterate by numbered items, also for "in"
+
+    @classmethod
+    def of(cls, known: FitRecord | Mapping[str, Any]) -> FitRecord:
+        """Return a manifest's entry, where the parts are beside the method's facts, as a record."""
+        if isinstance(known, FitRecord):
+            return known
+        facts = plain(known, "fit")
+        if not isinstance(facts, dict):
+            raise InputError(f"the record of a fit must be a mapping, got {type(known).__name__}")
+        parts = {name: facts.pop(name) for name in _PARTS & set(facts)}
+        try:
+            record: FitRecord = _as_declared(cls, {"facts": facts, **parts})
+        except TypeError as error:
+            raise InputError(f"the record of the fit is not one we read ({error}); fit again") from error
+        return record
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the manifest's entry."""
-        return {**vars(self), "scores": [score.as_dict() for score in self.scores]}
+        """Return the manifest's entry: the method's facts, and beside them the parts that there are."""
+        parts = asdict(self, dict_factory=_known)
+        return {**parts.pop("facts"), **{name: part for name, part in parts.items() if part}}
 
 
-def selected(fit: Mapping[str, Any]) -> Selection | None:
-    """The selection among an artifact's facts of the fit, or None; SchemaError if it is invalid."""
-    facts = fit.get("selection")
-    if facts is None:
-        return None
-    try:
-        scores = tuple(Score(**score) for score in facts["scores"])
-        known = {field.name: facts[field.name] for field in fields(Selection)}
-        return Selection(**{**known, "scores": scores})
-    except (LookupError, TypeError) as error:
-        raise SchemaError(
-            f"the artifact's selection is not one we read ({error}); fit the artifact again"
-        ) from error
+_PARTS = {part.name for part in fields(FitRecord)} - {"facts"}
+
+
+def _known(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return plain values of the fields, without None and NaN."""
+    values = {name: plain(value, name) for name, value in items}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _as_declared(kind: Any, value: Any) -> Any:
+    """Return a manifest's value as the type that a field declares; TypeError where it is of another."""
+    if isinstance(kind, UnionType):  # with None, of which nothing is written
+        kind = get_args(kind)[0]
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, Mapping):
+        kinds = get_type_hints(kind)
+        # A name that is not declared is left to the constructor, which refuses it.
+        return kind(**{name: _as_declared(kinds.get(name, object), item) for name, item in value.items()})
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_as_declared(get_args(kind)[0], item) for item in value)
+    if isinstance(value, (int, float) if kind is float else get_origin(kind) or kind):
+        return value
+    raise TypeError(f"{repr(value)[:80]} is not {getattr(kind, '__name__', kind)}")
 
 
 def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:

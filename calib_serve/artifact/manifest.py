@@ -24,8 +24,8 @@ from calib_serve.artifact.decisions import PredictionSets, sets_of
 from calib_serve.artifact.steps import STEPS, Examples, Floats, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
-from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
-from calib_serve.files import read_whole, sha256
+from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError
+from calib_serve.core.files import read_whole, sha256
 
 SCHEMA = 1
 MANIFEST = "manifest.yaml"

@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Literal, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import log_softmax, softmax
-from calib_serve.scores.kinds import LEAST
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.scores import LEAST, log_softmax, softmax
 
 Floats = NDArray[np.floating[Any]]
 

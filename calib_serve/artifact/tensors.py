@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import MissingDependency
+from calib_serve.core.errors import MissingDependency
 
 __all__ = ["SafetensorError", "load", "read_plainly", "save"]
 

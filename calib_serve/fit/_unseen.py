@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
-from calib_serve.errors import CalibServeError, FitError
+from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete, data_fingerprint
-from calib_serve.fit.output import KEEPING, TWO_CLASSES, fit_by_name
+from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fit_by_name
 from calib_serve.fit.output.tables import table_of, temperature_row
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.metrics import log_probs, log_softmax
-from calib_serve.scores import PROBABILITIES, softmax
+from calib_serve.scores import PROBABILITIES, log_probs, log_softmax, softmax
 
 Floats = NDArray[np.float64]
 
@@ -72,10 +71,8 @@ class Absent:
             low, high = -_FARTHEST, _FARTHEST
             bias = low if excess(low) >= 0 else brentq(excess, low, high, xtol=_CLOSE)
             steps = self._steps(artifact, samples, t, bias)
-        made = complete(
-            steps, samples, method=artifact.method, fit=artifact.fit, class_names=artifact.class_names
-        )
-        return replace(made, versions=artifact.versions)
+        made = complete(steps, samples, method=artifact.method, fit={}, class_names=artifact.class_names)
+        return replace(made, fit=artifact.fit, versions=artifact.versions)
 
     def _steps(self, artifact: Artifact, samples: Samples, t: float, bias: float) -> tuple[Step, ...]:
         maps = [step for step in artifact.steps if isinstance(step, LogitMap) and step.bias is not None]

@@ -14,15 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Examples, LogitMap, ModelFacts, Step
-from calib_serve.bins import Bins
-from calib_serve.errors import FitError, ShapeError
+from calib_serve.artifact import Artifact, Examples, FitRecord, LogitMap, ModelFacts, Selection, Step
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import decisions
-from calib_serve.metrics.comparison import Moved
-from calib_serve.metrics.shares import Confusion
+from calib_serve.metrics import CALIBRATE, MORE, Confusion, Moved, Verdict, confidence_of_labels
 from calib_serve.scores import ONE_COLUMN, Outputs
-from calib_serve.verdicts import CALIBRATE, MORE, Verdict
 
 _COUNTED = 10_000  # classes; of more, a manifest holds no counts
 _SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion
@@ -76,7 +73,7 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
     """
     y = np.asarray(labels)
     if probs.ndim == 2 and y.shape == probs.shape:
-        confidence, right = decisions(probs, y)
+        confidence, right = confidence_of_labels(probs, y)
         return Bins.tally(confidence.ravel(), right.ravel(), bins=bins)
     if probs.ndim != 2 or y.shape != probs.shape[:1]:
         raise ShapeError(f"probs (n, K) and labels (n,) do not fit: {probs.shape} and {y.shape}")
@@ -84,9 +81,14 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
 
 
 def remarked(artifact: Artifact, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Artifact:
-    """Add sentences for the user to an artifact, before and after its own remarks."""
-    told = [*before, *artifact.fit.get("remarks", ()), *after]
-    return replace(artifact, fit={**artifact.fit, "remarks": told}) if told else artifact
+    """Return the artifact with sentences for its user, before and after those that it has."""
+    told = (*before, *artifact.fit.remarks, *after)
+    return replace(artifact, fit=replace(artifact.fit, remarks=told)) if told else artifact
+
+
+def with_selection(artifact: Artifact, selection: Selection, remarks: Sequence[str] = ()) -> Artifact:
+    """Return the artifact with how its method was chosen, and ``remarks`` on that in place of its own."""
+    return replace(artifact, fit=replace(artifact.fit, selection=selection, remarks=tuple(remarks)))
 
 
 def complete(
@@ -103,6 +105,7 @@ def complete(
 ) -> Artifact:
     """Make an artifact of ``steps`` with its facts: data, versions of ``packages``, reference bins, classes.
 
+    ``fit`` are the method's own facts.
     ``samples`` hold the logits that the output steps act on; with an InputShift or a Head among
     the steps these are the logits of the model that already has them. ``reference`` are the bins and
     how often each class (K,) is predicted, where a fitter has them already.
@@ -111,7 +114,7 @@ def complete(
         tuple(_of_one_column(step, samples.outputs) for step in steps),
         method=method,
         classes=samples.classes,
-        fit=fit,
+        fit=FitRecord(fit),
         data={
             "samples": len(samples),
             # A fold's artifact is temporary: only whole files get a fingerprint.

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Step
-from calib_serve.errors import FitError, InputError
-from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds
+from calib_serve.core.errors import FitError, InputError
+from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds, with_selection
 from calib_serve.fit.output.binary import check_range, platt
 from calib_serve.fit.output.candidates import check_options
 from calib_serve.fit.output.selection import HeldOut, choose, harm_to_accuracy
@@ -32,10 +32,8 @@ from calib_serve.fit.output.tables import (
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
-from calib_serve.metrics import decisions, log_probs, sigmoid
-from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.scores import LABELS, Scores, check_ungrouped
-from calib_serve.verdicts.decide import judge_probs
+from calib_serve.metrics import confidence_of_labels, evaluate_label_probs, judge_probs
+from calib_serve.scores import LABELS, Scores, check_ungrouped, log_probs, sigmoid
 
 Floats = NDArray[np.float64]
 
@@ -256,9 +254,9 @@ def select_labels(
     )
     fit = partial(fit_labels, selection.chosen)
     facts = held_out_label_facts(samples, fit, folds=folds, class_names=class_names, level=level, seed=seed)
-    artifact = fit(samples)
-    told = replace(artifact, fit={**artifact.fit, "selection": selection.as_dict()})
-    return measured_on_folds(told, facts, folds=folds, samples=len(samples))
+    return measured_on_folds(
+        with_selection(fit(samples), selection), facts, folds=folds, samples=len(samples)
+    )
 
 
 def held_out_label_facts(
@@ -293,7 +291,7 @@ def _held_out(
 
 def _described(probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
     # Means over a sample's labels: samples, not labels, are independent.
-    confidence, right = decisions(probs, labels)
+    confidence, right = confidence_of_labels(probs, labels)
     true = np.where(labels == 1, probs, 1 - probs)
     means = (-log_probs(true), (1 - true) ** 2, confidence, right)
     return HeldOut(*(np.asarray(m, np.float64).mean(axis=1) for m in means))

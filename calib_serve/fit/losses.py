@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 
 Reduction = Literal["mean", "sum", "none"]
 Loss = Callable[[Tensor, Tensor], Tensor]

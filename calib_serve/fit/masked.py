@@ -32,15 +32,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact, Head, ModelFacts
-from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.core.arrays import as_array
+from calib_serve.core.errors import FitError, InputError, ShapeError
+from calib_serve.fit.facts import complete, data_fingerprint, remarked
 from calib_serve.fit.losses import cross_entropy
-from calib_serve.fit.output import fit_by_name, options_of
+from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
-from calib_serve.model import Progress
+from calib_serve.models import Progress
 
 Floats = NDArray[np.floating[Any]]
 
@@ -458,10 +458,8 @@ def fit_masked_head(
     if collapsed and then is not None:
         raise FitError(f"{_COLLAPSED}, so nothing can be fitted behind it; {_INSTEAD}")
     behind = None if then is None else fit_by_name(then, logits, held[1], seed=seed)
-    said: dict[str, Any] = {} if behind is None else {"then": then, "behind": dict(behind.fit)}
-    if collapsed:
-        said |= {"remarks": [f"{_COLLAPSED}; {_INSTEAD}"]}
-    return complete(
+    said: dict[str, Any] = {} if behind is None else {"then": then, "behind": behind.fit.as_dict()}
+    artifact = complete(
         [trained.head, *(() if behind is None else behind.steps)],
         Samples.of(logits, held[1], outputs="logits"),
         method="masked-head",
@@ -471,6 +469,7 @@ def fit_masked_head(
         class_names=class_names,
         packages=("torch",),
     )
+    return remarked(artifact, after=[f"{_COLLAPSED}; {_INSTEAD}"] if collapsed else [])
 
 
 _COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"

@@ -10,22 +10,30 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import some_of
 from calib_serve.artifact import Artifact
-from calib_serve.errors import CalibServeError, FitError
+from calib_serve.core.arrays import some_of
+from calib_serve.core.errors import CalibServeError, FitError
+from calib_serve.core.text import percent
 from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.labels import LabelSamples, held_out_label_facts
-from calib_serve.fit.output import facts_of_probabilities, fit_by_name, held_out_facts
+from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.fit.output.selection import facts_of_probabilities, held_out_facts
 from calib_serve.fit.samples import Samples, folds_of, stratified
-from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LossTerms, log_probs, sigmoid, softmax
-from calib_serve.metrics.comparison import Moved
-from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.labels import evaluate_label_probs
-from calib_serve.metrics.proper import sample_losses
-from calib_serve.scores import Outputs, ProbsView, Scores
-from calib_serve.verdicts import Level, Verdict, gain_of
-from calib_serve.verdicts.decide import judge_probs
-from calib_serve.words import percent
+from calib_serve.metrics import (
+    Estimate,
+    Evaluation,
+    LabelsEvaluation,
+    Level,
+    LossTerms,
+    Moved,
+    Verdict,
+    evaluate_label_probs,
+    evaluate_probs,
+    gain_of,
+    judge_probs,
+    sample_losses,
+)
+from calib_serve.scores import Outputs, ProbsView, Scores, log_probs, sigmoid, softmax
 
 _FOLDS = 5
 _MOST = 100_000  # samples that a calibration is measured on
@@ -220,8 +228,8 @@ def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
 def _lost(artifact: Artifact) -> list[str]:
     """Warn where accuracy falls, which confidence alone does not show."""
     before, after = (m.get("accuracy") for m in (artifact.metrics_before, artifact.metrics_after))
-    # A correction of class shares changes predictions on purpose.
-    if before is None or after is None or "prior" in artifact.fit or float(after) >= float(before) - _LOSS:
+    # Under other class shares other classes are right.
+    if before is None or after is None or artifact.fit.prior or float(after) >= float(before) - _LOSS:
         return []
     return [
         f"Accuracy falls from {percent(float(before))} to {percent(float(after))}: do not serve this; take a "
@@ -232,7 +240,7 @@ def _lost(artifact: Artifact) -> list[str]:
 def _kept(artifact: Artifact) -> list[str]:
     """Name the labels that were not fitted alone, and the reason."""
     said = []
-    for why, labels in artifact.fit.get("kept_temperature", {}).items():
+    for why, labels in artifact.fit.facts.get("kept_temperature", {}).items():
         names = [artifact.class_names[k] if artifact.class_names else str(k) for k in labels[:_NAMED]]
         more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
         said.append(

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, InputShift
-from calib_serve.errors import InputError
-from calib_serve.fit.calibrate_model import calibrate_model
-from calib_serve.model import Classifier, Progress, calibrated_probs
-from calib_serve.model.face import Around
+from calib_serve.core.errors import InputError
+from calib_serve.fit.from_model import calibrate_model
+from calib_serve.models import Around, Classifier, Progress, calibrated_probs
 from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
-    from calib_serve.model.face import Floats, Made
+    from calib_serve.models import Floats, Made
 
 
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
@@ -41,7 +40,7 @@ class FitOnModel:
 
     "HEAD+METHOD" puts an output method behind a head, as in "no-mask-head+temperature". Masked heads train on
     ``train``, inputs (n, *input_shape) and class ids, where it is given, else on a part of what they are
-    fitted to. It is a ``calib_serve.study.Fit``.
+    fitted to. It is a ``calib_serve.papers.Fit``.
     """
 
     classifier: Classifier

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import FitError
-from calib_serve.files import private_folder, read_npz, sha256, written_whole
+from calib_serve.core.errors import FitError
+from calib_serve.core.files import private_folder, read_npz, sha256, written_whole
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how much of it is done, how much of it there is)."""

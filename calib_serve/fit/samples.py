@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import are_counts, as_array, as_floats, repeated, some_of
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.samples import group_codes
+from calib_serve.core.arrays import are_counts, as_array, as_floats, repeated, some_of
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.metrics import group_codes
 from calib_serve.scores import Outputs, Scores
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Samples:
     scores were before they became logits, ``groups`` (n,) the codes of samples that belong together, or None.
     ``part``: they are a part of others, such as a fold.
 
-    Weights may be counts (``calib_serve.arrays.are_counts``): the row is there as often. Others weigh. In
-    both ways a weight of 0 leaves the row out before anything else: nothing, no fold either, depends on it.
+    Weights may be counts (``core.arrays.are_counts``): the row is there as often. Others weigh. In both
+    ways a weight of 0 leaves the row out before anything else: nothing, no fold either, depends on it.
     """
 
     logits: Floats

@@ -8,19 +8,19 @@ heavy samples add noise. So there is this one way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
-from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.artifact import Artifact, Examples, LogitMap, PriorCorrection, ProbTable, Step
+from calib_serve.core.bins import Bins, bin_index
+from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import confusion_facts
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.metrics.shares import (
+from calib_serve.metrics import (
     Confusion,
     EmShares,
     Given,
@@ -53,7 +53,8 @@ def class_shares_of(artifact: Artifact) -> Floats:
             "class shares are of classes of which one is true; the labels of a multi-label model have a "
             "share each, which is not corrected: fit it on data like those that will be served"
         )
-    known = _corrected_to(artifact).get("new") or artifact.data.get("class_shares")
+    prior = artifact.fit.prior
+    known = prior.new if prior else artifact.data.get("class_shares")
     if known is None:
         raise InputError(
             "the artifact does not say under which class shares it was fitted: it has more than 1,000 "
@@ -65,7 +66,7 @@ def class_shares_of(artifact: Artifact) -> Floats:
 def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
     """The artifact with probabilities that are right under class shares ``new`` (K,).
 
-    ``fit["prior"]`` holds the old and new shares and ``how`` the new ones are known. What was measured before
+    ``fit.prior`` holds the old and new shares and ``how`` the new ones are known. What was measured before
     and after is of the calibration without this correction. The reference and the confusion are not kept:
     they are of other probabilities; see ``referenced``. Raises InputError where the correction cannot be
     expressed by the steps, where a class was not in the calibration set, and for prediction sets and
@@ -85,13 +86,14 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
         )
     shares = as_shares(new, artifact.classes)
     steps = _corrected(artifact, shares / old)
-    # After an earlier correction still the calibration set's shares: the reference is weighed by them.
-    first = np.asarray(_corrected_to(artifact).get("old", old))
+    # Where it was corrected before, the shares of the calibration set: the reference is weighed by these.
+    first = artifact.fit.prior.old if artifact.fit.prior else tuple(old.tolist())
     on = artifact.data.get("measured_on")
     told = {} if on is None else {"measured_on": f"{on}, before the correction of class shares"}
+    prior = PriorCorrection(first, tuple(shares.tolist()), how)
     made = replace(
         artifact.only(*steps),
-        fit={**artifact.fit, "prior": {"old": first, "new": shares, "how": how}},
+        fit=replace(artifact.fit, prior=prior),
         data={**artifact.data, **told, "confusion": {"unknown": _LOST}},
         reference=None,
         reference_classes=(),
@@ -113,11 +115,11 @@ def referenced(
     """The artifact with reference bins, classes and confusion of calibrated ``parts`` of its samples.
 
     ``parts``: which samples, and their probabilities (m, K) under this very artifact. Each sample weighs as
-    its class does under ``fit["prior"]``, so that the reference is what traffic of these shares will show.
+    its class does under ``fit.prior``, so that the reference is what traffic of these shares will show.
     """
     ratio = np.ones(samples.classes)
-    if prior := _corrected_to(artifact):
-        ratio = np.asarray(prior["new"]) / np.asarray(prior["old"])
+    if prior := artifact.fit.prior:
+        ratio = np.asarray(prior.new) / np.asarray(prior.old)
     top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
     for part, probs in parts:
         top[part], confidence[part] = probs.argmax(axis=1), np.clip(probs.max(axis=1), 0, 1)
@@ -135,12 +137,6 @@ def referenced(
         reference_classes=tuple(int(n) for n in np.rint(classes)),
         data={**artifact.data, "confusion": confusion_facts(samples, top, confidence, on=on)},
     )
-
-
-def _corrected_to(artifact: Artifact) -> Mapping[str, Any]:
-    """``fit["prior"]``: the old and new shares of a correction; empty without a correction."""
-    prior = artifact.fit.get("prior")
-    return prior if isinstance(prior, Mapping) else {}
 
 
 def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
@@ -270,7 +266,7 @@ def estimate_prior(
     InputError for an artifact that does not say under which class shares it was fitted, and of labels, and
     for scores that cannot be right.
 
-    >>> from calib_serve.fit.calibrate import calibrate
+    >>> from calib_serve.fit.from_scores import calibrate
     >>> rng = np.random.default_rng(0)
     >>> def drawn(shares, n):
     ...     labels = rng.choice(2, n, p=shares)

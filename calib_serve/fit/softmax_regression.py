@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 from scipy.special import logsumexp
 
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.samples import Samples, folds_of
 
 Vector = NDArray[np.float64]

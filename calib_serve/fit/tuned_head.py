@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Head, ModelFacts
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
-from calib_serve.fit.output import fit_by_name, options_of
+from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.softmax_regression import minimise
-from calib_serve.metrics import softmax
-from calib_serve.model import Progress
+from calib_serve.models import Progress
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.floating[Any]]
 Exact = NDArray[np.float64]
@@ -88,7 +88,7 @@ def fit_tuned_head(
             "temperature_before": t,
             "moved": float(np.linalg.norm(best.change)),
             "then": then,
-            "behind": dict(behind.fit),
+            "behind": behind.fit.as_dict(),
             "seed": seed,
         },
         data={"features_sha256": data_fingerprint(np.asarray(features), problem.labels)},

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, PredictionSets
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 
 NAMES = ("set", "abstain", "act")
 """What fused models call them: which classes are in the set (n, K), whether there is no answer (n,), and

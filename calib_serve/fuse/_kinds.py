@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, measured
-from calib_serve.scores.kinds import log_softmax
+from calib_serve.core.errors import FuseError
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, log_softmax, measured
 
 Floats = NDArray[np.floating[Any]]
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, PredictionSets, made_up, response, same_response
-from calib_serve.artifact.steps import ProbTable
-from calib_serve.errors import FuseError, InputError
-from calib_serve.files import read_npz
+from calib_serve.artifact import Artifact, PredictionSets, ProbTable, made_up, response, same_response
+from calib_serve.core.errors import FuseError, InputError
+from calib_serve.core.files import read_npz
 from calib_serve.fuse._decisions import act_least
 
 Floats = NDArray[np.floating[Any]]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from calib_serve.distributions import check_onnxruntime
-from calib_serve.errors import InputError, MissingDependency, ModelError
+from calib_serve.core.errors import InputError, MissingDependency, ModelError
+from calib_serve.core.packages import check_onnxruntime
 
 __all__ = ["open_session", "providers", "stopped_after"]
 

@@ -1,1 +1,5 @@
-"""The gateway: a reverse proxy for the Open Inference Protocol that calibrates, signs and watches."""
+"""A reverse proxy for the Open Inference Protocol that calibrates, signs and watches what passes."""
+
+from calib_serve.core.faces import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError, MissingDependency
-from calib_serve.files import read_whole
+from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.files import read_whole
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.servers import GatewayOptions
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import Counts, OneRegistry
 from calib_serve.gateway.grpc_gateway import GrpcGateway
@@ -41,14 +43,10 @@ from calib_serve.gateway.http import (
     target_of,
 )
 from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
-from calib_serve.options.base import changed
-from calib_serve.options.servers import GatewayOptions
-from calib_serve.receipts import LiveKeyring
-from calib_serve.reporter.reporter import Reporter
+from calib_serve.monitor import Watch
+from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
-from calib_serve.watch.client import read_token
-from calib_serve.watch.http import Guard, Tokens, create_app, tokens_and_hosts
-from calib_serve.watch.service import Watch
+from calib_serve.web import Guard, Tokens, create_app, tokens_and_hosts
 
 try:
     from fastapi import HTTPException, Request, Response

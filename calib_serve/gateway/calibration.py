@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.oip import Tensor
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.oip import Tensor
 from calib_serve.receipts import SignedReceipt
 from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
 

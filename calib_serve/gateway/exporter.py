@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from calib_serve.errors import MissingDependency
-from calib_serve.watch.series import WORKERS
+from calib_serve.core.errors import MissingDependency
+from calib_serve.receipts import WORKERS
 
 try:
     from prometheus_client import CollectorRegistry

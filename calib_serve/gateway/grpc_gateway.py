@@ -11,12 +11,12 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from calib_serve.errors import InputError, MissingDependency
+from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
 from calib_serve.gateway.calibration import ADDED, Calibrated, Calibrations
 from calib_serve.gateway.exporter import Counts
 from calib_serve.gateway.http import Full, Headers, Waiting, about
 from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters, found, why_not
-from calib_serve.oip import Tensor, of_list, of_raw, raw_of
 
 try:
     import grpc

@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from calib_serve.errors import CalibServeError, InputError, MissingDependency
+from calib_serve.core.errors import CalibServeError, InputError, MissingDependency
 from calib_serve.gateway.calibration import About
-from calib_serve.watch.slices import LONGEST_SEGMENT, is_segment
+from calib_serve.receipts import LONGEST_SEGMENT, is_segment
 
 try:
     import aiohttp

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
 from calib_serve.gateway.calibration import ADDED, About, Calibrated, Calibration, Calibrations
 from calib_serve.gateway.exporter import Counts
 from calib_serve.gateway.http import Headers, at_most_one, forwarded, without
-from calib_serve.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
 
 log = logging.getLogger("calib_serve.gateway")
 

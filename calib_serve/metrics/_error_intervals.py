@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 from calib_serve.metrics.calibration import Truth
 from calib_serve.metrics.intervals import (
     Estimate,

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.arrays import are_counts
-from calib_serve.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.core.arrays import are_counts
+from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.calibration import (
     NODES,
     Ranked,
@@ -40,7 +41,6 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import MEANS, measured_rows, row_slices
 from calib_serve.metrics.truths import STEPS
-from calib_serve.options.evaluate import MeasureOptions
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

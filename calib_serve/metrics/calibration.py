@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.bins import Bins, Edges, bin_index, check_binning
-from calib_serve.errors import InputError
+from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.core.errors import InputError
 from calib_serve.metrics.intervals import quantile_of, resamples
 from calib_serve.metrics.samples import checked, row_blocks, top_label
 

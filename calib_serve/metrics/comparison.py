@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
-from calib_serve.bins import Edges
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_floats
+from calib_serve.core.bins import Edges
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.text import p_value, percent, percent_change
 from calib_serve.metrics._error_intervals import error_changes
 from calib_serve.metrics.calibration import cumulative, tie_ends
 from calib_serve.metrics.intervals import (
@@ -27,7 +28,6 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
 from calib_serve.metrics.truths import Sample
-from calib_serve.words import p_value, percent, percent_change
 
 Floats = NDArray[np.float64]
 

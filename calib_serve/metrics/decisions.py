@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_array
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.text import percent, percent_within
 from calib_serve.metrics.intervals import (
     Estimate,
     accuracy_at_least,
@@ -23,7 +24,6 @@ from calib_serve.metrics.intervals import (
     mean_interval,
 )
 from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
-from calib_serve.words import percent, percent_within
 
 Floats = NDArray[np.float64]
 

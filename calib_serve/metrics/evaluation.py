@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import some_of
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError
+from calib_serve.core.arrays import some_of
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.evaluate import EvaluateOptions, MeasureOptions
 from calib_serve.metrics._error_intervals import error_intervals
 from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import (
@@ -28,8 +30,6 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
 from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
 from calib_serve.metrics.truths import Sample
-from calib_serve.options.base import changed, fields_of
-from calib_serve.options.evaluate import EvaluateOptions, MeasureOptions
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
 Floats = NDArray[np.float64]

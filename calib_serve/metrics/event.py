@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, as_floats
-from calib_serve.bins import Bins, Edges
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_array, as_floats
+from calib_serve.core.bins import Bins, Edges
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.calibration import smooth_curve
 from calib_serve.metrics.intervals import Estimate, Estimates, quantile_of
 from calib_serve.metrics.samples import weighing_rows

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats, frame, html_table
-from calib_serve.errors import InputError
+from calib_serve.core.arrays import as_floats, frame, html_table
+from calib_serve.core.errors import InputError
 from calib_serve.metrics.samples import mean_error, row_blocks
 
 

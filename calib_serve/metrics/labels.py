@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import are_counts, as_array, as_floats, frame, repeated
-from calib_serve.bins import Bins, Edges
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import are_counts, as_array, as_floats, frame, repeated
+from calib_serve.core.bins import Bins, Edges
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.intervals import (
     Estimate,
     Estimates,
@@ -21,8 +23,6 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.samples import checked_weights, weighing_rows
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
-from calib_serve.options.base import changed
-from calib_serve.options.evaluate import MeasureOptions
 from calib_serve.scores import LEAST, truths
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ def checked_label_probs(
     return p if p.dtype.kind == "f" else p.astype(np.float64), truths(labels, p.shape)
 
 
-def decisions(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
+def confidence_of_labels(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
     """Return each label's confidence max(p, 1 - p) and whether its decision, p > 0.5, is right; both (n, L).
 
-    >>> confidence, right = decisions(np.array([[0.9, 0.25]]), np.array([[1, 1]]))
+    >>> confidence, right = confidence_of_labels(np.array([[0.9, 0.25]]), np.array([[1, 1]]))
     >>> confidence.tolist(), right.tolist()
     ([[0.9, 0.75]], [[True, False]])
     """
@@ -177,7 +177,7 @@ def evaluate_label_probs(
         column, came_true = p[:, k].astype(np.float64), y[:, k]
         own = Bins.tally(np.clip(column, 0, 1), came_true, weight=w, bins=options.bins, edges=options.edges)
         shares.append(calibrated_share(own.gaps(), own.noise))
-        confidence, right = decisions(column, came_true)
+        confidence, right = confidence_of_labels(column, came_true)
         squares, losses = (column - came_true) ** 2, _nll(column, came_true)
         means += np.stack([right, confidence, squares, losses])
         rows.append(
@@ -232,7 +232,7 @@ class _Gaps:
         self.decided = Bins.zeros(bins)
         self._of_decisions = np.zeros((len(p), bins))
         for k in range(p.shape[1]):
-            confidence, right = decisions(p[:, k], y[:, k])
+            confidence, right = confidence_of_labels(p[:, k], y[:, k])
             event = Event(confidence, **self.binning)
             self.decided += Bins.tally(confidence, right, weight=weight, **self.binning)
             self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)

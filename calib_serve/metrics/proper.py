@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, as_floats
-from calib_serve.bins import Bins, Edges, bin_index
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_array, as_floats
+from calib_serve.core.bins import Bins, Edges, bin_index
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import (
@@ -25,8 +25,7 @@ from calib_serve.metrics.samples import (
     row_slices,
     top_label,
 )
-from calib_serve.scores import ProbsView
-from calib_serve.scores.kinds import LARGEST, two_columns
+from calib_serve.scores import LARGEST, ProbsView, two_columns
 
 Floats = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_floats
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.calibration import cumulative, tie_ends
 from calib_serve.metrics.samples import top_label
 

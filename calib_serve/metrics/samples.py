@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_array
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.scores import ProbsView, row_weights
 
 Floats = NDArray[np.float64]

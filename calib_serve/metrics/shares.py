@@ -19,11 +19,11 @@ from typing import Any, Literal, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
-from calib_serve.bins import bin_index
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_floats
+from calib_serve.core.bins import bin_index
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.text import percent
 from calib_serve.metrics.intervals import chi_square_beyond
-from calib_serve.words import percent
 
 Floats = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics._sums import class_cells
 from calib_serve.metrics.samples import negative_log, of_classes
 from calib_serve.scores import Scores

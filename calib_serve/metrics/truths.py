@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.metrics.calibration import (
     NODES,
     Ranked,

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import KeyringError, Refused, of_a_newer
-from calib_serve.files import FollowedFile, alone, private_folder, read_private, write_whole
-from calib_serve.nonces import Nonces
+from calib_serve.core.errors import KeyringError, Refused, of_a_newer
+from calib_serve.core.files import FollowedFile, alone, private_folder, read_private, write_whole
+from calib_serve.receipts.nonces import Nonces
 from calib_serve.receipts.wire import (
     DAY,
     DOMAIN,

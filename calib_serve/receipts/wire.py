@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
-from calib_serve.errors import InputError, KeyringError, Refused
-from calib_serve.nonces import NONCE_BYTES
+from calib_serve.core.errors import InputError, KeyringError, Refused
+from calib_serve.receipts.nonces import NONCE_BYTES
 
 DAY = 86_400.0
 

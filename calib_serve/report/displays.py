@@ -20,11 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.bins import Edges
-from calib_serve.errors import InputError
-from calib_serve.metrics import SmoothReliability, smooth_reliability
-from calib_serve.metrics.calibration import smooth_curve
-from calib_serve.metrics.event import event_bins
+from calib_serve.core.bins import Edges
+from calib_serve.core.errors import InputError
+from calib_serve.metrics import SmoothReliability, event_bins, smooth_curve, smooth_reliability
 from calib_serve.report.plot import (
     PALETTE,
     drawing,

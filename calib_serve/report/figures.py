@@ -11,8 +11,10 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from calib_serve.pages import Table
-from calib_serve.pages.charts import Dot, Series, histogram, reliability
+from calib_serve.core.text import count, decimals, percent, span
+from calib_serve.report.comparison import ClassesSide, Side
+from calib_serve.report.look import Table
+from calib_serve.report.look.charts import Dot, Series, histogram, reliability_diagram
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -23,8 +25,6 @@ from calib_serve.report.plot import (
     plot_smooth_reliability,
 )
 from calib_serve.report.prepare import Reliability
-from calib_serve.report.sides import ClassesSide, Side
-from calib_serve.words import count, decimals, percent, span
 
 _WIDTH = 5.6  # inches: its text can be read on a phone
 
@@ -134,7 +134,7 @@ def diagram(
         title,
         "On the line: as often right as it says. Hollow: more than chance. Grey: too few to tell.",
         " ".join(_say_reliability(side) for side in sides),
-        Markup(reliability(series, across=across, up=up)),  # noqa: S704 - numbers, and names it escapes
+        Markup(reliability_diagram(series, across=across, up=up)),  # noqa: S704 - numbers, and names it escapes
         Table(title, ("model", across, "samples", f"mean {across}", up, "95 % interval"), rows),
     )
 

@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 
 import calib_serve
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError
-from calib_serve.files import write_whole
-from calib_serve.pages import STATIC, environment, table_of_tests
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import write_whole
+from calib_serve.report.comparison import Predictions, printable
 from calib_serve.report.figures import dots
+from calib_serve.report.look import STATIC, environment, table_of_tests
 from calib_serve.report.plot import PALETTE, drawing
-from calib_serve.report.sides import Predictions, printable
 from calib_serve.report.tables import table_of_artifact, table_of_metrics
 from calib_serve.report.tasks import Contents, facts, prepare_report
 

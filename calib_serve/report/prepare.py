@@ -13,12 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_floats
-from calib_serve.bins import Bins, Edges
-from calib_serve.errors import ShapeError
-from calib_serve.metrics import Abstention, Estimate, abstention, refinement_auroc, wilson_interval
-from calib_serve.metrics.calibration import Ranked
-from calib_serve.metrics.samples import checked, top_label
+from calib_serve.core.arrays import as_floats
+from calib_serve.core.bins import Bins, Edges
+from calib_serve.core.errors import ShapeError
+from calib_serve.metrics import (
+    Abstention,
+    Estimate,
+    Ranked,
+    abstention,
+    checked,
+    refinement_auroc,
+    top_label,
+    wilson_interval,
+)
 
 Floats = NDArray[np.float64]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
+from calib_serve.core.text import count, decimals, metric, percent, percent_within, signed_points, small_p
 from calib_serve.metrics import Change, Estimate, LabelEvaluation, SetEvaluation
-from calib_serve.pages import Cell, Table
+from calib_serve.report.comparison import Side, printable
+from calib_serve.report.look import Cell, Table
 from calib_serve.report.prepare import ClassRow
-from calib_serve.report.sides import Side, printable
-from calib_serve.words import count, decimals, metric, percent, percent_within, signed_points, small_p
 
 _LONGEST = 200  # characters of a fact that is shown
 
@@ -176,7 +176,7 @@ def table_of_artifact(artifact: Artifact) -> Table:
         "method": artifact.method,
         "steps": list(steps) or "none",
         "classes": artifact.classes,
-        "fit": artifact.fit,
+        "fit": artifact.fit.as_dict(),
         "prediction sets": None if artifact.sets is None else artifact.sets.facts,
         "abstention": None if artifact.abstain is None else artifact.abstain.facts,
         "contract": None if artifact.contract is None else artifact.contract.says(artifact.class_names),

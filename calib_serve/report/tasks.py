@@ -14,22 +14,37 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.text import count, percent
 from calib_serve.metrics import (
     Change,
     Evaluation,
     LabelsEvaluation,
-    decisions,
-    log_probs,
+    Moved,
+    Verdict,
+    change_of_mean,
+    checked,
+    checked_label_probs,
+    checked_weights,
+    confidence_of_labels,
+    evaluate_label_probs,
+    evaluate_probs,
+    judge_probs,
+    of_own_samples,
     paired_changes,
     smooth_reliability,
+    top_label,
 )
-from calib_serve.metrics.comparison import Moved, change_of_mean
-from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.labels import checked_label_probs, evaluate_label_probs
-from calib_serve.metrics.samples import checked, checked_weights, top_label
-from calib_serve.pages import Fact, Table
+from calib_serve.report.comparison import (
+    ClassesSide,
+    How,
+    Predictions,
+    Side,
+    compared,
+    printable,
+)
 from calib_serve.report.figures import Picture, diagram, pictures
+from calib_serve.report.look import Fact, Table
 from calib_serve.report.prepare import (
     bin_count_curve,
     class_table,
@@ -41,14 +56,6 @@ from calib_serve.report.prepare import (
     risk_coverage,
     to_json,
 )
-from calib_serve.report.sides import (
-    ClassesSide,
-    How,
-    Predictions,
-    Side,
-    compared,
-    printable,
-)
 from calib_serve.report.tables import (
     SHOWN,
     SHOWN_OF_LABELS,
@@ -58,10 +65,7 @@ from calib_serve.report.tables import (
     table_of_classes,
     table_of_labels,
 )
-from calib_serve.scores import check_ungrouped
-from calib_serve.verdicts import Verdict, of_own_samples
-from calib_serve.verdicts.decide import judge_probs
-from calib_serve.words import count, percent
+from calib_serve.scores import check_ungrouped, log_probs
 
 Checked = tuple[NDArray[Any], NDArray[Any]]
 Floats = NDArray[np.float64]
@@ -316,8 +320,8 @@ class _Multilabel:
 
 
 def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
-    """Each sample's means over its labels (n,); samples are independent, their labels are not."""
-    confidence, right = decisions(p, labels)
+    """Return each sample's means over its labels (n,); samples are independent, their labels are not."""
+    confidence, right = confidence_of_labels(p, labels)
     columns = {
         "accuracy": right,
         "mean_confidence": confidence,
@@ -365,9 +369,9 @@ def prepare_report(
     Both are (probs (n, K), labels (n,)) of the same samples in the same order; of a multi-label model
     (probs (n, L), labels (n, L), each 0 or 1). ``tolerance`` is the acceptable mean gap, ``class_tolerance``
     that of a class alone. ``sample_weight`` (n,) are weights: figures and paired tests are of rows that are
-    there as often (``calib_serve.arrays.repeated``). ``groups`` (n,) say which samples belong together, such
-    as those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how``
-    are fields of ``How``. Raises InputError or ShapeError where these do not match.
+    there as often (``core.arrays.repeated``). ``groups`` (n,) say which samples belong together, such as
+    those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how`` are
+    fields of ``How``. Raises InputError or ShapeError where these do not match.
     """
     # The shape of labels tells: class ids are (n,), truths of labels (n, L).
     task: Task = _Multilabel() if np.ndim(after[1]) == 2 else _Multiclass()

@@ -1,51 +1,5 @@
 """Scores of a classifier: their kind, their classes, and the labels, weights and groups of each sample."""
 
-from calib_serve.scores.kinds import (
-    LABELS,
-    LARGEST,
-    LEAST,
-    ONE_COLUMN,
-    PROBABILITIES,
-    Outputs,
-    alike,
-    check_outputs,
-    class_count,
-    exact,
-    from_probs,
-    log_probs,
-    log_softmax,
-    measured,
-    sigmoid,
-    softmax,
-    to_logits,
-    to_probs,
-    two_columns,
-)
-from calib_serve.scores.scores import ProbsView, Scores, check_ungrouped, row_weights, truths
+from calib_serve.core.faces import face
 
-__all__ = [
-    "LABELS",
-    "LARGEST",
-    "LEAST",
-    "ONE_COLUMN",
-    "PROBABILITIES",
-    "Outputs",
-    "ProbsView",
-    "Scores",
-    "alike",
-    "check_outputs",
-    "check_ungrouped",
-    "class_count",
-    "exact",
-    "from_probs",
-    "log_probs",
-    "log_softmax",
-    "measured",
-    "row_weights",
-    "sigmoid",
-    "softmax",
-    "to_logits",
-    "to_probs",
-    "truths",
-    "two_columns",
-]
+__getattr__, __dir__, __all__ = face(__name__, __file__)

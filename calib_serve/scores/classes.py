@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.names import shown
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.names import shown
 from calib_serve.scores.kinds import NUMBERED, Place
 
 Ids = NDArray[np.intp]

@@ -22,16 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from calib_serve.engines import open_engine
-from calib_serve.errors import InputError, MissingDependency, ShapeError
-from calib_serve.files import (
+from calib_serve.core.errors import InputError, MissingDependency, ShapeError
+from calib_serve.core.files import (
     ZIP_ERRORS,
     check_header,
     map_npy,
     open_parquet,
     read_npz,
 )
-from calib_serve.names import shown
+from calib_serve.core.names import shown
+from calib_serve.scores.databases import open_engine
 from calib_serve.scores.kinds import Outputs
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
 from calib_serve.scores.table import TAKEN, Roles, Source, lists_first, of_arrays, of_roles, roles_of

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array, as_floats
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_array, as_floats
+from calib_serve.core.errors import InputError, ShapeError
 
 Floats = NDArray[np.floating[Any]]
 

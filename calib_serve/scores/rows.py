@@ -17,8 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from calib_serve.errors import InputError
-from calib_serve.files import (
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import (
     LONGEST_LINE,
     check_header,
     most_unpacked,
@@ -26,7 +26,7 @@ from calib_serve.files import (
     open_regular,
     short_lines,
 )
-from calib_serve.names import shown
+from calib_serve.core.names import shown
 
 TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 """Endings of texts, before .gz where they are packed."""

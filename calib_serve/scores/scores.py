@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.arrays import as_array, as_floats
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.names import check_names, shown
+from calib_serve.core.arrays import as_array, as_floats
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.names import check_names, shown
 from calib_serve.scores.classes import class_ids, without
 from calib_serve.scores.kinds import (
     LABELS,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.arrays import as_array
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.names import shown
+from calib_serve.core.arrays import as_array
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.names import shown
 from calib_serve.scores.classes import is_missing, plain
 from calib_serve.scores.kinds import Outputs, softmax
 
@@ -163,7 +163,7 @@ def check_plausible(names: Sequence[str], values: NDArray[Any], labels: NDArray[
 
     >>> check_plausible(["cat", "dog", "age"], np.array([[0.2, 0.8, 53], [0.5, 0.5, 31]]), None)
     Traceback (most recent call last):
-    calib_serve.errors.InputError: 'age' is no class, by its numbers: name the classes' columns ...
+    calib_serve.core.errors.InputError: 'age' is no class, by its numbers: name the classes' columns ...
     """
     if values.shape[1] < 2 or _whole(values.sum(axis=1)):
         return ""

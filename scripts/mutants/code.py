@@ -252,7 +252,7 @@ def report(rows: list[tuple[str, list[dict[str, Any]]]], reasons: dict[str, Any]
 
 def _options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
-    parser.add_argument("--only", metavar="MODULE", help="one target or one module, calib_serve/bins.py")
+    parser.add_argument("--only", metavar="MODULE", help="one target or one module, calib_serve/core/bins.py")
     parser.add_argument("--match", metavar="PATTERN", default="", help="those in whose key it is found")
     parser.add_argument(
         "--sample", type=int, metavar="N", help="so many mutants of each target; all by default"

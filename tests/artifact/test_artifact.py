@@ -19,10 +19,23 @@ from safetensors.numpy import save as save_tensors
 from small_models import TABLE, everything, temperature
 
 from calib_serve import Artifact
-from calib_serve.artifact import Abstain, LogitMap, ModelFacts, PredictionSets, ProbTable
+from calib_serve.artifact import (
+    Abstain,
+    AbstainFacts,
+    DecisionFacts,
+    FitRecord,
+    LogitMap,
+    ModelFacts,
+    PredictionSets,
+    PriorCorrection,
+    ProbTable,
+    Score,
+    Selection,
+    SetFacts,
+)
 from calib_serve.artifact.manifest import digest
-from calib_serve.errors import ArtifactError, CalibServeError, IntegrityError, SchemaError
-from calib_serve.pictures import Preprocessing
+from calib_serve.artifact.preprocessing import Preprocessing
+from calib_serve.core.errors import ArtifactError, CalibServeError, InputError, IntegrityError, SchemaError
 
 
 def tamper(folder: Path, change) -> None:
@@ -246,3 +259,73 @@ def test_how_pictures_became_inputs_is_a_fact_that_is_written_and_read(tmp_path:
     assert again.model.as_dict() == {"pictures": pictures}
     assert ModelFacts(pictures=Preprocessing.of(pictures)).as_dict() == {"pictures": pictures}
     assert "pictures" not in ModelFacts(sha256="ab").as_dict()
+
+
+FOUND_ON = {"samples": 10, "sha256": "ab" * 32, "seed": 0}
+RECORD = FitRecord(
+    {"temperature": np.float64(2.0), "undefined": float("nan"), "steps": [1, {"a": True}]},
+    selection=Selection(
+        criterion="nll",
+        rule="the simplest",
+        folds=5,
+        seed=0,
+        tolerance=0.005,
+        level=0.95,
+        best="vector",
+        chosen="temperature",
+        scores=(Score("none", refused="accuracy falls"), Score("temperature", 0.5, 0.0, 0.01)),
+    ),
+    prior=PriorCorrection((0.5, 0.25, 0.25), (0.25, 0.25, 0.5), "given"),
+    decisions=DecisionFacts(
+        SetFacts(**FOUND_ON, groups=5, threshold_samples=8, top_right=0.5, held=1.0, always_in=(2,)),
+        AbstainFacts(**FOUND_ON, answered=0.5),
+    ),
+    remarks=("10 samples are few",),
+)
+
+
+def test_the_record_of_a_fit_is_read_as_it_was_written(tmp_path: Path) -> None:
+    made = replace(temperature(), fit=RECORD)
+    again = Artifact.load(made.save(tmp_path / "a"))
+    assert (again.fit, again.fingerprint) == (RECORD, made.fingerprint)
+    assert again.fit["temperature"] == 2.0
+    written = yaml.safe_load((tmp_path / "a" / "manifest.yaml").read_text())["fit"]
+    assert list(written) == [*RECORD.facts, "selection", "prior", "decisions", "remarks"]
+    assert written["selection"]["scores"][0] == {"method": "none", "refused": "accuracy falls"}
+    assert written["decisions"]["abstain"] == {**FOUND_ON, "answered": 0.5}
+    assert replace(made, fit=written).fit == RECORD
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(fit=[["temperature", 2.0]]),
+        lambda m: m["fit"].update(selection=None),
+        lambda m: m["fit"]["selection"].pop("scores"),
+        lambda m: m["fit"]["selection"].update(of_a_later_version=1),
+        lambda m: m["fit"]["selection"]["scores"][1].update(score="0.5"),
+        lambda m: m["fit"]["prior"].update(new=[0.5, 0.5]),
+        lambda m: m["fit"]["prior"].update(old="a third each"),
+        lambda m: m["fit"]["decisions"].update(sets=5),
+        lambda m: m["fit"]["decisions"]["abstain"].pop("answered"),
+        lambda m: m["fit"].update(remarks="one text"),
+        lambda m: m["fit"].update(remarks=[1]),
+    ],
+)
+def test_a_record_with_a_part_of_another_shape_is_refused(tmp_path: Path, change) -> None:
+    folder = replace(temperature(), fit=RECORD).save(tmp_path / "a")
+    tamper(folder, change)
+    with pytest.raises(SchemaError):
+        Artifact.load(folder)
+
+
+def test_a_methods_own_fact_has_no_name_of_a_part() -> None:
+    with pytest.raises(InputError, match="'prior'"):
+        FitRecord({"temperature": 2.0, "prior": [0.5, 0.5]})
+
+
+def test_a_part_of_a_record_is_no_item_and_the_record_no_sequence() -> None:
+    with pytest.raises(KeyError, match="remarks"):
+        RECORD["remarks"]
+    with pytest.raises(TypeError, match="FitRecord"):
+        assert "temperature" in RECORD

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from calib_serve import Artifact
 from calib_serve.artifact import Clause, Contract, LogitMap
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.core.errors import CalibServeError, InputError
 
 PLAIN = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
 ACT = "act: {above: 0.9, accuracy: 0.98}"

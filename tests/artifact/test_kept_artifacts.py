@@ -25,7 +25,7 @@ from calib_serve.artifact import (
     ProbTable,
 )
 from calib_serve.artifact.manifest import SCHEMA
-from calib_serve.errors import SchemaError
+from calib_serve.core.errors import SchemaError
 
 KEPT = Path(__file__).parents[1] / "kept"
 NAMES = ("cat", "dog", "Ærfugl")

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(5)
 Z = RNG.normal(0, 2, (7, 3))

@@ -138,7 +138,7 @@ def serve() -> None:
 
 
 def _meet(reader: str, path: Path) -> Fate:
-    from calib_serve.errors import CalibServeError
+    from calib_serve.core.errors import CalibServeError
 
     read = _reader(reader)
     before = _memory("VmRSS")

@@ -29,13 +29,13 @@ from readers import scratch, sound_entries, sound_params
 from real_watch import RING
 from small_models import everything
 
-from calib_serve.nonces import NONCE_BYTES
-from calib_serve.promotion import Exchange
+from calib_serve.ledger import Ledger
+from calib_serve.monitor import Detector
 from calib_serve.receipts import Shadow
-from calib_serve.serve.metrics_file import metrics_file
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import SampleLog
+from calib_serve.receipts.nonces import NONCE_BYTES
+from calib_serve.receipts.samples import SampleLog
+from calib_serve.torchserve.metrics_file import metrics_file
+from calib_serve.torchserve.promotion import Exchange
 
 Files = dict[str, bytes]
 

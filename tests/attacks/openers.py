@@ -18,34 +18,35 @@ from readers import Reader, scratch, sound_params, tiny_png
 from small_models import everything, temperature
 
 from calib_serve import Artifact, Keyring
-from calib_serve.addresses import password_of
 from calib_serve.app._command import _read_config
 from calib_serve.app.fit import shares
-from calib_serve.collect.opening import kafka_settings
-from calib_serve.collect.reading import read_rows
-from calib_serve.contracts import read_contract
-from calib_serve.data import load_data, read_texts
-from calib_serve.errors import FuseError
+from calib_serve.core.addresses import password_of
+from calib_serve.core.errors import FuseError
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.torchserve._archive import read_archive
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.triton._repository import Pack
 from calib_serve.gateway.app import _pair
-from calib_serve.model import load_model
-from calib_serve.promotion import Host
-from calib_serve.reporter.home import BatchFolder, Served
-from calib_serve.reporter.outbox import _Spool
+from calib_serve.integrations.collect.opening import kafka_settings
+from calib_serve.integrations.collect.reading import read_rows
+from calib_serve.ledger import Ledger
+from calib_serve.models import load_model
+from calib_serve.models.dataset import load_data
+from calib_serve.models.labelled import read_texts
+from calib_serve.monitor.planning import read_contract
+from calib_serve.monitor.versions import FollowedVersions
+from calib_serve.receipts.client import read_token
+from calib_serve.receipts.destination import BatchFolder, Served
+from calib_serve.receipts.environment import host_setting
+from calib_serve.receipts.outbox import _Spool
+from calib_serve.receipts.samples import read_samples
 from calib_serve.scores import Scores
-from calib_serve.seam._host import Request
-from calib_serve.serve.configuration import adjusted, read_properties
-from calib_serve.serve.environment import host_setting
-from calib_serve.serve.metrics_file import metrics_file
-from calib_serve.serve.server import Tokens
-from calib_serve.watch.client import read_token
-from calib_serve.watch.http import read_tokens
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import read_samples
-from calib_serve.watch.versions import FollowedVersions
+from calib_serve.torchserve.archive._archive import read_archive
+from calib_serve.torchserve.configuration import adjusted, read_properties
+from calib_serve.torchserve.metrics_file import metrics_file
+from calib_serve.torchserve.promotion import Host
+from calib_serve.torchserve.seam._host import Request
+from calib_serve.torchserve.server import Tokens
+from calib_serve.web import read_tokens
 
 __all__ = ["OPENERS", "READERS"]
 

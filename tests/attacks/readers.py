@@ -1,6 +1,6 @@
 """Every place where bytes of others come in: reader's name -> what the program does with such a file.
 
-A reader returns, or raises an error of ``calib_serve.errors``; anything else is a defect. What a reader
+A reader returns, or raises an error of ``calib_serve.core.errors``; anything else is a defect. What a reader
 finds sound it also uses, so that a lie that passes a parser fails here and not in production.
 """
 
@@ -31,25 +31,26 @@ from small_models import archive, everything, temperature
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import Contract, LogitMap
 from calib_serve.artifact.manifest import digest, pack, sha256
+from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.tensors import read_plainly
-from calib_serve.collect.reading import read_rows
-from calib_serve.contracts import read_contract
-from calib_serve.data import load_data, read_texts
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.model import load_model
-from calib_serve.pictures import Preprocessing
+from calib_serve.fuse import fuse_onnx
+from calib_serve.integrations.collect.reading import read_rows
+from calib_serve.ledger import Ledger
+from calib_serve.models import load_model
+from calib_serve.models.dataset import load_data
+from calib_serve.models.labelled import read_texts
+from calib_serve.monitor import Detector
+from calib_serve.monitor.planning import read_contract
+from calib_serve.monitor.versions import FollowedVersions
+from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import Scores
-from calib_serve.serve._model import decode
-from calib_serve.serve.configuration import changed, read_properties
-from calib_serve.serve.feedback import parse_items
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.http import read_tokens
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import SampleLog, read_samples
-from calib_serve.watch.versions import FollowedVersions
+from calib_serve.torchserve._model import decode
+from calib_serve.torchserve.configuration import changed, read_properties
+from calib_serve.torchserve.feedback import parse_items
+from calib_serve.torchserve.mar_options import ModelOptions
+from calib_serve.web import read_tokens
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
 
@@ -114,8 +115,8 @@ NOW = 1_700_000_000.0
 
 def mar(path: Path) -> None:
     """A TorchServe archive: looked at, verified, listed for labels, inspected, packed again."""
-    from calib_serve.fuse.torchserve import labelled_models, pack_around
-    from calib_serve.fuse.torchserve._archive import read_archive
+    from calib_serve.torchserve import labelled_models, pack_around
+    from calib_serve.torchserve.archive._archive import read_archive
 
     errors: list[CalibServeError] = []
     with scratch() as folder:

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 from sizes import sized
 
 from calib_serve import Keyring, Reporter
-from calib_serve.errors import InputError, Rejected, ServerError, Unanswered
-from calib_serve.watch.client import exchange, post_body, post_items
+from calib_serve.core.errors import InputError, Rejected, ServerError, Unanswered
+from calib_serve.receipts.client import exchange, post_body, post_items
 
 pytestmark = pytest.mark.server
 

@@ -11,8 +11,8 @@ from cage import Cage
 from openers import READERS
 from small_models import temperature
 
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import fuse_onnx
 
 pytestmark = pytest.mark.server
 

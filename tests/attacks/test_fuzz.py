@@ -24,7 +24,7 @@ from openers import READERS
 from real_watch import RING
 from sizes import sized
 
-from calib_serve.nonces import NONCE_BYTES
+from calib_serve.receipts.nonces import NONCE_BYTES
 from calib_serve.receipts.wire import VERSION
 
 pytestmark = pytest.mark.server

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from real_watch import make_watch, talk_to
 from starlette.routing import Mount
 
-from calib_serve.asgi import WatchMiddleware
-from calib_serve.errors import InputError
-from calib_serve.watch.http import Guard, Token, allowed_hosts, create_app
+from calib_serve.core.errors import InputError
+from calib_serve.web import Guard, Token, allowed_hosts, create_app
+from calib_serve.web.asgi import WatchMiddleware
 
 HOSTS = ("127.0.0.1", "localhost", "::1", "ml.example.com", "*.inner.example")
 

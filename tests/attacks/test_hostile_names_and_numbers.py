@@ -15,10 +15,10 @@ from sizes import sized
 from calib_serve import Artifact
 from calib_serve.artifact import InputShift, LogitMap, Mixture
 from calib_serve.artifact.manifest import digest
-from calib_serve.bins import Bins
-from calib_serve.errors import ArtifactError, InputError, SchemaError
-from calib_serve.files import sha256
-from calib_serve.metrics import log_softmax, softmax
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import ArtifactError, InputError, SchemaError
+from calib_serve.core.files import sha256
+from calib_serve.scores import log_softmax, softmax
 
 HUGE = 1.7e308
 NUMBERS = (HUGE, -HUGE, np.inf, np.nan)

@@ -13,12 +13,12 @@ from fastapi.testclient import TestClient
 from ledgers import NOW
 from real_watch import RING, make_watch, talk_to
 
-from calib_serve.errors import InputError
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.http import Token
-from calib_serve.watch.intake import Binding, PredictionIds
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.service import Watch, Watched
+from calib_serve.core.errors import InputError
+from calib_serve.ledger import Ledger
+from calib_serve.ledger.intake import Binding, PredictionIds
+from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.receipts.classes import Classes
+from calib_serve.web import Token
 
 pytestmark = pytest.mark.store
 

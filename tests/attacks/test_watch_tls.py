@@ -14,8 +14,8 @@ import pytest
 from fastapi import FastAPI
 from stalling import watching
 
-from calib_serve.errors import InputError
-from calib_serve.watch.http import serve_app
+from calib_serve.core.errors import InputError
+from calib_serve.web import serve_app
 
 pytestmark = pytest.mark.server
 

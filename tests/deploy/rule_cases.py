@@ -22,8 +22,8 @@ import numpy as np
 import yaml
 from rules_by_numpy import BINS, bins_by_numpy, bins_of, by_numpy
 
-from calib_serve.monitoring import REPLICA_LABELS
-from calib_serve.watch.series import CONTRACTS, LEDGER_LABELS, SERIES, SUMS, WATCH, WORKERS
+from calib_serve.receipts.series import CONTRACTS, LEDGER_LABELS, SERIES, SUMS, WATCH, WORKERS
+from calib_serve.web import REPLICA_LABELS
 
 DECLARED = {series.name: series.labels for series in (*SERIES, *WORKERS, *WATCH, *CONTRACTS)}
 LABELS = {

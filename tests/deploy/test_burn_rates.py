@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rule_cases import BURNS
 from sizes import sized
 
-from calib_serve.watch.estimates import estimate
-from calib_serve.watch.sums import Sums
+from calib_serve.monitor.estimates import estimate
+from calib_serve.receipts.sums import Sums
 
 HOURS = {"5m": 1 / 12, "30m": 0.5, "1h": 1.0, "6h": 6.0, "3d": 72.0}
 STEP = 1 / 12  # hours between evaluations

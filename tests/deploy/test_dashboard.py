@@ -8,8 +8,8 @@ import pytest
 from real_prometheus import Published, prometheus, publishing
 from rules_by_numpy import bins_by_numpy, by_numpy
 
-from calib_serve.watch.series import CONTRACTS, SERIES, SHADOWS, WATCH, WORKERS
-from calib_serve.watch.sums import Sums
+from calib_serve.receipts.series import CONTRACTS, SERIES, SHADOWS, WATCH, WORKERS
+from calib_serve.receipts.sums import Sums
 
 pytestmark = pytest.mark.server
 

@@ -13,8 +13,8 @@ from command_line import calib_serve
 from installed import run
 from real_servers import needed
 
-from calib_serve.errors import InputError
-from calib_serve.monitoring import WINDOWS, MonitoringOptions, monitoring_files
+from calib_serve.core.errors import InputError
+from calib_serve.web import WINDOWS, MonitoringOptions, monitoring_files
 
 pytestmark = pytest.mark.server
 RULES, ALERTS = "prometheus/rules.yml", "prometheus/alerts.yml"

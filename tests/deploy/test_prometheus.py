@@ -12,7 +12,7 @@ from real_prometheus import Prometheus, prometheus
 from rules_by_numpy import by_numpy
 
 from calib_serve.artifact import Artifact, Contract, LogitMap
-from calib_serve.bins import Bins
+from calib_serve.core.bins import Bins
 
 pytestmark = pytest.mark.server
 

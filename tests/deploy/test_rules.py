@@ -8,8 +8,8 @@ import real_servers
 import yaml
 from rule_cases import BURNS, cases, promtool
 
-from calib_serve.monitoring import REPLICA_LABELS, MonitoringOptions, monitoring_files
-from calib_serve.watch.series import CONTRACTS, LEDGER_LABELS, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
+from calib_serve.receipts.series import CONTRACTS, LEDGER_LABELS, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
+from calib_serve.web import REPLICA_LABELS, MonitoringOptions, monitoring_files
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"

@@ -34,8 +34,9 @@ from terminal import Terminal, http_ok, http_text
 from calib_serve import load_artifact, load_model
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import ece, softmax
-from calib_serve.model import calibrated_probs
+from calib_serve.metrics import ece
+from calib_serve.models import calibrated_probs
+from calib_serve.scores import softmax
 
 # --- what is not run here -------------------------------------------------------------------------
 
@@ -50,7 +51,7 @@ NOT_RUN = (
     "nginx -c ",
     # A container engine, a cluster.
     *("docker build", "docker compose", "kubectl "),
-    # A database, a Kafka or a bucket, which tests/collect/test_label_recipes.py has.
+    # A database, a Kafka or a bucket, which tests/integrations/test_label_recipes.py has.
     *('psql "$DATABASE"', 'calib-serve label "kafka:', "calib-serve label s3:"),
 )
 """Commands that hold one of these."""

@@ -8,12 +8,12 @@ from ledgers import accept, ask, entries, make_label
 from real_watch import RING, make_watch
 from sizes import sized
 
-from calib_serve.errors import Refused
+from calib_serve.core.errors import Refused
+from calib_serve.ledger import Ledger
+from calib_serve.monitor import Detector
 from calib_serve.receipts import DAY
-from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import SampleLog, read_samples
+from calib_serve.receipts.batch import ServedPrediction
+from calib_serve.receipts.samples import SampleLog, read_samples
 
 pytestmark = pytest.mark.store
 
@@ -62,7 +62,7 @@ def test_expired_receipts_are_forgotten_and_stay_refused_when_the_clock_jumps_ba
 
 
 def test_many_receipts_are_forgotten_in_bounded_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr("calib_serve.watch.ledger.ledger._CHUNK", 30)
+    monkeypatch.setattr("calib_serve.ledger.ledger._CHUNK", 30)
     ledger = Ledger(tmp_path / "l.db", retention=1.0)
     accept(ledger, [label_of_epoch(i, when=float(i)) for i in range(100)])
     feed(ledger)

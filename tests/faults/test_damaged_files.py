@@ -18,16 +18,16 @@ from small_models import archive, everything
 from sqlalchemy.exc import IntegrityError
 
 from calib_serve import Artifact
-from calib_serve.errors import (
+from calib_serve.core.errors import (
     ArtifactError,
     CalibServeError,
     LedgerError,
 )
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.fuse.torchserve import artifact_of
-from calib_serve.fuse.torchserve._archive import read_archive
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import SampleLog, read_samples
+from calib_serve.ledger import Ledger
+from calib_serve.receipts.samples import SampleLog, read_samples
+from calib_serve.torchserve import artifact_of
+from calib_serve.torchserve.archive._archive import read_archive
 
 # --- artifacts --------------------------------------------------------------------------------
 

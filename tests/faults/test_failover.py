@@ -16,8 +16,8 @@ from engines import Postgres
 from ledgers import entries, make_label
 from sizes import sized
 
-from calib_serve.errors import LedgerError, UnknownFate
-from calib_serve.watch.ledger import Ledger
+from calib_serve.core.errors import LedgerError, UnknownFate
+from calib_serve.ledger import Ledger
 
 pytestmark = pytest.mark.store
 

@@ -10,8 +10,8 @@ from ledgers import accept, make_label
 from promises import promised
 from sizes import sized
 
-from calib_serve.errors import LedgerError
-from calib_serve.watch.ledger import Ledger
+from calib_serve.core.errors import LedgerError
+from calib_serve.ledger import Ledger
 
 pytestmark = pytest.mark.server
 

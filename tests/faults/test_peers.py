@@ -17,7 +17,7 @@ from live_server import temperature_artifact, torchscript
 from processes import started
 from sizes import sized
 
-from calib_serve.fuse.torchserve import pack
+from calib_serve.torchserve import pack
 
 pytestmark = pytest.mark.server
 CALIB_SERVE = (sys.executable, "-c", "from calib_serve.app import main; main()")

@@ -13,9 +13,9 @@ from small_models import archive, linear_onnx, temperature
 
 from calib_serve import Keyring
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import SampleLog
+from calib_serve.fuse import fuse_onnx
+from calib_serve.ledger import Ledger
+from calib_serve.receipts.samples import SampleLog
 
 pytestmark = pytest.mark.server
 

@@ -15,21 +15,20 @@ from command_line import calib_serve
 from small_models import archive
 from torch import nn
 
-from calib_serve.errors import CalibServeError, InputError, Unanswered
-from calib_serve.files import GROUP_READS
+from calib_serve.core.errors import CalibServeError, InputError, Unanswered
+from calib_serve.core.files import GROUP_READS
+from calib_serve.core.options.servers import ServeOptions
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.model import from_module
-from calib_serve.model.face import CachedClassifier
-from calib_serve.options.servers import ServeOptions
+from calib_serve.ledger import Ledger
+from calib_serve.models import from_module
+from calib_serve.models.classifier import CachedClassifier
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
-from calib_serve.reporter.home import HomewardQueue, Served
-from calib_serve.reporter.outbox import Outbox
-from calib_serve.serve.configuration import configure
-from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.client import read_token
-from calib_serve.watch.intake import Outcome
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.service import Watch
+from calib_serve.receipts.batch import Outcome, ServedPrediction
+from calib_serve.receipts.client import read_token
+from calib_serve.receipts.destination import HomewardQueue, Served
+from calib_serve.receipts.outbox import Outbox
+from calib_serve.torchserve.configuration import configure
 
 pytestmark = pytest.mark.server
 
@@ -111,7 +110,7 @@ def test_cached_outputs_and_a_backup_are_for_their_owner_alone(tmp_path: Path, n
 def test_a_file_of_secrets_that_the_group_may_read_is_refused_unless_the_host_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    http = pytest.importorskip("calib_serve.watch.http")
+    http = pytest.importorskip("calib_serve.web")
     read_tokens = http.read_tokens
     path = tmp_path / "secret"
     path.write_text("0123456789abcdef\n")

@@ -20,11 +20,11 @@ from sizes import sized
 from small_models import archive, linear_onnx, temperature
 
 from calib_serve import Artifact, Keyring
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._files import read
-from calib_serve.fuse.torchserve import artifact_of
-from calib_serve.fuse.torchserve._archive import read_archive
-from calib_serve.watch.ledger import Ledger
+from calib_serve.ledger import Ledger
+from calib_serve.torchserve import artifact_of
+from calib_serve.torchserve.archive._archive import read_archive
 
 pytestmark = pytest.mark.server
 

@@ -10,7 +10,7 @@ from injection import Fault, bytes_to_try, under
 from real_watch import RING, make_watch
 from sizes import sized
 
-from calib_serve.watch.ledger import Ledger
+from calib_serve.ledger import Ledger
 
 pytestmark = pytest.mark.server
 

@@ -14,11 +14,11 @@ from cut_proxy import cut_after_commit
 from real_watch import RING, make_watch, talk_to
 
 from calib_serve.artifact import Clause, Contract
+from calib_serve.ledger import Ledger
+from calib_serve.monitor.checks import counting_checks
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import DAY
-from calib_serve.watch.checks import counting_checks
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.service import Watch, Watched
+from calib_serve.receipts.classes import Classes
 
 pytestmark = pytest.mark.store
 

@@ -10,7 +10,7 @@ import pytest
 from ledgers import ask
 from real_watch import make_watch, talk_to
 
-from calib_serve.watch.ledger import Ledger
+from calib_serve.ledger import Ledger
 
 pytestmark = pytest.mark.store
 

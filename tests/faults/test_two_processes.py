@@ -11,9 +11,9 @@ from sizes import sized
 from small_models import archive, temperature
 
 from calib_serve import Artifact, Keyring
-from calib_serve.fuse.torchserve._archive import read_archive
+from calib_serve.ledger import Ledger
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import Ledger
+from calib_serve.torchserve.archive._archive import read_archive
 
 pytestmark = pytest.mark.server
 

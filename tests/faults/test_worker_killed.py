@@ -15,7 +15,7 @@ import pytest
 from live_server import Running, inputs, serve, small_store, total, until
 from sizes import sized
 
-from calib_serve.watch.ledger import Ledger
+from calib_serve.ledger import Ledger
 
 pytestmark = pytest.mark.server
 

@@ -11,7 +11,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import train_test_split
 
 from calib_serve import calibrate
-from calib_serve.metrics import nll, nll_from_logits, softmax
+from calib_serve.metrics import nll, nll_from_logits
+from calib_serve.scores import softmax
 
 HALF = slice(0, 2000), slice(2000, None)
 
@@ -38,7 +39,7 @@ def test_zeros_that_mean_nothing_do_not_decide_the_fit(method: str) -> None:
     best = nll(np.stack([1 - sigmoid, sigmoid], axis=1), y[held])
     if method != "temperature":  # which cannot move P(y = 1) as a whole
         assert nll(q, y[held]) < base - 0.6 * (base - best)
-    assert any("% of the probabilities are 0" in said for said in artifact.fit["remarks"])
+    assert any("% of the probabilities are 0" in said for said in artifact.fit.remarks)
     assert artifact.steps[0].least is not None
 
 
@@ -46,7 +47,7 @@ def test_without_zeros_there_is_no_floor_and_nothing_is_said() -> None:
     p, y = filled_in(0)
     artifact = calibrate(p, y, "platt", outputs="probability")
     assert all(getattr(step, "least", None) is None for step in artifact.steps)
-    assert not any("are 0" in said for said in artifact.fit.get("remarks", ()))
+    assert not any("are 0" in said for said in artifact.fit.remarks)
 
 
 @pytest.mark.parametrize("load", [load_breast_cancer, load_digits], ids=["two classes", "ten classes"])
@@ -77,7 +78,7 @@ def test_a_class_without_a_sample_keeps_the_share_that_a_temperature_gives_it(me
     artifact = calibrate(z[fit], y[fit], method, outputs="logits")
     true, found = (q[:, 4].mean() for q in (softmax(z[3000:] / 2), artifact.of_logits(z[3000:])))
     assert found == pytest.approx(true, rel=0.5)
-    [said] = [said for said in artifact.fit["remarks"] if "no sample" in said]
+    [said] = [said for said in artifact.fit.remarks if "no sample" in said]
     assert said == "1 of 5 classes have no sample (4): nothing is learnt of them"
 
 
@@ -86,7 +87,7 @@ def test_a_class_without_a_sample_is_named() -> None:
     z = rng.normal(size=(300, 3))
     y = np.where(z[:, 0] + rng.logistic(size=300) > z[:, 1], 0, 1)
     artifact = calibrate(z, y, "vector", outputs="logits", class_names=["cat", "dog", "owl"])
-    assert "1 of 3 classes have no sample (owl): nothing is learnt of them" in artifact.fit["remarks"]
+    assert "1 of 3 classes have no sample (owl): nothing is learnt of them" in artifact.fit.remarks
 
 
 @pytest.mark.parametrize("cross_validate", [True, False])

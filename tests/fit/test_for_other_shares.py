@@ -9,7 +9,7 @@ import pytest
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, LogitMap, Mixture, ProbTable
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.shares import correctable, for_shares
 from calib_serve.metrics.shares import corrected
@@ -36,7 +36,7 @@ def test_every_method_is_corrected_by_bayes_rule(method: str, scores: tuple[np.n
     ratio = NEW / OLD
     floor = ratio.max() / ratio.min() / len(y) if method.startswith("structured") else 1e-9
     np.testing.assert_allclose(made.of_logits(z), expected, atol=floor)
-    assert made.fit["prior"]["new"] == NEW.tolist()
+    assert made.fit.prior.new == tuple(NEW)
     assert made.data["confusion"]["unknown"]
     assert made.reference is None
     assert made.examples is not None

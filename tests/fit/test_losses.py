@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit import losses as L
 
 WEIGHTS = {

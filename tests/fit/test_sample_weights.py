@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.fit.output import fit_temperature, select
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.fit import fit_temperature, select
 from calib_serve.fit.samples import Samples
 
 RNG = np.random.default_rng(0)

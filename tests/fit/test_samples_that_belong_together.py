@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from calib_serve import calibrate
-from calib_serve.errors import InputError
-from calib_serve.fit.output import fit_temperature
+from calib_serve.core.errors import InputError
+from calib_serve.fit import fit_temperature
 from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.scores import log_softmax, softmax
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import Artifact, Head
-from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.output import fit_temperature
+from calib_serve.core.errors import FitError, InputError, ShapeError
+from calib_serve.fit import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.tuned_head import STRENGTHS, fit_tuned_head
-from calib_serve.metrics import nll, softmax
+from calib_serve.metrics import nll
+from calib_serve.scores import softmax
 
 RNG = np.random.default_rng(3)
 TRUE = RNG.standard_normal((4, 6))

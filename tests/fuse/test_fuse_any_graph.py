@@ -16,9 +16,9 @@ from sizes import sized
 
 from calib_serve import Artifact
 from calib_serve.artifact import ProbTable
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.metrics import log_softmax, softmax
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import fuse_onnx
+from calib_serve.scores import log_softmax, softmax
 
 TOLERANCE = {np.dtype("f8"): 1e-9, np.dtype("f4"): 2e-5, np.dtype("f2"): 2e-2}
 

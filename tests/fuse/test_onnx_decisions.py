@@ -20,12 +20,11 @@ from torch import nn
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import calibrated, fuse_onnx
 from calib_serve.fuse._parity import check_decisions, sure_sets
-from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._probabilities import _first_of_equals
-from calib_serve.fuse.torch import calibrated
 
 K = 5
 FLOATS = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE}

@@ -22,9 +22,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.errors import FuseError, ModelError
-from calib_serve.files import sha256
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.files import sha256
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._files import read, write
 
 STEP = artifact(LogitMap.temperature(2.0), classes=K)
@@ -74,7 +74,7 @@ def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, 
     fuse_onnx(raw, STEP, out)
     metadata = {p.key: p.value for p in onnx.load(out).metadata_props}
     assert metadata["calib_serve.fingerprint"] == STEP.fingerprint
-    assert metadata["calib_serve.model"] == sha256(raw)
+    assert metadata["calib_serve.models"] == sha256(raw)
     with pytest.raises(FuseError, match=r"calibrated already.*fuse into the original"):
         fuse_onnx(out, STEP, tmp_path / "twice.onnx")
     only(tmp_path, "out.onnx", "raw.onnx")
@@ -195,7 +195,7 @@ def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
         "from calib_serve import Artifact\n"
         "from calib_serve.fuse.onnx._graph import Editor\n"
         "from calib_serve.fuse.onnx._plan import carry_out, make_plan\n"
-        "from calib_serve.options.fuse import OnnxOptions\n"
+        "from calib_serve.core.options.fuse import OnnxOptions\n"
         "from calib_serve.fuse.onnx._files import pending, read, write\n"
         "folder = Path(sys.argv[1])\nmodel = read(folder / 'raw.onnx')\n"
         "editor = Editor(model)\n"

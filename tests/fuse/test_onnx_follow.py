@@ -23,13 +23,13 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 
 from calib_serve.artifact import InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx import _fuse as graph_module
-from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._follow import find_sources, reaches
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._tail import find_tail
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
 BIAS = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))

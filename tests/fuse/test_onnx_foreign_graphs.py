@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from sizes import sized
 
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import CalibServeError
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.core.errors import CalibServeError
+from calib_serve.fuse import fuse_onnx
 
 STEP = sized(ci=60, nightly=1)  # each so many-th model
 PARTS = 4

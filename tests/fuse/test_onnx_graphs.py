@@ -23,9 +23,17 @@ from onnx import numpy_helper
 
 from calib_serve import Artifact
 from calib_serve.artifact import Examples, InputShift, LogitMap
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.metrics import log_softmax, sigmoid, softmax
-from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, from_probs, to_logits
+from calib_serve.fuse import fuse_onnx
+from calib_serve.scores import (
+    LABELS,
+    ONE_COLUMN,
+    Outputs,
+    from_probs,
+    log_softmax,
+    sigmoid,
+    softmax,
+    to_logits,
+)
 
 WIDTH, CLASSES = 5, 3
 NEAR = {"f8": 1e-9, "f4": 1e-5, "f2": 1e-2}

@@ -14,7 +14,7 @@ from fuse_texts import DELTA, IMPORTS, TWO, K, X, editor, fused, graph, operator
 from onnx import helper, numpy_helper
 
 from calib_serve.artifact import InputShift
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
 
 

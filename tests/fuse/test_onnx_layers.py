@@ -14,11 +14,11 @@ from fuse_texts import LAYER, TWO, K, W, X, editor, fused, graph, operators, val
 from onnx import TensorProto
 
 from calib_serve.artifact import Head, LogitMap, Mixture
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
 from calib_serve.fuse.onnx._graph import Editor, constant
 from calib_serve.fuse.onnx._layers import Linear, NotLinear, find_linear, map_logits
 from calib_serve.fuse.onnx._tail import find_tail
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 BIAS = "b = Constant <value = float[3] {1.0, -2.0, 0.5}> () "
 GEMM = LAYER + BIAS + "z = Gemm(x, w, b) "

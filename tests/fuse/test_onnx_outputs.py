@@ -18,12 +18,11 @@ from onnx.reference import ReferenceEvaluator
 
 from calib_serve import Artifact, Bins
 from calib_serve.artifact import Examples, InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError, InputError
-from calib_serve.files import sha256
-from calib_serve.fuse.onnx import FuseReport, fuse_onnx
+from calib_serve.core.errors import FuseError, InputError
+from calib_serve.core.files import sha256
+from calib_serve.fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx import _files as files
-from calib_serve.metrics import sigmoid, softmax
-from calib_serve.scores import Outputs
+from calib_serve.scores import Outputs, sigmoid, softmax
 
 TOP = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
 EACH = ProbTable(np.full((K, 1), 0.4), np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.9]]))
@@ -399,7 +398,7 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
     assert {p.key: p.value for p in made.metadata_props} == {
         "calib_serve.fingerprint": fitted.fingerprint,
         "calib_serve.method": fitted.method,
-        "calib_serve.model": report.model,
+        "calib_serve.models": report.model,
         "calib_serve.outputs": '["y"]',
     }
 

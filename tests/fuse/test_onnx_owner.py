@@ -12,8 +12,8 @@ from fuse_texts import LAYER, TWO, W, graph
 
 from calib_serve import Artifact
 from calib_serve.artifact.facts import made_up, response
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import fuse_onnx
 
 PRODUCT = "z = MatMul(x, w) y = Softmax(z)"
 WEIGHT = "float[3, 3] w = {1, 2, 0, 0, 1, -1, 2, 0, 1}"

@@ -20,13 +20,13 @@ from onnx.external_data_helper import set_external_data
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Examples, LogitMap, ProbTable
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse._parity import Parity, expect, size_of
 from calib_serve.fuse.onnx import _parity as parity
 from calib_serve.fuse.onnx._follow import Sources
 from calib_serve.fuse.onnx._parity import generate, logits_of, measure, run_raw, steps_alone
 from calib_serve.fuse.onnx._plan import Plan
-from calib_serve.metrics import log_softmax, softmax
+from calib_serve.scores import log_softmax, softmax
 
 K = 3
 X = np.array([[1, 2, -4], [8, -20, 0], [3, 3, 1], [0, -1, 5]], "f4")  # halves are exact, the largest is 20

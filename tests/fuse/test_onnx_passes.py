@@ -18,11 +18,11 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from calib_serve.artifact import InputShift
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
+from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._plan import carry_out, make_plan
 from calib_serve.fuse.onnx._tail import Tail
-from calib_serve.options.fuse import OnnxOptions
 
 
 def test_bfloat16_is_fused_and_measured_by_the_reference_evaluator(tmp_path: Path) -> None:

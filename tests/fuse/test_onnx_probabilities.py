@@ -18,12 +18,12 @@ from onnx.reference import ReferenceEvaluator
 from onnx_runtimes import LEVELS, RUNTIMES, by_onnxruntime
 
 from calib_serve.artifact import LogitMap, ProbTable
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse._decisions import rounded_down
 from calib_serve.fuse.onnx import _probabilities as probabilities
-from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._probabilities import count_below, look_up
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.floating]
 Build = Callable[[Editor, ir.Value], ir.Value]

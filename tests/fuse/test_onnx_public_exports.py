@@ -18,8 +18,8 @@ from fuse_graphs import run
 from onnx import numpy_helper
 
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import fuse_onnx
 
 K, D = 4, 8
 RNG = np.random.default_rng(0)

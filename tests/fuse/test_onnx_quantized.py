@@ -15,10 +15,10 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from calib_serve.artifact import LogitMap
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor, constant
 from calib_serve.fuse.onnx._layers import scale_quantized
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 STEPS = "s = Constant <value = float {0.0078125}> () o = Constant <value = uint8 {0}> () "
 COARSE = "t = Constant <value = float {0.25}> () u = Constant <value = uint8 {1}> () "

@@ -19,12 +19,12 @@ from test_onnx_parity import X as NUMBERS
 from test_onnx_parity import planned
 
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx import _parity as parity
-from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx._files import in_order, inferred_shapes, read, repaired, write
 from calib_serve.fuse.onnx._parity import check_repairs
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 K = 3
 ROWS = np.random.default_rng(1).normal(size=(20, 6)).astype("f4")

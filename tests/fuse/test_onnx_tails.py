@@ -13,12 +13,11 @@ from fuse_graphs import run
 from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
 
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, ignores_shift, of_one_column
-from calib_serve.metrics import softmax
-from calib_serve.scores import Outputs
+from calib_serve.scores import Outputs, softmax
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 

@@ -22,8 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.metrics import log_softmax, softmax
+from calib_serve.fuse import fuse_onnx
+from calib_serve.scores import log_softmax, softmax
 
 K = 4
 

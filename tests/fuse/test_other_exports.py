@@ -12,9 +12,8 @@ from command_line import invoke
 from torch import nn
 
 from calib_serve import calibrate_model
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.torch import fuse_torch
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import fuse_onnx, fuse_torch
 
 SHAPE = (1, 8, 8)
 

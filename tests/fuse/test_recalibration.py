@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Step
-from calib_serve.errors import FuseError
-from calib_serve.fuse.torchserve import Batching, artifact_of, pack, pack_feedback
-from calib_serve.fuse.torchserve._archive import read_archive, write_archive
-from calib_serve.fuse.torchserve._packing import recalibrated, served_artifact
+from calib_serve.core.errors import FuseError
+from calib_serve.torchserve import Batching, artifact_of, pack, pack_feedback
+from calib_serve.torchserve.archive._archive import read_archive, write_archive
+from calib_serve.torchserve.archive._packing import recalibrated, served_artifact
 
 
 @pytest.fixture

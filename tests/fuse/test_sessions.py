@@ -12,8 +12,8 @@ from fuse_graphs import Builder
 from gpus import needs_gpu_of_onnxruntime, without_gpu
 from onnx import TensorProto, helper
 
-from calib_serve.distributions import check_onnxruntime
-from calib_serve.errors import ModelError
+from calib_serve.core.errors import ModelError
+from calib_serve.core.packages import check_onnxruntime
 from calib_serve.fuse.sessions import open_session, providers
 
 

@@ -22,12 +22,12 @@ from torch import nn
 
 from calib_serve import Artifact
 from calib_serve.artifact import Abstain, InputShift, LogitMap
-from calib_serve.bins import bin_index
-from calib_serve.errors import FuseError, InputError
+from calib_serve.core.bins import bin_index
+from calib_serve.core.errors import FuseError, InputError
+from calib_serve.fuse import calibrated, fuse_torch
 from calib_serve.fuse._parity import check_decisions
-from calib_serve.fuse.torch import calibrated, fuse_torch
 from calib_serve.fuse.torch._modules import All
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 K = 4
 
@@ -279,7 +279,7 @@ def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, layers, tmp_
 
 
 def test_files_that_are_no_models_and_artifacts_of_others_are_refused(tmp_path):
-    from calib_serve.errors import ModelError
+    from calib_serve.core.errors import ModelError
 
     (tmp_path / "weights.pt").write_bytes(b"PK not a zip")
     with pytest.raises(ModelError, match="neither TorchScript nor"):

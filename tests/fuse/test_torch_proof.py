@@ -16,9 +16,9 @@ from torch import nn
 
 from calib_serve import Artifact
 from calib_serve.artifact import Examples, InputShift, LogitMap, ProbTable
-from calib_serve.bins import bin_index
-from calib_serve.errors import CalibServeError, FuseError, InputError, ModelError, ShapeError
-from calib_serve.fuse.torch import calibrated, fuse_torch
+from calib_serve.core.bins import bin_index
+from calib_serve.core.errors import CalibServeError, FuseError, InputError, ModelError, ShapeError
+from calib_serve.fuse import calibrated, fuse_torch
 from calib_serve.scores import to_logits, to_probs
 
 D, K = 6, 4

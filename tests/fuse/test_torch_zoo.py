@@ -13,8 +13,8 @@ from libraries import library, torchvision_here
 from torch import nn
 
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import FuseError
-from calib_serve.fuse.torch import calibrated, fuse_torch
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import calibrated, fuse_torch
 
 K = 7
 TEMPERATURE = artifact(LogitMap.temperature(2.0), classes=K, model={"outputs": "logits"})

@@ -25,13 +25,12 @@ from onnx import TensorProto, helper
 
 from calib_serve import Bins, Keyring
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.triton import fuse_triton
+from calib_serve.core.errors import FuseError, InputError
+from calib_serve.core.options.fuse import TritonOptions
+from calib_serve.fuse import fuse_onnx, fuse_triton
 from calib_serve.fuse.triton._config import VERSION, tensorrt
-from calib_serve.metrics import softmax
-from calib_serve.options.fuse import TritonOptions
-from calib_serve.serve.triton import Monitor
+from calib_serve.fuse.triton.step import Monitor
+from calib_serve.scores import softmax
 
 K = 3
 
@@ -448,7 +447,7 @@ DIES = """
 import os, sys
 from calib_serve import load_artifact
 from calib_serve.fuse.triton import _repository, fuse_triton
-from calib_serve.options.fuse import TritonOptions
+from calib_serve.core.options.fuse import TritonOptions
 left = int(sys.argv[1])
 def move(old, new):
     global left
@@ -536,7 +535,7 @@ def test_the_image_copies_files_that_are_there_and_the_step_needs_no_more_than_t
         if line.startswith("COPY"):
             for source in line.split()[1:-1]:
                 assert (DEPLOY.parents[1] / source).exists(), source
-    code = "import sys, calib_serve.serve.triton; print(*sys.modules)"
+    code = "import sys, calib_serve.fuse.triton.step; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert not {"torch", "onnx", "onnx_ir", "onnxruntime", "scipy"} & set(loaded)
 

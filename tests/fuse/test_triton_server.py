@@ -25,10 +25,9 @@ from triton_server import Triton, needs_tritonserver, triton_on
 
 from calib_serve import Bins, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.fuse.triton import fuse_triton
-from calib_serve.options.fuse import TritonOptions
+from calib_serve.core.errors import FuseError
+from calib_serve.core.options.fuse import TritonOptions
+from calib_serve.fuse import fuse_onnx, fuse_triton
 
 pytestmark = pytest.mark.server
 

@@ -18,11 +18,11 @@ from recording_server import Recording
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import InputError
-from calib_serve.metrics import softmax
-from calib_serve.options.servers import GatewayOptions
-from calib_serve.watch.http import new_token
-from calib_serve.watch.samples import read_samples
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.servers import GatewayOptions
+from calib_serve.receipts.samples import read_samples
+from calib_serve.scores import softmax
+from calib_serve.web import new_token
 
 pytestmark = pytest.mark.server
 

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
+from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
 from calib_serve.gateway.calibration import About, Calibration
 from calib_serve.gateway.http import Full, TooLarge, Waiting
 from calib_serve.gateway.rest import Ask, Reply, decoded, read_request, read_route
-from calib_serve.oip import Tensor, of_list, of_raw, raw_of
 
 
 class Unsigned:

@@ -10,8 +10,8 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from calib_serve import metrics
-from calib_serve.metrics import softmax
 from calib_serve.metrics.comparison import Moved
+from calib_serve.scores import softmax
 
 
 def test_welch_equals_scipys() -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from sizes import sized
 
-from calib_serve.metrics import evaluate, evaluate_labels, paired_changes, softmax
+from calib_serve.metrics import evaluate, evaluate_labels, paired_changes
 from calib_serve.metrics.calibration import cumulative
 from calib_serve.metrics.refinement import Separation
+from calib_serve.scores import softmax
 
 RUNS = sized(ci=20, nightly=200)
 RUNS_OF_FEW = sized(ci=60, nightly=300)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from calib_serve import metrics
-from calib_serve.errors import ShapeError
+from calib_serve.core.errors import ShapeError
 from calib_serve.metrics.intervals import beta_binomial_at_most
 
 

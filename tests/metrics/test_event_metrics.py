@@ -10,7 +10,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
 from calib_serve import metrics
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.event import event_bins, loess
 
 RNG = np.random.default_rng(0)

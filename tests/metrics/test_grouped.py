@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from grouped_samples import grouped
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics import evaluate, paired_changes
 from calib_serve.metrics.samples import group_codes
 

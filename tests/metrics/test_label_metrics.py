@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, log_loss
 
-from calib_serve.errors import CalibServeError
-from calib_serve.metrics import Tally, decisions, ece, evaluate, evaluate_labels
+from calib_serve.core.errors import CalibServeError
+from calib_serve.metrics import Tally, confidence_of_labels, ece, evaluate, evaluate_labels
 
 
 def draw(n: int = 500, labels: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ def test_weighted_samples_have_the_noise_floor_that_chance_gives_them() -> None:
 
 def test_the_decisions_of_all_labels_are_predictions_of_their_own() -> None:
     p, y = draw()
-    confidence, right = decisions(p, y)
+    confidence, right = confidence_of_labels(p, y)
     pair = np.stack([1 - p.ravel(), p.ravel()], axis=1)
     found = evaluate_labels(p, y, replicates=0)
     assert found.ece == pytest.approx(ece(pair, y.ravel()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve import metrics
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 
 PROBS = np.array([[0.7, 0.3], [0.4, 0.6], [0.5, 0.5]])
 LABELS = np.array([0, 1, 0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve import metrics
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(0)
 P = RNG.dirichlet(np.ones(5), 200)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sizes import sized
 
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import softmax
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.shares import Confusion, as_shares, bbse, corrected, em
+from calib_serve.scores import softmax
 
 
 def drawn(shares, n, rng):

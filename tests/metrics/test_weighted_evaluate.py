@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from calib_serve import metrics
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics import evaluate, evaluation
-from calib_serve.verdicts import judge
+from calib_serve.metrics.judging import judge
 
 RNG = np.random.default_rng(0)
 N = 1200

@@ -12,15 +12,16 @@ import pytest
 
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
-from calib_serve.bins import Bins
-from calib_serve.errors import InputError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels, softmax
+from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels
 from calib_serve.metrics.comparison import Moved
+from calib_serve.metrics.conclusion import CALIBRATE, DEPLOY, Verdict
 from calib_serve.report import prepare_report
-from calib_serve.report.sides import compared
-from calib_serve.verdicts import CALIBRATE, DEPLOY, Verdict
+from calib_serve.report.comparison import compared
+from calib_serve.scores import softmax
 
 P = np.array([[0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
 AFTER = evaluate(P, [0, 1, 1, 0], replicates=0)

@@ -13,10 +13,10 @@ from sklearn.calibration import calibration_curve
 from sklearn.datasets import load_wine
 from sklearn.naive_bayes import GaussianNB
 
-from calib_serve.errors import CalibServeError
-from calib_serve.metrics import softmax
+from calib_serve.core.errors import CalibServeError
 from calib_serve.report import reliability
 from calib_serve.report.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay
+from calib_serve.scores import softmax
 
 RNG = np.random.default_rng(7)
 LOGITS = 2 * RNG.standard_normal((2000, 5))

@@ -10,8 +10,9 @@ import pytest
 from chromium import chromium
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.metrics import evaluate, softmax
+from calib_serve.metrics import evaluate
 from calib_serve.report import write_report
+from calib_serve.scores import softmax
 
 pytestmark = pytest.mark.server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calib_serve.metrics import adaptive_ece, ece, softmax
+from calib_serve.metrics import adaptive_ece, ece
 from calib_serve.report import (
     bin_count_curve,
     class_table,
@@ -14,6 +14,7 @@ from calib_serve.report import (
     reliability,
     risk_coverage,
 )
+from calib_serve.scores import softmax
 
 RNG = np.random.default_rng(3)
 PROBS = softmax(2.5 * RNG.standard_normal((4000, 6)))

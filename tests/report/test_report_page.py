@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import ece, softmax
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.metrics import ece
 from calib_serve.report import Contents, prepare_report, render, write_page
+from calib_serve.scores import softmax
 
 RNG = np.random.default_rng(5)
 LOGITS = 2 * RNG.standard_normal((1500, 4))

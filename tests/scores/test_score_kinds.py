@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from calib_serve import Artifact, calibrate
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.fit.output import fit_temperature
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.fit import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
-from calib_serve.model.face import finite_logits
-from calib_serve.scores import Outputs, Scores, from_probs, measured, to_logits, to_probs
+from calib_serve.models.classifier import finite_logits
+from calib_serve.scores import Outputs, Scores, from_probs, measured, softmax, to_logits, to_probs
 from calib_serve.scores.kinds import log_softmax, recognise, sigmoid
 
 
@@ -80,7 +79,7 @@ def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray,
         assert found.fit["temperature"] == pytest.approx(
             fit_temperature(Samples.of(z, y)).fit["temperature"], rel=1e-4
         )
-        assert "read as" in found.fit["remarks"][0]
+        assert "read as" in found.fit.remarks[0]
     one = calibrate(softmax(z)[:, 1], y == 1, "platt", cross_validate=False)
     assert one.model.outputs == "probability"
     np.testing.assert_allclose(one.probs(softmax(z)[:, 1]), one.probs(softmax(z)[:, 1:2]))

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from calib_serve import Artifact, calibrate, compare, decide, evaluate, judge
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import ece, log_softmax, softmax
-from calib_serve.scores import Scores
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.metrics import ece
+from calib_serve.scores import Scores, log_softmax, softmax
 
 NAMES = ["cat", "dog", "owl"]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from calib_serve import Artifact, Scores, calibrate
-from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.core.errors import InputError, MissingDependency, ShapeError
 from calib_serve.scores import softmax
 
 CASES = yaml.safe_load(Path(__file__).with_name("hostile.yaml").read_text("utf-8"))

@@ -38,7 +38,7 @@ import mlflow
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-import calib_serve.mlflow as calibrations
+import calib_serve.integrations.mlflow as calibrations
 from calib_serve.artifact import Artifact, Head, LogitMap
 
 told = {}

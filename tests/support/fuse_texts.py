@@ -12,7 +12,7 @@ import onnx_ir as ir
 from fuse_artifacts import artifact
 
 from calib_serve.artifact import LogitMap
-from calib_serve.fuse.onnx import FuseReport, fuse_onnx
+from calib_serve.fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
 
 K = 3

@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import Abstain, LogitMap, PredictionSets
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 WIDTH, CLASSES = 4, 3
 WEIGHT = np.random.default_rng(0).normal(size=(WIDTH, CLASSES)).astype("f4") * 2

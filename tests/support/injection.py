@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import CalibServeError
+from calib_serve.core.errors import CalibServeError
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # Children are forked from a process that has these already, as a process that serves has: each takes some ten
@@ -37,10 +37,10 @@ CONTEXT.set_forkserver_preload(
         *(
             "calib_serve.fit.clamping.fit",
             "calib_serve.fit.masked",
-            "calib_serve.fuse.torchserve._repacking",
+            "calib_serve.torchserve.archive._repacking",
         ),
-        *("calib_serve.fuse.onnx._fuse", "calib_serve.model", "calib_serve.watch.http.app"),
-        *("calib_serve.watch.ledger", "calib_serve.watch.service"),
+        *("calib_serve.fuse.onnx._fuse", "calib_serve.models", "calib_serve.web.app"),
+        *("calib_serve.ledger", "calib_serve.monitor.watch"),
     ]
 )
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}

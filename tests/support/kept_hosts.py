@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
+from calib_serve.ledger import Ledger
+from calib_serve.monitor import Detector
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import DAY, Keyring, KeyTimes, Shadow
-from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.service import Watch, Watched
-from calib_serve.watch.sums import Sums
+from calib_serve.receipts.batch import ServedPrediction
+from calib_serve.receipts.samples import SampleLog
+from calib_serve.receipts.sums import Sums
 
 KEPT = Path(__file__).parents[1] / "kept" / "host"
 V = ("pets", "1")

@@ -28,9 +28,10 @@ from ledgers import NOW, entries
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
+from calib_serve.ledger import Entry, Ledger
 from calib_serve.receipts import DAY, Label, Receipt
-from calib_serve.watch.ledger import BatchKey, Entry, Ledger
-from calib_serve.watch.sums import Key, Sums
+from calib_serve.receipts.batch import BatchKey
+from calib_serve.receipts.sums import Key, Sums
 
 BASE = float(round(NOW))
 AGES = (45, 25, 9, 4, 1, 0.05, -2, -40)  # days; below 0: dated ahead

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
+from calib_serve.ledger import Entry, Ledger
 from calib_serve.receipts import Label, Receipt
-from calib_serve.watch.ledger import Entry, Ledger
-from calib_serve.watch.sums import Key
+from calib_serve.receipts.sums import Key
 
 # One moment for all processes that a test starts: a receipt's day is part of what it is, and midnight comes.
 NOW = float(os.environ.setdefault("CALIB_SERVE_TEST_NOW", str(time.time())))

@@ -20,9 +20,9 @@ import torch
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
-from calib_serve.serve.configuration import Ports
-from calib_serve.serve.server import Server
+from calib_serve.torchserve import Batching, pack, pack_feedback
+from calib_serve.torchserve.configuration import Ports
+from calib_serve.torchserve.server import Server
 
 CLASSES, WIDTH = 10, 16
 NAMES = tuple(f"digit {k}" for k in range(CLASSES))

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from calib_serve.bins import bin_index
-from calib_serve.watch.drift.bets import (
+from calib_serve.core.bins import bin_index
+from calib_serve.monitor.drift.bets import (
     CLASS_SLOTS,
     OF_BINS,
     OF_CLASSES,

@@ -22,11 +22,11 @@ def torchserve(folder: Path, ledger: str) -> None:
     from ts.context import Context, RequestProcessor
 
     from calib_serve.artifact import Artifact, LogitMap
-    from calib_serve.bins import Bins
-    from calib_serve.fuse.mar_options import ModelOptions
+    from calib_serve.core.bins import Bins
     from calib_serve.receipts import Keyring
-    from calib_serve.serve._observer import observe
-    from calib_serve.serve.feedback import CalibrationFeedback
+    from calib_serve.torchserve._observer import observe
+    from calib_serve.torchserve.feedback import CalibrationFeedback
+    from calib_serve.torchserve.mar_options import ModelOptions
 
     Keyring.new().save(folder / "keys.json")
     (folder / "models.json").write_text(json.dumps([{"name": MODEL, "version": VERSION, "classes": 3}]))
@@ -60,15 +60,15 @@ def watch(folder: Path) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
     from calib_serve.artifact import Clause, Contract
-    from calib_serve.bins import Bins
+    from calib_serve.core.bins import Bins
+    from calib_serve.ledger import Ledger
     from calib_serve.metrics.shares import Confusion
+    from calib_serve.monitor.priors import LabelledBefore
+    from calib_serve.monitor.watch import Watch, Watched
     from calib_serve.receipts import Keyring, Shadow
-    from calib_serve.watch.batch import ServedPrediction
-    from calib_serve.watch.classes import Classes
-    from calib_serve.watch.http.exporter import export
-    from calib_serve.watch.ledger import Ledger
-    from calib_serve.watch.priors import LabelledBefore
-    from calib_serve.watch.service import Watch, Watched
+    from calib_serve.receipts.batch import ServedPrediction
+    from calib_serve.receipts.classes import Classes
+    from calib_serve.web.exporter import export
 
     ledger = Ledger(folder / "watch.db")
     labels = [0] * 300 + [1] * 300 + [2] * 300

@@ -18,9 +18,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from real_servers import needed
 
-from calib_serve.monitoring import monitoring_files
-from calib_serve.watch.series import PUBLISHED, Series
-from calib_serve.watch.sums import Sums
+from calib_serve.receipts.series import PUBLISHED, Series
+from calib_serve.receipts.sums import Sums
+from calib_serve.web import monitoring_files
 
 
 class Prometheus:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from calib_serve.ledger import Ledger
+from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
-from calib_serve.watch.classes import Classes
-from calib_serve.watch.http.app import create_app
-from calib_serve.watch.ledger import Ledger
-from calib_serve.watch.service import Watch, Watched
+from calib_serve.receipts.classes import Classes
+from calib_serve.web.app import create_app
 
 with warnings.catch_warnings():
     # Newer starlettes ask for httpx2 at import; the client works with either.

@@ -65,7 +65,7 @@ def linear_onnx(path: Path, *, width: int = WIDTH) -> Path:
 
 def archive(folder: Path, *, t: float = 2.0, name: str = "digits") -> Path:
     """``folder/name.mar``, and the ONNX file it was packed from beside it."""
-    from calib_serve.fuse.torchserve import pack
+    from calib_serve.torchserve import pack
 
     model = linear_onnx(folder / "net.onnx") if not (folder / "net.onnx").exists() else folder / "net.onnx"
     return pack(model, temperature(t), folder, name=name)

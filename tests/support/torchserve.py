@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from live_server import Running, serve, small_store
 
-from calib_serve.fuse.torchserve import is_calibrated, pack_feedback, read_archive
-from calib_serve.promotion import Host
+from calib_serve.torchserve import is_calibrated, pack_feedback, read_archive
+from calib_serve.torchserve.promotion import Host
 
 
 class TorchServes:

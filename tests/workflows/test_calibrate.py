@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from calib_serve import Artifact, calibrate, calibrate_model, judge, verdict
-from calib_serve.artifact import LogitMap
-from calib_serve.errors import FitError, InputError, ModelError, ShapeError
-from calib_serve.fit.calibrate_model import recognisable
-from calib_serve.fit.clamping import fit_neural_clamping_paper, fit_neural_clamping_toolkit
-from calib_serve.fit.output import CANDIDATES, fit_by_name
-from calib_serve.metrics import evaluate, nll, softmax
-from calib_serve.model import from_module
+from calib_serve.artifact import FitRecord, LogitMap, PriorCorrection
+from calib_serve.core.errors import FitError, InputError, ModelError, ShapeError
+from calib_serve.fit import CANDIDATES, fit_by_name, fit_neural_clamping_paper, fit_neural_clamping_toolkit
+from calib_serve.fit.from_model import recognisable
+from calib_serve.metrics import evaluate, nll
+from calib_serve.models import from_module
+from calib_serve.scores import softmax
 
 
 def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -81,10 +81,10 @@ def test_a_verdict_never_praises_what_got_worse() -> None:
     assert "no better than before" in str(verdict(artifact))
 
 
-def _moved(before: float, after: float, **fit: object) -> Artifact:
+def _moved(before: float, after: float, prior: PriorCorrection | None = None) -> Artifact:
     known = {"ece": {"value": 0.05}, "accuracy": {"value": before}}
     artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3, before=known)
-    return replace(artifact, after={**known, "accuracy": {"value": after}}, fit=fit)
+    return replace(artifact, after={**known, "accuracy": {"value": after}}, fit=FitRecord(prior=prior))
 
 
 def test_a_fall_of_accuracy_is_told() -> None:
@@ -95,7 +95,9 @@ def test_a_fall_of_accuracy_is_told() -> None:
     assert any(reason == said for reason in verdict(judged).reasons)
     assert not verdict(_moved(0.92, 0.91)).reasons
     assert not verdict(_moved(0.92, 0.93)).reasons
-    assert not verdict(_moved(0.92, 0.06, prior={"shares": [1, 1, 1]})).reasons
+    assert not verdict(
+        _moved(0.92, 0.06, prior=PriorCorrection((0.5, 0.25, 0.25), (0.25, 0.25, 0.5), "given"))
+    ).reasons
 
 
 # On a model.
@@ -184,7 +186,7 @@ def test_scores_that_tell_nothing_of_the_labels_are_remarked_on(classes: int) ->
 
     def remarks(scores: np.ndarray, labels: np.ndarray) -> str:
         found = calibrate(scores, labels, "none", cross_validate=False)
-        return " ".join(found.fit.get("remarks", ()))
+        return " ".join(found.fit.remarks)
 
     assert "better than chance" not in remarks(z, y)
     assert "better than chance" in remarks(z, np.roll(y, 1)), "the labels are the neighbours'"
@@ -202,7 +204,7 @@ def test_auto_of_a_model_takes_few_samples_and_names_classes_that_have_none(n: i
     net, x = nn.Linear(4, 4).eval(), np.random.default_rng(0).standard_normal((n, 4), dtype=np.float32)
     artifact = calibrate_model(net, x, np.arange(n) % 3, class_names=("ant", "bee", "cat", "dog"))
     assert artifact.class_names == ("ant", "bee", "cat", "dog")
-    assert any("(dog)" in said for said in artifact.fit["remarks"])
+    assert any("(dog)" in said for said in artifact.fit.remarks)
 
 
 def test_auto_of_a_model_that_is_always_right_is_an_output_method() -> None:
@@ -212,7 +214,7 @@ def test_auto_of_a_model_that_is_always_right_is_an_output_method() -> None:
         labels = net(torch.from_numpy(x)).argmax(dim=1).numpy()
     artifact = calibrate_model(net, x, labels)
     assert artifact.input_shift is None
-    assert any("Neural Clamping is not compared with it: " in said for said in artifact.fit["remarks"])
+    assert any("Neural Clamping is not compared with it: " in said for said in artifact.fit.remarks)
 
 
 @pytest.mark.parametrize("method", ["neural-clamping", "neural-clamping-efficient", "tuned-head"])

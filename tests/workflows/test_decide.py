@@ -9,7 +9,7 @@ import pytest
 
 from calib_serve import Artifact, calibrate, decide
 from calib_serve.artifact import Abstain, PredictionSets, evaluate_decisions, promises
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 
 
 def draw(n: int, seed: int, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -32,10 +32,10 @@ def test_sets_and_abstention_are_added_and_change_no_probability(artifact: Artif
     assert isinstance(found.abstain, Abstain)
     np.testing.assert_array_equal(found.probs(TEST[0]), artifact.probs(TEST[0]))
     again = Artifact.load(found.save(tmp_path / "decided"))
-    assert again.fit["decisions"] == found.fit["decisions"]
+    assert again.fit.decisions == found.fit.decisions
     assert promises(again) == promises(found)
-    facts = found.fit["decisions"]["sets"]
-    assert (facts["samples"], facts["threshold_samples"], facts["always_in"]) == (1500, 1500, [])
+    facts = found.fit.decisions.sets
+    assert (facts.samples, facts.threshold_samples, facts.always_in) == (1500, 1500, ())
 
 
 def test_what_was_promised_is_what_is_measured(artifact: Artifact) -> None:
@@ -54,8 +54,8 @@ def test_a_decision_that_is_not_asked_for_stays(artifact: Artifact) -> None:
     first = decide(artifact, *HELD, coverage=0.9)
     both = decide(first, *TEST, risk=0.1)
     assert both.sets is first.sets
-    assert both.fit["decisions"]["sets"] == first.fit["decisions"]["sets"]
-    assert both.fit["decisions"]["abstain"]["samples"] == 2000
+    assert both.fit.decisions.sets == first.fit.decisions.sets
+    assert both.fit.decisions.abstain.samples == 2000
 
 
 def test_the_samples_of_the_fit_are_refused_as_they_are_and_in_disguise(artifact: Artifact) -> None:
@@ -96,13 +96,13 @@ def test_what_cannot_be_is_refused(artifact: Artifact) -> None:
 def test_a_class_of_too_few_samples_is_in_every_set(artifact: Artifact) -> None:
     few = (HELD[1] != 3) | (np.cumsum(HELD[1] == 3) <= 4)
     found = decide(artifact, HELD[0][few], HELD[1][few], coverage=0.9, per_class=True)
-    assert found.fit["decisions"]["sets"]["always_in"] == [3]
+    assert found.fit.decisions.sets.always_in == (3,)
 
 
 def test_groups_are_counted_and_no_exact_range_is_claimed(artifact: Artifact) -> None:
     groups = np.arange(1500) // 5
     found = decide(artifact, *HELD, coverage=0.9, risk=0.2, groups=groups)
-    assert found.fit["decisions"]["sets"]["groups"] == 300
+    assert found.fit.decisions.sets.groups == 300
     assert not any("Over draws" in said for said in promises(found))
     measured = evaluate_decisions(found, found.probs(TEST[0]), TEST[1])
     assert measured.sets is not None

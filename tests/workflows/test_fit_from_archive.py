@@ -16,11 +16,11 @@ from PIL import Image
 from sizes import sized
 
 from calib_serve import Artifact, calibrate, evaluate
-from calib_serve.archives import calibrate_archive, look_at_archive, scores_of_archive
-from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.fuse.torchserve import pack_around, read_archive
-from calib_serve.metrics import log_probs, softmax
+from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.scores import log_probs, softmax
+from calib_serve.torchserve import pack_around, read_archive
+from calib_serve.torchserve.foreign import calibrate_archive, look_at_archive, scores_of_archive
+from calib_serve.torchserve.mar_options import ModelOptions
 
 pytestmark = pytest.mark.server
 

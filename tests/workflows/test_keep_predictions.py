@@ -11,9 +11,9 @@ import pytest
 from command_line import invoke
 
 from calib_serve import calibrate, compare
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.fit.measure import verdict
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 SPLITS = ("--fit-split", "cal", "--test-split", "test")
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from calib_serve import calibrate_model
-from calib_serve.errors import ModelError, ShapeError
-from calib_serve.metrics import sigmoid
+from calib_serve.core.errors import ModelError, ShapeError
+from calib_serve.scores import sigmoid
 
 LABELS = 3
 

@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 from sizes import sized
 
-from calib_serve import contracts
 from calib_serve.artifact import Clause, Contract
-from calib_serve.contracts import fixed_labels, labels_until_broken, plan_contract
-from calib_serve.watch.bets import Evidence
-from calib_serve.watch.contracts import ClauseEvidence, Labelled
-from calib_serve.watch.policy import parse_policy
+from calib_serve.monitor import planning as contracts
+from calib_serve.monitor.bets import Evidence
+from calib_serve.monitor.contracts import ClauseEvidence, Labelled
+from calib_serve.monitor.planning import fixed_labels, labels_until_broken, plan_contract
+from calib_serve.receipts.policy import parse_policy
 
 ACT = Clause("act", 0.95, above=0.9)
 

@@ -10,7 +10,7 @@ from command_line import calib_serve
 from sizes import sized
 
 from calib_serve import Artifact, calibrate, calibrate_model, estimate_prior, with_prior
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.metrics import classwise_ece, nll
 from calib_serve.metrics.shares import Confusion
 
@@ -89,7 +89,7 @@ def test_a_fit_with_a_prior_keeps_all_that_monitoring_needs() -> None:
     new = {"a": 0.2, "b": 0.2, "c": 0.6}
     plain, fitted = (calibrate(z, y, "temperature", class_names="abc", prior=p) for p in (None, new))
     np.testing.assert_allclose(fitted.probs(z), with_prior(plain, new).probs(z), atol=1e-12)
-    assert fitted.fit["prior"]["new"] == [0.2, 0.2, 0.6]
+    assert fitted.fit.prior.new == (0.2, 0.2, 0.6)
     assert fitted.metrics_after["ece"] == plain.metrics_after["ece"]
     assert "before the correction of class shares" in fitted.data["measured_on"]
     confusion = Confusion.of(fitted.data["confusion"], 3)
@@ -112,7 +112,7 @@ def test_auto_leaves_out_what_cannot_be_corrected() -> None:
     artifact = calibrate(z, y, prior=[0.2, 0.2, 0.6])
     tried = {score.method for score in artifact.selection.scores}
     assert not tried & {"temperature-mixture", "ensemble-temperature", "histogram-mass"}
-    assert artifact.fit["prior"]["how"] == "given"
+    assert artifact.fit.prior.how == "given"
     with pytest.raises(InputError, match="cannot be corrected"):
         calibrate(z, y, "histogram-mass", prior=[0.2, 0.2, 0.6])
 
@@ -157,7 +157,7 @@ def test_a_calibration_inside_the_model_takes_a_prior_too() -> None:
     with torch.no_grad():
         model[1].weight.copy_(2 * torch.eye(3))
     artifact = calibrate_model(model, inputs, y, "neural-clamping-efficient", prior=[0.2, 0.2, 0.6])
-    assert artifact.fit["prior"]["new"] == [0.2, 0.2, 0.6]
+    assert artifact.fit.prior.new == (0.2, 0.2, 0.6)
     assert artifact.reference.n == pytest.approx(300)
     assert Confusion.of(artifact.data["confusion"], 3).count.sum() == 300
     with pytest.raises(InputError, match="masked head learns"):

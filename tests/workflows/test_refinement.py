@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.measure import recalibrated_losses
-from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll, softmax
+from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll
+from calib_serve.scores import softmax
 
 
 def drawn(n: int, factor: float, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -9,11 +9,11 @@ import pytest
 
 from calib_serve import Artifact, calibrate, refit
 from calib_serve.artifact import Head, LogitMap
-from calib_serve.errors import FitError, InputError
-from calib_serve.fit.output import fit_by_name
+from calib_serve.core.errors import FitError, InputError
+from calib_serve.fit import fit_by_name
+from calib_serve.fit.refitting import Prequential, block_starts, prequential
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
-from calib_serve.refitting import Prequential, block_starts, prequential
+from calib_serve.scores import softmax
 
 
 def drifted(n: int, sure: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import pytest
 
 from calib_serve import Scores, calibrate, compare
 from calib_serve.fit.measure import recalibrated_losses
-from calib_serve.study import bin_effect
+from calib_serve.papers import bin_effect
 
 RNG = np.random.default_rng(0)
 Z = 2 * RNG.standard_normal((1200, 3))

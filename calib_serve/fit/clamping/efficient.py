@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
-from calib_serve.model import Classifier, Progress
+from calib_serve.models import Classifier, Progress
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.floating[Any]]
 
@@ -80,7 +80,7 @@ def fit_neural_clamping_efficient(
         method="neural-clamping-efficient",
         fit={
             "search": search,
-            "grid": searched.fit.get("grid"),
+            "grid": searched.fit.facts.get("grid"),
             "temperature": t,
             "zero_share": found.zero_share,
             "delta_norm": float(np.linalg.norm(found.delta)),

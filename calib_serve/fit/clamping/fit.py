@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.fit.clamping.efficient import checked
 from calib_serve.fit.clamping.objective import (
     Candidate,
@@ -40,8 +40,8 @@ from calib_serve.fit.facts import measured_on_folds, reference_bins
 from calib_serve.fit.output.selection import facts_of_probabilities
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
-from calib_serve.model import Classifier, Progress
+from calib_serve.models import Classifier, Progress
+from calib_serve.scores import softmax
 
 GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 """The paper's candidates: 0 to 1 in steps of 0.05 (section 3.3)."""

@@ -20,13 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize, minimize_scalar
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.losses import focal
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
-from calib_serve.model import Classifier, Progress
+from calib_serve.models import Classifier, Progress
 
 Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]

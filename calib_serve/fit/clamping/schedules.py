@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import checked
 from calib_serve.fit.clamping.objective import (
     Candidate,
@@ -31,8 +31,8 @@ from calib_serve.fit.clamping.objective import (
 )
 from calib_serve.fit.facts import reference_bins
 from calib_serve.fit.progress import Checkpoints
-from calib_serve.metrics import softmax
-from calib_serve.model import Classifier, Progress
+from calib_serve.models import Classifier, Progress
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]

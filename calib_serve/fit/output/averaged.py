@@ -22,16 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
-from calib_serve.errors import CalibServeError, FitError
+from calib_serve.core.errors import CalibServeError, FitError
+from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.temperature import Base, base
 from calib_serve.fit.samples import Samples, folds_of, one_thread
 from calib_serve.fit.softmax_regression import Problem, Shape, Solve
-from calib_serve.metrics import log_softmax
-from calib_serve.metrics.samples import mean_error
-from calib_serve.words import percent
+from calib_serve.metrics import mean_error
+from calib_serve.scores import log_softmax
 
 Floats = NDArray[np.float64]
 

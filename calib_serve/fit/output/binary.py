@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Minimum
-from calib_serve.scores.kinds import LARGEST
+from calib_serve.scores import LARGEST
 
 Floats = NDArray[np.float64]
 

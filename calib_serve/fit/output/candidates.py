@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.averaged import fit_structured_average
 from calib_serve.fit.output.binary import fit_beta, fit_platt
@@ -95,7 +95,7 @@ def fit_by_name(
 ) -> Artifact:
     """Fit the method called ``method`` to ``Samples``, or to logits and labels, with its own options.
 
-    ``seed`` goes to the methods that use random numbers. ``artifact.fit["remarks"]`` are sentences on what
+    ``seed`` goes to the methods that use random numbers. ``artifact.fit.remarks`` are sentences on what
     the set cannot teach, where there are any. Raises InputError for a name or an option that does not exist,
     listing those that do, FitError where nothing can be learnt.
     """

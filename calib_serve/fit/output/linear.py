@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture
-from calib_serve.errors import InputError
+from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples

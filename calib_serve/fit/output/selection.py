@@ -21,20 +21,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
-from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import CalibServeError, FitError, InputError
-from calib_serve.fit.facts import HeldOutFacts, confusion_facts, measured_on_folds
+from calib_serve.core.bins import Bins, bin_index
+from calib_serve.core.errors import CalibServeError, FitError, InputError
+from calib_serve.fit.facts import HeldOutFacts, confusion_facts, measured_on_folds, with_selection
 from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.metrics import log_probs, softmax
-from calib_serve.metrics.comparison import Moved, Tops
-from calib_serve.metrics.evaluation import evaluate_probs
-from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of, resamples
-from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.truths import Event, event_error
-from calib_serve.verdicts.decide import judge_probs
+from calib_serve.metrics import (
+    Estimate,
+    Event,
+    Moved,
+    Separation,
+    Tops,
+    evaluate_probs,
+    event_error,
+    judge_probs,
+    mean_interval,
+    quantile_of,
+    resamples,
+)
+from calib_serve.scores import log_probs, softmax
 
 Floats = NDArray[np.float64]
 FoldFit = Callable[[int], Artifact]
@@ -270,7 +277,7 @@ def select(
     refinement AUROC may fall, as fractions: a candidate is refused when the whole ``level`` interval of its
     paired difference lies below. The scores, refusals, seed and criterion are ``artifact.selection``;
     ``metrics_before`` and ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
-    ``artifact.fit["remarks"]``. Raises InputError for options that cannot be right, FitError for sets that
+    ``artifact.fit.remarks``. Raises InputError for options that cannot be right, FitError for sets that
     nothing can be learnt from: labels of one class, the same logits for all, not one sample right.
     """
     names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(keeping=keep_predictions)))))
@@ -318,8 +325,7 @@ def select(
         artifact = averaged().artifact(whole)
     else:
         artifact = fit_by_name(selection.chosen, whole, seed=seed)
-    facts = {**artifact.fit, "selection": selection.as_dict()} | ({"remarks": said} if said else {})
-    told = replace(artifact, fit=facts, class_names=tuple(class_names))
+    told = replace(with_selection(artifact, selection, said), class_names=tuple(class_names))
     measured = facts_of_folds(fits[selection.chosen], samples, fold, class_names, level=level, seed=seed)
     return measured_on_folds(told, measured, folds=folds, samples=len(samples))
 

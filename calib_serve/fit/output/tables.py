@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 from scipy.special import logsumexp
 
-from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact, ProbTable
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.arrays import as_array
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples, sample_weights
-from calib_serve.metrics import softmax
-from calib_serve.metrics.samples import checked
+from calib_serve.metrics import checked
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.float64]
 

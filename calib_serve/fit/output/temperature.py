@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture
-from calib_serve.bins import Bins
-from calib_serve.errors import FitError
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import softmax

@@ -21,8 +21,8 @@ import onnx.shape_inference
 import onnx.version_converter
 import onnx_ir as ir
 
-from calib_serve.errors import FuseError, ModelError
-from calib_serve.files import MOST_PROTOBUF, read_whole, sha256, written_whole
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.files import MOST_PROTOBUF, read_whole, sha256, written_whole
 
 
 def read(path: Path) -> ir.Model:

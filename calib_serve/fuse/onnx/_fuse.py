@@ -15,8 +15,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError, ModelError
-from calib_serve.files import sha256
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.files import sha256
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse._decisions import decided, deciding
 from calib_serve.fuse._parity import Parity, check_owner, check_response, given_inputs
 from calib_serve.fuse.onnx._files import pending, read, write
@@ -35,14 +37,12 @@ from calib_serve.fuse.onnx._parity import (
 )
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx._probabilities import ALL, keep_raw_scores
-from calib_serve.options.base import changed
-from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import check_outputs
 
 _MARK = "calib_serve.fingerprint"
 """The metadata key of the artifacts' fingerprints, with commas between them; it marks a calibrated model."""
 
-_MODEL = "calib_serve.model"
+_MODEL = "calib_serve.models"
 """That of the original file's sha256."""
 
 _TOUCHED = "calib_serve.outputs"

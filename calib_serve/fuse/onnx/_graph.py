@@ -12,7 +12,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 
 FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Narrowest first."""

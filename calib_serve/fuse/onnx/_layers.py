@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Head, LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._follow import reaches
 from calib_serve.fuse.onnx._graph import (
     FLOATS,

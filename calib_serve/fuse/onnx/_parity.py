@@ -13,16 +13,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse._decisions import decided, has_logits
 from calib_serve.fuse._kinds import NORMALISED, Floats, check_numbers
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.sessions import open_session, stopped_after
-from calib_serve.metrics import log_softmax, sigmoid, softmax
-from calib_serve.options.fuse import OnnxOptions
-from calib_serve.scores import ONE_COLUMN, PROBABILITIES, to_logits, to_probs
+from calib_serve.scores import ONE_COLUMN, PROBABILITIES, log_softmax, sigmoid, softmax, to_logits, to_probs
 
 Runner = Callable[[Mapping[str, NDArray[Any]], Sequence[str]], list[Any]]
 

@@ -13,7 +13,9 @@ from functools import partial
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
+from calib_serve.core.options.base import check
+from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor
@@ -28,8 +30,6 @@ from calib_serve.fuse.onnx._probabilities import (
     widen_column,
 )
 from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
-from calib_serve.options.base import check
-from calib_serve.options.fuse import OnnxOptions
 from calib_serve.scores import PROBABILITIES, Outputs
 
 Pass = Callable[[Editor, Tail], tuple[Tail, str]]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, Mixture, PredictionSets, ProbTable
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,
@@ -22,8 +22,7 @@ from calib_serve.fuse._decisions import (
 )
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, users, work_type
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, class_axis, ignores_shift
-from calib_serve.scores import LABELS, PROBABILITIES
-from calib_serve.scores.kinds import LEAST
+from calib_serve.scores import LABELS, LEAST, PROBABILITIES
 
 
 def cast(editor: Editor, value: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse._kinds import Change, change_to_fitted, check_truths
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.files import sha256, written_whole
+from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.core.files import sha256, written_whole
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.fuse import TorchOptions
 from calib_serve.fuse._decisions import decided
 from calib_serve.fuse._parity import Parity, check_owner, check_response
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
 from calib_serve.fuse.torch._modules import parameters
-from calib_serve.options.base import changed
-from calib_serve.options.fuse import TorchOptions
 from calib_serve.scores import Outputs
 
 _MARK = "calib_serve.json"  # an extra file of the archive, with the artifact's fingerprint

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.core.options.base import changed, check
+from calib_serve.core.options.fuse import ModuleOptions
 from calib_serve.fuse._decisions import decided, deciding
 from calib_serve.fuse._kinds import (
     Change,
@@ -39,20 +41,19 @@ from calib_serve.fuse.torch._modules import (
     assemble,
     lookup,
 )
-from calib_serve.options.base import changed, check
-from calib_serve.options.fuse import ModuleOptions
 from calib_serve.scores import (
     LABELS,
     ONE_COLUMN,
     PROBABILITIES,
+    Form,
     Outputs,
     check_outputs,
     exact,
+    find_scores,
     measured,
     to_logits,
     to_probs,
 )
-from calib_serve.seam import Form, find_scores
 
 Returns = Literal["probabilities", "logits", "all"]
 _TAILS: dict[str, Callable[..., Tail]] = {

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
-from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.fuse._parity import given_inputs
 from calib_serve.fuse.torch._modules import Bias, layers, parameters
 

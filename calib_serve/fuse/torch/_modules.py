@@ -15,9 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Artifact, PredictionSets
-from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError, ShapeError
+from calib_serve.artifact import (
+    Artifact,
+    Floats,
+    Head,
+    InputShift,
+    LogitMap,
+    Mixture,
+    PredictionSets,
+    ProbTable,
+)
+from calib_serve.core.errors import FuseError, ShapeError
 from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,
@@ -30,8 +38,7 @@ from calib_serve.fuse._decisions import (
     rounded_down,
 )
 from calib_serve.fuse._kinds import Change
-from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
-from calib_serve.scores.kinds import LEAST
+from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 
 class Shift(nn.Module):

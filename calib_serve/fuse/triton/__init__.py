@@ -1,5 +1,1 @@
 """Triton model repositories."""
-
-from calib_serve.fuse.triton._repository import fuse_triton
-
-__all__ = ["fuse_triton"]

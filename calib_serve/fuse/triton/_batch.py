@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse.onnx._files import inferred_shapes
 from calib_serve.fuse.onnx._parity import generate, one_line, run_raw
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from calib_serve.errors import FuseError
-from calib_serve.options.fuse import TritonOptions
+from calib_serve.core.errors import FuseError
+from calib_serve.core.options.fuse import TritonOptions
 
 Block = dict[str, Any]
 """A message: fields to numbers, strings, Words, messages, or lists of these."""

@@ -20,10 +20,12 @@ import onnx
 from onnx import TensorProto, helper
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError, InputError
-from calib_serve.files import read_whole
+from calib_serve.core.errors import FuseError, InputError
+from calib_serve.core.files import read_whole
+from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.fuse import GraphOptions, TritonOptions
 from calib_serve.fuse._parity import given_inputs
-from calib_serve.fuse.onnx import FuseReport, fuse_onnx
+from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.triton._batch import free_batch
 from calib_serve.fuse.triton._config import (
     LABELS,
@@ -38,19 +40,17 @@ from calib_serve.fuse.triton._config import (
     receipts,
     text,
 )
-from calib_serve.options.base import changed, fields_of
-from calib_serve.options.fuse import GraphOptions, TritonOptions
 
 BACKEND = '''"""Signs and counts the predictions of the model beside it."""
 
-from calib_serve.serve.triton import TritonPythonModel
+from calib_serve.fuse.triton.step import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''
 
 GRAPH_BACKEND = '''"""Runs the graph beside it with onnxruntime, signs and counts its predictions."""
 
-from calib_serve.serve.triton_graph import TritonPythonModel
+from calib_serve.fuse.triton.graph import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''

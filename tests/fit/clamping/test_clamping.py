@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from calib_serve.artifact import Artifact, InputShift
-from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.core.errors import FitError, InputError, ShapeError
+from calib_serve.fit import fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.efficient import data_bounds, feasible_shift
 from calib_serve.fit.clamping.objective import Objective
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import nll, softmax
-from calib_serve.model import TorchClassifier, from_module
+from calib_serve.metrics import nll
+from calib_serve.models import TorchClassifier, from_module
+from calib_serve.scores import softmax
 
 SHAPE = (2, 8, 8)
 TRUE_T = 2.0

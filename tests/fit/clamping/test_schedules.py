@@ -10,14 +10,12 @@ import torch
 from torch import nn
 
 from calib_serve.artifact import InputShift
-from calib_serve.fit.clamping import (
-    fit_neural_clamping_efficient,
-)
+from calib_serve.fit import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.objective import Objective
 from calib_serve.fit.clamping.schedules import TOOLKIT, Descent
 from calib_serve.fit.facts import reference_bins
-from calib_serve.metrics import softmax
-from calib_serve.model import TorchClassifier, from_module
+from calib_serve.models import TorchClassifier, from_module
+from calib_serve.scores import softmax
 
 SHAPE = (2, 8, 8)
 

@@ -16,9 +16,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 from calib_serve import Artifact, calibrate, verdict
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.labels import LABEL_METHODS
-from calib_serve.metrics import decisions, nll, sigmoid
+from calib_serve.metrics import confidence_of_labels, nll
+from calib_serve.scores import sigmoid
 
 N = sized(ci=600, nightly=6000)
 
@@ -78,7 +79,7 @@ def test_every_method_is_saved_whole_with_facts_that_watch_needs(method: str, tm
     probs = artifact.probs(z)
     assert artifact.is_multilabel
     assert probs.shape == z.shape
-    confidence, right = decisions(probs, y)
+    confidence, right = confidence_of_labels(probs, y)
     assert artifact.reference is not None
     assert artifact.reference.n == z.size
     assert artifact.reference.accuracy() == pytest.approx(right.mean())

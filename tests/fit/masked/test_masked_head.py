@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.core.errors import FitError, InputError, ShapeError
+from calib_serve.fit import fit_temperature
 from calib_serve.fit.masked import UNMASKED, Masking, Retention, fit_masked_head, train_masked
-from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import accuracy, ece, nll, softmax
+from calib_serve.metrics import accuracy, ece, nll
+from calib_serve.scores import softmax
 
 CENTRES = 2.0 * np.random.default_rng(5).standard_normal((5, 16))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FitError, InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples, folds_of
@@ -62,7 +62,7 @@ def test_what_a_poor_set_lacks_is_said_by_every_method_or_the_fit_is_refused(met
     except (FitError, InputError):
         assert method != "auto", "the choice among methods must find one"
         return
-    assert any(words in remark for remark in artifact.fit["remarks"])
+    assert any(words in remark for remark in artifact.fit.remarks)
     probs = artifact.probs(z)
     np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
     if method == "auto":

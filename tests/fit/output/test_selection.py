@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.artifact import LogitMap
+from calib_serve.artifact import LogitMap, Score
 from calib_serve.fit.output import candidates
 from calib_serve.fit.output.candidates import fit_none
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples, folds_of
-from calib_serve.metrics import nll, softmax
+from calib_serve.metrics import nll
+from calib_serve.scores import softmax
 
 
 def draw(n: int = 800, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -50,13 +51,13 @@ def harmful(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(candidates, "CANDIDATES", table)
 
 
-def row(artifact, method: str) -> dict:
-    return next(r for r in artifact.fit["selection"]["scores"] if r["method"] == method)
+def row(artifact, method: str) -> Score:
+    return next(r for r in artifact.selection.scores if r.method == method)
 
 
 def test_a_method_that_forgets_is_refused_for_its_accuracy_with_the_numbers(harmful):
     artifact = select(Samples.of(*draw()), candidates=["temperature", "forgetful"], criterion="ece")
-    refused = row(artifact, "forgetful")["refused"]
+    refused = row(artifact, "forgetful").refused
     assert "accuracy falls by" in refused
     assert "interval" in refused
     assert artifact.method == "temperature"
@@ -64,9 +65,9 @@ def test_a_method_that_forgets_is_refused_for_its_accuracy_with_the_numbers(harm
 
 def test_a_method_that_is_equally_sure_of_all_is_refused_for_its_refinement(harmful):
     artifact = select(Samples.of(*draw()), candidates=["temperature", "dull"], criterion="ece")
-    assert "refinement AUROC falls by" in row(artifact, "dull")["refused"]
+    assert "refinement AUROC falls by" in row(artifact, "dull").refused
     lenient = select(Samples.of(*draw()), candidates=["dull"], criterion="ece", tolerance=1.0)
-    assert "refused" not in row(lenient, "dull")
+    assert row(lenient, "dull").refused is None
 
 
 def test_no_calibration_wins_where_there_is_nothing_to_gain():
@@ -79,11 +80,11 @@ def test_of_methods_within_a_thousandth_the_simplest_wins():
     artifact = select(
         Samples.of(*draw()), candidates=["temperature", "structured-vector", "structured-matrix"]
     )
-    selection = artifact.fit["selection"]
-    rows = {r["method"]: r for r in selection["scores"] if "above_best" in r}
-    near = 1e-3 * rows[selection["best"]]["score"]
-    close = [name for name, r in rows.items() if r["above_best"] <= near]
-    assert artifact.method == selection["chosen"] == close[0]
+    selection = artifact.selection
+    rows = {r.method: r for r in selection.scores if not math.isnan(r.above_best)}
+    near = 1e-3 * rows[selection.best].score
+    close = [name for name, r in rows.items() if r.above_best <= near]
+    assert artifact.method == selection.chosen == close[0]
     assert "none" not in close
 
 
@@ -96,9 +97,9 @@ def test_a_score_is_the_mean_over_folds_that_the_fit_has_not_seen():
         inside, out = fold != f, fold == f
         p = candidates.fit_by_name("temperature", logits[inside], labels[inside]).probs(logits[out])
         losses[out] = -np.log(p[np.arange(out.sum()), labels[out]])
-    assert row(artifact, "temperature")["score"] == pytest.approx(losses.mean(), rel=1e-9)
+    assert row(artifact, "temperature").score == pytest.approx(losses.mean(), rel=1e-9)
     assert artifact.after["nll"]["value"] == pytest.approx(losses.mean(), rel=1e-9)
-    assert row(artifact, "none")["score"] == pytest.approx(nll(softmax(logits), labels), rel=1e-9)
+    assert row(artifact, "none").score == pytest.approx(nll(softmax(logits), labels), rel=1e-9)
     full = candidates.fit_by_name("temperature", logits, labels)
     assert artifact.fit["temperature"] == full.fit["temperature"]
 

@@ -116,4 +116,4 @@ def test_what_auto_takes_beyond_a_temperature_is_said_with_its_evidence() -> Non
     found = told.fit["beyond_temperature"]
     assert found["share"] > 0.9
     assert f"{found['gain']:.4f}" in found["says"]
-    assert "beyond_temperature" not in select(Samples.of(*draw(600)), candidates=["temperature"]).fit
+    assert "beyond_temperature" not in select(Samples.of(*draw(600)), candidates=["temperature"]).fit.facts

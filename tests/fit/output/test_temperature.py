@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.output.temperature import Rows, fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import ece, nll_from_logits

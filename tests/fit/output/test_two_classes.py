@@ -14,10 +14,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 from calib_serve import calibrate, evaluate
-from calib_serve.errors import FitError, InputError
-from calib_serve.fit.output import TWO_CLASSES
+from calib_serve.core.errors import FitError, InputError
+from calib_serve.fit import TWO_CLASSES
 from calib_serve.fit.output.selection import default_candidates
-from calib_serve.metrics import sigmoid
+from calib_serve.scores import sigmoid
 
 N = sized(ci=1500, nightly=20_000)
 

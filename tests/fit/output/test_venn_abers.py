@@ -8,10 +8,10 @@ from sizes import sized
 from sklearn.isotonic import IsotonicRegression
 
 from calib_serve.artifact import ProbTable
-from calib_serve.fit.output import VennAbers, fit_venn_abers
+from calib_serve.fit import VennAbers, fit_venn_abers
 from calib_serve.fit.output.tables import merged
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import softmax
+from calib_serve.scores import softmax
 
 
 def brute_force(p: np.ndarray, y: np.ndarray, w: np.ndarray, score: float) -> list[float]:

@@ -1,6 +1,6 @@
 """Entry point of TorchServe, which needs exactly one class defined in its handler file."""
 
-from calib_serve.serve.classifier import CalibratedClassifier
+from calib_serve.torchserve.classifier import CalibratedClassifier
 
 
 class Handler(CalibratedClassifier):

@@ -1,6 +1,6 @@
 """Entry point of TorchServe, which needs exactly one class defined in its handler file."""
 
-from calib_serve.serve.wrapped import CalibratedWrapper
+from calib_serve.torchserve.wrapped import CalibratedWrapper
 
 
 class Handler(CalibratedWrapper):

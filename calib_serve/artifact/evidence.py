@@ -1,0 +1,145 @@
+"""Measure an artifact's prediction sets and abstention on labelled samples, and say what they promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.decisions import Abstain, AbstainFacts, PredictionSets, SetFacts, ThresholdFacts
+from calib_serve.metrics import (
+    SelectiveEvaluation,
+    SetEvaluation,
+    checked,
+    coverage_range,
+    evaluate_abstention,
+    evaluate_sets,
+)
+
+_NAMED = 10  # classes in a sentence
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionsEvaluation:
+    """Measures of an artifact's sets and abstention on labelled samples; None for what it has not."""
+
+    sets: SetEvaluation | None
+    abstain: SelectiveEvaluation | None
+
+    def __bool__(self) -> bool:
+        return self.sets is not None or self.abstain is not None
+
+    def says(self, class_names: tuple[str, ...] = ()) -> list[str]:
+        """Say it in sentences."""
+        return [
+            *([self.sets.says(class_names)] if self.sets else []),
+            *([self.abstain.says()] if self.abstain else []),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON: those that there are."""
+        found = {"sets": self.sets, "abstain": self.abstain}
+        return {name: one.as_dict() for name, one in found.items() if one is not None}
+
+
+def evaluate_decisions(
+    artifact: Artifact,
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+) -> DecisionsEvaluation:
+    """Measure them on calibrated probabilities (n, K) and class ids (n,) that nothing was fitted to.
+
+    ``groups`` (n,) say which samples belong together.
+    """
+    sets, abstain = artifact.sets, artifact.abstain
+    if sets is None and abstain is None:
+        return DecisionsEvaluation(None, None)
+    p, y = checked(probs, labels)
+    facts = artifact.fit.decisions.sets
+    return DecisionsEvaluation(
+        None
+        if sets is None
+        else evaluate_sets(
+            sets(p),
+            y,
+            confidence=np.clip(p.max(axis=1).astype(np.float64), 0, 1),
+            promised=sets.coverage,
+            fitted_on=facts.exact(sets) if facts else None,
+            level=level,
+            groups=groups,
+        ),
+        None
+        if abstain is None
+        else evaluate_abstention(
+            p, y, threshold=abstain.threshold, promised=abstain.risk, level=level, groups=groups
+        ),
+    )
+
+
+def promises(artifact: Artifact) -> list[str]:
+    """Say it in sentences: what is promised, by how many samples, and what to know of it.
+
+    >>> from calib_serve.artifact import Artifact, LogitMap
+    >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
+    >>> promises(artifact)
+    []
+    """
+    sets, abstain, facts = artifact.sets, artifact.abstain, artifact.fit.decisions
+    return [
+        *(_of_sets(sets, artifact, facts.sets) if sets else ()),
+        *(_of_abstain(abstain, facts.abstain) if abstain else ()),
+        *(artifact.contract.says(artifact.class_names) if artifact.contract else ()),
+    ]
+
+
+def _of_sets(sets: PredictionSets, artifact: Artifact, facts: SetFacts | None) -> list[str]:
+    whom = "the samples of every class" if sets.classes else "new samples"
+    said = [
+        f"Sets hold the true class of {_percent(sets.coverage)} of {whom} ({sets.score}), {_ground(facts)}."
+    ]
+    if facts is None:
+        return said
+    if exact := facts.exact(sets):
+        reached = coverage_range(exact, sets.coverage)
+        said.append(
+            "Over draws of so many samples the share lies between "
+            f"{_percent(reached.low)} and {_percent(reached.high)}, 95 times in 100."
+        )
+        if facts.held > reached.high:
+            why = "as many samples have the same score"
+            if facts.top_right > reached.high:
+                why = "as the most likely class is in every set; a higher coverage says more"
+            said.append(f"They hold more, {_percent(facts.held)} of these samples, {why}.")
+    if always := facts.always_in:
+        names = [artifact.class_names[k] if artifact.class_names else str(k) for k in always[:_NAMED]]
+        more = f" and {len(always) - _NAMED} more" if len(always) > _NAMED else ""
+        said.append(
+            f"Every set holds {', '.join(names)}{more} ({len(always)} of {artifact.classes} classes): so few "
+            "samples, or so many at probability 0, allow none of them to be left out."
+        )
+    return said
+
+
+def _of_abstain(abstain: Abstain, facts: AbstainFacts | None) -> list[str]:
+    answered = f"; {_percent(facts.answered)} of these are answered" if facts else ""
+    return [
+        f"Answers from {abstain.threshold:.4f} confidence on are wrong in at most {_percent(abstain.risk)}, "
+        f"with probability {abstain.level:.4g}, {_ground(facts)}{answered}."
+    ]
+
+
+def _ground(facts: ThresholdFacts | None) -> str:
+    if facts is None:
+        return "on whatever ground its maker had"
+    groups = f" in {facts.groups} groups" if facts.groups else ""
+    return f"by {facts.samples} samples{groups}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"

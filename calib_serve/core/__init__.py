@@ -1,0 +1,1 @@
+"""What every room stands on: errors, arrays, bins, files, text, processes, options."""

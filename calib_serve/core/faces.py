@@ -1,0 +1,54 @@
+"""The face of a room: its names, each imported from its inner module when it is first used."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+__all__ = ["face", "homes_of"]
+
+
+def homes_of(stub: Path) -> dict[str, str]:
+    """The module of each name that a room's ``__init__.pyi`` imports.
+
+    Args:
+        stub: The file, one ``from module import name as name`` a name.
+
+    The list stands once, where type checkers read it (Scientific Python's SPEC 1).
+    """
+    tree = ast.parse(stub.read_text("utf-8"))
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in froms for alias in node.names}
+
+
+def face(room: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a room.
+
+    Args:
+        room: Its ``__name__``.
+        file: Its ``__file__``, beside which ``__init__.pyi`` lies.
+
+    Raises:
+        MissingDependency: On a name whose module needs an extra that is not installed.
+    """
+    homes = homes_of(Path(file).with_name("__init__.pyi"))
+
+    def __getattr__(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        try:
+            value = getattr(import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            from calib_serve.core.errors import EXTRA_OF, MissingDependency  # noqa: PLC0415 - seldom
+
+            missing = error.name or ""
+            if missing.partition(".")[0] not in EXTRA_OF:
+                raise
+            raise MissingDependency(missing) from error
+        setattr(sys.modules[room], name, value)
+        return value
+
+    return __getattr__, lambda: sorted([*vars(sys.modules[room]), *homes]), sorted(homes)

@@ -1,0 +1,495 @@
+"""Files: hashes, atomic writes, secrets, locks, code by name, and files that are followed.
+
+Arrays (.npz, .npy) and tables (CSV, Parquet) of others are read here, too: nothing is unpickled, and bombs
+are refused before they are unpacked.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib
+import importlib.util
+import io
+import logging
+import math
+import operator
+import os
+import pickletools
+import secrets
+import stat
+import struct
+import time
+import tokenize
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, BinaryIO, Generic, TypeVar
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import CalibServeError, InputError, MissingDependency
+
+__all__ = [
+    "GROUP_READS",
+    "LEAST_ROOM",
+    "LONGEST_LINE",
+    "MOST_PROTOBUF",
+    "ZIP_ERRORS",
+    "FollowedFile",
+    "alone",
+    "check_header",
+    "make_private",
+    "map_npy",
+    "most_unpacked",
+    "named",
+    "open_parquet",
+    "open_regular",
+    "private_folder",
+    "read_npz",
+    "read_private",
+    "read_whole",
+    "refuse_bomb",
+    "sha256",
+    "short_lines",
+    "write_whole",
+    "written_whole",
+]
+
+LEAST_ROOM = 64 << 20
+"""Bytes that are to be free where a ledger or samples are written."""
+
+GROUP_READS = "CALIB_SERVE_GROUP_READS"
+"""Set to 1 in the environment, files of secrets may be readable by their group."""
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_PIECE = 1 << 20  # bytes of a file that are hashed at once
+
+
+def sha256(source: bytes | Path) -> str:
+    """The hexadecimal sha256 of bytes or of a file of any size; OSError for an unreadable file.
+
+    >>> sha256(b"abc")[:8]
+    'ba7816bf'
+    """
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    digest = hashlib.sha256()
+    with source.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+@contextmanager
+def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``, of the same suffix, renamed to it when the block succeeds.
+
+        with written_whole(out) as partial:
+            model.save(partial)
+
+    Creates the folder, syncs to disk, and removes the temporary file on failure. ``mode`` applies from the
+    first byte on, such as 0o600 for secrets; the block must then write into the existing file. OSError is not
+    wrapped: the caller reports what could not be written.
+    """
+    partial = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode is not None:
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def write_whole(path: Path, content: bytes | str, *, mode: int | None = None) -> None:
+    """Write bytes, or text as UTF-8, to ``path`` atomically; raises OSError."""
+    with written_whole(path, mode=mode) as partial:
+        partial.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file of secrets; PermissionError where others than its owner may read or change it.
+
+    Its group may read it where the environment says so by ``GROUP_READS``: Kubernetes makes secrets readable
+    by a pod's fsGroup. OSError is not wrapped.
+    """
+    with open_regular(path) as file:
+        mode = os.fstat(file.fileno()).st_mode & 0o777
+        allowed = 0o740 if os.environ.get(GROUP_READS) == "1" else 0o700
+        if os.name == "posix" and mode & ~allowed:
+            also = "" if mode & 0o037 else f"; or let the group read it by {GROUP_READS}=1"
+            raise PermissionError(f"it has mode {mode:o}; run: chmod 600 {path}{also}")
+        return _whole(file, _LONGEST)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to be read; OSError for a device or a pipe, which may be endless."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("it is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+_LONGEST = 16 << 20  # bytes of settings, tokens, keys and lists
+MOST_PROTOBUF = 2 << 30  # bytes; weights beyond lie in files of their own
+
+
+def read_whole(path: Path, *, limit: int = _LONGEST) -> bytes:
+    """Read a regular file of at most ``limit`` bytes; OSError for any other, EFBIG for a larger one."""
+    with open_regular(path) as file:
+        return _whole(file, limit)
+
+
+def _whole(file: IO[bytes], limit: int) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    content = b"" if size > limit else file.read(size + 1)  # as much as is asked for is set aside at once
+    if max(size, len(content)) > limit:
+        raise OSError(errno.EFBIG, f"it has more than the {limit} bytes allowed")
+    return content
+
+
+def short_lines(file: IO[str], path: Path, *, limit: int) -> Iterator[str]:
+    """Yield the lines of a text; InputError for one of over ``limit`` characters, which may be endless."""
+    while line := file.readline(limit):
+        if len(line) == limit and not line.endswith("\n"):
+            raise InputError(f"{path} has a line of more than {limit} characters")
+        yield line
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file that its owner alone may use, where there is none; raises OSError."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that its owner alone may enter, with those above it, if it is missing; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep other processes and threads out while inside for the same ``path``: they wait.
+
+    By a lock on a file beside it, which goes with the last one out; a process that dies lets go of it. Raises
+    OSError. Where the system has no such locks (Windows), nobody waits.
+    """
+    if fcntl is None:
+        yield
+        return
+    lock = path.with_name(f".{path.name}.lock")
+    held = _locked(lock)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.unlink()
+        os.close(held)
+
+
+def _locked(lock: Path) -> int:
+    """Open the lock's file and lock it; return its descriptor."""
+    while True:
+        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                # Whoever had it before removed the file: then another one is the lock by now.
+                if os.path.samestat(os.fstat(held), lock.stat()):
+                    return held
+        except BaseException:
+            os.close(held)
+            raise
+        os.close(held)
+
+
+def named(spec: str) -> Any:
+    """Import the object named ``package.module:name`` or ``path/to/file.py:name``; runs its module's code.
+
+    A name may have dots: an attribute of an attribute.
+
+    >>> named("math:tau") > 6
+    True
+    """
+    where, _, name = spec.rpartition(":")
+    return operator.attrgetter(name)(_module(where))
+
+
+def _module(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    found = importlib.util.spec_from_file_location(Path(where).stem, where)
+    if found is None or found.loader is None:
+        raise ImportError(f"cannot import {where}")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+ZIP_ERRORS = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError),
+    *(MemoryError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),
+    tokenize.TokenError,
+)
+"""Errors of reading a damaged zip of arrays; RuntimeError is for one that is encrypted or too deep."""
+
+_RATIO = 100  # weights and logits compress to a half, seldom to a tenth
+_SMALL = 64 << 20  # bytes; what unpacks to less is no bomb
+
+
+def read_npz(
+    source: Path | bytes, *, wanted: Callable[[str], bool] = lambda _name: True
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Read the ``wanted`` arrays of an .npz file or its bytes, and the names of all; ValueError if invalid.
+
+    >>> read_npz(b"PK not really")
+    Traceback (most recent call last):
+    ValueError: not an .npz archive of arrays: File is not a zip file
+    """
+    try:
+        # Opened here: numpy leaves a damaged file open.
+        with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
+            if file.read(6) == b"\x93NUMPY":
+                raise ValueError("it holds one array")
+            with zipfile.ZipFile(file) as archive:
+                refuse_bomb(archive)
+            file.seek(0)
+            with NpzFile(file, allow_pickle=False) as arrays:
+                names = tuple(arrays.files)
+                found = {name: _array_of(arrays, name) for name in names if wanted(name)}
+        if odd := [name for name, value in found.items() if not isinstance(value, np.ndarray)]:
+            raise ValueError(f"{odd[0]!r} is not an array")
+    except ZIP_ERRORS as error:
+        raise ValueError(f"not an .npz archive of arrays: {str(error) or type(error).__name__}") from error
+    return found, names
+
+
+def _array_of(arrays: NpzFile, name: str) -> Any:
+    """Read an array of the archive, also one of objects that are texts or numbers, as pandas has names."""
+    archive: Any = arrays.zip
+    member = name if name in archive.namelist() else f"{name}.npy"
+    with archive.open(member) as file:
+        if file.read(6) != b"\x93NUMPY":
+            return arrays[name]
+    with archive.open(member) as file:
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+        if not dtype.hasobject:
+            return arrays[name]
+        found = np.empty(math.prod(shape), object)
+        found[:] = plain_values(file.read(), found.size)
+    return found.reshape(shape)
+
+
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_PLAIN = ("UNICODE", "INT", "LONG", "FLOAT")
+_OTHER = object()  # what is no plain value
+
+
+def plain_values(pickled: bytes, count: int) -> list[Any]:
+    """Read the ``count`` texts and numbers of a pickled array of objects as data; nothing is unpickled.
+
+    ValueError where it holds anything else: only the list of values is looked at, no name is followed.
+
+    >>> import pickle
+    >>> plain_values(pickle.dumps(np.array(["cat", None, "cat"], object)), 3)
+    ['cat', None, 'cat']
+    """
+    memo: list[Any] = []
+    values: list[Any] = []
+    inside, last = False, None
+    for code, argument, _ in pickletools.genops(pickled):
+        name = code.name
+        if name in ("MARK", "FRAME") or (inside and name in ("APPENDS", "APPEND") and len(values) < count):
+            continue
+        if inside and name in ("APPENDS", "APPEND") and len(values) == count:
+            return values
+        if name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
+            memo.append(last)
+            continue
+        last = _plain_value(name, argument, memo)
+        inside = inside or name == "EMPTY_LIST"
+        if inside and name != "EMPTY_LIST":
+            if last is _OTHER:
+                break
+            values.append(last)
+    raise ValueError("its arrays of objects hold other things than texts and numbers; save them as texts")
+
+
+def _plain_value(name: str, argument: Any, memo: list[Any]) -> Any:
+    """The text or number that one code of a pickle puts on the stack, if any."""
+    if name in ("BINGET", "LONG_BINGET"):
+        return memo[argument]
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
+    return argument if any(plain in name for plain in _PLAIN) else _OTHER
+
+
+def map_npy(path: Path) -> NDArray[Any]:
+    """Map the array of an .npy file into memory; ValueError for an invalid file."""
+    try:
+        with open_regular(path) as file:
+            shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+        # numpy divides by the item size: 0 would crash the process.
+        if not dtype.itemsize or min(shape, default=0) < 0:
+            raise ValueError(f"it holds items of {dtype.itemsize} bytes, {shape} of them")
+        return np.lib.format.open_memmap(path, "r")
+    except ZIP_ERRORS as error:
+        raise ValueError(f"not an .npy file: {str(error) or type(error).__name__}") from error
+
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def most_unpacked(packed: int) -> int:
+    """The number of bytes that ``packed`` bytes may unpack to without being taken for a bomb."""
+    return max(_SMALL, _RATIO * packed)
+
+
+def refuse_bomb(archive: zipfile.ZipFile) -> None:
+    """Raise ValueError for an archive that unpacks to far more than its size."""
+    packed = sum(entry.compress_size for entry in archive.infolist())
+    whole = sum(entry.file_size for entry in archive.infolist())
+    if whole > most_unpacked(packed):
+        raise ValueError(f"it unpacks from {packed} to {whole} bytes, as a zip bomb does")
+
+
+LONGEST_LINE = 16 << 20  # characters of a table's line: scores of a million classes
+_NUMBER = 8  # bytes of a value in memory, at least
+
+
+def check_header(path: Path, names: Sequence[str]) -> None:
+    """Raise InputError where two columns have one name: one of them would be lost."""
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise InputError(f"{path} names a column twice: {', '.join(twice)[:200]}")
+
+
+def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
+    """Open a ``pyarrow.parquet.ParquetFile`` whose footer promises no more than its size allows.
+
+    Of the columns ``texts`` each text is read once, as a dictionary. Raises InputError where it cannot be
+    read, is a bomb, or names a column twice.
+    """
+    try:
+        from pyarrow import ArrowException, parquet, types  # noqa: PLC0415 - an extra that few need
+    except ImportError as error:
+        raise MissingDependency("pyarrow") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            told, schema, packed = file.metadata, file.schema_arrow, path.stat().st_size
+            names, flat = schema.names, [one.name for one in schema if not types.is_nested(one.type)]
+            said = sum(told.row_group(i).total_byte_size for i in range(told.num_row_groups))
+        check_header(path, names)
+        # Runs of one value are said to be short, and are not when they are unpacked.
+        whole = max(said, told.num_rows * told.num_columns * _NUMBER)
+        if whole > most_unpacked(packed):
+            raise InputError(f"it unpacks from {packed} to {whole} bytes, as a bomb does; write it in parts")
+        return parquet.ParquetFile(path, read_dictionary=[name for name in texts if name in flat])
+    except (ArrowException, OSError, ValueError, KeyError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class FollowedFile(Generic[T]):
+    """The result of ``read`` for the file at ``path``, read again after a change; for any thread.
+
+    The file is looked at when it is used, at most every so many seconds, and at once after ``again``. One of
+    which ``read`` raises an error of ours leaves what was read before: that is logged once, told by
+    ``trouble``, and ``failed`` is called at each try. The first time the error is raised. ``clock``: seconds
+    that never go back.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        read: Callable[[Path], T],
+        *,
+        every: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._path, self._make, self._every, self._clock = Path(path), read, every, clock
+        self.failed = failed
+        file = _identity(self._path)
+        self._read = _Read(file, read(self._path))
+        self._due, self._asked = clock() + every, False
+
+    def current(self) -> T:
+        """The result for the file as it is at this moment."""
+        if self._clock() >= self._due:
+            self._look(again=True)
+        return self._read.made
+
+    def changed(self) -> T:
+        """The result, after a look at the file now; a broken file is not tried again."""
+        self._look(again=False)
+        return self._read.made
+
+    def again(self) -> None:
+        """Read the file again at the next use, also where it looks unchanged; may be called by a signal."""
+        self._asked, self._due = True, -math.inf
+
+    def trouble(self) -> str | None:
+        """The reason why the file cannot be used, if so: the last good result still holds."""
+        self.current()
+        return self._read.why
+
+    def _look(self, *, again: bool) -> None:
+        # Without a lock: where two threads read at once, the next look finds what the later one missed.
+        self._due = self._clock() + self._every
+        asked, self._asked = self._asked, False
+        file, before = _identity(self._path), self._read
+        if file == before.file and not asked and not (before.why and again):
+            return
+        try:
+            self._read = _Read(file, self._make(self._path))
+        except CalibServeError as error:
+            self._read = _Read(file, before.made, str(error))
+            if before.why != str(error):
+                log.error("%s stays as it was read before: %s", self._path.name, error)
+            self.failed()
+        else:
+            log.info("read %s again", self._path)
+
+
+@dataclass(frozen=True)
+class _Read(Generic[T]):
+    """The result for a file, the file's identity, and the reason why a later file could not be read."""
+
+    file: tuple[int, ...] | None
+    made: T
+    why: str | None = None
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """The identity of a file's content and mode, by its times and numbers; None if it is missing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)

@@ -1,0 +1,174 @@
+"""Options classes: how they are checked and changed."""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from calib_serve.core.errors import InputError, OptionError
+
+__all__ = [
+    "MAX_PIXELS",
+    "PYTHON",
+    "RARE",
+    "Checked",
+    "Factory",
+    "LastLayer",
+    "Seeded",
+    "Tolerant",
+    "changed",
+    "check",
+    "check_between",
+    "check_default",
+    "check_positive",
+    "check_share",
+    "divided",
+    "fields_of",
+]
+
+T = TypeVar("T")
+
+# Plain texts, which ``calib_serve.app`` reads: a worker that reads options has no command line installed.
+RARE = "seldom needed"
+"""Mark of a field, ``Annotated[int, RARE]``: an option that few need."""
+PYTHON = "of Python alone"
+"""Mark of a field that is a keyword argument, and no option of the command line."""
+
+MAX_PIXELS = 25_000_000
+"""The most pixels of a picture, before and after it is resized, unless told otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Base of options classes: each class's ``_check`` is of its own fields, and runs after its bases'."""
+
+    # In place of calls of super(), which a class could forget: a check that is left out fails nobody's test.
+    def __post_init__(self) -> None:
+        for cls in reversed(type(self).__mro__):
+            if "_check" in vars(cls):
+                vars(cls)["_check"](self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factory(Checked):
+    """Options of commands that load a model."""
+
+    weights: str | Path | None = None
+    """The weights of a model that is a factory, module:factory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastLayer(Checked):
+    """Options of methods that change a model's last layer."""
+
+    last_linear: Annotated[str | None, RARE] = None
+    """The layer that makes the logits, if it is not found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeded(Checked):
+    """Options of random draws."""
+
+    seed: Annotated[int, PYTHON] = 0
+    """The seed of everything that is drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerant(Checked):
+    """Options of what judges."""
+
+    tolerance: float = 0.02
+    """The mean gap between confidence and accuracy that users can live with, as a fraction."""
+
+
+def changed(options: T, given: Mapping[str, Any]) -> T:
+    """``options`` with the fields ``given``; InputError names an unknown one, and its nearest match.
+
+    >>> changed(Seeded(), {"seed": 3})
+    Seeded(seed=3)
+    """
+    found, others = divided(options, given)
+    if others:
+        name, known = next(iter(others)), [field.name for field in fields(options)]  # type: ignore[arg-type]
+        near = difflib.get_close_matches(name, known, 1)
+        raise InputError(
+            f"there is no option {name!r}" + (f", did you mean {near[0]}?" if near else f" of {known}")
+        )
+    return found
+
+
+def fields_of(kind: type, options: object) -> dict[str, Any]:
+    """The fields of ``kind`` with the values that ``options``, which have them too, give them.
+
+    >>> fields_of(Factory, Factory(weights="w.safetensors"))
+    {'weights': 'w.safetensors'}
+    """
+    return {field.name: getattr(options, field.name) for field in fields(kind)}
+
+
+def divided(options: T, given: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    """``options`` with those of the ``given`` that are its fields, and the others.
+
+    >>> divided(Seeded(), {"seed": 3, "ridge": 0.1})
+    (Seeded(seed=3), {'ridge': 0.1})
+    """
+    known = {field.name for field in fields(options)}  # type: ignore[arg-type]
+    own = {name: value for name, value in given.items() if name in known}
+    return replace(options, **own), {k: v for k, v in given.items() if k not in known}  # type: ignore[type-var]
+
+
+def check(holds: bool, option: str, says: str) -> None:
+    """Raise OptionError, which names the option, unless the check ``holds``.
+
+    >>> check(False, "folds", "must be 2 or more, got 1")
+    Traceback (most recent call last):
+        ...
+    calib_serve.core.errors.OptionError: folds must be 2 or more, got 1
+    """
+    if not holds:
+        raise OptionError(option, says)
+
+
+def check_default(options: object, names: Iterable[str], says: str) -> None:
+    """Raise OptionError for an option among ``names`` that differs from its default.
+
+    >>> check_default(Seeded(seed=3), ["seed"], "is for what is drawn")
+    Traceback (most recent call last):
+        ...
+    calib_serve.core.errors.OptionError: seed is for what is drawn
+    """
+    plain = {one.name: one for one in fields(options)}  # type: ignore[arg-type]
+    for name in names:
+        check(getattr(options, name) == plain[name].default, name, says)
+
+
+def check_positive(**options: float) -> None:
+    """Raise OptionError unless every option is finite and above 0.
+
+    >>> check_positive(timeout=0)
+    Traceback (most recent call last):
+        ...
+    calib_serve.core.errors.OptionError: timeout must be above 0 and finite, got 0
+    """
+    for option, value in options.items():
+        check(0 < value < math.inf, option, f"must be above 0 and finite, got {value:g}")
+
+
+def check_between(**options: float) -> None:
+    """Raise OptionError unless every option lies between 0 and 1.
+
+    >>> check_between(level=0.95)
+    """
+    for option, value in options.items():
+        check(0 < value < 1, option, f"must lie between 0 and 1, got {value:g}")
+
+
+def check_share(**options: float) -> None:
+    """Raise OptionError unless every option is above 0 and at most 1.
+
+    >>> check_share(sample_rate=0.1)
+    """
+    for option, value in options.items():
+        check(0 < value <= 1, option, f"must be above 0 and at most 1, got {value:g}")

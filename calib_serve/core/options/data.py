@@ -1,0 +1,174 @@
+"""Options of the samples to fit or measure: scores of a file, or a model or archive with its data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from calib_serve.core.options.base import (
+    RARE,
+    Checked,
+    Factory,
+    check,
+    check_default,
+    check_positive,
+    fields_of,
+)
+
+__all__ = [
+    "ArchiveData",
+    "ArchiveOptions",
+    "ColumnOptions",
+    "DataOptions",
+    "FileOptions",
+    "Kind",
+    "ModelData",
+    "ModelScores",
+    "PlainData",
+    "ScoresOptions",
+    "SplitData",
+    "TrialOptions",
+]
+
+Kind = Literal[
+    "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
+]
+"""What a classifier's scores are; the same as ``calib_serve.scores.Outputs``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions(Checked):
+    """Which columns of a file are scores."""
+
+    columns: tuple[str, ...] | None = None
+    """The columns of the classes, names or patterns such as p_*; others are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainData(ColumnOptions):
+    """Which scores of a file are read, where an artifact says what they are and what classes are called."""
+
+    split: str | None = None
+    """Which split of the data, such as cal or test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresOptions(ColumnOptions):
+    """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
+
+    outputs: Kind | None = None
+    """The kind of the scores, where neither their name nor their numbers tell."""
+    class_names: Annotated[tuple[str, ...] | None, RARE] = None
+    """Names of the classes, in order, where the data have none."""
+    groups: Any = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
+    sample_weight: Annotated[Any, RARE] = None
+    """The weight of each sample: a column, or an npy file."""
+    ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
+    """Labels that mean no label, such as 255,NA: their samples are left out."""
+
+    @property
+    def of_scores(self) -> dict[str, Any]:
+        """The given options, as keyword arguments of ``Scores.of``."""
+        own = fields_of(ScoresOptions, self)
+        return {name: value for name, value in own.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelScores(Checked):
+    """The scores that a changed model returns."""
+
+    outputs: Kind | None = None
+    """The kind of the model's scores, where nothing else tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(ScoresOptions):
+    """The contents of a file of scores."""
+
+    labels: str | None = None
+    """The labels: a column or array of the file, or an npy file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitData(FileOptions, PlainData):
+    """The samples of a file of scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelData(SplitData, Factory):
+    """The origin of scores: DATA alone holds them, else it holds the inputs of a model."""
+
+    model: str | None = None
+    """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
+
+    def _check(self) -> None:
+        check(
+            self.weights is None or self.model is not None,
+            "weights",
+            "are those of a model that is a factory, and none is given",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions(Checked):
+    """How a TorchServe archive's own handler is asked for its scores."""
+
+    seam: str | None = None
+    """Where the class scores pass in the archive's handler: PLACE, or PLACE:OUTPUT, as in model:logits."""
+    # Of one answer, not of all: it bounds a handler that hangs, however many samples there are.
+    probe_timeout: Annotated[float, RARE] = 60
+    """Seconds that the archive's handler may take to answer."""
+
+    def _check(self) -> None:
+        check_positive(probe_timeout=self.probe_timeout)
+        check(self.seam not in ("", ":"), "seam", f"is PLACE, PLACE:OUTPUT or :OUTPUT, got {self.seam!r}")
+
+    @property
+    def place(self) -> str | None:
+        """The place where the class scores pass."""
+        return None if self.seam is None else self.seam.partition(":")[0] or None
+
+    @property
+    def output(self) -> str | None:
+        """The place of the scores in the values that pass there."""
+        return None if self.seam is None else self.seam.partition(":")[2] or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveData(SplitData, TrialOptions):
+    """The origin of scores: DATA alone holds them, else it holds the requests of an archive."""
+
+    from_: Path | None = None
+    """A TorchServe archive that DATA are the requests and labels of; its own handler is asked."""
+
+    def _check(self) -> None:
+        check(
+            self.seam is None or self.from_ is not None,
+            "seam",
+            "is a place in the handler of an archive, and none is given",
+        )
+        if self.from_ is None:
+            says = "is how long the handler of an archive may take, and none is given"
+            check_default(self, ["probe_timeout"], says)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(ModelData, ArchiveData):
+    """The origin of scores: DATA alone holds them, else it holds the inputs of a model or an archive."""
+
+    def _check(self) -> None:
+        check(
+            self.model is None or self.from_ is None,
+            "from_",
+            "names an archive, and there is a model: give one of both",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions(TrialOptions):
+    """Options of ``scores_of_archive``."""
+
+    outputs: Kind | None = None
+    """The kind of scores that pass there, where their numbers do not tell."""
+    batch_size: Annotated[int | None, RARE] = None
+    """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""

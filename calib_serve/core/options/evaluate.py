@@ -1,0 +1,164 @@
+"""Options of metrics, verdicts and promises."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from calib_serve.core.options.base import (
+    PYTHON,
+    RARE,
+    Checked,
+    Seeded,
+    Tolerant,
+    check,
+    check_between,
+    check_default,
+    check_positive,
+)
+from calib_serve.core.options.data import ScoresOptions
+
+__all__ = [
+    "Binned",
+    "CompareOptions",
+    "ContractOptions",
+    "DecideOptions",
+    "EvaluateOptions",
+    "Interval",
+    "JudgeOptions",
+    "MeasureOptions",
+    "PlanOptions",
+    "PromiseOptions",
+    "Resampled",
+    "VerdictOptions",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval(Checked):
+    """Options of functions with intervals or guarantees."""
+
+    level: float = 0.95
+    """The level of intervals and guarantees."""
+
+    def _check(self) -> None:
+        check_between(level=self.level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampled(Seeded):
+    """Options of resampling."""
+
+    replicates: Annotated[int, RARE] = 1000
+    """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
+
+    def _check(self) -> None:
+        # Errors draw an eighth of them from each possible truth, and one draw alone has no spread.
+        enough = self.replicates == 0 or self.replicates >= 16
+        check(enough, "replicates", f"must be 0, or 16 or more, got {self.replicates}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binned(Checked):
+    """Options of binning by confidence."""
+
+    bins: int = 15
+    """How many confidence bins."""
+
+    def _check(self) -> None:
+        check(self.bins >= 1, "bins", f"must be 1 or more, got {self.bins}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(Interval, Resampled, Binned):
+    """How scores are measured."""
+
+    edges: Annotated[Literal["right", "left"], PYTHON] = "right"
+    """Which end a bin holds: right is (lo, hi], left [lo, hi)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(ScoresOptions, MeasureOptions):
+    """Options of ``evaluate``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ScoresOptions, Resampled):
+    """Options of ``compare``."""
+
+    # Fewer than in one evaluation: some twenty methods are resampled, and ranked by their values.
+    replicates: Annotated[int, RARE] = 200
+    """Resamples that the intervals of metrics are made of, 16 or more; 0 for none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictOptions(Tolerant):
+    """Options of a verdict."""
+
+    class_tolerance: Annotated[float | None, RARE] = None
+    """The tolerance for a class or label alone; by default 1.5 times the other one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions(ScoresOptions, VerdictOptions):
+    """Options of ``judge``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromiseOptions(Interval, Seeded):
+    """Options of the promises of decisions."""
+
+    coverage: float | None = None
+    """The share of prediction sets to hold the true class."""
+    risk: float | None = None
+    """The share of answers that may be wrong; less certain samples get no answer."""
+    score: Literal["lac", "aps", "raps"] = "lac"
+    """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
+    per_class: bool = False
+    """Promise the coverage for every class."""
+    penalty: Annotated[float | None, PYTHON] = None
+    """raps: the penalty of each further rank; by default chosen."""
+    free_ranks: Annotated[int | None, PYTHON] = None
+    """raps: ranks without a penalty; by default chosen."""
+
+    def _check(self) -> None:
+        if self.coverage is None:
+            of_sets = ("score", "per_class", "penalty", "free_ranks")
+            check_default(self, of_sets, "goes with coverage, which is not given")
+        if self.risk is None:
+            check_default(self, ["level"], "goes with risk, which is not given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideOptions(ScoresOptions, PromiseOptions):
+    """Options of ``decide``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContractOptions(Interval, Resampled):
+    """Options of ``check_contract``."""
+
+    segments: Any = None
+    """The segment of each sample, an npy file of text."""
+    predictions_per_day: float | None = None
+    """Predictions a day, to say how likely a promise is kept over one window."""
+
+    def _check(self) -> None:
+        if self.predictions_per_day is not None:
+            check_positive(predictions_per_day=self.predictions_per_day)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(Seeded):
+    """Options of ``plan_contract``."""
+
+    power: Annotated[float, RARE] = 0.9
+    """How surely a breach is noticed by then."""
+    kept: Annotated[int, RARE] = 10_000
+    """Labels that came before the breach, while the promise was kept."""
+    predictions_per_day: float | None = None
+    """Predictions a day, to say which share of them to label."""
+
+    def _check(self) -> None:
+        check(0 < self.power < 1, "power", f"must lie between 0 and 1, got {self.power:g}; 0.9 means 90 %")
+        check(self.kept >= 0, "kept", f"must be 0 or more, got {self.kept}")
+        if self.predictions_per_day is not None:
+            check_positive(predictions_per_day=self.predictions_per_day)

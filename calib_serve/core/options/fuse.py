@@ -1,0 +1,171 @@
+"""Options of fusing a calibration into a model: an ONNX graph, a torch model, a Triton repository."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
+
+from calib_serve.core.options.base import PYTHON, RARE, Checked, LastLayer, check, check_default
+from calib_serve.core.options.data import ModelScores
+
+__all__ = [
+    "FuseOptions",
+    "GraphOptions",
+    "Measured",
+    "ModuleOptions",
+    "OnnxOptions",
+    "TorchOptions",
+    "TritonOptions",
+]
+
+Shown = Literal["same", "probabilities", "all"]
+Made = Literal["probabilities", "logits", "all"]
+Backend = Literal["onnxruntime", "python"]
+Processor = Literal["gpu", "cpu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FuseOptions(ModelScores):
+    """Options of every fusion into a file."""
+
+    inputs: Any = None
+    """An npz of inputs by name to measure parity on; by default some are made."""
+    samples: Annotated[int, RARE] = 8
+    """How many inputs to make, where neither --inputs nor a .pt2 gives any."""
+    force: bool = False
+    """Take an artifact that was fitted for another model."""
+
+    def _check(self) -> None:
+        check(self.samples >= 1, "samples", f"must be 1 or more, got {self.samples}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Checked):
+    """Options of the comparison of a fused model with its calibration."""
+
+    device: Annotated[str, RARE] = "cpu"
+    """Where parity is measured: cpu, cuda, or cuda:1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions(FuseOptions):
+    """Options of a fusion into an ONNX graph."""
+
+    output_name: str | None = None
+    """The output that holds the scores, where several may; or a tensor inside."""
+    strict: Annotated[bool, RARE] = False
+    """Refuse a graph where an output computed from the scores would be left raw."""
+    input_name: Annotated[str | None, RARE] = None
+    """The input that is shifted, where several may be."""
+    features: Annotated[str | None, RARE] = None
+    """The tensor that a new head reads."""
+    normalization: Annotated[Any, RARE] = None
+    """What goes into the graph before the shift: MEAN,STD with channels separated by /."""
+    decisions: Annotated[bool, RARE] = True
+    """Return prediction sets, abstention and acts as outputs of the graph, where the artifact has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxOptions(GraphOptions, Measured):
+    """Options of ``fuse_onnx``."""
+
+    returns: Shown = "same"
+    """The same outputs calibrated, or probabilities in place of the scores, or all results."""
+    keep_raw: bool = False
+    """Keep the raw scores, as the output raw_NAME."""
+
+    def _check(self) -> None:
+        _one_of("returns", self.returns, Shown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleOptions(ModelScores, LastLayer):
+    """Options of ``calibrated``."""
+
+    returns: Made = "probabilities"
+    """What the calibrated model returns."""
+    output: str | None = None
+    """Where the scores lie in what the model returns, as in logits or 0."""
+    fold: Annotated[bool, RARE] = False
+    """Multiply logit maps into the last linear layer."""
+    decisions: Annotated[bool, RARE] = False
+    """Return prediction sets, abstention and acts, where the artifact has them."""
+
+    def _check(self) -> None:
+        _one_of("returns", self.returns, Made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchOptions(ModuleOptions, FuseOptions, Measured):
+    """Options of ``fuse_torch``."""
+
+    input_shape: tuple[int, ...] | None = None
+    """One input's shape, such as 3,224,224, where neither the file nor the artifact says it."""
+
+    def _check(self) -> None:
+        made = self.inputs is None or self.input_shape is None
+        check(made, "input_shape", "is of inputs that are made, and inputs are given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonOptions(GraphOptions):
+    """Options of ``fuse_triton``."""
+
+    version: int = 1
+    """The model's version, a number for Triton."""
+    backend: Backend = "onnxruntime"
+    """Triton's backend that runs the graph: its own for onnxruntime, or python."""
+    tensorrt: Literal["FP32", "FP16"] | None = None
+    """Let TensorRT run the graph, in this precision."""
+    max_batch: Annotated[int, RARE] = 32
+    """The largest batch; left out where the graph's batch is fixed."""
+    delay: Annotated[int, RARE] = 500
+    """Microseconds that a request waits for others."""
+    instances: Annotated[int, RARE] = 1
+    """Copies of the model on each device."""
+    versions: Annotated[int, RARE] = 1
+    """How many of the newest versions are served at once."""
+    device: Processor = "gpu"
+    """Where Triton runs the graph: gpu or cpu."""
+    receipts: Annotated[bool, RARE] = True
+    """Return receipts and count predictions."""
+    trt_cache: Annotated[str | None, RARE] = None
+    """A folder on the server that may be written, where TensorRT keeps engines and timings."""
+    trt_level: Annotated[int | None, PYTHON] = None
+    """How much TensorRT's builder tries, 0 to 5."""
+    trt_workspace: Annotated[int, PYTHON] = 1 << 30
+    """Bytes that TensorRT may use for a while."""
+
+    def _check(self) -> None:
+        check(self.version >= 1, "version", f"must be 1 or more, got {self.version}")
+        _one_of("backend", self.backend, Backend)
+        check(self.tensorrt in (None, "FP32", "FP16"), "tensorrt", f"is FP32 or FP16, got {self.tensorrt!r}")
+        for name, least in (("max_batch", 0), ("delay", 0), ("instances", 1), ("versions", 1)):
+            value = getattr(self, name)
+            check(value >= least, name, f"must be {least} or more, got {value}")
+        _one_of("device", self.device, Processor)
+        check(
+            self.tensorrt is None or self.device == "gpu",
+            "tensorrt",
+            "needs a GPU, and the device is the cpu",
+        )
+        level, workspace = self.trt_level, self.trt_workspace
+        check(level is None or 0 <= level <= 5, "trt_level", f"must be 0 to 5, got {level}")
+        check(workspace >= 1, "trt_workspace", f"must be 1 or more, got {workspace}")
+        if self.tensorrt is None:
+            of_tensorrt = ("trt_cache", "trt_level", "trt_workspace")
+            check_default(self, of_tensorrt, "is an option of tensorrt")
+        check(
+            self.versions == 1 or not self.ensemble,
+            "versions",
+            "of an ensemble share its steps, so that one alone is served at a time; take the backend python, "
+            "or receipts=false, for more",
+        )
+
+    @property
+    def ensemble(self) -> bool:
+        """Whether receipts take a step of their own, behind the graph."""
+        return self.receipts and self.backend == "onnxruntime"
+
+
+def _one_of(option: str, value: object, allowed: Any) -> None:
+    names = get_args(allowed)
+    check(value in names, option, f"must be one of {', '.join(names)}, got {value!r}")

@@ -1,0 +1,195 @@
+"""Options of TorchServe archives: how they are packed, and how they answer."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from calib_serve.core.options.base import (
+    MAX_PIXELS,
+    PYTHON,
+    RARE,
+    Checked,
+    LastLayer,
+    check,
+    check_between,
+    check_default,
+    check_positive,
+)
+from calib_serve.core.options.data import ModelScores, TrialOptions
+
+__all__ = [
+    "AnswerOptions",
+    "ArchivePack",
+    "AroundOptions",
+    "Batched",
+    "FeedbackOptions",
+    "FeedbackPack",
+    "ModelPack",
+    "PackOptions",
+    "Packed",
+    "Wrapped",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapped(Checked):
+    """Options of a wrapped handler."""
+
+    receipts: Literal["header", "body"] = "header"
+    """Where the handler's replies carry receipts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flushed(Checked):
+    """Options of reporting counts."""
+
+    # Below every scrape interval, so that nobody waits for it; tests ask for less.
+    flush_seconds: Annotated[float, PYTHON] = 1.0
+    """Seconds between a worker's reports."""
+
+    def _check(self) -> None:
+        check_positive(flush_seconds=self.flush_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried(Checked):
+    """Contents of an archive beside the model."""
+
+    standalone: Annotated[bool, RARE] = False
+    """Carry what a worker needs of this package."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handled(Flushed, LastLayer):
+    """Options of every handler of ours."""
+
+    threshold: Annotated[float, RARE] = 0.5
+    """The probability from which on a label of several is predicted."""
+
+    def _check(self) -> None:
+        check_between(threshold=self.threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyOptions(Checked):
+    """Options of a packed model's replies, and of its workers' resources."""
+
+    abstain_below: Annotated[float | None, RARE] = None
+    """Confidence under which a reply says abstain."""
+    top: Annotated[int, RARE] = 5
+    """Classes that a reply lists, likeliest first."""
+    probabilities: Annotated[bool, RARE] = True
+    """List the probabilities of all classes in a reply."""
+    threads: Annotated[int | None, RARE] = None
+    """Cores of a worker; by default all are shared evenly by the workers."""
+    max_pixels: Annotated[int, RARE] = MAX_PIXELS
+    """The most pixels of a picture that is sent."""
+    allow_cpu_fallback: Annotated[bool, RARE] = False
+    """Let the model run on the CPU where a GPU was asked for."""
+
+    def _check(self) -> None:
+        known = self.abstain_below
+        check(known is None or 0 <= known <= 1, "abstain_below", f"must lie in [0, 1], got {known}")
+        check(self.top >= 0, "top", f"must be 0 or more, got {self.top}")
+        check(self.max_pixels >= 1, "max_pixels", f"must be 1 or more, got {self.max_pixels}")
+        check(self.threads is None or self.threads >= 1, "threads", f"must be 1 or more, got {self.threads}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions(Handled, ReplyOptions):
+    """How a packed model answers; ``calib_serve.torchserve.mar_options.ModelOptions`` are these and more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed(Handled, ModelScores, Carried):
+    """Options of every archive of a model."""
+
+    version: str | None = None
+    """The model's version; by default 1.0, or that of the archive and -calibrated."""
+    extra: list[Path] = field(default_factory=list)
+    """A file to carry along; may be repeated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPack(ReplyOptions):
+    """Options of a model's archive alone."""
+
+    weights: Path | None = None
+    """The weights of a model that is a factory, .safetensors."""
+    input_shape: tuple[int | None, ...] | None = None
+    """One input's shape, such as 3,224,224, -1 for any size; by default as the artifact says."""
+    input_dtype: Annotated[str | None, RARE] = None
+    """The numbers of an input, by numpy's name; by default as the artifact says."""
+    handler: Annotated[Path | None, RARE] = None
+    """Your own entry file, a subclass of ours."""
+    shadow: Any = None
+    """Another artifact, of which receipts say what it would have served."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions(Packed, ModelPack):
+    """Options of ``pack``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchivePack(TrialOptions, Wrapped):
+    """Options of an archive that is packed again around its own handler."""
+
+    probe: Path | None = None
+    """A request to try the handler with, a file; by default some are made up."""
+    probe_data: str | None = None
+    """Samples to try the handler with, as DATA of calib-serve fit."""
+    untried: bool = False
+    """Pack without trying the handler: it needs more than is here."""
+
+    def _check(self) -> None:
+        check(
+            self.probe is None or self.probe_data is None,
+            "probe",
+            "and probe_data both say what to try it with: give one of them",
+        )
+        if self.untried:
+            of_trial = ("probe", "probe_data", "probe_timeout")
+            check_default(self, of_trial, "is of a trial, and untried says that there is none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batched(Checked):
+    """The requests a model takes at once, and the number of its processes."""
+
+    workers: int | None = None
+    """Workers, each with its copy of the model; by default 1, or as many as the archive has."""
+    batch_size: int | None = None
+    """Most requests in one call of the model; by default 8, or as many as the archive has."""
+    batch_delay: Annotated[int | None, RARE] = None
+    """Milliseconds that a request waits for others; by default 5, or as the archive says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AroundOptions(Packed, ArchivePack, Batched):
+    """Options of ``pack_around``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackPack(Checked):
+    """Options of the feedback archive alone; the first four are by default those of a watch."""
+
+    arl: Annotated[float | None, RARE] = None
+    """With --feedback: labels between two false drift alarms."""
+    tolerance: Annotated[float | None, RARE] = None
+    """With --feedback: how far accuracy may be from confidence."""
+    block: Annotated[int | None, RARE] = None
+    """With --feedback: labels that may depend on one another."""
+    maturity: Annotated[str | None, RARE] = None
+    """With --feedback: the age at which labels are in, such as 6h, or auto."""
+    ttl_days: Annotated[float, RARE] = 30.0
+    """With --feedback: days after its prediction in which a label is taken."""
+    keyring: Annotated[str | None, PYTHON] = None
+    """The keyring, where the host's environment does not name it."""
+    ledger: Annotated[str | None, PYTHON] = None
+    """The ledger, where the host's environment does not name it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackOptions(FeedbackPack, Flushed, Carried):
+    """Options of ``pack_feedback``."""

@@ -1,0 +1,265 @@
+"""Options of servers: the watch, the gateway, and a TorchServe over calibrated archives."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from calib_serve.core.options.base import (
+    PYTHON,
+    RARE,
+    Checked,
+    Tolerant,
+    check,
+    check_default,
+    check_positive,
+    check_share,
+)
+
+__all__ = [
+    "AppOptions",
+    "DriftOptions",
+    "GatewayOptions",
+    "ListenOptions",
+    "SampleOptions",
+    "ServeOptions",
+    "WatchOptions",
+    "WebOptions",
+    "variable",
+]
+
+_OF_FOLDER = "is of samples: name the folder to keep them in"
+_LONGEST = 1e30  # labels; what the detector may multiply it with still fits a float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions(Checked):
+    """Options of the label budget, and of kept logits and labels, to refit on."""
+
+    label_budget: Any = ""
+    """Labels to ask for of predictions signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
+    samples: Any = None
+    """Keep logits and labels in this folder, to refit on; by default none are kept."""
+    sample_rate: float = 0.1
+    """The share of predictions to keep there."""
+
+    def _check(self) -> None:
+        check_share(sample_rate=self.sample_rate)
+        if not isinstance(self.samples, (str, Path)):
+            check_default(self, ["sample_rate"], _OF_FOLDER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftOptions(Tolerant):
+    """Options of the drift ``Detector``."""
+
+    arl: Annotated[float, RARE] = 100_000
+    """Labels between two false drift alarms, on average, at least."""
+    block: Annotated[int, RARE] = 1
+    """Labels that may depend on one another, where errors come in runs."""
+
+    def _check(self) -> None:
+        check(self.block >= 1, "block", f"is a number of labels, at least 1, got {self.block}")
+        check(2 <= self.arl <= _LONGEST, "arl", f"is a number of labels, 2 to {_LONGEST:.0e}, got {self.arl}")
+        check(0 <= self.tolerance < 0.5, "tolerance", f"must be in [0, 0.5), got {self.tolerance}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(SampleOptions, DriftOptions):
+    """Options of ``Watch.open``.
+
+    In Python ``keyring`` and ``samples`` may be open already, and ``label_budget`` a function that makes a
+    ``LabelPolicy``; ``maturity`` and ``segments`` also take numbers, ``segments`` a list of names.
+    """
+
+    keyring: Any = "keyring.json"
+    """Keys that sign and verify receipts; read again when the file changes."""
+    ledger: Any = "ledger.db"
+    """Where labels are counted: a file, or postgresql://HOST/DATABASE."""
+    follow: Path | None = None
+    """More versions, looked for while running: a list, or a folder of NAME/VERSION."""
+    maturity: Any = "auto"
+    """Age at which labels are in: auto, or such as 30m, 6h, 7d; or 0."""
+    ttl_days: float = 30
+    """For how many days after its prediction a label is accepted."""
+    segments: Any = "32"
+    """How many segments a version may have, or their names, a,b,c; the rest are 'other'."""
+    sample_days: float = 30
+    """For how many days samples are kept."""
+
+    def _check(self) -> None:
+        check_positive(ttl_days=self.ttl_days, sample_days=self.sample_days)
+        if not isinstance(self.samples, (str, Path)):
+            check_default(self, ["sample_days"], _OF_FOLDER)
+
+    @property
+    def most_segments(self) -> Any:
+        """The number of different segments that a version may have, or their names."""
+        if not isinstance(self.segments, str):
+            return self.segments
+        if self.segments.isdecimal():
+            return int(self.segments)
+        names = [name.strip() for name in self.segments.split(",") if name.strip()]
+        check(bool(names), "segments", f"are a number, or names with commas between, got {self.segments!r}")
+        return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenOptions(Checked):
+    """Options of ``serve_app``."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 9300
+    """Port to listen on."""
+    tls_cert: Path | None = None
+    """Certificate with its chain, PEM: serve by TLS."""
+    tls_key: Path | None = None
+    """The certificate's key, PEM."""
+    root_path: Annotated[str, RARE] = ""
+    """Path under which a proxy serves it, and which the proxy strips."""
+    max_connections: Annotated[int, RARE] = 512
+    """Connections at a time; others are answered 503."""
+    request_seconds: Annotated[float, RARE] = 30
+    """Seconds in which a request with its body must have come."""
+
+    def _check(self) -> None:
+        check(0 <= self.port <= 65_535, "port", f"must be 0 to 65535, got {self.port}")
+        rooted = self.root_path.startswith("/") and not self.root_path.endswith("/")
+        told = f"begins with / and does not end with it, got {self.root_path!r}"
+        check(not self.root_path or rooted, "root_path", told)
+        lone = "tls_key" if self.tls_cert is None else "tls_cert"
+        check(
+            (self.tls_cert is None) == (self.tls_key is None),
+            lone,
+            "is one of two: a certificate and its key, tls_cert and tls_key",
+        )
+        check_positive(request_seconds=self.request_seconds)
+        most = self.max_connections
+        check(most >= 1, "max_connections", f"must be 1 or more, got {most}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppOptions(Checked):
+    """Options of ``create_app``."""
+
+    token_file: Path | None = None
+    """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
+    allowed_hosts: list[str] = field(default_factory=list)
+    """Host names to answer to besides loopback, as a proxy in front sends them."""
+    max_waiting: Annotated[int, RARE] = 32
+    """Requests at work or in line; one more is answered 429."""
+    max_megabytes: Annotated[float, RARE] = 4
+    """The largest body, in MiB."""
+    max_versions: Annotated[int, RARE] = 200
+    """Model versions with series of their own; the rest are 'other'."""
+
+    def _check(self) -> None:
+        check_positive(max_megabytes=self.max_megabytes)
+        for option in ("max_waiting", "max_versions"):
+            value = getattr(self, option)
+            check(value >= 1, option, f"must be 1 or more, got {value}")
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest body in bytes."""
+        return int(self.max_megabytes * 2**20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebOptions(AppOptions, ListenOptions):
+    """Options of a command that serves an app."""
+
+    log_format: Literal["text", "json"] = "text"
+    """Format of the log on stderr: text, or json, one object a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayOptions(WebOptions):
+    """Options of ``open_gateway``; in Python ``keyring`` and ``watch`` may be open already."""
+
+    upstream: str
+    """The server that the gateway stands before, such as http://127.0.0.1:8000."""
+    output: list[str]
+    """The output with the scores, NAME or MODEL=NAME."""
+    scores: list[str] = field(default_factory=list)
+    """The kind of its scores, such as logits, KIND or MODEL=KIND; by default as the artifact says."""
+    shadow: list[str] = field(default_factory=list)
+    """An artifact's folder that runs in the shadow of a model's, DIR or MODEL=DIR."""
+    keyring: Any = "keyring.json"
+    """Keys that sign receipts; read again when the file changes."""
+    watch: Any = None
+    """The address of a calib-serve watch that counts predictions."""
+    watch_token_file: str | None = None
+    """A file with a token of the scope predict for that watch."""
+    ledger: str | None = None
+    """Count in this process instead: a file, or postgresql://HOST/DATABASE."""
+    label_budget: str = ""
+    """Which labels this gateway asks for: 500/day, 0.05, or 0.7:1,1:0.01; by default all."""
+    samples: str | None = None
+    """Keep a tenth of logits, and their labels, in this folder, to refit on; with ledger."""
+    port: int = 8080
+    """Port to listen on for REST."""
+    grpc_upstream: str | None = None
+    """HOST:PORT of the server's gRPC; grpcs://HOST:PORT by TLS."""
+    grpc_port: int | None = None
+    """Port to listen on for gRPC."""
+    timeout: Annotated[float, RARE] = 60
+    """Seconds that the server behind may take."""
+    max_waiting: Annotated[int, RARE] = 256
+    """Requests at work; one more is answered 429, or RESOURCE_EXHAUSTED."""
+    max_megabytes: Annotated[float, RARE] = 64
+    """The largest inference, in MiB."""
+
+    def _check(self) -> None:
+        check(
+            (self.watch is None) != (self.ledger is None),
+            "watch",
+            "or ledger says where to count: the address of a watch, or a file to count in this process",
+        )
+        check(
+            self.samples is None or self.watch is None,
+            "samples",
+            "are kept where labels are counted: say so to the watch, which gets the logits",
+        )
+        if self.watch is None:
+            check_default(self, ["watch_token_file"], "is for a watch at another address: name that by watch")
+        check(
+            (self.grpc_upstream is None) == (self.grpc_port is None),
+            "grpc_port" if self.grpc_upstream is None else "grpc_upstream",
+            "is one of two that gRPC needs: grpc_upstream and grpc_port",
+        )
+        given = self.grpc_port
+        check(given is None or 0 < given <= 65_535, "grpc_port", f"must be 1 to 65535, got {given}")
+        check_positive(timeout=self.timeout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(SampleOptions):
+    """Options of ``Server``."""
+
+    folder: str | Path = Path("serving")
+    """The folder to run in: configuration, logs, tokens, keyring and ledger."""
+    properties: str | Path | None = None
+    """A config.properties to start from; by default the safe one."""
+    keyring: str | Path | None = None
+    """Keys that sign receipts; by default FOLDER/keyring.json, made if missing."""
+    ledger: str | Path | None = None
+    """Where labels are counted: a file, or postgresql://HOST/DATABASE; by default in FOLDER."""
+    sample_seconds: Annotated[float, PYTHON] = 60
+    """Seconds between two writes of samples."""
+
+    def _check(self) -> None:
+        check_positive(sample_seconds=self.sample_seconds)
+        if self.samples is None:
+            check_default(self, ["sample_seconds"], _OF_FOLDER)
+
+
+def variable(option: str) -> str:
+    """The environment variable by which an option of ``ServeOptions`` reaches TorchServe's workers.
+
+    >>> variable("sample_rate")
+    'CALIB_SERVE_SAMPLE_RATE'
+    """
+    if option not in {field.name for field in fields(ServeOptions)}:
+        raise KeyError(option)
+    return f"CALIB_SERVE_{option.upper()}"

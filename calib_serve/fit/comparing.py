@@ -1,0 +1,148 @@
+"""Several methods fitted on the same samples and measured on others."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import CompareOptions
+from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
+from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_name, options_of
+from calib_serve.fit.output.selection import select
+from calib_serve.fit.progress import Progress
+from calib_serve.fit.samples import Samples
+from calib_serve.metrics import Evaluation, LabelsEvaluation, Tops, evaluate_label_probs, evaluate_probs
+from calib_serve.scores import Scores, alike
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One method: the ``seconds`` its fit took and its ``metrics``, or the ``error`` that kept it from a fit.
+
+    ``method`` is "auto: NAME" where it was chosen; ``moved`` is the share of predictions that change class,
+    NaN of labels.
+    """
+
+    method: str
+    seconds: float = 0.0
+    metrics: Evaluation | LabelsEvaluation | None = None
+    error: str = ""
+    moved: float = math.nan
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        if self.metrics is None:
+            return {"method": self.method, "error": self.error}
+        moved = None if math.isnan(self.moved) else self.moved
+        told = {"method": self.method, "seconds": self.seconds, "moved": moved}
+        return {**told, "metrics": self.metrics.as_dict()}
+
+
+def compare(
+    fit: Any,
+    test: Any,
+    methods: Sequence[str] | Literal["all"] = "all",
+    options: CompareOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    **given: Any,
+) -> tuple[Compared, ...]:
+    """Fit output ``methods`` ("auto" may be among them) on ``fit`` and measure each on ``test``.
+
+    Both are ``Scores``, frames that hold the labels, or pairs (scores, labels), as ``Scores.of`` takes them.
+    Each of the ``options`` may be ``given`` as a keyword argument. A method that cannot be fitted says why.
+    Raises InputError for arrays and names that cannot be right.
+
+    >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10
+    >>> [f"{one.method} {one.metrics.ece:.3f}" for one in compare((z, y), (z, y), ["none", "temperature"])]
+    ['none 0.131', 'temperature 0.000']
+    """
+    asked = changed(options or CompareOptions(), given)
+    fitted = _scores(fit, "the samples to fit", **asked.of_scores)
+    tested = _scores(test, "the samples to test", expected=fitted.outputs, **asked.of_scores)
+    tested = tested.in_order(fitted.class_names, of="the samples to fit")
+    if not alike(tested.outputs, fitted.outputs):
+        raise InputError(f"the samples to fit are {fitted.outputs}, those to test {tested.outputs}")
+    field = (_of_labels if fitted.is_multilabel else _of_classes)(fitted, tested, asked.seed)
+    names = list(field.methods) if methods == "all" else list(methods)
+    # Before anything is fitted: a wrong name may be the last one, after minutes.
+    for name in names:
+        if name != "auto":
+            field.check(name)
+    rows = []
+    for i, name in enumerate(names):
+        if progress:
+            progress(name, i, len(names))
+        began = time.perf_counter()
+        try:
+            artifact = field.select() if name == "auto" else field.fit(name)
+        # A method without an optimum should not cost the others.
+        except CalibServeError as error:
+            rows.append(Compared(name, error=str(error)))
+            continue
+        seconds = time.perf_counter() - began
+        called = f"auto: {artifact.method}" if name == "auto" else name
+        found, moved = field.evaluate(artifact, asked.replicates)
+        rows.append(Compared(called, seconds, found, moved=moved))
+    return tuple(rows)
+
+
+def _scores(given: Any, name: str, **how: Any) -> Scores:
+    pair = given if isinstance(given, tuple) else (given,)
+    if len(pair) > 2:
+        raise InputError(f"{name} are scores and their labels, got {len(pair)} things")
+    return Scores.of(*pair, name=name, **how)
+
+
+@dataclass(frozen=True)
+class _Field:
+    """The methods for one kind of scores, and how they are fitted, chosen and measured."""
+
+    methods: Sequence[str]
+    check: Callable[[str], object]
+    fit: Callable[[str], Artifact]
+    select: Callable[[], Artifact]
+    evaluate: Callable[[Artifact, int], tuple[Evaluation | LabelsEvaluation, float]]
+
+
+def _of_classes(fit: Scores, test: Scores, seed: int) -> _Field:
+    fitted, z, y = Samples.of(fit), test.logits, test.labelled()
+    weighing: dict[str, Any] = {"sample_weight": test.weights, "groups": test.groups}
+    predicted = Tops.of(test.probs, y).predicted
+
+    def evaluate(artifact: Artifact, replicates: int) -> tuple[Evaluation, float]:
+        probs = artifact.of_logits(z)
+        moved = float(np.average(probs.argmax(axis=1) != predicted, weights=test.weights))
+        return evaluate_probs(probs, y, replicates=replicates, seed=seed, **weighing), moved
+
+    return _Field(
+        (*CANDIDATES, *(TWO_CLASSES if fitted.classes == 2 else ())),
+        options_of,
+        lambda name: fit_by_name(name, fitted, seed=seed),
+        lambda: select(fitted, seed=seed),
+        evaluate,
+    )
+
+
+def _of_labels(fit: Scores, test: Scores, seed: int) -> _Field:
+    fitted, z, y = LabelSamples.of(fit), test.logits, test.labelled()
+    how: dict[str, Any] = {"seed": seed, "sample_weight": test.weights}
+
+    def evaluate(artifact: Artifact, replicates: int) -> tuple[LabelsEvaluation, float]:
+        return evaluate_label_probs(artifact.of_logits(z), y, replicates=replicates, **how), math.nan
+
+    return _Field(
+        tuple(LABEL_METHODS),
+        label_options,
+        lambda name: fit_labels(name, fitted),
+        lambda: select_labels(fitted, seed=seed),
+        evaluate,
+    )

@@ -1,0 +1,379 @@
+"""Decisions with a promise, sets and abstention, from samples that a calibration was not fitted to.
+
+Sets are by split conformal prediction (Vovk 2005; Angelopoulos and Bates 2023). The threshold is the k-th
+smallest score of the true classes of n samples, k = ceil((n + 1) coverage). If these samples and a new one
+are exchangeable, the new one's set holds its true class with at least that probability, whatever the model.
+The probabilities must not have been fitted on these samples. The top class is in every set, so its score
+counts as 0, the lowest there is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Abstain, AbstainFacts, Artifact, PredictionSets, SetFacts, SetScore
+from calib_serve.core.errors import FitError, InputError
+from calib_serve.core.options.base import changed, check
+from calib_serve.core.options.evaluate import DecideOptions
+from calib_serve.fit.facts import data_fingerprint
+from calib_serve.fit.labels import LabelSamples
+from calib_serve.fit.samples import Samples
+from calib_serve.metrics import abstention, checked, conformal_rank, group_codes, one_of_each
+from calib_serve.scores import LABELS, Outputs, Scores
+
+Floats = NDArray[np.float64]
+
+_BLOCK = 1 << 20  # probabilities scored at once
+# Served probabilities are float32 and rounded: a sample whose score is the threshold, as of many under
+# binning, must not fall out of its set by a last bit.
+_MARGIN = 4 * float(np.finfo(np.float32).eps)
+_KEPT = 0.2  # of the samples, to choose the options of RAPS on
+_PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)  # Angelopoulos 2021, appendix E
+
+
+def fit_sets(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    coverage: float = 0.9,
+    score: SetScore = "lac",
+    per_class: bool = False,
+    penalty: float | None = None,
+    free_ranks: int | None = None,
+    groups: ArrayLike | None = None,
+    seed: int = 0,
+) -> PredictionSets:
+    """Fit sets that hold the true class of ``coverage`` of new samples, to calibrated probabilities (n, K).
+
+    ``labels`` (n,) are class ids. ``per_class``: a threshold for each class, so that the promise holds for
+    the samples of every class (Vovk 2012); a class with too few samples is in every set. Where all samples
+    are too few, every class is: ``always_in`` tells. ``penalty`` and ``free_ranks`` of "raps" are chosen, if
+    None, on a fifth of the samples drawn by ``seed``, and the threshold is of the others. ``groups`` (n,) say
+    which samples belong together; the promise is then for one sample of a new group, and each group weighs
+    the same (Lee, Barber and Willett 2023, section 3). Raises InputError for arrays and options that cannot
+    be right, ShapeError for those of other shapes.
+
+    >>> probs = np.stack([np.arange(1, 10) / 20, 1 - np.arange(1, 10) / 20], axis=1)
+    >>> round(float(fit_sets(probs, np.zeros(9, int), coverage=0.8).threshold), 3)  # the 8th of .55, ..., .95
+    0.9
+    """
+    p, y = checked(probs, labels)
+    codes = group_codes(groups, len(y))
+    if score != "lac" and p.shape[1] == 2:
+        raise InputError(
+            f"{score} of two classes cannot tell samples apart: the less likely class adds up to 1 in each; "
+            "take lac"
+        )
+    if per_class and codes is not None:
+        raise InputError(
+            "per_class thresholds need samples that are independent; give one sample of each group, or leave "
+            "per_class out"
+        )
+    given: dict[str, Any] = {"penalty": penalty, "free_ranks": free_ranks}
+    if score == "raps" and None in given.values():
+        kept = kept_for_options(len(y), groups=codes, seed=seed)
+        chosen = _raps_options(p[kept], y[kept], coverage, penalty, free_ranks)
+        p, y = p[~kept], y[~kept]
+        codes = None if codes is None else np.unique(codes[~kept], return_inverse=True)[1]
+    else:
+        chosen = {name: value for name, value in given.items() if value is not None}
+    rule = PredictionSets(np.array(0.0), coverage=coverage, score=score, **chosen)
+    scores, full = true_scores(rule, p, y), _full(rule, p.shape[1])
+    if not per_class:
+        return replace(rule, threshold=np.array(_threshold(scores, coverage, full, codes)))
+    each = [_threshold(scores[y == k], coverage, full, None) for k in range(p.shape[1])]
+    return replace(rule, threshold=np.array(each))
+
+
+def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
+    """Return the classes that no threshold can leave out, such as those of too few samples.
+
+    >>> always_in(PredictionSets(np.array([1.0, 0.5]), coverage=0.9), 2)
+    (0,)
+    """
+    thresholds = np.broadcast_to(sets.threshold, classes)
+    return tuple(np.flatnonzero(thresholds >= _full(sets, classes)).tolist())
+
+
+def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0) -> NDArray[np.bool_]:
+    """Draw which of n samples RAPS chooses its options on (n,): a fifth, of groups each whole.
+
+    >>> int(kept_for_options(100).sum())
+    20
+    """
+    # Whole groups: a group on both sides of the draw would make the promise void.
+    of = np.arange(n) if groups is None else groups
+    units = int(of.max()) + 1
+    drawn = np.zeros(units, bool)
+    drawn[np.random.default_rng(seed).permutation(units)[: int(_KEPT * units)]] = True
+    return np.asarray(drawn[of])
+
+
+def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: NDArray[np.intp]) -> Floats:
+    """Return the score of each sample's own class (n,), by the very arithmetic that the sets use.
+
+    0 where it is the top class, which is in every set: with its own score, thresholds would make sets as
+    large as if it could be left out, and hold more than is promised.
+    """
+    found = np.empty(len(labels))
+    step = max(1, _BLOCK // probs.shape[1])
+    for start in range(0, len(labels), step):
+        rows = slice(start, start + step)
+        y = labels[rows]
+        scores = rule.scores(probs[rows])[np.arange(len(y)), y]
+        found[rows] = np.where(probs[rows].argmax(axis=1) == y, 0.0, scores)
+    return found
+
+
+def _full(rule: PredictionSets, classes: int) -> float:
+    """A threshold that no score exceeds, also where sums of probabilities are rounded."""
+    return 1.0 if rule.score == "lac" else 2.0 + rule.penalty * classes
+
+
+def _threshold(scores: Floats, coverage: float, full: float, codes: NDArray[np.intp] | None) -> float:
+    """The k-th smallest score; of groups the first where their shares add up to coverage (G + 1)."""
+    n = len(scores)
+    if codes is None:
+        k = conformal_rank(n, coverage)
+        return full if k > n else min(float(np.partition(scores, k - 1)[k - 1]) + _MARGIN, full)
+    # Each group weighs 1 in all, however many samples it has (Lee, Barber and Willett 2023, section 3).
+    size = np.bincount(codes)
+    order = np.argsort(scores)
+    reached = np.cumsum(1 / size[codes[order]])
+    wanted = coverage * (len(size) + 1) - 1e-9  # 1e-9: sums of shares are rounded
+    if wanted > len(size):
+        return full
+    return min(float(scores[order][np.searchsorted(reached, wanted)]) + _MARGIN, full)
+
+
+def _raps_options(
+    probs: NDArray[np.floating[Any]],
+    labels: NDArray[np.intp],
+    coverage: float,
+    penalty: float | None,
+    free_ranks: int | None,
+) -> dict[str, Any]:
+    """Choose free ranks, and the penalty of the smallest sets (Angelopoulos 2021, algs. 4 and 5)."""
+    n = len(labels)
+    if not n:
+        raise InputError("raps chooses its options on a fifth of the samples, and there are too few")
+    if free_ranks is None:
+        p_true = probs[np.arange(n), labels][:, None]
+        before = np.arange(probs.shape[1]) < labels[:, None]
+        ranks = 1 + ((probs > p_true) | ((probs == p_true) & before)).sum(axis=1)
+        free_ranks = int(np.sort(ranks)[min(conformal_rank(n, coverage), n) - 1])
+    sizes = {}
+    for tried in _PENALTIES if penalty is None else (penalty,):
+        rule = PredictionSets(
+            np.array(0.0), coverage=coverage, score="raps", penalty=tried, free_ranks=free_ranks
+        )
+        scores = true_scores(rule, probs, labels)
+        threshold = _threshold(scores, coverage, _full(rule, probs.shape[1]), None)
+        sizes[tried] = float(replace(rule, threshold=np.array(threshold))(probs).sum())
+    return {"penalty": min(sizes, key=sizes.__getitem__), "free_ranks": free_ranks}
+
+
+_RISKS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+
+
+def fit_abstain(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    risk: float,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+    seed: int = 0,
+) -> Abstain:
+    """Fit the lowest threshold that leaves at most the share ``risk`` of answers wrong.
+
+    The promise holds with probability ``level`` over the draws of these samples: see
+    ``calib_serve.metrics.abstention``. The probabilities must not have been fitted on them. Of ``groups``
+    (n,), samples that belong together, one each is drawn by ``seed``, as the tests need samples that are
+    independent. Raises InputError for arrays and options that cannot be right, FitError where no threshold
+    keeps the promise; it names a risk that can be kept.
+
+    >>> sure, unsure = [[1.0, 0.0]] * 300, [[0.6, 0.4]] * 100
+    >>> fit_abstain(sure + unsure, [0] * 300 + [0, 1] * 50, risk=0.05)([[0.7, 0.3], [0.6, 0.4]]).tolist()
+    [False, True]
+    """
+    found = abstention(probs, labels, risk=risk, level=level, groups=groups, seed=seed)
+    if math.isinf(found.threshold):
+        p, y = checked(probs, labels)
+        codes = group_codes(groups, len(y))
+        rows = slice(None) if codes is None else one_of_each(codes, seed=seed)
+        raise FitError(_unreachable(p[rows], y[rows], risk, level))
+    return Abstain(found.threshold, risk=float(risk), level=float(level))
+
+
+def _unreachable(p: NDArray[np.floating[Any]], y: NDArray[np.intp], risk: float, level: float) -> str:
+    """Explain that no threshold keeps the risk: what these samples can promise, and what to do."""
+    # Where none of n answers is wrong, the bound on the risk is where (1 - risk)^n = 1 - level.
+    least = math.ceil(math.log(1 - level) / math.log1p(-risk))
+    said = f"no threshold keeps the share of wrong answers at {risk:.3g} with probability {level:.3g}"
+    found = next((r for r in _RISKS if r > risk and abstention(p, y, risk=r, level=level).answered), None)
+    can = "no risk up to 0.9 can be promised" if found is None else f"{found:.3g} can be promised"
+    few = f", of which at least {least} must be answered rightly" if len(y) < 4 * least else ""
+    return f"{said}: there are {len(y)} samples{few}; on them {can}. Give more samples, or a higher risk"
+
+
+_FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
+_REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
+
+
+def decide(
+    artifact: Artifact,
+    scores: Any,
+    labels: Any = None,
+    options: DecideOptions | None = None,
+    **given: Any,
+) -> Artifact:
+    """Add to an artifact prediction sets of ``coverage``, abstention at ``risk``, or both.
+
+    ``scores`` and ``labels``, as in ``Scores.of``, are of the model, and of samples that the calibration was
+    not fitted to: the promise is void on those it was, and they are refused where the artifact knows them.
+    Where the artifact has an InputShift or a Head, the scores are of the model that has them. Each of the
+    ``options`` may be ``given`` as a keyword argument; ``artifact.fit.decisions`` records them. A decision
+    that is not asked for stays as it was. Raises InputError for arrays and options that cannot be
+    right, and for multi-label models; FitError where no threshold keeps the risk.
+
+    >>> from calib_serve.artifact import LogitMap
+    >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
+    >>> found = decide(artifact, [[0.0, 1.0], [0.0, 3.0]] * 50, [0, 1] * 50, coverage=0.9)
+    >>> found.sets(found.of_logits([[0.0, 1.0], [0.0, 3.0]])).tolist()
+    [[True, True], [False, True]]
+    """
+    asked = changed(options or DecideOptions(), given)
+    check(
+        asked.coverage is not None or asked.risk is not None,
+        "coverage",
+        "of sets, or the risk of answers, is what is promised: give one or both",
+    )
+    # Before the scores are read, and again with the kind of scores that they turn out to be.
+    refuse_labels(artifact, asked.outputs)
+    how: dict[str, Any] = {
+        "expected": artifact.model.outputs or "logits",
+        "name": "the samples",
+        **asked.of_scores,
+    }
+    if isinstance(scores, Scores):  # their columns were chosen where they were made, and are agreed to below
+        how.pop("columns", None)
+    read = Scores.of(scores, labels, **how)
+    refuse_labels(artifact, read.outputs)
+    if read.in_order(artifact.class_names) is not read and asked.columns is None:
+        raise InputError(
+            "the columns come in another order than those that the calibration was fitted on; as a promise "
+            "is made of them, say that this is meant: --columns (columns=) "
+            f"{','.join(artifact.class_names[:20])}"
+        )
+    if read.weights is not None:
+        raise InputError("the promise is of samples as they come, each of weight 1; leave sample_weight out")
+    samples = Samples.of(artifact.accepted(read))
+    refuse_seen(artifact, samples)
+    return _decided(artifact, samples, asked, read.groups)
+
+
+def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
+    """Refuse multi-label models: sets and abstention promise for one true class a sample."""
+    if artifact.is_multilabel or outputs in LABELS:
+        raise InputError(
+            "prediction sets and abstention are for one class a sample; this is of labels, of which any "
+            "number may be true"
+        )
+
+
+def _decided(
+    artifact: Artifact, samples: Samples, asked: DecideOptions, groups: ArrayLike | None
+) -> Artifact:
+    probs, y = artifact.of_logits(samples.logits), samples.labels
+    codes = group_codes(groups, len(y))
+    data: dict[str, Any] = {
+        "samples": len(y),
+        "sha256": data_fingerprint(samples.logits, y),
+        "seed": asked.seed,
+        "groups": None if codes is None else int(codes.max()) + 1,
+    }
+    sets, abstain, facts = artifact.sets, artifact.abstain, artifact.fit.decisions
+    if asked.coverage is not None:
+        sets = _sets(asked, asked.coverage, probs, y, groups)
+        of_sets = SetFacts(
+            **data,
+            threshold_samples=_used_for_threshold(asked, codes, len(y)),
+            top_right=float((probs.argmax(axis=1) == y).mean()),
+            held=float(sets(probs)[np.arange(len(y)), y].mean()),
+            always_in=always_in(sets, artifact.classes),
+        )
+        facts = replace(facts, sets=of_sets)
+    if asked.risk is not None:
+        abstain = fit_abstain(probs, y, risk=asked.risk, level=asked.level, groups=groups, seed=asked.seed)
+        facts = replace(facts, abstain=AbstainFacts(**data, answered=float((~abstain(probs)).mean())))
+    return replace(artifact, sets=sets, abstain=abstain, fit=replace(artifact.fit, decisions=facts))
+
+
+def _sets(
+    asked: DecideOptions,
+    coverage: float,
+    probs: NDArray[Any],
+    labels: NDArray[np.intp],
+    groups: ArrayLike | None,
+) -> PredictionSets:
+    return fit_sets(
+        probs,
+        labels,
+        coverage=coverage,
+        score=asked.score,
+        per_class=asked.per_class,
+        penalty=asked.penalty,
+        free_ranks=asked.free_ranks,
+        groups=groups,
+        seed=asked.seed,
+    )
+
+
+def _used_for_threshold(asked: DecideOptions, codes: NDArray[np.intp] | None, n: int) -> int:
+    # RAPS chose its options on the other samples.
+    chosen = asked.score == "raps" and None in (asked.penalty, asked.free_ranks)
+    return n - int(kept_for_options(n, groups=codes, seed=asked.seed).sum()) if chosen else n
+
+
+def refuse_seen(artifact: Artifact, samples: Samples | Scores) -> None:
+    """Refuse samples that the calibration was fitted on, in any order, or among others."""
+    if found := seen(artifact, samples):
+        raise InputError(_SEEN.format(what=found))
+
+
+def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
+    """Say that the calibration was fitted on these samples, in any order or among others; None if not."""
+    if isinstance(samples, Scores):
+        given = artifact.accepted(samples)
+        if given.labels is None:
+            return None
+        samples = (LabelSamples if given.is_multilabel else Samples).of(given)
+    known = artifact.data.get("sha256")
+    if known and known == data_fingerprint(samples.logits, samples.labels):
+        return "these are the samples that the calibration was fitted on"
+    if artifact.examples is None:
+        return None
+    kept = {_hash(row) for row in artifact.examples.logits}
+    rows = [_hash(row) for _, chunk in samples.chunks(np.float64) for row in chunk]
+    distinct = set(rows)
+    found = len(kept & distinct)
+    # Where the same scores come again and again, finding some of the fit's own proves nothing.
+    if found >= min(_FOUND, len(kept)) and len(distinct) >= (1 - _REPEATED) * len(rows):
+        return f"{found} of the {len(kept)} samples that the artifact keeps of its own fit are among these"
+    return None
+
+
+def _hash(row: NDArray[Any]) -> int:
+    return hash(np.asarray(row, np.float64).tobytes())
+
+
+_SEEN = (
+    "{what}; thresholds found there promise nothing, as the probabilities were fitted to them. Give samples "
+    "that it has not seen, or fit again on a part and keep the rest for this"
+)

@@ -1,0 +1,558 @@
+"""Calibrate a deployed model: from the model and its data to an artifact that is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, Preprocessing, made_up, response
+from calib_serve.core.arrays import as_array
+from calib_serve.core.errors import CalibServeError, FitError, InputError
+from calib_serve.core.options.base import check, divided
+from calib_serve.core.options.fit import ModelFitOptions
+from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
+from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
+from calib_serve.fit.facts import remarked, with_selection
+from calib_serve.fit.from_scores import calibrate
+from calib_serve.fit.masked import fit_masked_head, held_rows, reading
+from calib_serve.fit.measure import cross_fitted, measured, unmeasured
+from calib_serve.fit.output.candidates import check_options, fit_by_name, remarks
+from calib_serve.fit.output.selection import default_candidates
+from calib_serve.fit.progress import Progress, stage
+from calib_serve.fit.samples import Samples, stratified
+from calib_serve.fit.shares import correctable, for_shares, referenced
+from calib_serve.fit.tuned_head import fit_tuned_head
+from calib_serve.metrics import Given, as_shares
+from calib_serve.models import (
+    CachedClassifier,
+    Classifier,
+    Dataset,
+    calibrated_probs,
+    from_module,
+    join,
+    load_model,
+    rank_device,
+    weights_remarks,
+)
+from calib_serve.scores import LABELS, log_probs, softmax
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+Data = tuple[ArrayLike, ArrayLike]
+"""Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""
+
+_CLAMPING = ("gamma", "penalty", "resolution", "judge", "folds", "start", "norm_power", "normalisation")
+MODEL_OPTIONS = {
+    "neural-clamping": (*_CLAMPING, "clip", "input_range", "schedule"),
+    "neural-clamping-efficient": ("search", "grid", "input_range"),
+    "masked-head": ("reading", "held_share", "then"),
+    "tuned-head": ("strength", "folds", "then"),
+}
+"""The methods that need the model itself, and their options."""
+
+MODEL_FITTERS: dict[str, Callable[..., Artifact]] = {
+    "neural-clamping": fit_neural_clamping,
+    "neural-clamping-efficient": fit_neural_clamping_efficient,
+    "masked-head": fit_masked_head,
+    "tuned-head": fit_tuned_head,
+}
+"""Names of the methods that need the model, and the function that fits each by default."""
+
+_SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
+    "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
+    "paper": (
+        fit_neural_clamping_paper,
+        ("gamma", "penalty", "start", "norm_power", "normalisation", "input_range"),
+    ),
+    "toolkit": (fit_neural_clamping_toolkit, ("gamma", "penalty", "normalisation")),
+}
+"""Neural Clamping's schedules: what fits by each, and the options it takes."""
+
+_HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
+_FOLDS = 5
+_GAIN_FOLDS = 3  # of Neural Clamping beside the best output method, each of which costs a fit
+_FEWEST = 12  # samples of such folds, in which a method may make folds again
+_SURE = NormalDist().inv_cdf(0.95)
+
+
+def calibrate_model(
+    model: Union[nn.Module, Classifier, str, Path],
+    inputs: ArrayLike,
+    labels: ArrayLike,
+    method: str = "auto",
+    options: ModelFitOptions | None = None,
+    *,
+    test: Data | None = None,
+    progress: Progress | None = None,
+    **given: Any,
+) -> Artifact:
+    """Fit ``method`` to a deployed ``model`` and its calibration data: inputs (n, *input_shape), labels (n,).
+
+    ``model``: an ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a
+    .pt2, ONNX or TorchScript file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
+    "neural-clamping-efficient", "masked-head", "tuned-head", any output method (fitted to the model's
+    logits), or "auto": the best output method, and Neural Clamping instead where that gains on held-out
+    folds. The masked head trains on ``train``, steered by the calibration data, or on a part of these. Before
+    and after are measured on ``test``, else on samples that were held out (``cross_validate``). ``outputs``
+    says what the model returns, where its numbers do not show it: of a multi-label model "label_logits" or
+    "label_probabilities"; its labels are (n, L), 0 or 1, and it takes the methods of labels. ``pictures``:
+    how pictures became the inputs, where they did; the artifact says so, and its archive prepares those that
+    are sent in the same way. ``checkpoints``: a folder in which logits, features and the state of a fit are
+    kept; a fit that was killed resumes from it. ``prior``: class shares of what will be served, as of
+    ``calibrate``. Under torchrun the processes share the passes over the data, and each returns the same
+    artifact. Raises InputError and ShapeError for data and options that do not fit, ModelError for a model
+    that cannot be loaded or lacks what the method needs, FitError where the method has no optimum.
+    """
+    asked, own = divided(options or ModelFitOptions(), given)
+    data = _dataset((inputs, labels), tuple(asked.class_names))
+    shape = data.inputs.shape[1:]
+    prepared = None if asked.pictures is None else Preprocessing.of(asked.pictures).for_input(shape)
+    _check_normalised_once(prepared, own)
+    work = _Work(_classifier(model, shape, asked), data, asked.checkpoints, asked.seed, progress)
+    work.check(data)
+    held = None if test is None else work.checked(test)
+    artifact = work.fitted(method, own, asked, held, pictures=prepared)
+    if prepared is not None:
+        artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
+    artifact = recognisable(artifact, work.classifier)
+    artifact = remarked(artifact, after=weights_remarks(model, asked.weights))
+    if held is None or artifact.is_multilabel:  # labels were measured as they were fitted
+        return artifact
+    return work.measured(artifact, held)
+
+
+def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
+    """Add the numbers to an artifact by which ``fuse_onnx`` recognises another export of its model.
+
+    They are the model's scores for made-up inputs; nothing is added where these tell too little: of texts, of
+    bfloat16, and of inputs of any size.
+    """
+    known = artifact.model
+    inputs = made_up(known.input_shape)
+    # bfloat16 rounds too much to tell networks apart; ids are of texts.
+    if inputs is None or known.mixed_precision or not (known.input_dtype or "").startswith("float"):
+        return artifact
+    try:
+        found = response(classifier.logits(inputs), labels=artifact.is_multilabel)
+    except CalibServeError:
+        return artifact
+    return replace(artifact, model=replace(known, response=found))
+
+
+def _check_normalised_once(pictures: Preprocessing | None, options: Mapping[str, Any]) -> None:
+    """Refuse ``normalisation`` where the inputs are normalised already: delta would act behind it."""
+    if pictures is not None and "normalisation" in options and set(pictures.std) != {1.0}:
+        raise InputError(
+            f"the inputs are normalised already, by std {list(pictures.std)}, so delta acts behind that; "
+            "leave out normalisation, which is for a model that takes [0, 1] and normalises inside"
+        )
+
+
+def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
+    return Dataset(as_array(data[0], "inputs"), as_array(data[1], "labels"), class_names)
+
+
+_OF_LOADING = (
+    "weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"
+)  # fmt: skip
+
+
+def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
+    """Load ``model`` as a classifier, with its results on disk where asked, shared among torchrun's ranks."""
+    how: dict[str, Any] = {
+        "input_shape": shape if asked.input_shape is None else _sizes(asked.input_shape),
+        "last_linear": asked.last_linear,
+        "device": asked.device or rank_device(),
+        "batch_size": asked.batch_size,
+        "mixed_precision": asked.mixed_precision,
+        "outputs": asked.outputs,
+    }
+    if isinstance(model, (str, Path)):
+        loaded = load_model(model, weights=asked.weights, **how)
+    # By a method and not by type: Classifier is a protocol, and callers bring classes of their own.
+    elif hasattr(model, "input_gradient"):
+        if late := [name for name in _OF_LOADING if getattr(asked, name) != getattr(ModelFitOptions, name)]:
+            raise InputError(f"this classifier was made already: say {late[0]}= where it is made")
+        loaded = model
+    elif asked.weights is not None:
+        raise InputError("weights belong to a factory, module:name; a module in memory has its own")
+    else:
+        loaded = from_module(model, **how)
+    kept = asked.checkpoints
+    # The cache lies inside: ranks share the passes, and each keeps what it computed.
+    return join(loaded if kept is None else CachedClassifier(loaded, Path(kept)))
+
+
+def _sizes(given: Any) -> tuple[int, ...]:
+    """Check the sizes of one input; a command line gives a single size as a number."""
+    sizes = np.atleast_1d(np.asarray(given))
+    check(
+        sizes.dtype.kind == "i" and sizes.ndim == 1 and bool((sizes > 0).all()),
+        "input_shape",
+        f"is the sizes of one input, such as 3,224,224, got {given!r}",
+    )
+    return tuple(sizes.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """One calibration of a model: what every method needs."""
+
+    classifier: Classifier
+    given: Dataset
+    checkpoints: str | Path | None
+    seed: int
+    progress: Progress | None
+
+    def check(self, data: Dataset) -> None:
+        """Raise InputError unless ``data`` fits the model."""
+        multilabel = self.classifier.outputs in LABELS
+        data.check(self.classifier.input_shape, self.classifier.classes, multilabel=multilabel)
+
+    def checked(self, data: Data) -> Dataset:
+        """``data`` as a data set, refused where it does not fit the model."""
+        found = _dataset(data, self.given.class_names)
+        self.check(found)
+        return found
+
+    def fitted(
+        self,
+        method: str,
+        options: Mapping[str, Any],
+        asked: ModelFitOptions,
+        held: Dataset | None,
+        *,
+        pictures: Preprocessing | None,
+    ) -> Artifact:
+        """Fit ``method``, measured where that is asked for and nothing is ``held``."""
+        shares = None if asked.prior is None else self._shares(asked.prior, method)
+        if asked.train is not None and method != "masked-head":
+            raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
+        # Of labels any number may be true: no shift, head or class share is fitted to them.
+        if self.classifier.outputs in LABELS:
+            return self._labels(method, options, held, cross_validate=asked.cross_validate)
+        said: list[str] = []
+        if method in MODEL_OPTIONS:
+            check_options(method, options, MODEL_OPTIONS[method])
+            # A perturbation or a head could be fitted even to sets that output methods refuse.
+            said = remarks(self._samples())
+        measure = asked.cross_validate and held is None
+        if method == "masked-head":
+            train = None if asked.train is None else self.checked(asked.train)
+            artifact = self._masked(train, options, measure)
+        elif method == "tuned-head":
+            artifact = self._tuned(options, measure)
+        elif method == "neural-clamping":
+            normalised = pictures is not None and set(pictures.std) != {1.0}
+            artifact = self._clamped(options, normalised=normalised)
+        elif method == "neural-clamping-efficient":
+            artifact = self._clamped_efficiently(options, measure)
+        elif method == "auto" and self.classifier.differentiable:
+            artifact = self._best(options, corrected=shares is not None)
+        else:
+            return self._output(method, options, cross_validate=measure, prior=shares)
+        artifact = artifact if shares is None else self._corrected(artifact, shares)
+        return remarked(artifact, after=said)
+
+    def measured(self, artifact: Artifact, held: Dataset) -> Artifact:
+        """The artifact with its metrics on held-out samples."""
+        z = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
+        if artifact.input_shift or artifact.head:
+            probs = calibrated_probs(self.classifier, held.inputs, artifact)
+        else:
+            probs = artifact.of_logits(z)
+        return measured(artifact, z, probs, held.labels, seed=self.seed)
+
+    def _logits(self) -> NDArray[np.float32]:
+        return self.classifier.logits(self.given.inputs, progress=stage(self.progress, "logits"))
+
+    def _samples(self) -> Samples:
+        """The model's logits as samples, with the kind of scores that the model returns."""
+        return Samples.of_kind(self._logits(), self.given.labels, self.classifier.outputs)
+
+    def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
+        return self.classifier.features(data.inputs, progress=stage(self.progress, what))
+
+    def _labels(
+        self, method: str, options: Mapping[str, Any], held: Dataset | None, *, cross_validate: bool
+    ) -> Artifact:
+        """Fit an output method of labels to the model's log-odds."""
+        if method in MODEL_OPTIONS:
+            raise InputError(f"{method} is of one class a sample; labels have output methods, such as platt")
+        test = None
+        if held is not None:
+            logits = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
+            test = logits, held.labels
+        artifact = calibrate(
+            self._logits(),
+            self.given.labels,
+            method,
+            outputs="label_logits",
+            class_names=self.given.class_names,
+            test=test,
+            cross_validate=cross_validate,
+            seed=self.seed,
+            progress=self.progress,
+            **options,
+        )
+        return replace(artifact, model=self.classifier.facts())
+
+    def _output(
+        self,
+        method: str,
+        options: Mapping[str, Any],
+        *,
+        cross_validate: bool,
+        prior: NDArray[np.float64] | None,
+    ) -> Artifact:
+        """Fit an output method to the model's logits."""
+        artifact = calibrate(
+            self._samples(),
+            None,
+            method,
+            class_names=self.given.class_names,
+            cross_validate=cross_validate,
+            prior=prior,
+            seed=self.seed,
+            progress=self.progress,
+            **options,
+        )
+        return replace(artifact, model=self.classifier.facts())
+
+    def _shares(self, prior: Given, method: str) -> NDArray[np.float64]:
+        """The class shares to correct to, checked before anything is fitted."""
+        if self.classifier.outputs in LABELS:
+            raise InputError("class shares (prior) are of classes of which one is true, not of labels")
+        if method in _HEADS:
+            raise InputError(
+                f"the {method.replace('-', ' ')} learns its class shares in training; weigh its training "
+                "data, or calibrate the model that has it with prior"
+            )
+        return as_shares(prior, self.classifier.classes, self.given.class_names)
+
+    def _corrected(self, artifact: Artifact, shares: NDArray[np.float64]) -> Artifact:
+        """Correct an artifact inside the model to other class shares, with a reference under these shares."""
+        made = for_shares(artifact, shares, how="given")
+        probs = calibrated_probs(self.classifier, self.given.inputs, made)
+        return referenced(made, self._samples(), [(slice(None), probs)])
+
+    def _best(self, options: Mapping[str, Any], *, corrected: bool) -> Artifact:
+        """Fit the best output method, or Neural Clamping where its gain on held-out folds is worth it.
+
+        ``corrected``: of the output methods that class shares can be corrected behind.
+        """
+        if heavy := [name for name in ("sample_weight", "class_weight") if options.get(name) is not None]:
+            raise InputError(
+                f"{heavy[0]} is of output methods, and auto compares them with Neural Clamping, which takes "
+                "none: name an output method, or leave the weights out"
+            )
+        given = self._samples()
+        if corrected:
+            offered = options.get("candidates") or default_candidates(for_shares=True)
+            options = {**options, "candidates": [n for n in offered if correctable(n, given.classes)]}
+        names = self.given.class_names
+        found = calibrate(given, class_names=names, seed=self.seed, progress=self.progress, **options)
+        best = replace(found, model=self.classifier.facts())
+        selection = best.fit.selection
+        # A perturbed input may be of another class; and nothing was chosen for samples too few for folds.
+        if options.get("keep_predictions") or selection is None:
+            return best
+        try:
+            gain = self._gain_of_clamping(given, selection.chosen)
+            if gain.worth_it:
+                clamped = self._neural_clamping(self.given.inputs, given.labels)
+                best = with_selection(clamped, selection, best.fit.remarks)
+        except FitError as error:  # as where every sample of some folds is right
+            return remarked(best, after=[f"Neural Clamping is not compared with it: {error}"])
+        facts = {**best.fit.facts, "beside": {**vars(gain), "folds": _GAIN_FOLDS}}
+        return replace(best, fit=replace(best.fit, facts=facts), class_names=names)
+
+    def _neural_clamping(self, inputs: NDArray[Any], labels: NDArray[np.intp]) -> Artifact:
+        told = stage(self.progress, "neural-clamping beside it")
+        return fit_neural_clamping(self.classifier, inputs, labels, seed=self.seed, progress=told)
+
+    def _gain_of_clamping(self, given: Samples, output: str) -> Gain:
+        """Fit both methods to the same folds and judge them on the same held-out samples."""
+        y, n = checked(self.classifier, self.given.inputs, given.labels), len(given)
+        if n < _FEWEST:
+            raise FitError(f"{n} samples are too few to compare methods on folds of them")
+        # The same folds for both, so that the gain is of pairs: its error is far below that of either loss.
+        fold = stratified(y, folds=_GAIN_FOLDS, seed=self.seed)
+        losses = np.empty((2, n))
+        for f in range(_GAIN_FOLDS):
+            kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+            fitted = calibrate(given.take(kept), None, output, cross_validate=False, seed=self.seed)
+            clamped = self._neural_clamping(self.given.inputs[kept], y[kept])
+            probs = (
+                fitted.of_logits(given.take(held).read(slice(None))),
+                calibrated_probs(self.classifier, self.given.inputs[held], clamped),
+            )
+            losses[:, held] = [-log_probs(p[np.arange(len(held)), y[held]]) for p in probs]
+        return Gain.of(*losses)
+
+    def _clamped(self, options: Mapping[str, Any], *, normalised: bool) -> Artifact:
+        """Fit Neural Clamping by one of its schedules; ``normalised``: so the inputs are known to come."""
+        known = dict(options)
+        if "resolution" in known:  # files and command lines have no None, and say "full"
+            given = known["resolution"]
+            if isinstance(given, (list, tuple)):
+                known["resolution"] = [None if one == "full" else one for one in given]
+            elif given == "full":
+                known["resolution"] = None
+        schedule = known.pop("schedule", "ours")
+        if schedule not in _SCHEDULES:
+            raise InputError(f"schedule must be one of {', '.join(map(repr, _SCHEDULES))}, got {schedule!r}")
+        fit, takes = _SCHEDULES[schedule]
+        check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
+        if schedule == "toolkit" and "normalisation" not in known:
+            if not normalised:
+                raise InputError(
+                    "the toolkit's schedule puts delta behind the normalisation: give the normalisation "
+                    "(mean, std) that the model begins with, (0, 1) where the inputs are normalised already"
+                )
+            # Its code adds delta behind the normalisation, where the paper adds it to the input.
+            known["normalisation"] = (0.0, 1.0)
+        if known.get("gamma") == "paper":
+            if schedule == "toolkit":
+                raise InputError("the toolkit's schedule chooses no gamma; give one number")
+            # Section 3.3: gamma from 0 to 1 in steps of 0.05, by the least ECE of the calibration set.
+            known |= {"gamma": GAMMAS} | ({"judge": "calibration-ece"} if schedule == "ours" else {})
+        return fit(
+            self.classifier,
+            self.given.inputs,
+            self.given.labels,
+            checkpoints=self.checkpoints,
+            class_names=self.given.class_names,
+            seed=self.seed,
+            progress=stage(self.progress, "neural-clamping"),
+            **known,
+        )
+
+    def _clamped_efficiently(self, options: Mapping[str, Any], measure: bool) -> Artifact:
+        """Fit Neural Clamping by one backward pass."""
+        inputs, labels = self.given.inputs, self.given.labels
+
+        def fit(rows: slice | NDArray[np.intp]) -> Artifact:
+            return fit_neural_clamping_efficient(
+                self.classifier,
+                inputs[rows],
+                labels[rows],
+                class_names=self.given.class_names,
+                progress=stage(self.progress, "neural-clamping-efficient"),
+                **options,
+            )
+
+        def probs_of(kept: NDArray[np.intp], held: NDArray[np.intp]) -> NDArray[np.float64]:
+            return calibrated_probs(self.classifier, inputs[held], fit(kept))
+
+        artifact = fit(slice(None))
+        if not measure:
+            return artifact
+        return cross_fitted(artifact, self._logits(), labels, probs_of, seed=self.seed)
+
+    def _masked(self, train: Dataset | None, options: Mapping[str, Any], measure: bool) -> Artifact:
+        """Train a new head on ``train`` or on a part of the calibration data, steered by the rest."""
+        name, then = options.get("reading", "expected"), options.get("then")
+        reading(name, 1)  # refuses a name that does not exist before the model is asked for anything
+        features, labels = self._features(self.given, "features"), self.given.labels
+        if train is None:
+            kept, held = held_rows(len(labels), options.get("held_share", 0.25), self.seed)
+            learned, learned_labels = features[kept], labels[kept]
+            features, labels = features[held], labels[held]
+        else:
+            if "held_share" in options:
+                raise InputError("held_share is for a fit without train: the calibration data are held out")
+            learned, learned_labels = self._features(train, "train features"), train.labels
+        artifact = fit_masked_head(
+            learned,
+            learned_labels,
+            features,
+            labels,
+            classes=self.classifier.classes,
+            masking=reading(name, len(learned_labels)),
+            then=then,
+            model=self.classifier.facts(),
+            class_names=self.given.class_names,
+            seed=self.seed,
+            checkpoints=self.checkpoints,
+            progress=stage(self.progress, "masked-head"),
+        )
+        if not measure or artifact.head is None:
+            return artifact
+        z, on = artifact.head(features), "the held-out samples that steered the training"
+        probs = softmax(z)
+        if then is not None:
+            on += f", {then} by folds of these"
+            samples = Samples.of(z, labels, outputs="logits")
+            fold = stratified(samples.labels, folds=min(_FOLDS, len(labels) // 2), seed=self.seed)
+            fit = partial(fit_by_name, then, seed=self.seed)
+            try:
+                for rows, p in samples.held_out(fold, lambda f: fit(z[fold != f], labels[fold != f])):
+                    probs[rows] = p
+            except CalibServeError as error:
+                return unmeasured(artifact, error)
+        return measured(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
+
+    def _tuned(self, options: Mapping[str, Any], measure: bool) -> Artifact:
+        """Move the deployed head by the calibration data."""
+        features, labels = self._features(self.given, "features"), self.given.labels
+
+        def fit(rows: slice | NDArray[np.intp], told: Callable[[int, int], None] | None = None) -> Artifact:
+            return fit_tuned_head(
+                features[rows],
+                labels[rows],
+                self.classifier.head,
+                model=self.classifier.facts(),
+                class_names=self.given.class_names,
+                seed=self.seed,
+                progress=told,
+                **options,
+            )
+
+        def probs_of(kept: NDArray[np.intp], held: NDArray[np.intp]) -> NDArray[np.float64]:
+            part = fit(kept)
+            assert part.head is not None
+            return part.of_logits(part.head(features[held]))
+
+        artifact = fit(slice(None), stage(self.progress, "tuned-head"))
+        if not measure:
+            return artifact
+        # Not the folds that chose the strength: those would measure it where it is best.
+        logits = self.classifier.head(features)
+        return cross_fitted(artifact, logits, labels, probs_of, seed=self.seed + 1)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The held-out NLL that Neural Clamping gains over the output method, with its standard error."""
+
+    nll_output: float
+    nll_clamping: float
+    gain: float
+    standard_error: float
+
+    @classmethod
+    def of(cls, output: NDArray[np.float64], clamping: NDArray[np.float64]) -> Gain:
+        """Compare losses (n,) of the same samples, in pairs."""
+        gains = output - clamping
+        error = float(gains.std(ddof=1) / math.sqrt(len(gains)))
+        return cls(float(output.mean()), float(clamping.mean()), float(gains.mean()), error)
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether the gain is above 0 at a level of 5 %, one-sided: else the simpler artifact serves.
+
+        This is asked once for given samples, unlike a refit, which may be asked again and again.
+        """
+        return self.gain > _SURE * self.standard_error

@@ -1,0 +1,243 @@
+"""Calibrate scores: from logits and labels to an artifact that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Union
+
+import numpy as np
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.errors import FitError, InputError
+from calib_serve.core.options.base import divided
+from calib_serve.core.options.fit import FitOptions
+from calib_serve.core.text import percent
+from calib_serve.fit._unseen import Unseen
+from calib_serve.fit.facts import remarked
+from calib_serve.fit.labels import LabelSamples, fit_labels, label_options, select_labels
+from calib_serve.fit.measure import cross_validated, measured
+from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
+from calib_serve.fit.output.selection import default_candidates, select
+from calib_serve.fit.progress import Progress, stage
+from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
+from calib_serve.metrics import Given, as_shares, of_classes, row_blocks
+from calib_serve.scores import Outputs, Scores, alike
+
+_OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
+_AUTO = (*_OF_LABELS, "keep_predictions")
+_FOLDS = 5
+_ENOUGH = 50  # labels, to tell skill from chance
+
+Test = Union[Scores, tuple[Any, Any]]
+
+
+def calibrate(
+    scores: Any,
+    labels: Any = None,
+    method: str = "auto",
+    options: FitOptions | None = None,
+    *,
+    test: Test | None = None,
+    progress: Progress | None = None,
+    **given: Any,
+) -> Artifact:
+    """Fit an output calibrator to a model's scores and labels.
+
+    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; folds never part what is of one
+    of the ``groups``. Of a multi-label model (n, L) and labels (n, L), each 0 or 1: a calibrator for each
+    label, by ``calib_serve.fit.labels.fit_labels``. Each of the ``options`` may be ``given`` as a keyword
+    argument, beside the method's own options.
+
+    What the scores are, the classes in their order and what was guessed are recorded in the artifact, and
+    whoever puts the calibration into a model holds to it. ``method``: a name of
+    ``calib_serve.fit.CANDIDATES``, or "auto", which chooses one by cross-validation and refuses those
+    that cost accuracy or refinement. ``artifact.before`` and ``artifact.after`` are measured on ``test``,
+    ``Scores`` or a pair of scores and labels that nothing was fitted to, else on held-out folds of the
+    calibration set (``cross_validate``; costs one more fit a fold). ``prior``: the class shares (K,) of what
+    will be served, or a mapping of class names to them, where these are not the calibration set's:
+    probabilities are corrected for them, and ``artifact.fit.prior`` says so. The options of "auto" are
+    those of ``select``, and candidates and keep_predictions. Raises InputError for arrays, names and options
+    that cannot be right, FitError where the method has no optimum.
+
+    >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
+    >>> round(calibrate(z, y, "temperature").fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
+    1.82
+    """
+    asked, own = divided(options or FitOptions(), given)
+    weight: ClassWeight = asked.class_weight
+    how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
+    # ``Samples`` were checked when they were made, and hold neither class names nor remarks.
+    if isinstance(scores, Samples):
+        of_scores = ("outputs", "columns", "groups", "ignore_label")
+        if late := [name for name in of_scores if getattr(asked, name) is not None]:
+            raise InputError(f"{late[0]}= is of scores with labels: give these to calibrate, and no samples")
+        samples = Samples.of(scores, labels, sample_weight=asked.sample_weight, class_weight=weight)
+        names = asked.class_names or ()
+        held = None if test is None else _tested(test, samples.outputs, names)
+        return _fitted(samples, method, own, test=held, class_names=names, prior=asked.prior, **how)
+    found = Scores.of(scores, labels, name="the calibration set", **asked.of_scores)
+    held = None if test is None else _tested(test, found.outputs, found.class_names, asked.ignore_label)
+    how |= {"test": held, "class_names": found.class_names}
+    if found.is_multilabel:
+        if asked.prior is not None:
+            raise InputError("class shares (prior) are of classes of which one is true, not of labels")
+        artifact = _fitted_to_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
+    else:
+        artifact = _fitted(Samples.of(found, class_weight=weight), method, own, prior=asked.prior, **how)
+    return remarked(artifact, before=found.remarks, after=_without_skill(found))
+
+
+def _without_skill(scores: Scores) -> list[str]:
+    """Warn where scores predict the labels no better than chance: rows in another order, or no class scores.
+
+    Each score less its class's mean is summed over the true classes: 0 but for chance where scores and labels
+    are independent. Below two standard errors it is said.
+    """
+    if scores.labels is None or scores.labels.ndim > 1 or len(scores) < _ENOUGH:
+        return []
+    # The covariance of a class's score with its indicator, summed over classes: shuffled labels make it 0.
+    logits, labels = scores.logits, scores.labels.astype(np.intp)
+    shares = np.bincount(labels, minlength=scores.classes) / len(scores)
+    mean, told = logits.mean(axis=0, dtype=np.float64), np.empty(len(scores))
+    for rows, block in row_blocks(logits):  # a copy of millions of rows is gigabytes
+        centred = block - mean
+        told[rows] = of_classes(centred, labels[rows]) - centred @ shares
+    if told.mean() >= 2 * told.std() / len(scores) ** 0.5 or shares.max() == 1:
+        return []
+    right = float(np.mean(logits.argmax(axis=1) == labels))
+    return [
+        f"these scores do not tell the labels apart better than chance ({percent(right)} right): are they "
+        "class scores, of the classes in this order, and the labels those of these samples?"
+    ]
+
+
+def _tested(test: Test, kind: Outputs, names: Sequence[str], ignore_label: Any = None) -> Scores:
+    """Samples to measure on, refused where their scores are of another kind than the fitted ones."""
+    scores, labels = (test, None) if isinstance(test, Scores) else test
+    found = Scores.of(
+        scores,
+        labels,
+        expected=kind,
+        class_names=() if isinstance(test, Scores) or _has_names(scores) else names,
+        ignore_label=None if isinstance(test, Scores) else ignore_label,
+        name="the test samples",
+    )
+    if not alike(found.outputs, kind):
+        raise InputError(f"the test samples are {found.outputs}, the calibration set {kind}")
+    return found.in_order(names, of="the calibration set")
+
+
+def _has_names(scores: Any) -> bool:
+    return hasattr(scores, "columns") or hasattr(scores, "column_names") or isinstance(scores, Mapping)
+
+
+def _fitted(
+    samples: Samples,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    test: Scores | None,
+    class_names: Sequence[str],
+    prior: Given | None,
+    cross_validate: bool,
+    seed: int,
+    progress: Progress | None,
+) -> Artifact:
+    """Calibrate scores of one class a sample."""
+    keeping = bool(options.get("keep_predictions"))
+    if keeping and prior is not None:
+        raise InputError("class shares (prior) change predicted classes: leave keep_predictions out")
+    # Before any method is fitted: a probability of 0 or an absent class would decide the fit alone.
+    unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
+    shares = None if prior is None else as_shares(prior, samples.classes, class_names)
+    if method == "auto":
+        check_options("auto", options, _AUTO)
+        # A fit of some classes alone takes no names of all; the whole artifact is then measured again.
+        names = () if unseen.changes else class_names
+        of_auto = {**options, "class_names": names, "seed": seed, "progress": progress}
+        artifact = unseen.fitted(samples, lambda s: _chosen(s, of_auto, for_shares=shares is not None))
+    else:
+        check_options(method, options, options_of(method))
+        if shares is not None:
+            check_correctable([method], samples.classes, options.get("of"))
+        if progress:
+            progress(method, 0, 1)
+        artifact = unseen.fitted(samples, partial(fit_by_name, method, seed=seed, **options))
+    artifact = remarked(artifact, before=unseen.remarks(class_names))
+    artifact = confused(replace(artifact, class_names=tuple(class_names)), samples)
+    # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
+    name, own = (artifact.method, {}) if method == "auto" else (method, options)
+
+    def again(part: Samples) -> Artifact:
+        return unseen.fitted(part, partial(fit_by_name, name, seed=seed, **own))
+
+    # The folds that auto chose by have measured it, unless it was fitted to other samples than are measured.
+    if test is None and (unseen.changes if method == "auto" else cross_validate):
+        told = stage(progress, "cross-validation")
+        artifact = cross_validated(artifact, samples, again, seed=seed, progress=told)
+    if shares is not None:
+        refit = again if cross_validate and test is None else None
+        artifact = fitted_for_shares(artifact, samples, shares, refit, seed=seed)
+    return artifact if test is None else _measured(artifact, test, seed)
+
+
+def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -> Artifact:
+    """Fit the method that cross-validation chooses; to too few samples for that a temperature, or none."""
+    given = options.get("candidates")
+    if for_shares and given:
+        check_correctable(given, samples.classes)
+    folds = options.get("folds") or min(_FOLDS, samples.units // 2)
+    # Fewer than four samples, or groups of them: folds would hold one each.
+    if folds < 2:
+        try:
+            return fit_by_name("temperature", samples, seed=options["seed"])
+        except FitError:
+            return fit_by_name("none", samples, seed=options["seed"])
+    keeping = bool(options.get("keep_predictions"))
+    names = given or default_candidates(for_shares=for_shares, keeping=keeping)
+    return select(samples, **{**options, "candidates": names, "folds": folds})
+
+
+def _fitted_to_labels(
+    samples: LabelSamples,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    test: Scores | None,
+    class_names: Sequence[str],
+    cross_validate: bool,
+    seed: int,
+    progress: Progress | None,
+) -> Artifact:
+    """Calibrate scores of a multi-label model: a calibrator for each label."""
+    if method == "auto":
+        check_options("auto", options, _OF_LABELS)
+        artifact = select_labels(
+            samples, **{**options, "seed": seed}, class_names=class_names, progress=progress
+        )
+    else:
+        check_options(method, options, label_options(method))
+        if progress:
+            progress(method, 0, 1)
+        artifact = fit_labels(method, samples, **options)
+    artifact = replace(artifact, class_names=tuple(class_names))
+    if test is not None:
+        return _measured(artifact, test, seed)
+    if method == "auto" or not cross_validate:
+        return artifact
+    return cross_validated(artifact, samples, partial(fit_labels, method, **options), seed=seed)
+
+
+def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
+    return measured(
+        artifact,
+        test.logits,
+        artifact.of_logits(test.logits),
+        test.labelled(),
+        seed=seed,
+        sample_weight=test.weights,
+        groups=test.groups,
+    )

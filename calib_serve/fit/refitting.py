@@ -1,0 +1,340 @@
+"""Refits: the served calibration, fitted again on recent samples and kept if there is evidence for it.
+
+The evidence is prequential: every label is predicted by a fit to those before it alone, so that all labels
+judge, and it may be read after any number of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.bins import Bins, bin_index, psi
+from calib_serve.core.errors import CalibServeError, FitError, InputError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.fit import RefitOptions
+from calib_serve.core.text import percent
+from calib_serve.fit.from_scores import calibrate
+from calib_serve.fit.progress import Progress
+from calib_serve.fit.samples import Samples
+from calib_serve.scores import Outputs, Scores, log_probs
+
+__all__ = ["Refitted", "refit"]
+
+LEAST = 200  # labelled samples, below which nothing is fitted
+_HELD_OUT = 0.3  # the latest share of them, of which NLL and ECE are told
+_LARGEST = 700.0  # a logarithm whose exponential is finite
+
+
+@dataclass(frozen=True, eq=False)
+class Refitted:
+    """The new artifact, or None where the evidence for it is too weak, and the numbers that decided.
+
+    ``evidence`` is what a stake of 1 has become that bet, label by label, on a fit to the labels before
+    against the current artifact (``calib_serve.fit.refitting``); the new one is kept where it is at
+    least ``1 / alpha``. ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, each
+    under a fit to earlier ones; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs.
+    ``lost`` names decisions of the current artifact that the new one does not have. ``shift`` is how far
+    confidences and predicted classes of all samples are from those of the calibration set: the population
+    stability index, and how much of one chance alone would show.
+    """
+
+    artifact: Artifact | None
+    samples: int
+    held_out: int
+    nll: tuple[float, float]
+    ece: tuple[float, float]
+    gain: float
+    error: float
+    evidence: float
+    alpha: float
+    lost: tuple[str, ...] = ()
+    shift: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return {
+            "kept": self.artifact is not None,
+            "method": self.artifact.method if self.artifact else None,
+            "samples": self.samples,
+            "held_out": self.held_out,
+            "nll": {"current": self.nll[0], "new": self.nll[1]},
+            "ece": {"current": self.ece[0], "new": self.ece[1]},
+            "gain": self.gain,
+            "standard_error": self.error,
+            "evidence": self.evidence,
+            "needed": 1 / self.alpha,
+            "alpha": self.alpha,
+            "lost": list(self.lost),
+            "shift": {name: {"psi": psi, "by_chance": chance} for name, (psi, chance) in self.shift.items()},
+        }
+
+    def says(self) -> str:
+        """The decision in some lines, for a person."""
+        lines = [
+            f"{name} against those of the calibration set: PSI {psi:.2f}, {chance:.2f} by chance"
+            for name, (psi, chance) in self.shift.items()
+        ]
+        lines += [
+            f"on the latest {self.held_out} of {self.samples} samples: NLL {self.nll[0]:.4f} -> "
+            f"{self.nll[1]:.4f}, ECE {percent(self.ece[0])} -> {percent(self.ece[1])}",
+            f"evidence against the current calibration: {self.evidence:.3g}, {1 / self.alpha:.3g} needed; a "
+            f"calibration that is right is replaced with a chance of at most {100 * self.alpha:.3g} %, "
+            "however often this is asked",
+        ]
+        if self.artifact is None:
+            return "\n".join([*lines, "not enough evidence that a new one is better; the current one stays"])
+        lines.append(f"better: {self.artifact.method}, fitted on all of them")
+        if self.lost:
+            lines.append(
+                f"the new one has no {' and no '.join(self.lost)}: those of the current one hold for its "
+                "own probabilities; fit them again"
+            )
+        if self.artifact.contract is not None:
+            lines.append(
+                "the contract stays as it is; whether the new one keeps it, say labels that it has not seen: "
+                "calib-serve contract check"
+            )
+        return "\n".join(lines)
+
+
+def refit(
+    current: Artifact,
+    scores: Any,
+    labels: Any = None,
+    options: RefitOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    **given: Any,
+) -> Refitted:
+    """Fit the output steps again; the input shift and the head stay.
+
+    ``scores`` and ``labels``, as in ``Scores.of``, are what was served since ``current`` was, oldest first,
+    as ``current.probs`` takes them: of the model with its input shift and head in place. ``options``, or
+    ``given`` one by one: see ``RefitOptions``. Every
+    label is predicted by a fit to those before it. How far these would move the current one, which was fitted
+    to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept where the
+    evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that happens
+    with a chance of at most ``alpha``, even if asked again whenever there are more samples at the end. That
+    needs the same first sample every time; each other first sample has a chance of its own. Raises FitError
+    for fewer than 200 samples, ShapeError and InputError for arrays and options that cannot be right.
+    """
+    options = changed(options or RefitOptions(), given)
+    if current.is_multilabel:
+        raise InputError(
+            "a refit is for one class a sample, and this artifact is multi-label; fit it on new data, with "
+            "calib-serve fit"
+        )
+    expected: Outputs = current.model.outputs or "logits"
+    found = Scores.of(scores, labels, expected=expected, name="the samples", **options.of_scores)
+    samples = _checked(current, found)
+
+    def fit(part: Samples) -> Artifact:
+        return _fitted(current, part, options, progress)
+
+    # Every label judges, and none is lost to a part that is held out for it.
+    ahead = prequential(
+        samples, current.of_logits, lambda part: fit(part).of_logits, fitted_to=_fitted_to(current)
+    )
+    held = slice(len(samples) - int(len(samples) * _HELD_OUT), None)
+    old, new = ahead.nll[:, held]
+    gains = old - new
+    before, after = (
+        Bins.tally(c, right).ece()
+        for c, right in zip(ahead.confidence[:, held], ahead.right[:, held], strict=True)
+    )
+    # Ville 1939: while the current one is right, this is reached with a chance of at most alpha.
+    enough = ahead.log_evidence[-1] >= -math.log(options.alpha)
+    decisions = (("prediction sets", current.sets), ("abstention", current.abstain))
+    return Refitted(
+        fit(samples) if enough else None,
+        samples=len(samples),
+        held_out=len(gains),
+        nll=(float(old.mean()), float(new.mean())),
+        ece=(before, after),
+        gain=float(gains.mean()),
+        error=float(gains.std(ddof=1) / math.sqrt(len(gains))),
+        evidence=math.exp(min(float(ahead.log_evidence[-1]), _LARGEST)),
+        alpha=options.alpha,
+        lost=tuple(name for name, rule in decisions if rule is not None),
+        shift=_shift(current, current.of_logits(samples.logits)),
+    )
+
+
+def _fitted_to(current: Artifact) -> float:
+    """The number of samples behind the current artifact; infinity where unknown, as if it were exact."""
+    n = current.data.get("samples")
+    return float(n) if isinstance(n, int) and n > 0 else math.inf
+
+
+def _checked(current: Artifact, given: Scores) -> Samples:
+    """Check the samples, as of the kind of scores that the current artifact was fitted on."""
+    if len(given) < LEAST:
+        raise FitError(f"{len(given)} labelled samples; at least {LEAST} are needed to fit and to judge")
+    samples = Samples.of(current.accepted(given))
+    return replace(samples, outputs=current.model.outputs or samples.outputs)
+
+
+def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
+    """Compare served predictions with the artifact's reference, as far as it has one."""
+    pairs = {}
+    if current.reference is not None and current.reference.n:
+        bins = bin_index(np.minimum(probs.max(axis=1), 1.0), bins=len(current.reference))
+        pairs["confidences"] = (bins, current.reference.count)
+    if sum(current.reference_classes):
+        pairs["predicted classes"] = (probs.argmax(axis=1), np.array(current.reference_classes))
+    found = {}
+    for name, (served, known) in pairs.items():
+        # The mean of a PSI where nothing has moved: its degrees of freedom over both sample sizes.
+        chance = (np.count_nonzero(known) - 1) * (1 / len(served) + 1 / known.sum())
+        found[name] = (psi(np.bincount(served, minlength=len(known)), known), float(chance))
+    return found
+
+
+def _fitted(
+    current: Artifact, samples: Samples, options: RefitOptions, progress: Progress | None
+) -> Artifact:
+    """Fit new output steps of the current artifact, with the reference bins of these samples."""
+    fresh = calibrate(
+        samples,
+        samples.labels,
+        options.method,
+        class_names=current.class_names,
+        cross_validate=False,
+        seed=options.seed,
+        progress=progress,
+    )
+    return replace(
+        fresh,
+        steps=(*current.model_steps, *fresh.steps),
+        model=current.model,
+        data={**fresh.data, "refit_of": current.fingerprint},
+        contract=current.contract,  # a promise to users, whatever it is kept with
+    )
+
+
+Floats = NDArray[np.float64]
+Probs = Callable[[NDArray[np.floating[Any]]], Floats]
+"""Logits (n, K) -> probabilities (n, K)."""
+
+FIRST = 100  # labels, to which the first fit is made
+_GROWTH = 1.5  # by how much the labels have grown until they are fitted again
+_OLD = 0.02  # the current calibration's share of what is bet on: a label costs at most log(0.02)
+
+
+@dataclass(frozen=True, eq=False)
+class Prequential:
+    """The probabilities of the current and the new calibrations for each label, oldest first.
+
+    Each array is (2, n), of the current one and of a fit to earlier blocks: the ``nll`` of the label, the
+    ``confidence`` of the top class and whether it was ``right``. In the first block, and in one after which
+    nothing could be fitted, the second row is the current one's. ``log_evidence`` (n,) is after each label.
+    """
+
+    nll: Floats
+    confidence: Floats
+    right: NDArray[np.bool_]
+    log_evidence: Floats
+
+
+def prequential(
+    samples: Samples, current: Probs, fit: Callable[[Samples], Probs], *, fitted_to: float = math.inf
+) -> Prequential:
+    """Judge the current calibration against a ``fit`` to all that came before each block of samples.
+
+    ``fitted_to`` is how many samples the current one was fitted to. Raises the error of the last block's fit
+    where no block could be fitted.
+    """
+    n, y = len(samples), samples.labels
+    nll, confidence, right = np.empty((2, n)), np.empty((2, n)), np.empty((2, n), np.bool_)
+    pays = np.zeros(n)
+
+    def judge(row: int, part: slice, probs: Floats) -> None:
+        top = probs.argmax(axis=1)
+        rows = np.arange(len(probs))
+        nll[row, part] = -log_probs(probs[rows, y[part]])
+        confidence[row, part] = np.minimum(probs[rows, top], 1.0)
+        right[row, part] = top == y[part]
+
+    for part, z in samples.chunks(np.float64):
+        judge(0, part, current(z))
+    nll[1], confidence[1], right[1] = nll[0], confidence[0], right[0]
+    starts, failed = block_starts(n), list[CalibServeError]()
+    for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        try:
+            new = fit(samples.take(slice(0, start)))
+        except CalibServeError as error:  # such as no finite optimum: then nothing is bet on this block
+            failed.append(error)
+            continue
+        # So far would as many served samples move a fit to the calibration set, by chance alone.
+        share = start / (fitted_to + start)
+        for part in samples.parts(within=slice(start, stop)):
+            z = samples.read(part, np.float64)
+            probs = new(z)
+            judge(1, part, probs)
+            pays[part] = payoff(current(z), probs, y[part], share=share)
+    if len(failed) == len(starts):
+        raise failed[-1]
+    return Prequential(nll, confidence, right, log_evidence(pays, starts))
+
+
+def block_starts(n: int) -> list[int]:
+    """Return the first sample of each block: after ``FIRST`` samples, then at half as many again.
+
+    They do not depend on n, so with more samples at the end the same evidence goes on.
+
+    >>> block_starts(300)
+    [100, 150, 225]
+    """
+    found = [FIRST]
+    while (following := math.ceil(found[-1] * _GROWTH)) < n:
+        found.append(following)
+    return found
+
+
+def payoff(old: Floats, new: Floats, labels: NDArray[np.intp], *, share: float) -> Floats:
+    """Return the payoff of a bet on each label (n,), as a logarithm: log q(y) over r(y).
+
+    ``old`` (n, K) are the current p, ``new`` those of a fit to what came before. q is nearly all of
+    the new ones and a little of p, and r is p moved to q by ``share``: proportional to p^(1 - share)
+    q^share, as a calibration that was fitted to few samples would itself be moved by so many served ones.
+    While labels follow p, or r, its exponential is at most 1 in expectation: the sums over classes of p q / r
+    and of q are at most 1 (Hoelder's inequality).
+
+    >>> p, q = np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]])
+    >>> np.exp(payoff(p, q, np.array([0]), share=0.0)).round(4).tolist()  # (0.98 + 0.02 / 2) / 0.5
+    [1.98]
+    """
+    log_p = log_probs(old)
+    log_q = np.logaddexp(math.log1p(-_OLD) + log_probs(new), math.log(_OLD) + log_p)
+    moved = np.exp((1 - share) * log_p + share * log_q).sum(axis=1)
+    rows = np.arange(len(labels))
+    return np.asarray((1 - share) * (log_q - log_p)[rows, labels] + np.log(moved))
+
+
+def log_evidence(pays: Floats, starts: list[int]) -> Floats:
+    """Return the logarithm of the evidence against the current calibration after each label, (n,).
+
+    ``pays`` (n,) is what each label's bet pays. The evidence that began at label s is what a stake of 1 has
+    become from there on: a test supermartingale while labels follow the current calibration (Ramdas 2023,
+    section 3.2), so with a chance of at most alpha it ever reaches 1 / alpha (Ville 1939). The stake is split
+    over the ``starts``, 1 / ((j + 1) (j + 2)) to the j-th: what early fits to few samples lose need not be
+    made good (van Erven 2012, the switch distribution).
+
+    >>> bets = log_evidence(np.log([1.98, 1.98]), [0, 1])
+    >>> np.exp(bets).round(4).tolist()  # 1.98 / 2 + 1 / 2, then 1.98 ** 2 / 2 + 1.98 / 6 + 1 / 3
+    [1.49, 2.6235]
+    """
+    worth = np.concatenate([[0.0], np.cumsum(pays)])
+    # What is left for starts that are still to come is not bet.
+    total = np.full(len(pays), -math.log(len(starts) + 1))
+    for j, start in enumerate(starts):
+        path = np.where(np.arange(len(pays)) < start, 0.0, worth[1:] - worth[start])
+        total = np.logaddexp(total, path - math.log((j + 1) * (j + 2)))
+    return np.asarray(total)

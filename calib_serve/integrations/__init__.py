@@ -1,0 +1,1 @@
+"""Other people's systems: scikit-learn, MLflow, label feeds, audits in engines."""

@@ -1,0 +1,407 @@
+"""Audit logs of predictions and of labels, joined and summed by the engine that holds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.audit import AuditOptions
+from calib_serve.core.options.base import changed
+from calib_serve.integrations.audit.expressions import (
+    FATES,
+    MOST,
+    REFUSED,
+    Asked,
+    Columns,
+    Counted,
+    Place,
+    Ranks,
+    check_columns,
+    counted,
+    grouped,
+    joined,
+    label_rows,
+    prediction_rows,
+    ranked,
+    ranks_of,
+)
+from calib_serve.metrics import TOLERANCE, Verdict
+from calib_serve.monitor import Estimates, Missing, Number, estimate, judge
+from calib_serve.receipts import Sums
+from calib_serve.scores import Engine, open_engine
+
+Progress = Callable[[str, int, "int | None"], None]
+
+_OPTIONAL = ("model", "version", "weight")
+_WHY = {
+    "repeated": "are several of one id that differ",
+    "id": "have no id",
+    "class": "have no predicted class",
+    "confidence": "have no confidence in [0, 1]; pass probabilities, not logits or percent",
+    "weight": "have no finite weight of at least 1, one over the chance of being asked for",
+    "time": "have no time, or one beyond the year 5000, as milliseconds are",
+}
+
+
+def audit(
+    predictions: str | Path,
+    labels: str | Path,
+    options: AuditOptions | None = None,
+    *,
+    columns: Columns | None = None,
+    progress: Progress = lambda what, done, total: None,
+    **given: Any,
+) -> Audit:
+    """Measure calibration by the sums of the monitor, made by one group-by where the logs lie.
+
+    ``predictions`` and ``labels``: a Parquet file, a folder or pattern of such files, or, with the address of
+    an ``engine``, tables in it. ``columns`` says what theirs are called. ``options``, or ``given`` one by
+    one: see ``AuditOptions``; with ``skip_invalid`` predictions that cannot be measured are counted and left
+    out, else they are an InputError that names one.
+
+    Raises InputError for what cannot be read or compared, MissingDependency where an engine's driver is not
+    installed, ServerError where it does not answer.
+    """
+    options = changed(options or AuditOptions(), given)
+    names = columns or Columns()
+    by = options.by
+    # Every question goes out while the connection is open; numbers are computed after it.
+    with open_engine(
+        options.engine,
+        password_file=options.password_file,
+        memory=options.memory,
+        threads=options.threads,
+        temporary=options.temporary,
+    ) as opened:
+        progress("reading what the logs hold", 0, None)
+        told, truth = opened.table(str(predictions)), opened.table(str(labels))
+        # What may be missing is not missed where somebody gave its name.
+        for name in (one for one in _OPTIONAL if getattr(names, one) != getattr(Columns, one)):
+            check_columns(told, [getattr(names, name)], what="predictions", where=str(predictions))
+        if by is None:
+            by = tuple(name for name in (names.model, names.version) if name in told.columns)
+        asked = Asked(
+            names,
+            by=tuple(by),
+            since=_whole(options.begin, "since"),
+            until=_whole(options.end, "until"),
+            every=options.seconds,
+            bins=options.bins,
+            unique=options.unique_ids,
+        )
+        run = _Run(opened, asked, told, truth, progress, where=(str(predictions), str(labels)))
+        counts, rows = run.sums()
+        refused = run.refused(counts, skip=options.skip_invalid)
+        of_labels = run.labels(counts)
+        order = run.ranks() if options.ranks else {}
+    measured = tuple(
+        Measured(
+            by=dict(zip(asked.by, keys, strict=True)),
+            since=start,
+            until=end,
+            sums=sums,
+            ranks=order.get((keys, window)),
+            tolerance=options.tolerance,
+            missing=options.missing,
+        )
+        for (keys, window), sums in counts.sums.items()
+        for start, end in [_ends(window, asked)]
+    )
+    whole = sum((one.sums for one in measured), start=Sums.zeros(options.bins))
+    alone = measured[0].ranks if len(measured) == 1 else None
+    return Audit(
+        measured=measured,
+        total=Measured({}, asked.since, asked.until, whole, alone, options.tolerance, options.missing),
+        predictions=rows,
+        again=rows - sum(counts.fates.values()),
+        unlabelled=counts.fates["unlabelled"],
+        conflicting=counts.fates["conflicting"],
+        labels=of_labels,
+        refused=refused,
+    )
+
+
+class _Run:
+    """The queries of one audit to its engine, in their order."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        asked: Asked,
+        predictions: Any,
+        labels: Any,
+        progress: Progress,
+        *,
+        where: tuple[str, str],
+    ) -> None:
+        self._engine, self._asked, self._progress, self._all_labels = engine, asked, progress, labels
+        with engine.asking("put the logs together"):
+            self._predictions = prediction_rows(predictions, asked, where=where[0])
+            self._labels = label_rows(labels, asked, where=where[1])
+            self._joined = joined(self._predictions, self._labels, asked, repeats=False)
+        self._repeats = False
+
+    def sums(self) -> tuple[Counted, int]:
+        """The sums, and the number of rows of predictions."""
+        total = self._count(self._predictions, "counting predictions")
+        if not total:
+            raise InputError(
+                "no predictions: the log is empty, or nothing in it lies in the window asked for"
+            )
+        if not self._asked.unique and self._any_repeated():
+            with self._engine.asking("put the logs together"):
+                self._joined = joined(self._predictions, self._labels, self._asked, repeats=True)
+        # One row more than so many groups have: then there are more.
+        most = MOST * len(FATES) * self._asked.bins + 1
+        found = counted(
+            self._ask(grouped(self._joined, self._asked).limit(most), "summing up"), self._asked, most=most
+        )
+        if sum(found.fates.values()) > total:
+            raise InputError("some ids have several labels, so ids are not unique; leave --unique-ids out")
+        return found, total
+
+    def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
+        """Count predictions that cannot be measured, by reason.
+
+        Raises InputError where there is any and it is not to be skipped.
+        """
+        found = {}
+        for fate in (f for f in REFUSED if counts.fates[FATES[f]]):
+            rows = self._joined.filter(self._joined["fate"] == fate).select("id").limit(1)
+            (one,) = self._ask(rows, "looking for an example")
+            found[FATES[fate]] = Refusal(counts.fates[FATES[fate]], str(one["id"]))
+        if found and not skip:
+            why = [
+                f"{one.count:,} of {sum(counts.fates.values()):,} predictions {_WHY[name]} (such as of id "
+                f"{one.example})"
+                for name, one in found.items()
+            ]
+            raise InputError(f"{'; '.join(why)}. Mend the log, or leave them out by --skip-invalid")
+        return found
+
+    def labels(self, counts: Counted) -> Labels:
+        """Count the rows of labels by their fate."""
+        total = self._count(self._all_labels, "counting labels")
+        known = self._count(self._labels, "counting labels")
+        of = counts.label_rows
+        if sum(of.values()) > known:
+            raise InputError(
+                "some ids have several predictions, so ids are not unique; leave --unique-ids out"
+            )
+        return Labels(
+            rows=total,
+            empty=total - known,
+            without_prediction=known - sum(of.values()),
+            of_refused=sum(of[FATES[fate]] for fate in REFUSED),
+            again=of["labelled"] - counts.fates["labelled"],
+            conflicting=of["conflicting"],
+        )
+
+    def ranks(self) -> dict[Place, Ranks]:
+        """Compute the metrics that need ranked confidences."""
+        rows = self._ask(ranked(self._joined, self._asked), "sorting confidences")
+        return ranks_of(rows, self._asked, weighted="weight" in self._joined.columns)
+
+    def _any_repeated(self) -> bool:
+        ids = self._predictions.filter(self._predictions["id"].notnull()).select("id")
+        several = ids.group_by("id").agg(n=ids.count())
+        several = several.filter(several["n"] > 1).limit(1)
+        return bool(self._ask(several, "looking for repeated ids"))
+
+    def _count(self, rows: Any, what: str) -> int:
+        return int(self._ask(rows.aggregate(n=rows.count()), what)[0]["n"])
+
+    def _ask(self, expression: Any, what: str) -> list[dict[str, Any]]:
+        self._progress(what, 0, None)
+        return self._engine.rows(expression, f"answer ({what})")
+
+
+def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
+    """The start and end of a window, within the requested time."""
+    if window is None or asked.every is None:
+        return asked.since, asked.until
+    start = asked.start + window * asked.every
+    return start, start + asked.every if asked.until is None else min(start + asked.every, asked.until)
+
+
+def _whole(time: datetime | None, name: str) -> int | None:
+    if time is None:
+        return None
+    if time.microsecond:
+        raise InputError(f"{name} must be of whole seconds, got {time.isoformat()}")
+    return int(time.timestamp())
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A number of predictions left out for one reason, and the id of one of them."""
+
+    count: int
+    example: str
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Counts of the rows of labels, by what became of them.
+
+    ``rows`` are all; ``empty`` hold no id or no label; ``without_prediction`` are of no prediction that was
+    asked for, ``of_refused`` of one that was left out; ``again`` say what another row said; ``conflicting``
+    are of ids whose labels differ. The others are counted.
+
+    >>> Labels(rows=9, empty=1, without_prediction=2, of_refused=0, again=1, conflicting=2).counted
+    3
+    """
+
+    rows: int
+    empty: int
+    without_prediction: int
+    of_refused: int
+    again: int
+    conflicting: int
+
+    @property
+    def counted(self) -> int:
+        """Return how many labels are behind the numbers."""
+        left_out = self.empty + self.without_prediction + self.of_refused + self.again + self.conflicting
+        return self.rows - left_out
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One group of predictions in one window: ``by`` column its value, from ``since`` until before ``until``.
+
+    Times are seconds since 1970 in UTC, None without an end. ``sums`` are those of the monitor.
+    """
+
+    by: Mapping[str, str]
+    since: int | None
+    until: int | None
+    sums: Sums
+    ranks: Ranks | None = None
+    tolerance: float = TOLERANCE
+    missing: Missing = "chance"
+
+    @property
+    def bins(self) -> Bins:
+        """Return the sums over labelled predictions, weighted."""
+        return self.sums.feedback
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """Estimate numbers about all predictions from labels, with intervals, as the monitor does."""
+        return estimate(self.sums, missing=self.missing)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Judge the estimates."""
+        return judge(self.estimates, tolerance=self.tolerance)
+
+    @property
+    def brier(self) -> float:
+        """Return the mean of (confidence - right)^2 over labelled predictions, weighted."""
+        return (
+            float(self.sums["calib_feedback_squared_error_total"].sum()) / self.bins.n
+            if self.bins.n
+            else math.nan
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON; None stands for NaN."""
+        bins, found = self.bins, self.estimates
+        of_labelled = {
+            "accuracy": bins.accuracy(),
+            "mean_confidence": bins.mean_confidence(),
+            "signed_gap": bins.signed_gap(),
+            "ece": bins.ece(),
+            "mce": bins.mce(),
+            "ace": bins.ace(),
+            "brier": self.brier,
+            **({} if self.ranks is None else vars(self.ranks)),
+        }
+        estimated = {name: getattr(found, name) for name in ("accuracy", "gap", "debiased_ece", "brier")}
+        return {
+            "by": dict(self.by),
+            "since": _iso(self.since),
+            "until": _iso(self.until),
+            "predictions": int(self.sums.predictions.sum()),
+            "labels": int(self.sums.labels.sum()),
+            "labelled": {name: _finite(value) for name, value in of_labelled.items()},
+            "estimated": {
+                **{name: _number(value) for name, value in estimated.items()},
+                "ece": _finite(found.ece),
+                "coverage": _finite(found.coverage),
+                "effective_labels": _finite(found.effective),
+                "noise_floor": _finite(found.noise_floor),
+            },
+            "verdict": self.verdict.as_dict(),
+            "bins": {name: getattr(bins, name).tolist() for name in ("count", "confidence", "correct")},
+        }
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The numbers of each group and window, ``measured``, and those of all together, ``total``.
+
+    ``predictions`` rows were in the window that was asked for, of which ``again`` said what another row of
+    their id said, ``unlabelled`` had no label, and ``conflicting`` had labels that differ; ``refused`` were
+    left out, by reason.
+    """
+
+    measured: tuple[Measured, ...]
+    total: Measured
+    predictions: int
+    again: int
+    unlabelled: int
+    conflicting: int
+    labels: Labels
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON; None stands for NaN."""
+        return {
+            "predictions": {
+                "rows": self.predictions,
+                "again": self.again,
+                "unlabelled": self.unlabelled,
+                "conflicting": self.conflicting,
+                "refused": {name: vars(one) for name, one in self.refused.items()},
+            },
+            "labels": {**vars(self.labels), "counted": self.labels.counted},
+            "total": self.total.as_dict(),
+            "groups": [one.as_dict() for one in self.measured],
+        }
+
+    def says(self) -> list[str]:
+        """A sentence for each reason that left predictions or labels out of the numbers."""
+        told = [
+            (self.unlabelled, "predictions have no label"),
+            (self.conflicting, "predictions have labels that differ, and count as without one"),
+            (self.again, "rows repeat a prediction, and count once"),
+            (self.labels.without_prediction, "labels are of no prediction here"),
+            (self.labels.again, "labels repeat another, and count once"),
+            (self.labels.empty, "labels hold no id or no value"),
+        ]
+        left_out = [
+            f"{one.count:,} predictions left out for their {name}, such as of id {one.example}"
+            for name, one in self.refused.items()
+        ]
+        return [f"{count:,} {words}" for count, words in told if count] + left_out
+
+
+def _iso(time: int | None) -> str | None:
+    return None if time is None else datetime.fromtimestamp(time, timezone.utc).isoformat()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(number: Number) -> dict[str, float | None]:
+    return {name: _finite(value) for name, value in vars(number).items()}

@@ -1,0 +1,329 @@
+"""Labels in a message of JSON, or in a file: CSV, Parquet, or JSON lines; bad ones become dead letters.
+
+A row that is wrong is set aside alone. Files are streamed: a row, or a thousand of Parquet, at a time.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from calib_serve.core.errors import InputError, Refused
+from calib_serve.core.files import check_header, open_parquet, short_lines
+from calib_serve.core.names import By, shown
+from calib_serve.core.options.label import LabelColumns
+from calib_serve.integrations.collect.source import DeadLetter
+from calib_serve.receipts import read_json
+
+KINDS = (".csv", ".parquet", ".jsonl", ".ndjson")
+"""How the name of a file of labels ends."""
+
+_LONGEST = 10_000  # characters of a text: a receipt has a tenth of that
+_LONGEST_PACKED = 1 << 16  # bytes of a text of Parquet, before it is unpacked
+_LINE = 1 << 20  # bytes, or characters
+_MOST_SKIPPED = 64 << 20  # bytes of a line that is too long
+_ROWS = 1_000  # of Parquet, read at once
+_EXACT = 2**53  # beyond it a float has lost digits of a whole number
+
+# How files begin that are called .csv and are none.
+_OTHERS = {
+    b"\x1f\x8b": "compressed; unpack it",
+    b"PK": "an archive or a workbook; save the table as CSV",
+    b"\xff\xfe": "UTF-16; save it as UTF-8",
+    b"\xfe\xff": "UTF-16; save it as UTF-8",
+    b"PAR1": "Parquet; let its name end with .parquet",
+}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns, or fields, of labels; InputError where one has two roles.
+
+    Without ``receipt`` and ``id`` these two names are looked for. ``by``: whether labels are class ids or
+    names; None: what a column ``by`` says, and the watch refuses what may be both. ``model`` and ``segment``
+    are read where they are there.
+
+    >>> Columns(id="order_id", label="outcome").names
+    {'id': 'order_id', 'label': 'outcome', 'model': 'model', 'by': 'by', 'segment': 'segment'}
+    """
+
+    receipt: str | None = None
+    id: str | None = None
+    label: str = "label"
+    by: By | None = None
+
+    def __post_init__(self) -> None:
+        if len(set(self._asked)) < len(self._asked) or "" in self._asked:
+            raise InputError(f"receipt, id and label are columns of their own, got {self._asked}")
+
+    @classmethod
+    def of(cls, options: LabelColumns) -> Columns:
+        """Read the names of columns in the options."""
+        return cls(
+            receipt=options.receipt_column,
+            id=options.id_column,
+            label=options.label_column,
+            by=options.by,
+        )
+
+    @property
+    def _asked(self) -> list[str]:
+        return [one for one in (self.receipt, self.id, self.label) if one is not None]
+
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """The column of each field."""
+        of = {"receipt": self.receipt, "id": self.id}
+        if self.receipt is self.id is None:
+            of = {name: name for name in ("receipt", "id") if name != self.label}
+        found = {name: column for name, column in of.items() if column} | {"label": self.label}
+        return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
+
+    def check(self, there: Sequence[str], name: str) -> None:
+        """Raise InputError where the table called ``name`` lacks these columns."""
+        lack = [one for one in self._asked if one not in there]
+        either = [self.names[one] for one in ("receipt", "id") if one in self.names]
+        if not set(either) & set(there):
+            lack = [" or ".join(either), *(one for one in lack if one not in either)]
+        if lack:
+            raise InputError(
+                f"{name} has no column {', '.join(lack)}, it has {', '.join(map(shown, there))}"[:400]
+                + "; name yours by --receipt-column or --id-column, and --label-column"
+            )
+
+
+USUAL = Columns()
+"""receipt or id, and label."""
+
+
+class Row(NamedTuple):
+    """The labels of a row or a message, as the watch takes them, and its dead letters."""
+
+    where: str
+    labels: list[dict[str, Any]]
+    dead: list[DeadLetter]
+
+
+def read_message(content: bytes | None, where: str, columns: Columns = USUAL) -> Row:
+    """Read a label, or a list of them, of JSON.
+
+    >>> read_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
+    [{'id': 'order-17', 'label': 3}]
+    """
+    try:
+        found = read_json((content or b"").decode())
+    except ValueError:
+        return Row(where, [], [DeadLetter("malformed", "it is no JSON", where, content=content or b"")])
+    rows = [read_label(one, where, columns) for one in (found if isinstance(found, list) else [found])]
+    return Row(where, [one for row in rows for one in row.labels], [one for row in rows for one in row.dead])
+
+
+def read_label(item: Any, where: str, columns: Columns = USUAL) -> Row:
+    """Read one label; an invalid one is not sent, as its whole batch would be refused for it."""
+    if not isinstance(item, Mapping):
+        told = 'a label is an object, such as {"id": "order-17", "label": 3}'
+        return Row(where, [], [DeadLetter("malformed", told, where, item=item)])
+    found = {field: item[name] for field, name in columns.names.items() if not _missing(item.get(name))}
+    if columns.by:
+        found["by"] = columns.by
+    try:
+        return Row(where, [_label(found)], [])
+    except Refused as refusal:
+        return Row(where, [], [DeadLetter(refusal.reason, str(refusal), where, item=found or dict(item))])
+
+
+def read_rows(path: Path, name: str = "", columns: Columns = USUAL) -> Iterator[Row]:
+    """Read the rows of a file called ``name``; InputError at once where it is no table of labels.
+
+    Where it breaks off in the middle, its last row is a dead letter that says so. What is called neither
+    .parquet nor .jsonl or .ndjson is read as CSV, once and in order, so it may be a pipe. OSError is not
+    wrapped.
+    """
+    name, kind = name or str(path), path.suffix.lower()
+    if kind in (".jsonl", ".ndjson"):
+        return _lines(path, name, columns)
+    names, rows = _parquet(path, list(columns.names.values())) if kind == ".parquet" else _csv(path)
+    columns.check(names, name)
+    return _table(rows, path, name, columns)
+
+
+# --- a label ----------------------------------------------------------------------------------
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def _label(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The label to send, from these fields; Refused for invalid ones."""
+    for value in found.values():
+        if isinstance(value, str):
+            _check_text(value)
+    sent: dict[str, Any] = {}
+    if "receipt" in found:
+        sent["receipt"] = _text(found["receipt"], "receipt")
+    elif "id" in found:
+        sent |= {one: _text(found[one], one) for one in ("id", "model") if one in found}
+    else:
+        raise Refused("malformed", "it has neither a receipt nor an id")
+    if "label" not in found:
+        raise Refused("bad_label", "it has no label")
+    by = found.get("by")  # a column of that name may also say who labelled
+    sent["label"] = _class(found["label"], by)
+    if by in ("id", "name"):
+        sent["by"] = by
+    if "segment" in found:
+        sent["segment"] = _text(found["segment"], "segment")
+    return sent
+
+
+def _check_text(text: str) -> None:
+    if len(text) > _LONGEST:
+        raise Refused("malformed", f"a text has {len(text)} characters, of which it may have {_LONGEST}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused("malformed", f"the text {shown(text)} is not UTF-8") from error
+
+
+def _whole(value: Any) -> Any:
+    """A whole number from the float or decimal in which pandas or a database wrote it.
+
+    >>> _whole(3.0), _whole(3.5), _whole(Decimal("7.00")), _whole(1e300), _whole("3.0")
+    (3, 3.5, 7, 1e+300, '3.0')
+    """
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        return int(value)
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    whole = _whole(value)
+    if isinstance(whole, int) and not isinstance(whole, bool):
+        return str(whole)
+    if not isinstance(value, str):
+        raise Refused("malformed", f"its {what} is neither a text nor a whole number: {shown(value)}")
+    return value
+
+
+def _class(value: Any, by: Any) -> Any:
+    if not isinstance(value, (str, bool, int, float, Decimal)):
+        raise Refused("malformed", f"its label is neither a text nor a number: {shown(value)}")
+    if by == "name":
+        return str(value)
+    whole = _whole(value)
+    if isinstance(whole, (float, Decimal)):
+        raise Refused("bad_label", f"a label is a class id or a class name, got {str(value)[:40]}")
+    return whole
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+_Rows = Iterator["dict[str, Any] | list[str]"]
+"""By column, or the cells of a row that has more or fewer than the header."""
+
+
+def _table(rows: _Rows, path: Path, name: str, columns: Columns) -> Iterator[Row]:
+    number = 0
+    try:
+        for number, row in enumerate(rows, 1):
+            where = f"{name} row {number}"
+            if isinstance(row, dict):
+                yield read_label(row, where, columns)
+            else:
+                told = f"it has {len(row)} cells, the header has others; a text with a comma needs quotes"
+                yield Row(where, [], [DeadLetter("malformed", told, where, item=row)])
+    except InputError as error:
+        where, told = f"{name} behind row {number}", str(error).replace(str(path), name)
+        yield Row(where, [], [DeadLetter("unreadable", told, where, item={"file": name})])
+
+
+def _csv(path: Path) -> tuple[list[str], _Rows]:
+    lines = _cells(path)
+    names = next(lines, [])
+    check_header(path, names)
+
+    def rows() -> _Rows:
+        for cells in lines:
+            if len(cells) == len(names):
+                yield dict(zip(names, cells, strict=True))
+            elif cells:
+                yield cells
+
+    return names, rows()
+
+
+def _cells(path: Path) -> Iterator[list[str]]:
+    try:
+        with path.open("rb") as file:
+            begin = file.peek(4)
+            if other := next((told for mark, told in _OTHERS.items() if begin.startswith(mark)), ""):
+                raise InputError(f"{path} is {other}")
+            # One text of another encoding spoils its own row, and that only if it is read.
+            text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            yield from csv.reader(short_lines(text, path, limit=_LINE), strict=True)
+    except csv.Error as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _parquet(path: Path, columns: Sequence[str]) -> tuple[list[str], _Rows]:
+    # As a dictionary, a long text that is named in every row stays one text.
+    file = open_parquet(path, texts=columns)
+    names = list(file.schema_arrow.names)
+    return names, _parquet_rows(path, file, [name for name in columns if name in names])
+
+
+def _parquet_rows(path: Path, file: Any, columns: Sequence[str]) -> _Rows:
+    from pyarrow import ArrowException, compute, types  # noqa: PLC0415 - an optional extra
+
+    try:
+        with file:
+            for batch in file.iter_batches(_ROWS, columns=columns):
+                for column in (one for one in batch.columns if types.is_dictionary(one.type)):
+                    if (compute.max(compute.binary_length(column.dictionary)).as_py() or 0) > _LONGEST_PACKED:
+                        raise InputError(f"{path} holds a text of more than {_LONGEST_PACKED} bytes")
+                yield from batch.to_pylist()
+    except InputError:
+        raise
+    except (ArrowException, OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+# --- lines of JSON ----------------------------------------------------------------------------
+
+
+def _lines(path: Path, name: str, columns: Columns) -> Iterator[Row]:
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(_LINE):
+            number += 1
+            where = f"{name} line {number}"
+            if not line.endswith(b"\n") and len(line) == _LINE:
+                told, reason, ends = f"a line of more than {_LINE} bytes", "malformed", _ends(file)
+                if not ends:
+                    told, reason = f"{told}, whose end was not found: what follows was not read", "unreadable"
+                yield Row(where, [], [DeadLetter(reason, told, where, content=line[:1000])])
+                if not ends:
+                    return
+            elif line.strip():
+                yield read_message(line, where, columns)
+            else:
+                yield Row(where, [], [])
+
+
+def _ends(file: IO[bytes]) -> bool:
+    """Skip the rest of a line; False where it is endless, as a device's is."""
+    for _ in range(_MOST_SKIPPED // _LINE):
+        more = file.readline(_LINE)
+        if not more or more.endswith(b"\n"):
+            return True
+    return False

@@ -1,0 +1,185 @@
+"""Send a file of labels in batches; a label counted before is a duplicate, so repeating is safe."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+
+from calib_serve.core.errors import InputError, Rejected
+from calib_serve.core.files import written_whole
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.label import LabelOptions
+from calib_serve.integrations.collect.reading import Columns, read_rows
+from calib_serve.integrations.collect.source import DeadLetter
+from calib_serve.receipts import post_items
+
+SETTLED = frozenset({"duplicate", "not_wanted"})
+"""Why a label is refused where nobody has to look."""
+
+_TOO_MUCH = (400, 413, 422)  # of a batch: then one of its labels is to blame, or there are too many
+_BYTES = 1 << 20  # of a request
+_FIRST = 10  # rows that are named where no file is asked for
+
+Item = TypeVar("Item")
+Outcomes = list[dict[str, Any]]
+
+
+@dataclass
+class Sent:
+    """The outcomes of labels: the number counted, refusals by reason, and the first rows of each.
+
+    ``held``: these wait in the watch for a day, until somebody tells it of their model version. A row that a
+    person must look at is in ``first``, or in the file of the refused.
+    """
+
+    accepted: int = 0
+    held: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    first: list[DeadLetter] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> int:
+        """The number of rows that a person must look at."""
+        return sum(count for reason, count in self.refused.items() if reason not in SETTLED)
+
+    def __str__(self) -> str:
+        """A summary for people."""
+        refused = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
+        held = f"; {self.held} wait for their model version to be watched" if self.held else ""
+        return f"{self.accepted} counted{held}" + (f"; refused: {refused}" if refused else "")
+
+    def named(self, refused: str | Path | None = None) -> list[str]:
+        """The first rows that a person must look at, a line each, and where the others are."""
+        told = [f"{one.where}: {one.reason}: {one.message}" for one in self.first]
+        if refused is not None and self.wrong:
+            told.append(f"{refused} holds what was refused: mend it, and send it")
+        elif self.wrong > len(self.first):
+            told.append(f"and {self.wrong - len(self.first)} more, which --refused FILE writes")
+        return told
+
+
+class _Label(NamedTuple):
+    row: dict[str, Any]
+    where: str
+
+
+def send_label_file(
+    path: str | Path,
+    options: LabelOptions | None = None,
+    *,
+    token: str = "",
+    progress: Callable[[int, int | None], None] = lambda _done, _total: None,
+    **given: Any,
+) -> Sent:
+    """Send the labels of a CSV, Parquet or JSON lines file; safe to repeat.
+
+    The file has a column of receipts, or one of ``id``, the user's own of predictions (and ``model``, where
+    those of two models have one id), one of labels (class ids or names) and, if wanted, ``segment``.
+    Each of the ``options`` may be ``given`` as a keyword argument. ``progress`` is called with how many were
+    read. Raises InputError where the file is no table of labels, and ServerError where a request
+    failed or was refused as a whole; then no file of the refused is written.
+    """
+    asked = changed(options or LabelOptions(), given)
+    columns, url, tries = Columns.of(asked), asked.url, asked.tries
+    sent = Sent()
+    try:
+        with _lines_of(asked.refused) as file:
+            labels = _labels(Path(path), columns, lambda letter: _refuse(sent, letter, file))
+            done = 0
+            for some in in_batches(labels, asked.batch, row=lambda one: one.row):
+                outcomes = post_in_parts(
+                    lambda rows: post_items(url, rows, token=token, tries=tries), [one.row for one in some]
+                )
+                for one, outcome in zip(some, outcomes, strict=True):
+                    if outcome.get("held"):
+                        sent.held += 1
+                    elif outcome["accepted"]:
+                        sent.accepted += 1
+                    else:
+                        why, told = str(outcome["reason"]), str(outcome.get("message", ""))
+                        _refuse(sent, DeadLetter(why, told, one.where, item=one.row), file)
+                done += len(some)
+                progress(done, None)
+    except OSError as error:
+        raise InputError(f"cannot read {path}, or write what is refused: {error}") from error
+    return sent
+
+
+def _labels(path: Path, columns: Columns, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
+    for row in read_rows(path, columns=columns):
+        for letter in row.dead:
+            refuse(letter)
+        for label in row.labels:
+            yield _Label(label, row.where)
+
+
+def _refuse(sent: Sent, letter: DeadLetter, file: IO[bytes] | None) -> None:
+    sent.refused[letter.reason] += 1
+    if letter.reason in SETTLED:
+        return
+    if len(sent.first) < _FIRST:
+        sent.first.append(letter)
+    if file is not None:
+        file.write(letter.json() + b"\n")
+
+
+@contextmanager
+def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
+    """Open a file that takes its place only if all went well: it may be the one that is read."""
+    if path is None:
+        yield None
+        return
+    with written_whole(Path(path), mode=0o600) as partial, partial.open("wb") as file:
+        yield file
+
+
+def in_batches(
+    items: Iterable[Item], most: int, *, row: Callable[[Item], dict[str, Any]]
+) -> Iterator[list[Item]]:
+    """Group as many rows as a request may have, and so few that a watch keeps the connection."""
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        more = len(json.dumps(row(item))) + 2
+        if batch and (len(batch) == most or size + more > _BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += more
+    if batch:
+        yield batch
+
+
+def post_in_parts(
+    post: Callable[[list[dict[str, Any]]], Outcomes], rows: Sequence[dict[str, Any]]
+) -> Outcomes:
+    """Send ``rows``, in halves where the watch refuses them together; return the outcome of each.
+
+    Raises Rejected where it would not take an empty batch either: then no row is to blame.
+    """
+    try:
+        return post(list(rows))
+    except Rejected as error:
+        if error.status not in _TOO_MUCH:
+            raise
+        post([])
+        return _halves(post, rows, error)
+
+
+def _halves(
+    post: Callable[[list[dict[str, Any]]], Outcomes], rows: Sequence[dict[str, Any]], error: Rejected
+) -> Outcomes:
+    if len(rows) == 1:
+        return [{"accepted": False, "reason": "malformed", "message": str(error)}]
+    found: Outcomes = []
+    for some in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+        try:
+            found += post(list(some))
+        except Rejected as again:
+            found += _halves(post, some, again)
+    return found

@@ -1,0 +1,416 @@
+"""Calibration in scikit-learn: a classifier with its calibration, or a calibrator of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from warnings import warn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import check_cv
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import (
+    Bunch,
+    _safe_indexing,
+    assert_all_finite,
+    check_random_state,
+    column_or_1d,
+    get_tags,
+    indexable,
+)
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import (
+    _check_method_params,
+    check_consistent_length,
+    check_is_fitted,
+    has_fit_parameter,
+    validate_data,
+)
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.fit import Samples, calibrate
+from calib_serve.scores import Outputs, Scores, to_logits
+
+if TYPE_CHECKING:
+    from calib_serve.fuse import FuseReport
+
+
+_FOLDS = 5
+
+
+class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Calibrated probabilities of scores (n, K), a column a class; one column for two classes.
+
+    ``outputs`` says what the scores hold: "logits", "log_probs" or "probabilities"; else their numbers do, in
+    ``fit``. ``method`` is "auto" or a method's name, ``options`` its own options, ``random_state`` the seed
+    of what is drawn.
+    ``classes`` are the labels in the order of the columns; by default those of y, sorted.
+
+    After ``fit``: ``artifact_`` is the calibration, ``method_`` the method that was fitted, ``classes_``
+    the labels.
+
+    >>> scores = [[0.0, 2.0], [2.0, 0.0]] * 4  # right three times of four
+    >>> calibrator = ScoreCalibrator("temperature").fit(scores, ["b", "a", "b", "a", "b", "a", "a", "b"])
+    >>> calibrator.predict_proba([[0.0, 2.0]]).round(3).tolist()
+    [[0.25, 0.75]]
+    """
+
+    artifact_: Artifact
+    classes_: NDArray[Any]
+    method_: str
+
+    def __init__(
+        self,
+        method: str = "auto",
+        *,
+        outputs: Outputs | None = None,
+        classes: ArrayLike | None = None,
+        options: Mapping[str, Any] | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.method = method
+        self.outputs = outputs
+        self.classes = classes
+        self.options = options
+        self.random_state = random_state
+
+    def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ScoreCalibrator:
+        """Fit to scores and labels y (n,), which the model must not have been trained on."""
+        z, y = validate_data(self, scores, y, dtype=np.float64)
+        classes, labels = encoded(y, self.classes)
+        given = Scores.of(z, outputs=self.outputs)
+        if given.is_multilabel:
+            raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
+        if given.classes != len(classes):
+            raise ShapeError(
+                f"the scores have {given.classes} columns and y {len(classes)} classes; give every class a "
+                "column, and name them all (classes=) where y lacks some"
+            )
+        self.artifact_ = calibrated(
+            np.asarray(given.logits, np.float64),
+            labels,
+            method=self.method,
+            outputs=given.outputs,
+            class_names=classes,
+            sample_weight=sample_weight,
+            options=self.options,
+            seed=seed_of(self.random_state),
+        )
+        self.classes_ = classes
+        self.method_ = self.artifact_.method
+        return self
+
+    def predict_proba(self, scores: ArrayLike) -> NDArray[np.float64]:
+        """Return calibrated probabilities (n, K)."""
+        check_is_fitted(self, "artifact_")
+        z = validate_data(self, scores, dtype=np.float64, reset=False)
+        return self.artifact_.probs(z, outputs=self.artifact_.model.outputs)
+
+    def predict(self, scores: ArrayLike) -> NDArray[Any]:
+        """Return the class of the largest probability, (n,)."""
+        probs = self.predict_proba(scores)
+        return np.asarray(self.classes_[probs.argmax(axis=1)])
+
+
+def encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The classes (K,) and y as class ids (n,).
+
+    Raises InputError for labels that are not among ``classes``.
+    """
+    assert_all_finite(y)
+    check_classification_targets(y)
+    encoder = LabelEncoder().fit(y)
+    found = encoder.classes_
+    known = found if classes is None else np.asarray(classes)
+    if len(known) < 2:
+        raise InputError(f"y holds one class, {known.tolist()}; a classifier needs at least two classes")
+    if classes is None:
+        return known, encoder.transform(y).astype(np.intp)
+    place = {label: k for k, label in enumerate(known.tolist())}
+    strange = [label for label in found.tolist() if label not in place]
+    if strange:
+        raise InputError(f"y holds labels {strange[:5]} that are not among the classes {known.tolist()[:20]}")
+    ids = np.array([place[label] for label in found.tolist()], np.intp)
+    return known, ids[encoder.transform(y)]
+
+
+Response = Literal["auto", "decision_function", "predict_proba"]
+
+
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """``estimator`` with calibrated probabilities.
+
+    The calibration is fitted to scores of samples that the classifier was not trained on, by
+    cross-validation; the classifier that predicts is trained on all samples. One that is fitted already,
+    in a ``FrozenEstimator`` or with ``cv="prefit"``, is calibrated on all samples given to ``fit``.
+
+    ``method`` is "auto", which chooses by cross-validation, or a method's name; ``options`` are its own
+    options. ``cv`` is a number of folds, a splitter, or pairs of training and test indices; by default 5
+    folds, or as many as the smallest class has samples. ``response_method`` names the scores; "auto" takes
+    ``decision_function`` where there is one. ``random_state`` is the seed of what the calibration draws.
+
+    After ``fit``: ``estimator_`` is the classifier, ``artifact_`` the calibration, ``method_`` the method
+    that was fitted ("none" where no calibration was sound), ``response_method_`` what its scores are,
+    ``classes_`` the labels.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = CalibratedClassifier(LogisticRegression(max_iter=500), method="temperature").fit(X, y)
+    >>> model.predict_proba(X[:2]).shape, model.method_
+    ((2, 3), 'temperature')
+    """
+
+    artifact_: Artifact
+    classes_: NDArray[Any]
+    estimator_: Any
+    method_: str
+    response_method_: str
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        method: str = "auto",
+        cv: Any = None,
+        response_method: Response = "auto",
+        options: Mapping[str, Any] | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.response_method = response_method
+        self.options = options
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, **fit_params: Any
+    ) -> CalibratedClassifier:
+        """Fit the classifier and its calibration to X (n, d) and labels y (n,).
+
+        ``fit_params`` go to the classifier's ``fit``, and where metadata routing is enabled to whom they
+        were requested by.
+        """
+        X, y = indexable(X, y)
+        check_consistent_length(X, y, sample_weight)
+        y = column_or_1d(y, warn=True)
+        estimator = self._estimator()
+        self.response_method_ = _response_of(estimator, self.response_method)
+        if self._is_fitted_already():
+            if fit_params:
+                raise InputError(
+                    f"the classifier is fitted already: {next(iter(fit_params))} would be of no use"
+                )
+            self.estimator_, self.classes_ = estimator, estimator.classes_
+            rows, logits = np.arange(len(y)), self._logits(estimator, X)
+        else:
+            self.classes_ = encoded(y)[0]
+            routed = self._routed(estimator, sample_weight, fit_params)
+            rows, logits = self._held_out(estimator, X, y, routed)
+            # The model that predicts sees all samples; its calibration only scores of samples it had not
+            # seen.
+            self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
+        self.artifact_ = calibrated(
+            logits,
+            encoded(y, self.classes_)[1][rows],
+            method=self.method,
+            outputs=self._outputs(),
+            class_names=self.classes_,
+            sample_weight=None if sample_weight is None else np.asarray(sample_weight)[rows],
+            options=self.options,
+            seed=seed_of(self.random_state),
+        )
+        self.method_ = self.artifact_.method
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return calibrated probabilities (n, K), a column for each of ``classes_``."""
+        check_is_fitted(self, "artifact_")
+        return self.artifact_.of_logits(self._logits(self.estimator_, X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the class of the largest calibrated probability, (n,)."""
+        probs = self.predict_proba(X)
+        return np.asarray(self.classes_[probs.argmax(axis=1)])
+
+    def to_onnx(
+        self,
+        path: str | Path,
+        X: Any,
+        *,
+        returns: Literal["probabilities", "all"] = "probabilities",
+        dtype: Any = "float32",
+    ) -> FuseReport:
+        """Write classifier and calibration as one ONNX file, checked against ``predict_proba`` of X (n, d).
+
+        The more typical X is, the more the check says: give the training inputs. The file takes inputs of
+        ``dtype``, float32 or float64. Needs skl2onnx. Raises FuseError where the classifier cannot be
+        converted, or where the file's probabilities differ by more than 1e-5; then nothing is written.
+        """
+        from calib_serve.integrations.sklearn.export import write_onnx  # noqa: PLC0415 - onnx is another extra
+
+        check_is_fitted(self, "artifact_")
+        return write_onnx(self, path, X, returns=returns, dtype=dtype)
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Tell who takes what metadata: the estimator's ``fit`` and the splitter's ``split``."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        to_fit, to_split = (MethodMapping().add(caller="fit", callee=callee) for callee in ("fit", "split"))
+        return router.add(estimator=self._estimator(), method_mapping=to_fit).add(
+            splitter=self.cv, method_mapping=to_split
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags, inner = super().__sklearn_tags__(), get_tags(self._estimator())
+        tags.input_tags = inner.input_tags
+        tags.non_deterministic = inner.non_deterministic
+        if inner.classifier_tags is not None:
+            tags.classifier_tags = inner.classifier_tags
+        return tags
+
+    def _estimator(self) -> Any:
+        if self.estimator is not None:
+            return self.estimator
+        default = LogisticRegression(max_iter=1000)
+        # What scikit-learn's own default does: weights reach it without being asked for.
+        return default.set_fit_request(sample_weight=True) if _routing() else default
+
+    def _is_fitted_already(self) -> bool:
+        return isinstance(self.estimator, FrozenEstimator) or _is(self.cv, "prefit")
+
+    def _outputs(self) -> Outputs:
+        return "logits" if self.response_method_ == "decision_function" else "probabilities"
+
+    def _logits(self, estimator: Any, X: Any) -> NDArray[np.float64]:
+        """Logits (n, K) of a fitted estimator, in the order of ``classes_``."""
+        logits = to_logits(getattr(estimator, self.response_method_)(X), self._outputs())
+        if logits.ndim != 2 or logits.shape[1] != len(self.classes_):
+            raise InputError(
+                f"{type(estimator).__name__}.{self.response_method_} gives {logits.shape} for "
+                f"{len(self.classes_)} classes; it must give a column a class"
+            )
+        return np.asarray(logits, np.float64)
+
+    def _routed(self, estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> Any:
+        """Parameters for ``estimator.fit`` and ``splitter.split``."""
+        if _routing():
+            return process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
+        if sample_weight is not None and has_fit_parameter(estimator, "sample_weight"):
+            fit_params = {**fit_params, "sample_weight": sample_weight}
+        elif sample_weight is not None:
+            name = type(estimator).__name__
+            warn(f"{name} takes no sample_weight: it weighs the calibration alone", stacklevel=3)
+        return Bunch(estimator=Bunch(fit=fit_params), splitter=Bunch(split={}))
+
+    def _held_out(
+        self, estimator: Any, X: Any, y: NDArray[Any], routed: Any
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Rows (m,) and their logits (m, K) from models trained without them."""
+        parts = list(self._splits(X, y, routed.splitter.split))
+        logits = Parallel(n_jobs=self.n_jobs)(
+            delayed(self._fold)(clone(estimator), X, y, part, routed.estimator.fit) for part in parts
+        )
+        return np.concatenate([test for _, test in parts]), np.concatenate(logits)
+
+    def _splits(
+        self, X: Any, y: NDArray[Any], split_params: dict[str, Any]
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        folds = _FOLDS if self.cv is None else self.cv
+        if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
+            counts = np.unique(y, return_counts=True)[1]
+            if counts.min() < 2:
+                raise InputError(
+                    f"class {self.classes_.tolist()[counts.argmin()]!r} has one sample; "
+                    "cross-validation needs two of every class"
+                )
+            # A number that is asked for stays: scikit-learn warns where a class has fewer samples.
+            folds = min(_FOLDS, int(counts.min())) if self.cv is None else int(folds)
+        for train, test in check_cv(folds, y, classifier=True).split(X, y, **split_params):
+            yield np.asarray(train), np.asarray(test)
+
+    def _fold(
+        self,
+        estimator: Any,
+        X: Any,
+        y: NDArray[Any],
+        part: tuple[NDArray[np.intp], NDArray[np.intp]],
+        params: Mapping[str, Any],
+    ) -> NDArray[np.float64]:
+        train, test = part
+        own = _check_method_params(X, params=params, indices=train)
+        estimator.fit(_safe_indexing(X, train), y[train], **own)
+        # Columns would stand for other classes, and nobody would see it.
+        if not np.array_equal(estimator.classes_, self.classes_):
+            raise InputError("a fold's training part lacks a class; use fewer folds or a stratified splitter")
+        return self._logits(estimator, _safe_indexing(X, test))
+
+
+def _response_of(estimator: Any, wanted: str) -> str:
+    names = ("decision_function", "predict_proba")
+    if wanted not in ("auto", *names):
+        raise InputError(f"response_method must be auto, decision_function or predict_proba, got {wanted!r}")
+    found = [name for name in names if wanted in ("auto", name) and hasattr(estimator, name)]
+    if not found:
+        raise InputError(f"{type(estimator).__name__} has no {wanted if wanted != 'auto' else names}")
+    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+    if found[0] == "decision_function" and getattr(last, "decision_function_shape", "ovr") == "ovo":
+        raise InputError(
+            "a one-vs-one decision_function has a column a pair; use decision_function_shape='ovr'"
+        )
+    return found[0]
+
+
+def _routing() -> bool:
+    return bool(get_config().get("enable_metadata_routing", False))
+
+
+def _is(value: Any, word: str) -> bool:
+    return isinstance(value, str) and value == word
+
+
+def calibrated(
+    logits: NDArray[np.float64],
+    labels: NDArray[np.intp],
+    *,
+    method: str,
+    outputs: Outputs,
+    class_names: Iterable[Any],
+    sample_weight: ArrayLike | None,
+    options: Mapping[str, Any] | None,
+    seed: int,
+) -> Artifact:
+    """Fit ``method`` to logits (n, K) and class ids (n,); "auto" chooses by cross-validation.
+
+    Where "auto" cannot cross-validate, because a class has fewer than two samples, it fits a temperature,
+    or, where no finite temperature is best, calibrates nothing.
+    """
+    samples = Samples.of_kind(logits, labels, outputs, sample_weight=sample_weight)
+    given: dict[str, Any] = {"seed": seed, **(options or {})}
+    if method == "auto" and "folds" not in given:
+        smallest = int(np.bincount(samples.labels, minlength=samples.classes).min())
+        given["folds"] = max(min(_FOLDS, smallest), 1)
+    artifact = calibrate(samples, samples.labels, method, cross_validate=method == "auto", **given)
+    names = tuple(str(name) for name in class_names)
+    return replace(artifact, class_names=names, model={"outputs": outputs})
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

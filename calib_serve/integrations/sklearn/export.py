@@ -1,0 +1,215 @@
+"""A fitted CalibratedClassifier as one ONNX file: skl2onnx converts it, the calibration is fused into it."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.errors import FuseError, InputError, MissingDependency, ModelError, ShapeError
+from calib_serve.fuse import open_session
+
+try:
+    import onnx
+    import onnx_ir as ir
+    import skl2onnx
+    from onnx import helper, numpy_helper
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+    from calib_serve.fuse import FuseReport, fuse_onnx
+except ImportError as error:
+    raise MissingDependency(error.name or "skl2onnx", "sklearn") from error
+
+TOLERANCE = 1e-5
+"""How far the file's probabilities may be from ``predict_proba``."""
+
+Array = NDArray[np.floating[Any]]
+
+
+class Calibrated(Protocol):
+    """The parts of a fitted CalibratedClassifier that are written."""
+
+    artifact_: Artifact
+    classes_: NDArray[Any]
+    estimator_: Any
+    response_method_: str
+
+    def predict_proba(self, X: Any) -> Array:
+        """Calibrated probabilities (n, K)."""
+        ...
+
+
+def write_onnx(
+    model: Calibrated,
+    path: str | Path,
+    X: Any,
+    *,
+    returns: Literal["probabilities", "all"],
+    dtype: Any,
+) -> FuseReport:
+    """Write the fitted ``model`` to ``path``, whole or not at all; see ``CalibratedClassifier.to_onnx``."""
+    if returns not in ("probabilities", "all"):
+        raise InputError(f"returns must be 'probabilities' or 'all', got {returns!r}")
+    if np.dtype(dtype) not in (np.float32, np.float64):
+        raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
+    path, x = Path(path), np.asarray(X).astype(dtype)
+    if x.ndim != 2 or not len(x):
+        raise ShapeError(f"X must be (n, d) with n at least 1, got {x.shape}")
+    raw = model.response_method_ == "decision_function"
+    graph = _converted(model.estimator_, x[:1], raw=raw)
+    classes = len(model.classes_)
+    graph = _logits(graph, x[:1], classes) if raw else _without_noise(_shaped(graph, classes))
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        source, fused = Path(folder, "raw.onnx"), Path(folder, "fused.onnx")
+        onnx.save(graph, source)
+        report = fuse_onnx(
+            source,
+            model.artifact_,
+            fused,
+            returns=returns,
+            outputs="logits" if raw else "probabilities",
+            inputs={graph.graph.input[0].name: x},
+        )
+        # In a file beside it first: a file at ``path`` has been proved.
+        _check(fused, x, model.predict_proba(x))
+        fused.replace(path)
+    return report
+
+
+def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
+    """Convert the classifier to a graph of one output: its decision function if ``raw``, else probs."""
+    estimator, last = _inner(estimator), _last(estimator)
+    scores = {"raw_scores": True} if raw else {}
+    # Not every converter knows every option, and there is no public list of them.
+    for options in ({**scores, "zipmap": False}, scores):
+        try:
+            with warnings.catch_warnings():
+                # skl2onnx reads attributes that scikit-learn is about to remove: no concern of the caller's.
+                warnings.simplefilter("ignore", FutureWarning)
+                found = skl2onnx.to_onnx(estimator, x, options={id(last): options})
+        except NameError:
+            continue
+        except Exception as error:  # skl2onnx raises a dozen unrelated types
+            why = " ".join(str(error.__cause__ or error).split())[:300]
+            raise FuseError(f"skl2onnx cannot convert this {type(last).__name__}: {why}") from error
+        if len(found.graph.input) != 1 or len(found.graph.output) != 2:
+            raise FuseError(f"the graph of {type(last).__name__} has not one input, and a label and scores")
+        return _scores_alone(found)
+    raise FuseError(
+        f"skl2onnx gives no decision_function of {type(last).__name__}; where it has probabilities, fit with "
+        "response_method='predict_proba'"
+    )
+
+
+def _scores_alone(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove the label output, which ignores the calibration."""
+    model = ir.from_proto(graph)
+    del model.graph.outputs[0]
+    RemoveUnusedNodesPass()(model)
+    return ir.to_proto(model)
+
+
+def _inner(estimator: Any) -> Any:
+    """The classifier itself, where it was frozen or found by a search."""
+    while hasattr(estimator, "best_estimator_") or type(estimator).__name__ == "FrozenEstimator":
+        estimator = getattr(estimator, "best_estimator_", None) or estimator.estimator
+    return estimator
+
+
+def _last(estimator: Any) -> Any:
+    estimator = _inner(estimator)
+    return _last(estimator.steps[-1][1]) if hasattr(estimator, "steps") else estimator
+
+
+def _logits(graph: onnx.ModelProto, x: Array, classes: int) -> onnx.ModelProto:
+    """A decision function as logits (n, K); of two classes d (n, 1) or (-d, d) (n, 2) becomes (0, d).
+
+    By a MatMul in any case: the calibration folds into it, and its output has a shape where scikit-learn's
+    converters declare none, or a wrong one.
+    """
+    scores = _run(graph.SerializeToString(), x, graph.graph.output[0].name)
+    if scores.shape[-1] not in (classes, 1 if classes == 2 else classes):
+        raise FuseError(f"skl2onnx's scores are {scores.shape}, not (n, {classes})")
+    weight = np.eye(classes, dtype=scores.dtype)[-scores.shape[-1] :]
+    if classes == 2:
+        weight[0, 0] = 0
+    value = numpy_helper.from_array(weight, "of_scores")
+    return _with(graph, "decision_logits", classes, [value], ("MatMul", "{scores}", "of_scores"))
+
+
+def _shaped(graph: onnx.ModelProto, classes: int) -> onnx.ModelProto:
+    """Declare the shape of the input of a Softmax: onnx infers none behind a Scaler."""
+    known = {value.name for value in graph.graph.value_info}
+    kind = graph.graph.output[0].type.tensor_type.elem_type
+    for node in graph.graph.node:
+        if node.op_type == "Softmax" and node.input[0] not in known:
+            value = helper.make_tensor_value_info(node.input[0], kind, [None, classes])
+            graph.graph.value_info.append(value)
+    return graph
+
+
+def _without_noise(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """Probabilities of trees, with 0 in place of rounding noise below 2e-6, whose logarithm must not count.
+
+    A forest's probabilities are means of shares of samples, so they are 0 or well above; in float32 their
+    sum is off by some 1e-7, and one of two classes is 1 minus the other.
+    """
+    last = next(n for n in graph.graph.node if graph.graph.output[0].name in n.output)
+    kinds = {a.name: a.s for a in last.attribute}
+    if last.op_type != "TreeEnsembleClassifier" or kinds.get("post_transform", b"NONE") != b"NONE":
+        return graph
+    kind = graph.graph.output[0].type.tensor_type
+    values = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("least", 2e-6), ("zero", 0))]
+    kind.elem_type = onnx.TensorProto.FLOAT  # whatever the input's type
+    noise = ("Less", "{scores}", "least")
+    return _with(
+        graph,
+        "tree_shares",
+        kind.shape.dim[1].dim_value,
+        values,
+        noise,
+        ("Where", "{last}", "zero", "{scores}"),
+    )
+
+
+def _with(
+    graph: onnx.ModelProto, name: str, classes: int, values: list[onnx.TensorProto], *nodes: tuple[str, ...]
+) -> onnx.ModelProto:
+    """Append ``nodes`` behind the scores.
+
+    They give ``name`` (n, K), of the type of the last of ``values``.
+    """
+    scores = graph.graph.output[0].name
+    graph.graph.initializer.extend(values)
+    last = ""
+    for i, (op, *inputs) in enumerate(nodes):
+        given = [v.format(scores=scores, last=last) for v in inputs]
+        last = name if i == len(nodes) - 1 else f"{name}.{i}"
+        graph.graph.node.append(helper.make_node(op, given, [last]))
+    del graph.graph.output[:]
+    graph.graph.output.append(helper.make_tensor_value_info(name, values[-1].data_type, [None, classes]))
+    return graph
+
+
+def _run(source: Path | bytes, x: Array, output: str) -> Array:
+    try:
+        session = open_session(source)
+    except ModelError as error:
+        raise FuseError(f"skl2onnx's graph does not run; try another dtype: {error}") from error
+    return np.asarray(session.run([output], {session.get_inputs()[0].name: x})[0])
+
+
+def _check(fused: Path, x: Array, expected: Array) -> None:
+    got = _run(fused, x, "probabilities")
+    worst = float(np.abs(got - expected).max()) if got.shape == expected.shape else np.inf
+    if not worst <= TOLERANCE:
+        raise FuseError(
+            f"the ONNX file's probabilities are {worst:.2g} from predict_proba, more than {TOLERANCE:g}: "
+            "skl2onnx computes this classifier in another way or precision, or a table of bins has its edge "
+            "where scores lie; try dtype='float64', another response_method, or a method without bins"
+        )

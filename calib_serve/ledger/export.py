@@ -1,0 +1,65 @@
+"""The views of a ledger, written as Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.files import written_whole
+from calib_serve.ledger.ledger import Ledger
+from calib_serve.ledger.schema import MEANINGS
+
+_AT_ONCE = 50_000  # rows
+
+
+def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
+    """Write ``labels.parquet``, ``sums.parquet`` and ``incidents.parquet`` into ``folder``; rows of each.
+
+    They are the views of these names, of one moment. InputError where the folder cannot be written.
+    """
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an optional extra
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingDependency("pyarrow") from error
+    folder, rows = Path(folder), {}
+    ledger.roll_up()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ledger.database.reading() as connection:
+            for view, columns in MEANINGS.items():
+                schema = pa.schema(
+                    [
+                        pa.field(name, _kind(pa, kind), metadata={"description": meaning})
+                        for name, (kind, meaning) in columns.items()
+                    ]
+                )
+                asked = text(f"select {', '.join(columns)} from {view}")  # noqa: S608 - our own names
+                found = connection.execute(asked, execution_options={"yield_per": _AT_ONCE})
+                rows[view] = 0
+                with (
+                    written_whole(folder / f"{view}.parquet") as partial,
+                    parquet.ParquetWriter(partial, schema) as file,
+                ):
+                    for some in found.mappings().partitions():
+                        read = [
+                            {name: _value(value, columns[name][0]) for name, value in row.items()}
+                            for row in some
+                        ]
+                        file.write_table(pa.Table.from_pylist(read, schema))
+                        rows[view] += len(read)
+    except OSError as error:
+        raise InputError(f"cannot write into {folder}: {error}") from error
+    return rows
+
+
+def _kind(pa: Any, kind: str) -> Any:
+    kinds = {"text": pa.string(), "number": pa.float64(), "count": pa.int64(), "yes or no": pa.bool_()}
+    return kinds[kind]
+
+
+def _value(value: Any, kind: str) -> Any:
+    return bool(value) if kind == "yes or no" and value is not None else value

@@ -1,0 +1,347 @@
+"""The intake of labels: each is verified and counted once, by its receipt or by the user's own id.
+
+receipt -> signature and age -> a model we know -> a label that was wanted, in its range -> the ledger.
+An invalid item is refused alone; the rest of its batch is counted.
+
+An id is bound to its receipt in the ledger, for as long as labels of its prediction are accepted. Each source
+(the name of the token that sent the prediction) has ids of its own: who guesses another's finds nothing and
+takes nothing. Of each (source, model, id) the first binding stays. A hash of the id is kept, as it may name a
+person.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeGuard
+
+from sqlalchemy import func, select
+
+from calib_serve.core.errors import Reason, Refused
+from calib_serve.core.names import shown
+from calib_serve.ledger.entries import Entry, Held
+from calib_serve.ledger.ledger import Ledger
+from calib_serve.ledger.schema import PREDICTION_ID
+from calib_serve.receipts import (
+    DAY,
+    LONGEST_ID,
+    LONGEST_SEGMENT,
+    Classes,
+    Fate,
+    Keyring,
+    Label,
+    LiveKeyring,
+    Outcome,
+    Receipt,
+    Slices,
+    Version,
+    is_id,
+    is_segment,
+    nonce_of,
+)
+
+_AT_ONCE = 500  # ids of one question
+_ROW = PREDICTION_ID.c
+
+
+class Binding(NamedTuple):
+    """An id, and the receipt of the prediction of ``model`` that the id names from now on."""
+
+    model: str
+    id: str
+    receipt: str
+
+
+def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = None) -> str:
+    """The receipt that a label by ``id`` means, of ``model`` if it names one.
+
+    ``found``: the receipts of the id by model, one from each source. Refused where there is none, or those of
+    more than one prediction.
+
+    >>> receipt_of({"m": ["AgA"]}, id="order-17")
+    'AgA'
+    """
+    if model is not None and not isinstance(model, str):
+        raise Refused("malformed", "a model is called by a text")
+    if model is None and len(found) > 1:
+        raise Refused(
+            "malformed", f'id {shown(id)} is of predictions of {len(found)} models; name one by "model"'
+        )
+    receipts = next(iter(found.values()), ()) if model is None else found.get(model, ())
+    if not receipts:
+        raise Refused(
+            "unknown_id",
+            f"no prediction of id {shown(id)} is known here: it has not come yet, came without its id, is so "
+            "old that its labels are not accepted any more, or another token sent it and yours has not the "
+            "scope ids",
+        )
+    if not all(_same(receipts[0], one) for one in receipts[1:]):
+        raise Refused(
+            "malformed",
+            f"id {shown(id)} is of predictions that several tokens sent; label it by its receipt, or by the "
+            "token that sent it",
+        )
+    return receipts[0]
+
+
+def _hashed(id: str) -> str:
+    # 16 bytes: that two of a billion ids meet has a chance below 1e-20.
+    return hashlib.blake2b(id.encode(), digest_size=16, person=b"prediction id").hexdigest()
+
+
+class PredictionIds:
+    """The ids in ``ledger``; ``fates`` counts their outcomes since this object was made."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.fates: Counter[Fate] = Counter()
+
+    def bind(self, bindings: Sequence[Binding], *, now: float, source: str = "") -> list[bool]:
+        """Bind ids of ``source`` to predictions, durable on return; whether each names its prediction now.
+
+        LedgerError where that cannot be kept.
+        """
+        rows = {(one.model, _hashed(one.id)): one.receipt for one in reversed(bindings)}
+        told = [
+            {"model": model, "id_hash": name, "source": source, "receipt": receipt, "bound_at": now}
+            for (model, name), receipt in sorted(rows.items())  # sorted: no two batches wait for each other
+        ]
+        try:
+            with self._ledger.transaction() as connection:
+                made = self._ledger.database.insert(PREDICTION_ID).on_conflict_do_nothing()
+                connection.execute(made, told)
+                kept = self.find([one.id for one in bindings], source=source)
+        except BaseException:
+            self.fates["failed"] += len(bindings)
+            raise
+        bound = [_same(one.receipt, of[one.model][0]) for one, of in zip(bindings, kept, strict=True)]
+        self.fates["bound"] += sum(bound)
+        self.fates["conflict"] += len(bound) - sum(bound)
+        return bound
+
+    def find(self, ids: Sequence[str], *, source: str | None = None) -> list[dict[str, tuple[str, ...]]]:
+        """Find the receipts of each id by model: ids of ``source``, or of any source if None.
+
+        Empty where it is not known. The database leaves out rows of other sources, so that an id of theirs
+        takes as long as one that nobody has.
+        """
+        names = [_hashed(one) for one in ids]
+        found: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}
+        with self._ledger.database.reading() as connection:
+            for at in range(0, len(names), _AT_ONCE):
+                asked = select(PREDICTION_ID).where(_ROW.id_hash.in_(names[at : at + _AT_ONCE]))
+                if source is not None:
+                    asked = asked.where(_ROW.source == source)
+                for row in connection.execute(asked):
+                    found[row.id_hash][row.model] = (*found[row.id_hash].get(row.model, ()), row.receipt)
+        return [found[name] for name in names]
+
+    def count(self) -> int:
+        """The number of ids in the ledger."""
+        with self._ledger.database.reading() as connection:
+            return int(connection.scalar(select(func.count()).select_from(PREDICTION_ID)) or 0)
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two receipts are of one prediction: signed again with a newer key, its nonce stays."""
+    return one == other or nonce_of(one) == nonce_of(other)
+
+
+_Found = Mapping[str, Mapping[str, Sequence[str]]]  # receipts by model, by id
+
+MOST_HELD = 100_000
+"""Predictions and labels that may wait for their versions."""
+
+_AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The outcome of each item of a batch, in order, and the counted labels."""
+
+    outcomes: list[Outcome]
+    counted: list[Label]
+
+
+class _UnknownVersion(Refused):
+    """A sound receipt of a model version that is not known here."""
+
+    def __init__(self, receipt: Receipt, token: str) -> None:
+        super().__init__("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")
+        self.receipt, self.token = receipt, token
+
+
+class Intake:
+    """Takes labels for the model versions in ``models`` and counts each of them once.
+
+    ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
+    its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
+    ``ids``: the receipts of labels that name their prediction by the user's own id. ``hold``: whether labels
+    of versions that are not known wait in the ledger until they are, or are refused.
+    ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
+    receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
+    """
+
+    def __init__(
+        self,
+        keyring: Keyring | LiveKeyring,
+        ledger: Ledger,
+        *,
+        models: Mapping[Version, Classes],
+        slices: Slices | None = None,
+        ttl: float = 30 * DAY,
+        clock: Callable[[], float] = time.time,
+        detect: bool = True,
+        ids: PredictionIds | None = None,
+        hold: bool = False,
+    ) -> None:
+        self.keyring, self.ledger, self._holds = keyring, ledger, hold
+        self.refused: Counter[Reason] = Counter()
+        self.ahead = (0.0, -math.inf)
+        self._lock = threading.Lock()
+        self._ttl, self._clock, self._detect, self._ids = ttl, clock, detect, ids
+        self.know(models, slices or Slices({version: one.count for version, one in models.items()}))
+
+    def know(self, models: Mapping[Version, Classes], slices: Slices) -> None:
+        """Take labels of these versions from now on, and count them in these slices."""
+        self.models, self._slices = dict(models), slices
+
+    def take(
+        self,
+        items: Sequence[object],
+        *,
+        source: str | Sequence[str] = "",
+        ids_of: str | None = None,
+        at: float | None = None,
+    ) -> Taken:
+        """Count every valid item.
+
+        An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
+        and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
+        predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
+        not known. ``ids_of``: whose predictions an id may name; None: anybody's. An id of others is refused
+        as one that nobody has. ``at``: when they came, by default now. Raises LedgerError when the ledger
+        cannot keep them, or ids cannot be looked up: send all again, and each is counted once.
+        """
+        now, found = self._clock() if at is None else at, self._found(items, ids_of)
+        checked = [self._check(item, now, found) for item in items]
+        senders = [source] * len(items) if isinstance(source, str) else source
+        entries = [
+            Entry(one, now, self._slices.of_label(one.receipt, segment=_segment(item), source=who), who)
+            for item, one, who in zip(items, checked, senders, strict=True)
+            if isinstance(one, Label)
+        ]
+        fates = self.ledger.accept(entries, detect=self._detect)
+        counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
+        # After the ledger took the others: a full waiting room keeps no label of a known version out.
+        held = self._held(items, checked, senders, now)
+        news = iter(fates)
+        outcomes = [
+            _OUTCOMES[next(news)]
+            if isinstance(one, Label)
+            else Outcome(True, held=True)
+            if held and isinstance(one, _UnknownVersion)
+            else Outcome(False, one.reason, str(one))
+            for one in checked
+        ]
+        with self._lock:
+            self.refused.update(o.reason for o in outcomes if o.reason)
+        return Taken(outcomes, counted)
+
+    def has_room(self, more: int) -> bool:
+        """Whether so many more predictions and labels may wait for their versions."""
+        return sum(self.ledger.held().values()) + more <= MOST_HELD
+
+    def _held(
+        self, items: Sequence[Any], checked: Sequence[Label | Refused], senders: Sequence[str], now: float
+    ) -> bool:
+        """Store labels of unknown versions, by their receipts; False where none are, or too many wait."""
+        unknown = [(i, one) for i, one in enumerate(checked) if isinstance(one, _UnknownVersion)]
+        if not (self._holds and unknown and self.has_room(len(unknown))):
+            return False
+        self.ledger.hold(
+            [
+                Held(
+                    "label",
+                    one.receipt.nonce.hex(),
+                    (one.receipt.model, one.receipt.version),
+                    # By its receipt: its id may be forgotten before its version is known.
+                    json.dumps({**items[i], "receipt": one.token}),
+                    senders[i],
+                    now,
+                )
+                for i, one in unknown
+            ]
+        )
+        return True
+
+    def _found(self, items: Sequence[object], source: str | None) -> _Found:
+        """The receipts, by model, of each id of ``source`` that an item names."""
+        ids = {item["id"]: None for item in items if _names_id(item) and is_id(item["id"])}
+        if not ids or self._ids is None:
+            return {}
+        return dict(zip(ids, self._ids.find(list(ids), source=source), strict=True))
+
+    def _check(self, item: object, now: float, found: _Found) -> Label | Refused:
+        try:
+            return self._label(item, now, found)
+        except Refused as refusal:
+            self._note_ahead(refusal.ahead)
+            return refusal.with_traceback(None)  # which would keep the whole batch alive
+
+    def _note_ahead(self, seconds: float) -> None:
+        if seconds > _AHEAD:
+            self.ahead = (seconds, time.monotonic())
+
+    def _label(self, item: object, now: float, found: _Found) -> Label:
+        """The label of an item, or Refused; ``found``: receipts of ids."""
+        if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
+            raise Refused(
+                "malformed",
+                'an item is {"receipt": "...", "label": class id or name}, or has "id" for "receipt"',
+            )
+        if "segment" in item and not is_segment(item["segment"]):
+            raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
+        if item.get("by") not in (None, "id", "name"):
+            raise Refused("malformed", 'what a label is "by" is "id" or "name"')
+        token = self._receipt(item, found) if _names_id(item) else item["receipt"]
+        receipt = self.keyring.verify(token, now=now, ttl=self._ttl)
+        # Accepted within the tolerance; a check warns before clocks drift beyond it.
+        self._note_ahead(receipt.time - now)
+        classes = self.models.get((receipt.model, receipt.version))
+        if classes is None:
+            raise _UnknownVersion(receipt, token)
+        if not receipt.wanted:
+            raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
+        return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))
+
+    def _receipt(self, item: Mapping[str, Any], found: _Found) -> str:
+        if not is_id(item["id"]):
+            raise Refused("malformed", f"an id is a text of 1 to {LONGEST_ID} characters")
+        if self._ids is None:
+            raise Refused("unknown_id", "no ids of predictions are kept here; send the receipt")
+        return receipt_of(found[item["id"]], id=item["id"], model=item.get("model") or None)
+
+
+def _names_id(item: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether an item names its prediction by an id; a receipt takes precedence."""
+    return isinstance(item, Mapping) and "id" in item and item.get("receipt") in (None, "")
+
+
+def _segment(item: object) -> str:
+    return str(item.get("segment", "")) if isinstance(item, Mapping) else ""
+
+
+_OUTCOMES: dict[str, Outcome] = {
+    "counted": Outcome(True),
+    "duplicate": Outcome(False, "duplicate", "a label for this receipt was counted before"),
+    "forgotten": Outcome(
+        False, "forgotten", "the receipt is so old that the ledger may have forgotten whether it was counted"
+    ),
+}

@@ -1,0 +1,895 @@
+"""The ledger: each label is counted once, whoever sends it, however often, from any host.
+
+A label is one row of ``label``, inserted where its receipt is not there yet, committed before it is
+acknowledged. Any process rolls rows up into ``tally``; a read is the tallies and the rows that are not in
+them, of one moment. So nothing has to be marked, replayed or written twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import (
+    ColumnClause,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    inspect,
+    literal_column,
+    select,
+    text,
+    update,
+)
+
+from calib_serve.core.errors import InputError, LedgerError
+from calib_serve.ledger.database import Database
+from calib_serve.ledger.entries import (
+    SPANS,
+    Bucket,
+    Entry,
+    Fate,
+    Held,
+    LabelRecord,
+    Progress,
+    Published,
+    Shadowed,
+    State,
+    WindowSums,
+    buckets,
+    coarser,
+    span_of,
+)
+from calib_serve.ledger.schema import (
+    BATCH,
+    COLUMNS,
+    DELAY,
+    EDITION,
+    HELD,
+    INCIDENT,
+    LABEL,
+    LEDGER,
+    METADATA,
+    OF_A_SOURCE,
+    POSTGRESQL_VIEW,
+    PREDICTION_ID,
+    SCHEMA,
+    STATE,
+    TALLY,
+    VERSION,
+    VIEWS,
+)
+from calib_serve.receipts import (
+    DAY,
+    SUMS,
+    BatchKey,
+    Key,
+    Kind,
+    Sums,
+    Version,
+    add_at,
+    changes,
+    check_content,
+    merge_slices,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Floats = NDArray[np.float64]
+
+_RETENTION = 30 * DAY  # of a new ledger
+_AT_ONCE = 20_000  # rows that are rolled up or taken out at once
+_CHUNK = 5_000  # rows that are deleted in one transaction, so that no label waits long
+_AHEAD = DAY  # how far a sweep trusts the clock beyond the latest day of a prediction whose label was counted
+_FAR = 1e15  # seconds: no prediction is that far from 1970
+_NAMES = list(COLUMNS.values())
+_EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
+
+
+class _Row(NamedTuple):
+    """A row of ``label`` as it is read."""
+
+    day: int
+    receipt: str
+    record: LabelRecord
+    tallied: bool
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """Revoked labels: the nonces of their receipts, by version."""
+
+    nonces: Mapping[Version, Sequence[bytes]]
+
+    @property
+    def labels(self) -> dict[Version, int]:
+        """The number of revoked labels, by version."""
+        return {version: len(of) for version, of in self.nonces.items()}
+
+
+def _retried(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
+    """Wrap a method of a ledger: run it again where another transaction came between."""
+
+    @functools.wraps(method)
+    def tried(ledger: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return ledger.database.again(lambda: method(ledger, *args, **kwargs))
+
+    return tried
+
+
+class Ledger:
+    """A ledger ``where``: a file of SQLite, for one host, or ``postgresql://...``, for many.
+
+    ``retention``: seconds after its prediction for which a receipt is remembered; the longest that was ever
+    given. None: as the ledger has it, and 30 days where it is made. ``must_exist``: where there is no ledger,
+    that is an error, and none is made. Safe to use from threads, and by any number of processes. Methods
+    raise LedgerError where the database cannot be reached or refuses, and nothing was counted; UnknownFate
+    where that is not known.
+    """
+
+    def __init__(
+        self,
+        where: str | Path,
+        *,
+        bins: int = 15,
+        retention: float | None = None,
+        timeout: float = 10.0,
+        must_exist: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.bins, self._clock = bins, clock
+        self._versions: dict[Version, int] = {}
+        self.database = Database(str(where), timeout=timeout, must_exist=must_exist)
+        try:
+            self._make(retention, must_exist)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, retention: float | None, must_exist: bool) -> None:
+        """Make the tables, where there are none, and keep the longest retention ever asked for."""
+        with self.transaction() as connection:
+            if must_exist and not inspect(connection).has_table("ledger"):
+                raise LedgerError(f"there is no ledger in {self.database.name}")
+            if not self.database.lite:  # two processes that begin at once
+                connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve'))"))
+            METADATA.create_all(connection)
+            for view in VIEWS:
+                connection.execute(text(view if self.database.lite else view.replace(*POSTGRESQL_VIEW)))
+            known = connection.execute(select(LEDGER)).first()
+            if known is None:
+                retention = _RETENTION if retention is None else retention
+                row = {"id": 1, "uuid": str(uuid.uuid4()), "schema": SCHEMA, "bins": self.bins}
+                row |= {"retention": retention, "forgotten_until": -_FAR}
+                connection.execute(insert(LEDGER).values(row))
+                self.retention, self.uuid = retention, str(row["uuid"])
+                self._next_edition(connection, "it began")
+                return
+            if known.schema != SCHEMA or known.bins != self.bins:
+                raise LedgerError(
+                    f"the ledger {self.database.name} is of schema {known.schema} and {known.bins} bins, "
+                    f"not of {SCHEMA} and {self.bins}"
+                )
+            self.retention, self.uuid = max(retention or 0.0, known.retention), known.uuid
+            if self.retention > known.retention:  # what the shorter one may have forgotten is refused
+                trusted = self._trusted(connection, self._clock())
+                until = max(known.forgotten_until, trusted - known.retention)
+                connection.execute(update(LEDGER).values(retention=self.retention, forgotten_until=until))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Do everything inside in one transaction, seen by others when it ends and undone where it fails."""
+        try:
+            with self.database.writing() as connection:
+                yield connection
+        except BaseException:
+            self._versions.clear()  # some may be undone
+            raise
+
+    # --- what is counted ---
+
+    @_retried
+    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+        """Count each label whose receipt was not seen before; durable on return.
+
+        With ``detect`` it also waits for the drift detector.
+        """
+        if not entries:
+            return []
+        with self.transaction() as connection:
+            # Locked, so that no receipt is forgotten between this look and the insert.
+            asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
+            forgotten = connection.execute(asked).scalar_one()
+            rows: dict[tuple[int, str], dict[str, Any]] = {}
+            for entry in entries:
+                if entry.label.receipt.time > forgotten:
+                    key = _key(entry)
+                    rows.setdefault(key, self._row(connection, entry, key, detect))
+            # Sorted: two batches never wait for each other.
+            counted = self._inserted(connection, [rows[key] for key in sorted(rows)])
+        fates: list[Fate] = []
+        for entry in entries:
+            if entry.label.receipt.time <= forgotten:
+                fates.append("forgotten")
+            elif (key := _key(entry)) in counted:
+                counted.discard(key)
+                fates.append("counted")
+            else:
+                fates.append("duplicate")
+        return fates
+
+    def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
+        """Insert rows of ``label``; return the keys of the new ones."""
+        if not rows:
+            return set()
+        names = [column.name for column in LABEL.columns]
+        if self.database.lite:  # nobody else writes until this transaction ends
+            keys = json.dumps([[row["day"], row["receipt"]] for row in rows])
+            source, there = self._keys
+            asked = f"select day, receipt from {source} join label on {there}"  # noqa: S608 - our own names
+            seen = {(day, receipt) for day, receipt in connection.execute(text(asked), {"keys": keys})}
+            fresh = [row for row in rows if (row["day"], row["receipt"]) not in seen]
+            if fresh:
+                into = f"insert into label ({', '.join(names)}) values ({', '.join('?' * len(names))})"  # noqa: S608
+                connection.exec_driver_sql(into, [tuple(row[name] for name in names) for row in fresh])
+            return {(row["day"], row["receipt"]) for row in fresh}
+        source = f"select {', '.join(names)} from json_populate_recordset(null::label, cast(:rows as json))"  # noqa: S608
+        into = f"insert into label {source} on conflict do nothing returning day, receipt"
+        return {(day, receipt) for day, receipt in connection.execute(text(into), {"rows": json.dumps(rows)})}
+
+    @property
+    def _keys(self) -> tuple[str, str]:
+        """SQL to read ``:keys``, a JSON list of (day, receipt), as a table ``one``, and to join labels to it.
+
+        So written that the primary key finds each of them: SQLite does not use all of it for ``in``.
+        """
+        if self.database.lite:
+            day, receipt = "json_extract(one.value, '$[0]')", "json_extract(one.value, '$[1]')"
+            source = "json_each(:keys) as one"
+        else:
+            day, receipt = "(one ->> 0)::int", "one ->> 1"
+            source = "json_array_elements(cast(:keys as json)) as one"
+        return source, f"label.day = {day} and label.receipt = {receipt}"
+
+    def _row(
+        self, connection: Connection, entry: Entry, key: tuple[int, str], detect: bool
+    ) -> dict[str, Any]:
+        one, beside = entry.label.receipt, entry.label.receipt.shadow
+        segments = [each.name for each in entry.slices if each.kind == "segment"]
+        return {
+            "day": key[0],
+            "receipt": key[1],
+            "version_id": self.version_id(connection, (one.model, one.version)),
+            "predicted_at": one.time,
+            "arrived_at": entry.arrived,
+            "confidence": one.confidence,
+            "correct": bool(entry.label.correct),
+            "predicted": one.predicted,
+            "inclusion": one.inclusion,
+            "segment": segments[0] if segments else "",
+            "source": entry.source,
+            "group_id": one.group,
+            "slices": _listed(entry.slices),
+            "shadow_confidence": beside.confidence if beside else None,
+            "shadow_correct": beside.predicted == entry.label.label if beside else None,
+            "shadow_same": beside.predicted == one.predicted if beside else None,
+            "shadow_tag": beside.tag.hex() if beside else None,
+            "tallied": False,
+            "fed": not detect,
+            "revoked": False,
+        }
+
+    @_retried
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: BatchKey | None = None) -> bool:
+        """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
+
+        ConflictError where another batch was counted under the name of ``once``.
+        """
+        with self.transaction() as connection:
+            if once is not None and not self._named(connection, once):
+                return False
+            span = span_of(time, time)
+            self._upsert(connection, {at: more for key, more in sums.items() for at in buckets(key, *span)})
+            return True
+
+    def _named(self, connection: Connection, once: BatchKey) -> bool:
+        """Note the batch's name; False where a batch of this name and content was counted."""
+        row: dict[str, Any] = {"name": once.name.hex(), "content": once.content, "note": once.note}
+        row |= {"sent_at": once.time, "expires_at": once.expires}
+        fresh = self.database.insert(BATCH).values(row).on_conflict_do_nothing().returning(BATCH.c.name)
+        if connection.execute(fresh).first():
+            return True
+        known = self.known(once)
+        assert known is not None, "a name is taken by a batch"
+        check_content(once, known)
+        return False
+
+    def known(self, once: BatchKey) -> BatchKey | None:
+        """The batch that was counted under this name, if any."""
+        with self.database.reading() as connection:
+            row = connection.execute(select(BATCH).where(BATCH.c.name == once.name.hex())).first()
+        if row is None:
+            return None
+        return BatchKey(once.name, row.content, row.sent_at, row.expires_at, row.note)
+
+    # --- versions, and what waits until they are known ---
+
+    def told(self) -> dict[Version, str]:
+        """The facts of versions that were registered while programs ran."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(VERSION).where(VERSION.c.facts.is_not(None)))
+            return {(row.model, row.version): row.facts for row in rows}
+
+    def tell(self, version: Version, facts: str) -> None:
+        """Register the facts of a version, for all programs on this ledger."""
+        with self.transaction() as connection:
+            number = self.version_id(connection, version)
+            connection.execute(update(VERSION).where(VERSION.c.id == number).values(facts=facts))
+
+    def hold(self, rows: Sequence[Held]) -> None:
+        """Store predictions and labels until their version is known, each once."""
+        if not rows:
+            return
+        with self.transaction() as connection:
+            made = self.database.insert(HELD).on_conflict_do_nothing()
+            told = [{**row._asdict(), "model": row.version[0], "version": row.version[1]} for row in rows]
+            connection.execute(made, sorted(told, key=lambda row: (row["kind"], row["name"])))
+
+    def held(self) -> dict[Version, int]:
+        """The number of predictions and labels that wait for each version."""
+        asked = select(HELD.c.model, HELD.c.version, func.count()).group_by(HELD.c.model, HELD.c.version)
+        with self.database.reading() as connection:
+            return {(model, version): n for model, version, n in connection.execute(asked)}
+
+    def take_held(self, version: Version, *, most: int) -> list[Held]:
+        """Take predictions and labels out, oldest first, in the transaction in which they are counted."""
+        with self.transaction() as connection:
+            mine = and_(HELD.c.model == version[0], HELD.c.version == version[1])
+            order = (HELD.c.came_at, HELD.c.kind.desc(), HELD.c.name)  # predictions before their labels
+            asked = select(HELD).where(mine).order_by(*order).limit(most).with_for_update(skip_locked=True)
+            rows = [
+                Held(row.kind, row.name, version, row.content, row.source, row.came_at)
+                for row in connection.execute(asked)
+            ]
+            if rows:
+                this = and_(HELD.c.kind == bindparam("of_kind"), HELD.c.name == bindparam("named"))
+                keys = [{"of_kind": row.kind, "named": row.name} for row in rows]
+                connection.execute(delete(HELD).where(this), keys)
+            return rows
+
+    def drop_held(self, before: float) -> list[Held]:
+        """Take out predictions and labels from before that time that still wait for their version."""
+        with self.transaction() as connection:
+            gone = connection.execute(delete(HELD).where(HELD.c.came_at < before).returning(HELD))
+            return [
+                Held(row.kind, row.name, (row.model, row.version), row.content, row.source, row.came_at)
+                for row in gone
+            ]
+
+    # --- sums ---
+
+    def sums(self) -> dict[Version, Sums]:
+        """The sums over all time, by (model, version)."""
+        return merge_slices(self.slices("segment"))
+
+    def slices(self, kind: Kind | None = "segment", *, version: Version | None = None) -> dict[Key, Sums]:
+        """The sums over all time by slice, of this kind or every kind; of all versions or one."""
+        with self.database.reading() as connection:
+            found = self._tallied(connection, kind, version, lambda c: [c.width == 0])
+            rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
+        for place, more in self._increments(rows).items():
+            if not place.width and kind in (None, place.key.kind):
+                add_at(found, place, more)
+        return {place.key: sums for place, sums in found.items()}
+
+    def published(self) -> Published:
+        """The sums that the ledger publishes, of one moment."""
+        with self.database.reading() as connection:
+            # In one transaction: sums of the next edition under this name would look like counters that jump.
+            edition = str(connection.execute(select(func.max(EDITION.c.number))).scalar_one())
+            segments, sources = self.slices("segment"), self.slices("source")
+        edition += f".{self.database.timeline}" if self.database.timeline else ""
+        return Published(self.uuid[:8], edition, segments, sources)
+
+    def dated(
+        self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
+    ) -> Iterable[WindowSums]:
+        """Sums of predictions made in [since, until), by slice and span that lies whole inside."""
+
+        def inside(c: Any) -> list[Any]:
+            return [c.width > 0, c.start >= _finite(since), c.start + c.width <= _finite(until)]
+
+        with self.database.reading() as connection:
+            found = self._tallied(connection, kind, version, inside)
+            rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
+        for place, more in self._increments(rows).items():
+            if (
+                place.width
+                and place.start >= since
+                and place.start + place.width <= until
+                and (kind is None or place.key.kind == kind)
+            ):
+                add_at(found, place, more)
+        return [WindowSums(*place, sums) for place, sums in found.items()]
+
+    def _tallied(
+        self,
+        connection: Connection,
+        kind: Kind | None,
+        version: Version | None,
+        where: Any,
+    ) -> dict[Bucket, Sums]:
+        found: dict[Bucket, Floats] = {}
+        names = self._names(connection)
+        for table in (TALLY, DELAY):
+            asked = select(table).where(*where(table.c))
+            asked = asked if kind is None else asked.where(table.c.kind == kind)
+            if version is not None:
+                asked = asked.where(table.c.version_id == self._known_version(connection, version))
+            for row in connection.execute(asked):
+                place = Bucket(Key(*names[row.version_id], row.name, row.kind), row.start, row.width)
+                self._put(found, place, row)
+        return {place: Sums(self.bins, vector) for place, vector in found.items()}
+
+    def _put(self, found: dict[Bucket, Floats], place: Bucket, row: Any) -> None:
+        """Add a row of ``tally`` or ``delay`` to the vector of a place."""
+        if place not in found:
+            found[place] = np.array(Sums.zeros(self.bins).vector)
+        by_bin, delays = _columns(found[place], self.bins)
+        if hasattr(row, "step"):
+            delays[row.step] += row.labels
+        else:
+            by_bin[row.bin] += [getattr(row, column) for column in _NAMES]
+
+    def roll_up(self) -> int:
+        """Add new rows to the tallies; return their number. Any process may, at any time."""
+        done = 0
+        while some := self._rolled():
+            done += some
+            if some < _AT_ONCE:
+                break
+        return done
+
+    @_retried
+    def _rolled(self) -> int:
+        if not self._is_new():
+            return 0
+        with self.transaction() as connection:
+            rows = self._rows(connection, ~LABEL.c.tallied, most=_AT_ONCE, lock="free ones")
+            self._upsert(connection, self._increments(rows))
+            self._set(connection, rows, tallied=True)
+            return len(rows)
+
+    def _is_new(self) -> bool:
+        """Whether there is a row to roll up: looking takes no lock."""
+        with self.database.reading() as connection:
+            return (
+                connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is not None
+            )
+
+    def _increments(self, rows: Sequence[_Row]) -> dict[Bucket, Sums]:
+        """Sum labels by the slices and spans that they count in."""
+        found: dict[Bucket, Sums] = {}
+        members: dict[tuple[tuple[Key, ...], tuple[float, float]], list[int]] = {}
+        for i, row in enumerate(rows):
+            one = row.record
+            members.setdefault((one.slices, span_of(one.time, one.arrived)), []).append(i)
+        if not rows:
+            return found
+        columns = (
+            (r.record.confidence, r.record.correct, 1 / r.record.inclusion, r.record.arrived - r.record.time)
+            for r in rows
+        )
+        try:
+            where, values = changes("labels", *np.array(list(columns), np.float64).T, bins=self.bins)
+        except InputError as error:
+            raise LedgerError(f"a label in {self.database.name} is damaged: {error}") from error
+        for (keys, span), at in members.items():
+            more = Sums.at(where[at], values[at], bins=self.bins)
+            for key in keys:
+                for place in buckets(key, *span):
+                    add_at(found, place, more)
+        return found
+
+    def _upsert(self, connection: Connection, found: Mapping[Bucket, Sums]) -> None:
+        """Add sums to the tallies, in the order of their keys: no two transactions wait for each other."""
+        tallies, delays = [], []
+        for place, more in found.items():
+            at = {
+                "version_id": self.version_id(connection, place.key.of), "kind": place.key.kind,
+                "name": place.key.name, "start": place.start, "width": place.width,
+            }  # fmt: skip
+            by_bin, by_step = _columns(more.vector, self.bins)
+            for b in np.flatnonzero(by_bin.any(axis=1)).tolist():
+                tallies.append({**at, "bin": b, **dict(zip(_NAMES, by_bin[b].tolist(), strict=True))})
+            for step in np.flatnonzero(by_step).tolist():
+                delays.append({**at, "step": step, "labels": float(by_step[step])})
+        for table, rows in ((TALLY, tallies), (DELAY, delays)):
+            if not rows:
+                continue
+            keys = [column.name for column in table.primary_key]
+            rows.sort(key=lambda row: tuple(row[name] for name in keys))
+            made = self.database.insert(table)
+            raised = {name: table.c[name] + made.excluded[name] for name in rows[0] if name not in keys}
+            connection.execute(made.on_conflict_do_update(index_elements=keys, set_=raised), rows)
+
+    # --- the detector and other followers of labels ---
+
+    def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
+        """The number of labels, of predictions before ``until``, that wait for the detector, by version."""
+        due = (~LABEL.c.fed, LABEL.c.predicted_at < _finite(until))
+        asked = select(LABEL.c.version_id, func.count()).where(*due).group_by(LABEL.c.version_id)
+        with self.database.reading() as connection:
+            names = self._names(connection)
+            return {names[number]: labels for number, labels in connection.execute(asked)}
+
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[LabelRecord]:
+        """Take labels of predictions made before ``until`` out, oldest first.
+
+        To be called in a transaction in which followers keep their states. None, where another process has
+        begun one for the same version: it takes them.
+        """
+        with self.transaction() as connection:
+            if not self._alone(connection, version):
+                return []
+            where = and_(~LABEL.c.fed, LABEL.c.predicted_at < _finite(until), *self._of(connection, version))
+            order = (LABEL.c.predicted_at, LABEL.c.day, LABEL.c.receipt)
+            rows = self._rows(connection, where, most=most, lock="all", order=order)
+            self._set(connection, rows, fed=True)
+            return [row.record for row in rows]
+
+    def _alone(self, connection: Connection, version: Version) -> bool:
+        """Lock the version for feeding; False where another transaction feeds it."""
+        asked = select(VERSION.c.id).where(VERSION.c.id == self._known_version(connection, version))
+        return connection.execute(asked.with_for_update(skip_locked=True)).first() is not None
+
+    def progress(self) -> dict[Version, Progress]:
+        """The progress of each version's detector."""
+        with self.database.reading() as connection:
+            return {(row.model, row.version): _progress(row) for row in connection.execute(select(VERSION))}
+
+    def advance(
+        self,
+        version: Version,
+        *,
+        fed_until: float | None = None,
+        evidence: tuple[float, float] | None = None,
+        late: int = 0,
+        alarms: int = 0,
+        incidents: int = 0,
+    ) -> None:
+        """Note a detector's progress: ``evidence`` its statistic and threshold, the others are increments."""
+        more: dict[str, Any] = {
+            "late": VERSION.c.late + late,
+            "alarms": VERSION.c.alarms + alarms,
+            "incidents": VERSION.c.incidents + incidents,
+        }
+        if fed_until is not None:
+            more["fed_until"] = fed_until
+        if evidence is not None:
+            more["log_evidence"], more["log_threshold"] = (
+                one if math.isfinite(one) else None for one in evidence
+            )
+        with self.transaction() as connection:
+            number = self.version_id(connection, version)
+            connection.execute(update(VERSION).where(VERSION.c.id == number).values(more))
+
+    def states(self, kind: str, version: Version | None = None) -> list[State]:
+        """The stored states of a kind, of all versions or one; the latest changed comes last."""
+        with self.database.reading() as connection:
+            asked = select(STATE).where(STATE.c.kind == kind).order_by(STATE.c.changed_at, STATE.c.name)
+            if version is not None:
+                asked = asked.where(STATE.c.version_id == self._known_version(connection, version))
+            names = self._names(connection)
+            return [
+                State(names[row.version_id], row.name, row.value, row.changed_at)
+                for row in connection.execute(asked)
+            ]
+
+    def keep(self, kind: str, version: Version, name: str, value: bytes, *, now: float) -> None:
+        """Store the state of a follower, in place of an earlier one of this name."""
+        with self.transaction() as connection:
+            row = {"version_id": self.version_id(connection, version), "kind": kind, "name": name}
+            more = {"value": value, "changed_at": now}
+            kept = self.database.insert(STATE).values(row | more)
+            connection.execute(kept.on_conflict_do_update(index_elements=list(row), set_=more))
+
+    def discard(self, kind: str, version: Version, name: str) -> None:
+        """Delete the state of a follower."""
+        with self.transaction() as connection:
+            number = self._known_version(connection, version)
+            connection.execute(
+                delete(STATE).where(STATE.c.version_id == number, STATE.c.kind == kind, STATE.c.name == name)
+            )
+
+    # --- what is forgotten and taken out ---
+
+    def sweep(self, now: float) -> int:
+        """Roll up, merge old spans, forget receipts that expired by ``now``; return the number forgotten."""
+        self.roll_up()
+        expired = self._swept(now)
+        # Refused first, deleted then: a receipt that is gone must not count as new.
+        self.forget(expired)
+        return self._deleted(expired)
+
+    @_retried
+    def _swept(self, now: float) -> float:
+        """Merge old spans, delete expired batches and ids; return the time before which receipts expire."""
+        with self.transaction() as connection:
+            expired = self._trusted(connection, now) - self.retention
+            connection.execute(delete(BATCH).where(BATCH.c.expires_at <= now))
+            connection.execute(delete(PREDICTION_ID).where(PREDICTION_ID.c.bound_at < expired))
+            self._merge_spans(connection, now)
+            return expired
+
+    def _trusted(self, connection: Connection, now: float) -> float:
+        """The clock's time, but not far beyond the latest day of a counted label."""
+        # A clock that jumps ahead by a year must not forget receipts that are still good.
+        latest = connection.execute(select(func.max(LABEL.c.day))).scalar()
+        return now if latest is None else min(now, (latest + 1) * DAY + _AHEAD)
+
+    def _merge_spans(self, connection: Connection, now: float) -> None:
+        """Merge old spans into wider ones; other merges, and revocations, wait until this is committed."""
+        if not self.database.lite:
+            connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
+        names = self._names(connection)
+        moved: dict[Bucket, Floats] = {}
+        for table in (TALLY, DELAY):
+            spans = select(table.c.start, table.c.width).where(table.c.width > 0).distinct()
+            for start, width in connection.execute(spans).all():
+                wider = coarser(start, width, now=now)
+                if wider == (start, width):
+                    continue
+                # What goes is what is moved, also where another process adds to the span meanwhile.
+                span = (table.c.start == start, table.c.width == width)
+                went = connection.execute(delete(table).where(*span).returning(*table.c)).all()
+                if wider is None:
+                    continue
+                for row in went:
+                    self._put(moved, Bucket(Key(*names[row.version_id], row.name, row.kind), *wider), row)
+        self._upsert(connection, {place: Sums(self.bins, vector) for place, vector in moved.items()})
+
+    def forget(self, until: float) -> None:
+        """Refuse labels of predictions made until then."""
+        with self.transaction() as connection:
+            connection.execute(
+                update(LEDGER).where(LEDGER.c.forgotten_until < until).values(forgotten_until=until)
+            )
+
+    def _deleted(self, until: float) -> int:
+        """Delete receipts of predictions made until then; return their number."""
+        day = LABEL.c.day <= math.floor(_finite(until) / DAY)
+        old = and_(day, LABEL.c.predicted_at <= until, LABEL.c.tallied, LABEL.c.fed)
+        # The database's own number of a row: the quickest way back to it.
+        row: ColumnClause[int] = literal_column("rowid" if self.database.lite else "ctid")
+        some = delete(LABEL).where(row.in_(select(row).select_from(LABEL).where(old).limit(_CHUNK)))
+        gone, went = 0, _CHUNK
+        while went == _CHUNK:
+            with self.transaction() as connection:
+                went = connection.execute(some).rowcount
+            gone += went
+        return gone
+
+    @_retried
+    def revoke(
+        self,
+        source: str,
+        *,
+        since: float = -math.inf,
+        until: float = math.inf,
+        by: str = "",
+        dry_run: bool = False,
+    ) -> Revoked:
+        """Take the labels of a source that arrived in [since, until) out of every sum, in one step.
+
+        Their receipts stay seen, and what the drift detector was fed with stays. ``by``: who does so, for the
+        list of editions. With ``dry_run`` nothing is done.
+        """
+        where = and_(
+            text(OF_A_SOURCE), LABEL.c.source == source, ~LABEL.c.revoked,
+            LABEL.c.arrived_at >= _finite(since), LABEL.c.arrived_at < _finite(until),
+        )  # fmt: skip
+        if dry_run:
+            with self.database.reading() as connection:
+                return Revoked(_by_version(self._rows(connection, where)))
+        nonces: dict[Version, list[bytes]] = {}
+        with self.transaction() as connection:
+            # What was reported late, or held, lies in narrow spans where other sums were merged since the
+            # last sweep: which span has a label is only known where all are merged.
+            self._merge_spans(connection, self._clock())
+            while rows := self._rows(connection, where, most=_AT_ONCE, lock="all"):
+                taken = self._increments([row for row in rows if row.tallied])
+                less = {place: Sums.zeros(self.bins) - more for place, more in taken.items()}
+                self._upsert(connection, self._where_it_lies(connection, less))
+                self._set(connection, rows, revoked=True, tallied=True, fed=True)
+                for version, of in _by_version(rows).items():
+                    nonces.setdefault(version, []).extend(of)
+            if nonces:
+                # A place without labels is set to 0: subtracted floats would leave a rest.
+                connection.execute(update(TALLY).where(TALLY.c.feedback < 0.5).values(_EMPTY))
+                labels = sum(map(len, nonces.values()))
+                self._next_edition(connection, f"labels of {source} were revoked", by=by, labels=labels)
+        return Revoked(nonces)
+
+    def _where_it_lies(self, connection: Connection, less: Mapping[Bucket, Sums]) -> dict[Bucket, Sums]:
+        """Find today's places of these sums: spans are merged into wider ones, and old ones are deleted."""
+        spans = select(TALLY.c.start, TALLY.c.width).distinct()
+        there = {(row.start, row.width) for row in connection.execute(spans)}
+        found: dict[Bucket, Sums] = {}
+        for place, more in less.items():
+            wider = [(math.floor(place.start / w) * w, w) for w, _ in SPANS if w >= place.width]
+            of = wider if place.width else [(0.0, 0.0)]
+            if at := next((one for one in of if one in there), None):
+                add_at(found, Bucket(place.key, *at), more)
+        return found
+
+    def restored(self, *, by: str = "") -> None:
+        """Note that this is an older state of the ledger: labels that it may have lost are refused."""
+        with self.transaction() as connection:
+            self.forget(self._clock())
+            self._next_edition(connection, "a backup was restored", by=by)
+
+    def drop(self, version: Version, *, by: str = "") -> int:
+        """Delete all sums and states of a version; return the number of labels. Its receipts are kept."""
+        with self.transaction() as connection:
+            number = self._known_version(connection, version)
+            # Labels first: rows that other processes roll up meanwhile are then in the tallies.
+            gone = (LABEL.c.version_id == number, ~LABEL.c.revoked)
+            out = update(LABEL).where(*gone).values(tallied=True, fed=True, revoked=True)
+            labels = connection.execute(out).rowcount
+            for table in (TALLY, DELAY, STATE, INCIDENT):
+                connection.execute(delete(table).where(table.c.version_id == number))
+            self._next_edition(connection, f"{version[0]} {version[1]} was dropped", by=by, labels=labels)
+        return labels
+
+    def check(self) -> list[str]:
+        """Check that counts and sums agree; name every fault. It changes nothing, and may take minutes."""
+        if found := self.database.damage():
+            return found
+        with self.database.reading() as connection:
+            whole = and_(TALLY.c.kind == "segment", TALLY.c.width == 0)
+            asked = select(func.coalesce(func.sum(TALLY.c.feedback), 0.0)).where(whole)
+            tallied = connection.execute(asked).scalar_one()
+            counted = and_(LABEL.c.tallied, ~LABEL.c.revoked)
+            rows = connection.execute(select(func.count()).select_from(LABEL).where(counted)).scalar_one()
+        # Rows are forgotten after the retention, and what they added stays.
+        return [f"{rows} labels are counted, and the sums hold {tallied:.0f}"] if rows > tallied + 0.5 else []
+
+    def close(self) -> None:
+        """Close files and connections."""
+        self.database.close()
+
+    # --- below ---
+
+    def _next_edition(self, connection: Connection, why: str, *, by: str = "", labels: int = 0) -> None:
+        number = (connection.execute(select(func.max(EDITION.c.number))).scalar() or 0) + 1
+        row = {"number": number, "began_at": self._clock(), "why": why, "by": by, "labels": labels}
+        connection.execute(insert(EDITION).values(row))
+
+    def version_id(self, connection: Connection, version: Version) -> int:
+        """The number of a version, a new one where it has none."""
+        if version not in self._versions:
+            if (known := self._known_version(connection, version)) < 0:
+                model, name = version
+                made = self.database.insert(VERSION).values(model=model, version=name)
+                connection.execute(made.on_conflict_do_nothing())
+                return self._known_version(connection, version)
+            self._versions[version] = known  # another transaction's, so that no rollback takes it away
+        return self._versions[version]
+
+    def _known_version(self, connection: Connection, version: Version) -> int:
+        """The number of a version; -1 where it has none."""
+        model, name = version
+        asked = select(VERSION.c.id).where(VERSION.c.model == model, VERSION.c.version == name)
+        # No row has the number -1: queries for an unknown version find nothing, and do not fail.
+        return int(connection.execute(asked).scalar() or -1)
+
+    def _names(self, connection: Connection) -> dict[int, Version]:
+        return {row.id: (row.model, row.version) for row in connection.execute(select(VERSION))}
+
+    def _of(self, connection: Connection, version: Version | None) -> list[Any]:
+        return [] if version is None else [LABEL.c.version_id == self._known_version(connection, version)]
+
+    def _rows(
+        self,
+        connection: Connection,
+        where: Any,
+        *,
+        most: int | None = None,
+        lock: str = "",
+        order: Any = None,
+    ) -> list[_Row]:
+        """Rows of ``label`` in the order of their keys.
+
+        ``lock`` "all": wait for who else is at work on them; "free ones": leave these out.
+        """
+        names = self._names(connection)
+        asked = select(LABEL).where(where).order_by(*(order or (LABEL.c.day, LABEL.c.receipt)))
+        asked = asked if most is None else asked.limit(most)
+        if lock:  # which SQLite leaves out: a file has one writer
+            asked = asked.with_for_update(skip_locked=lock == "free ones")
+        slices: dict[tuple[int, str], tuple[Key, ...]] = {}  # few are different
+        try:
+            return [_read(row, names, slices) for row in connection.execute(asked)]
+        except (ValueError, TypeError, KeyError) as error:
+            raise LedgerError(f"a label in {self.database.name} is damaged: {error!r}") from error
+
+    def _set(self, connection: Connection, rows: Sequence[_Row], **values: bool) -> None:
+        if not rows:
+            return
+        keys = json.dumps([[row.day, row.receipt] for row in rows])
+        told = ", ".join(f"{name} = {str(value).lower()}" for name, value in values.items())
+        source, there = self._keys
+        asked = f"update label set {told} from {source} where {there}"  # noqa: S608 - our own names
+        connection.execute(text(asked), {"keys": keys})
+
+
+def _columns(vector: Floats, bins: int) -> tuple[Floats, Floats]:
+    """View a vector of ``Sums`` as the columns of ``tally`` (bins, columns) and the labels of ``delay``."""
+    end = bins * len(_NAMES)
+    return vector[:end].reshape(len(_NAMES), bins).T, vector[end:]
+
+
+def _finite(seconds: float) -> float:
+    return min(max(seconds, -_FAR), _FAR)
+
+
+@functools.lru_cache(maxsize=4096)  # few are different
+def _listed(slices: tuple[Key, ...]) -> str:
+    return json.dumps([[each.kind, each.name] for each in slices])
+
+
+def _key(entry: Entry) -> tuple[int, str]:
+    """The key of a receipt: the day of its prediction, and its nonce."""
+    one = entry.label.receipt
+    return math.floor(one.time / DAY), one.nonce.hex()
+
+
+def _by_version(rows: Sequence[_Row]) -> dict[Version, list[bytes]]:
+    found: dict[Version, list[bytes]] = {}
+    for row in rows:
+        found.setdefault((row.record.model, row.record.version), []).append(row.record.nonce)
+    return found
+
+
+def _progress(row: Any) -> Progress:
+    numbers = (row.fed_until, row.log_evidence, row.log_threshold)
+    until, evidence, threshold = (math.nan if one is None else one for one in numbers)
+    return Progress(
+        -math.inf if math.isnan(until) else until, row.late, row.alarms, row.incidents, evidence, threshold
+    )
+
+
+def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], tuple[Key, ...]]) -> _Row:
+    """Read a row of ``label``, its columns in their order; ``known``: slices that were read before."""
+    (
+        day, receipt, number, predicted_at, arrived_at, confidence, correct, predicted, inclusion, _, _,
+        group, listed, shadow_confidence, shadow_correct, shadow_same, shadow_tag, tallied, _, _,
+    ) = row  # fmt: skip
+    version = names[number]
+    slices = known.get((number, listed))
+    if slices is None:
+        slices = tuple(Key(*version, name, kind) for kind, name in json.loads(listed))
+        known[number, listed] = slices
+    shadow = None
+    if shadow_tag is not None:
+        shadow = Shadowed(shadow_confidence, shadow_correct, shadow_same, shadow_tag)
+    nonce = bytes.fromhex(receipt)
+    record = LabelRecord(
+        *version, predicted_at, nonce, arrived_at, confidence, correct, predicted, inclusion, group, slices,
+        shadow,
+    )  # fmt: skip
+    return _Row(day, receipt, record, tallied)

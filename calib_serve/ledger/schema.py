@@ -1,0 +1,280 @@
+"""The tables of a ledger, the same in SQLite and PostgreSQL, also for other tools that read them.
+
+``label`` has a row for each receipt whose label was counted: the primary key is what counts it once.
+``tally`` and ``delay`` hold the sums of the rows that are ``tallied``, by slice, over all time (``width`` 0)
+and by spans of prediction time; the sums of the rest are made when they are read. Times are seconds since
+1970. The views ``labels``, ``sums`` and ``incidents`` are for people; ``MEANINGS`` says what is in them, and
+``export_ledger`` writes them as Parquet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects import sqlite
+
+from calib_serve.receipts import SUMS
+
+SCHEMA = 1
+METADATA = MetaData()
+
+# SQLite's tables are strict: a column holds what it says, whoever writes to it.
+_WHOLE = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
+_REAL: Double[float] = Double().with_variant(sqlite.REAL(), "sqlite")
+_FLAG = Boolean().with_variant(sqlite.INTEGER(), "sqlite")
+_TEXT, _BYTES = Text(), LargeBinary()
+
+
+def _must(name: str, kind: Any, **more: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False, **more)
+
+
+def _key(name: str, kind: Any) -> Column[Any]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _table(name: str, *columns: Any) -> Table:
+    return Table(name, METADATA, *columns, sqlite_strict=True)
+
+
+def _number() -> Column[Any]:
+    """A column of row numbers that the database gives."""
+    return Column("id", _WHOLE, primary_key=True, autoincrement=True)
+
+
+LEDGER = _table(
+    "ledger",
+    _key("id", _WHOLE),  # 1: there is one
+    _must("uuid", _TEXT),
+    _must("schema", _WHOLE),
+    _must("bins", _WHOLE),
+    _must("retention", _REAL),
+    _must("forgotten_until", _REAL),
+)
+
+EDITION = _table(
+    "edition",
+    _key("number", _WHOLE),
+    _must("began_at", _REAL),
+    _must("why", _TEXT),
+    _must("by", _TEXT),
+    _must("labels", _WHOLE),
+)
+"""Each time that sums went down, from which on they are published as another series: what took labels out."""
+
+VERSION = _table(
+    "version",
+    _number(),
+    _must("model", _TEXT),
+    _must("version", _TEXT),
+    Column("facts", _TEXT),
+    Column("fed_until", _REAL),
+    _must("late", _WHOLE, server_default="0"),
+    _must("alarms", _WHOLE, server_default="0"),
+    _must("incidents", _WHOLE, server_default="0"),
+    Column("log_evidence", _REAL),
+    Column("log_threshold", _REAL),
+    UniqueConstraint("model", "version"),
+)
+"""A model version, what was told of it (``Watched``) if anything, and how far its drift detector is."""
+
+LABEL = _table(
+    "label",
+    _key("day", _WHOLE),
+    _key("receipt", _TEXT),
+    _must("version_id", _WHOLE),
+    _must("predicted_at", _REAL),
+    _must("arrived_at", _REAL),
+    _must("confidence", _REAL),
+    _must("correct", _FLAG),
+    _must("predicted", _WHOLE),
+    _must("inclusion", _REAL),
+    _must("segment", _TEXT),
+    _must("source", _TEXT),
+    _must("group_id", _WHOLE),
+    _must("slices", _TEXT),
+    Column("shadow_confidence", _REAL),
+    Column("shadow_correct", _FLAG),
+    Column("shadow_same", _FLAG),
+    Column("shadow_tag", _TEXT),
+    _must("tallied", _FLAG),
+    _must("fed", _FLAG),
+    _must("revoked", _FLAG),
+)
+
+
+def _partial(name: str, where: str, *columns: Column[Any], lite: str = "") -> None:
+    """Index the rows that satisfy ``where``; ``lite``: the words of SQLite's queries, which must match."""
+    Index(name, *columns, sqlite_where=text(lite or where), postgresql_where=text(where))
+
+
+OF_A_SOURCE = "source <> ''"
+_partial("label_to_tally", "not tallied", LABEL.c.day, LABEL.c.receipt, lite="tallied = 0")
+_partial("label_to_feed", "not fed", LABEL.c.version_id, LABEL.c.predicted_at, lite="fed = 0")
+_partial("label_by_source", OF_A_SOURCE, LABEL.c.source, LABEL.c.arrived_at)
+
+COLUMNS = {
+    one.name: one.name.removeprefix("calib_").removesuffix("_total") for one in SUMS if one.per != "delay"
+}
+"""The column of ``tally`` for each declared sum but the delay's."""
+
+
+def _place() -> list[Column[Any]]:
+    """The columns of a sum's place: a slice and a span of prediction time."""
+    return [
+        _key("version_id", _WHOLE),
+        _key("kind", _TEXT),
+        _key("name", _TEXT),
+        _key("start", _REAL),
+        _key("width", _REAL),
+    ]
+
+
+TALLY = _table(
+    "tally",
+    *_place(),
+    _key("bin", _WHOLE),
+    *(_must(name, _REAL) for name in COLUMNS.values()),
+)
+
+DELAY = _table("delay", *_place(), _key("step", _WHOLE), _must("labels", _REAL))
+
+BATCH = _table(
+    "batch",
+    _key("name", _TEXT),
+    _must("content", _BYTES),
+    _must("note", _BYTES),
+    _must("sent_at", _REAL),
+    _must("expires_at", _REAL),
+)
+"""Batches of predictions that were counted, by their Idempotency-Key, for a day."""
+
+HELD = _table(
+    "held",
+    _key("kind", _TEXT),
+    _key("name", _TEXT),
+    _must("model", _TEXT),
+    _must("version", _TEXT),
+    _must("content", _TEXT),
+    _must("source", _TEXT),
+    _must("came_at", _REAL),
+)
+"""Predictions and labels of versions that are not known yet, for a day."""
+
+PREDICTION_ID = _table(
+    "prediction_id",
+    _key("id_hash", _TEXT),
+    _key("model", _TEXT),
+    _key("source", _TEXT),
+    _must("receipt", _TEXT),
+    _must("bound_at", _REAL, index=True),
+)
+"""The receipt behind an id that ``source`` gave its prediction; a hash of the id is kept."""
+
+STATE = _table(
+    "state",
+    _key("version_id", _WHOLE),
+    _key("kind", _TEXT),
+    _key("name", _TEXT),
+    _must("value", _BYTES),
+    _must("changed_at", _REAL),
+)
+"""What followers of labels keep: a version's drift detector, clauses, shadows; and what of it began anew."""
+
+INCIDENT = _table(
+    "incident",
+    _number(),
+    _must("version_id", _WHOLE),
+    _must("opened", _REAL),
+    Column("onset", _REAL),
+    _must("direction", _TEXT),
+    _must("bins", _TEXT),
+    _must("classes", _TEXT),
+    _must("alarms", _WHOLE),
+    _must("latest", _REAL),
+    _must("took", _WHOLE),
+    _must("labels", _WHOLE),
+    _must("excess", _REAL),
+    _must("labels_since", _WHOLE),
+    _must("excess_since", _REAL),
+    Column("closed", _REAL),
+    _must("closed_by", _TEXT),
+    _must("note", _TEXT),
+)
+
+PROGRAM = _table("program", _key("name", _TEXT), _must("wrote_at", _REAL), _must("ttl", _REAL))
+"""When each program that counts here wrote last, and for how many seconds it takes labels."""
+
+GIVEN = _table("given", _key("program", _TEXT), _key("what", _TEXT), _must("value", _TEXT))
+"""What each of them was given that all should have alike, such as its ``--maturity``."""
+
+MEANINGS = {
+    "labels": {
+        "model": ("text", "The model of the prediction."),
+        "version": ("text", "Its version."),
+        "receipt": ("text", "The nonce of the prediction's receipt, in hex: no other prediction has it."),
+        "predicted_at": ("number", "When the prediction was made, seconds since 1970."),
+        "arrived_at": ("number", "When its label came, seconds since 1970."),
+        "predicted": (
+            "count",
+            "The predicted class; of a multi-label model 2 l + 1 if label l is, else 2 l.",
+        ),
+        "confidence": ("number", "Its probability, as it was served."),
+        "correct": ("yes or no", "Whether the label says that the prediction was right."),
+        "inclusion": (
+            "number",
+            "The chance with which the label was asked for: its weight is one over this.",
+        ),
+        "segment": ("text", "The segment that it counts in."),
+        "source": ("text", "Who sent the label; empty where that is not known."),
+        "group_id": ("count", "A hash of the group whose outcomes hang together; 0: of none."),
+        "revoked": ("yes or no", "Whether it was taken out of the sums again."),
+    },
+    "sums": {
+        "model": ("text", "The model."),
+        "version": ("text", "Its version."),
+        "kind": ("text", "How predictions are sliced: segment, class, group, source or clause."),
+        "name": ("text", "The slice; the segments of a version, the empty one too, make up all of it."),
+        "start": ("number", "Where the span of prediction time begins, seconds since 1970."),
+        "width": ("number", "Its seconds; 0: over all time."),
+        "bin": ("count", "The bin of confidence: number b of 15 holds (b / 15, (b + 1) / 15]."),
+        **{COLUMNS[one.name]: ("number", one.help) for one in SUMS if one.name in COLUMNS},
+    },
+    "incidents": {
+        "id": ("count", "Its number."),
+        "model": ("text", "The model."),
+        "version": ("text", "Its version."),
+        "opened": ("number", "When its first alarm was raised, seconds since 1970."),
+        "onset": ("number", "When the change began, by its estimate."),
+        "direction": ("text", "Which way calibration went."),
+        "alarms": ("count", "How many alarms it has."),
+        "labels": ("count", "Labels since the onset."),
+        "excess": ("number", "Their sum of confidence less correct."),
+        "closed": ("number", "When it was closed; empty: it is open."),
+        "closed_by": ("text", "Who closed it: recovery, or a person."),
+        "note": ("text", "What they said."),
+    },
+}
+"""The columns of each view: their kinds, and what they mean."""
+
+_OF_VERSION = ("model", "version")
+VIEWS = [
+    f"create view if not exists {view} as select "  # noqa: S608 - our own names
+    + ", ".join(f"{'version' if name in _OF_VERSION else table}.{name}" for name in columns)
+    + f" from {table} join version on version.id = {table}.version_id"
+    for (view, columns), table in zip(MEANINGS.items(), ("label", "tally", "incident"), strict=True)
+]
+POSTGRESQL_VIEW = ("create view if not exists", "create or replace view")

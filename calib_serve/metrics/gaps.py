@@ -1,0 +1,456 @@
+"""Tests of the gaps between probabilities and events: by cells of samples, by class, and by shape.
+
+The test of shape is a kernel test, which sees what bins cannot: errors that cancel inside of them. It is the
+squared kernel calibration error (Widmann, Lindsten and Zachariah 2019, definition 2) of a kernel with named
+features, k(x, x') = sum_j w_j f_j(x) f_j(x'): then its estimate is a sum of squared correlations of errors
+with features, and its law under calibration is known without resampling, for groups as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.core.text import points
+from calib_serve.metrics.intervals import (
+    chi_square_below,
+    chi_square_beyond,
+    chi_square_median,
+    detectable_distance,
+    quantile_of,
+    student_quantile,
+)
+from calib_serve.metrics.samples import design_effect, row_blocks
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.intp]
+
+RISK = 0.05
+"""How often a bound may fail, and how often some test may accuse a calibrated model."""
+_POWER = 0.9  # with which a calibrated model must pass where cells are chosen
+_MOST_CELLS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Sums in each of B cells (B,): probabilities of an event, and whether it came true.
+
+    ``count`` samples, ``said`` and ``came`` the sums of probabilities and events, ``noise`` the sum of
+    p (1 - p). ``effect`` is how much more the sums vary as samples come in groups, at least 1. Of samples
+    that weigh, each sum is of weights times that, and ``noise`` and ``squares`` of squared weights.
+    """
+
+    count: Floats
+    said: Floats
+    came: Floats
+    noise: Floats
+    effect: float = 1.0
+    squares: Floats | None = None
+
+    @classmethod
+    def of(
+        cls,
+        probs: Floats,
+        came: Floats,
+        cell: Codes,
+        groups: Codes | None = None,
+        weight: Floats | None = None,
+    ) -> Cells:
+        """Sum probabilities (n,) and events (n,) by the cell (n,) of each; empty cells are left out."""
+        used, cell = np.unique(cell, return_inverse=True)
+        cell = cell.ravel()
+        w = np.ones(len(probs)) if weight is None else weight
+        rows = (w, w * probs, w * came, w * w * probs * (1 - probs), w * w)
+        count, said, true, noise, squares = (
+            np.bincount(cell, row, len(used)).astype(np.float64) for row in rows
+        )
+        effect = 1.0 if groups is None else _effect(w * (probs - came), cell, groups, noise + 1)
+        return cls(count, said, true, noise, effect, None if weight is None else squares)
+
+    @property
+    def gaps(self) -> Floats:
+        """The excess of the probabilities (B,)."""
+        return np.asarray((self.said - self.came) / self.count)
+
+    @property
+    def shares(self) -> Floats:
+        """The share of all samples in the cells (B,)."""
+        return np.asarray(self.count / self.count.sum())
+
+    @property
+    def error(self) -> float:
+        """The mean absolute gap over samples: an ECE over these cells."""
+        return float(np.abs(self.said - self.came).sum() / self.count.sum())
+
+    @functools.cached_property
+    def p(self) -> float:
+        """The chance that calibrated probabilities show as large gaps.
+
+        One event is added to each cell's variance: where less than one error is expected, one is no proof.
+        """
+        squares = (self.said - self.came) ** 2 / (self.noise + 1) / self.effect
+        return chi_square_beyond(float(squares.sum()), len(self.count))
+
+    @functools.cached_property
+    def most(self) -> float:
+        """The upper 95 % bound of the mean absolute gap: the largest error that such small gaps allow.
+
+        Gaps of cells whose mean absolute value is t are at least t^2 / sum(w^2 v) from 0 in their own
+        variances v (Cauchy and Schwarz), so the sum of their squares is noncentral chi-square with that
+        distance or more (the equivalence test of Wellek 2010, section 7.2, turned around). Gaps smaller than
+        half of calibrated models show count as the median of theirs: luck proves nothing.
+        """
+        if self._likelihood(1.0) >= RISK:
+            return 1.0
+        low, high = 0.0, 1.0
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._likelihood(middle) >= RISK else (low, middle)
+        return high
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the mean absolute gap is proven to be below the tolerance."""
+        return self._likelihood(tolerance) < RISK
+
+    def _likelihood(self, error: float) -> float:
+        """The chance of gaps this small where the mean absolute gap is ``error``."""
+        noise = self._noise_at(error)
+        squares = float(((self.said - self.came) ** 2 / noise).sum()) / self.effect
+        # Gaps smaller than usual are luck, and luck proves nothing.
+        usual = chi_square_median(len(noise))
+        return chi_square_below(max(squares, usual), len(noise), self.distance(error))
+
+    def _noise_at(self, error: float) -> Floats:
+        """The variances (B,) if events come by ``error`` more or less often: the larger of the two."""
+        mean = self.said / self.count
+        size = self.count if self.squares is None else self.squares
+        return np.asarray(self.noise + size * np.maximum(error * np.abs(2 * mean - 1) - error**2, 1e-9))
+
+    def distances(self, error: float) -> Floats:
+        """The distance from 0 of a gap of ``error`` in each cell alone (B,), in squares of its noise."""
+        return np.asarray((self.count * error) ** 2 / self._noise_at(error) / self.effect)
+
+    def distance(self, error: float) -> float:
+        """The distance from 0 of all cells together, where their mean absolute gap is ``error``."""
+        n = float(self.count.sum())
+        return (n * error) ** 2 / float(self._noise_at(error).sum()) / self.effect
+
+    def needed(self, tolerance: float, *, power: float = _POWER) -> float:
+        """How many times these samples would prove calibrated probabilities to be within the tolerance."""
+        return detectable_distance(len(self.count), risk=RISK, power=power) / self.distance(tolerance)
+
+
+def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:
+    """The largest variance of any mix of cells, over that of independent samples.
+
+    The largest eigenvalue of the covariance of groups' totals in units of the cells' own variances: tests
+    that divide by it keep their level however cells move together.
+    """
+    count, cells = int(groups.max()) + 1, len(noise)
+    totals = np.bincount(groups * cells + cell, errors, count * cells).reshape(count, cells)
+    size = np.bincount(groups * cells + cell, minlength=count * cells).reshape(count, cells)
+    totals = (totals - size * (totals.sum(axis=0) / np.maximum(size.sum(axis=0), 1))) / np.sqrt(noise)
+    covariance = totals.T @ totals if cells <= count else totals @ totals.T
+    largest = float(np.linalg.eigvalsh(covariance)[-1]) * count / (count - 1)
+    # Few groups tell little of their own variance: Student's quantile over the normal one makes up for it.
+    few = student_quantile(0.95, count - 1) / quantile_of(0.95)
+    return max(largest, 1.0) * few**2
+
+
+def equal_mass(values: Floats, cells: int) -> Codes:
+    """The cell (n,) of each value, of ``cells`` of nearly equal counts; equal values share a cell."""
+    edges = np.quantile(values, np.linspace(0, 1, cells + 1)[1:-1])
+    return np.searchsorted(edges, values).astype(np.intp)
+
+
+def finest(split: Callable[[int], Cells], tolerance: float) -> Cells:
+    """The cells that ``split`` makes of a number, as many as leave a calibrated model a power of 90 %.
+
+    The choice sees the probabilities alone, no label; at least two.
+    """
+    chosen = split(2)
+    for cells in (3, 4, 6, 8, 12, _MOST_CELLS):
+        finer = split(cells)
+        if finer.needed(tolerance) > 1:
+            break
+        chosen = finer
+    return chosen
+
+
+FEW = 500
+"""A class with fewer predictions is not judged alone, unless it is one in twenty of all."""
+_SHARE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class ClassGap:
+    """The predictions of one class, or, with the ``name`` None, of all classes not judged alone.
+
+    The gap is the mean of P(y = k) among them less the share that is of class k.
+    """
+
+    name: str | None
+    cells: Cells
+
+    @property
+    def says(self) -> str:
+        """The direction and size of the class's gap, in words."""
+        gap = float(self.cells.gaps[0])
+        way = "overconfident" if gap > 0 else "underconfident"
+        who = f"predictions of class “{self.name}”" if self.name is not None else "those of small classes"
+        return f"{who} are {way} by {points(gap)}"
+
+
+def class_gaps(
+    probs: Floats,
+    right: Floats,
+    predicted: Codes,
+    names: Sequence[str],
+    groups: Codes | None,
+    *,
+    weight: Floats | None = None,
+) -> tuple[list[ClassGap], int]:
+    """The gap of each class judged alone, that of the rest together, and the number of the rest.
+
+    ``probs`` (n,) are those of the ``predicted`` class (n,), ``right`` (n,) whether it is true.
+    """
+    alone = judged_alone(np.bincount(predicted, minlength=len(names)), len(predicted))
+    found = []
+    for k in np.flatnonzero(alone):
+        found.append(ClassGap(names[int(k)], _one(probs, right, predicted == k, groups, weight)))
+    rest = ~alone[predicted]
+    if rest.sum() >= FEW or rest.sum() >= _SHARE * len(predicted):
+        found.append(ClassGap(None, _one(probs, right, rest, groups, weight)))
+    return found, int((~alone).sum())
+
+
+def judged_alone(count: NDArray[Any], n: float) -> NDArray[np.bool_]:
+    """Which classes (K,) are judged alone, by the ``count`` (K,) of predictions among n."""
+    return np.asarray((count >= FEW) | (count >= _SHARE * n))
+
+
+def _one(
+    probs: Floats, right: Floats, which: NDArray[np.bool_], groups: Codes | None, weight: Floats | None
+) -> Cells:
+    inside, w = None, None if weight is None else weight[which]
+    if groups is not None:
+        inside = np.unique(groups[which], return_inverse=True)[1].ravel()
+        # All samples of one group: nothing tells how much they vary; the test is then of one sample.
+        if inside.max() < 1:
+            one = Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp), weight=w)
+            return replace(one, effect=float(which.sum()))
+        inside = None if inside.max() + 1 == which.sum() else inside
+    return Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp), inside, w)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Expected and true counts of classes, and the class that stands out most.
+
+    ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess as a share of
+    the samples that are of it or predicted to be, or of those expected where they are more; ``most`` the
+    upper 95 % bound of its size.
+    """
+
+    p: float
+    k: int
+    expected: float
+    occurs: int
+    gap: float
+    most: float
+
+
+def class_totals(
+    probs: NDArray[np.floating[Any]],
+    labels: Codes,
+    predicted: Codes,
+    groups: Codes | None,
+    weight: Floats | None = None,
+) -> Totals:
+    """Sum probabilities (n, K) and class ids (n,) over all samples, and test the class that stands out."""
+    classes = probs.shape[1]
+    expected, noise = np.zeros(classes), np.ones(classes)
+    w = np.ones(len(labels)) if weight is None else weight
+    for rows, block in row_blocks(probs):
+        expected += w[rows] @ block
+        noise += (w[rows] ** 2) @ (block * (1 - block))
+    occurs = np.bincount(labels, w, minlength=classes)
+    if groups is not None:
+        noise *= [
+            design_effect(w * (np.asarray(probs[:, k], np.float64) - (labels == k)), groups)
+            for k in range(classes)
+        ]
+    scores = (expected - occurs) / np.sqrt(noise)
+    k = int(np.abs(scores).argmax())
+    p = min(classes * chi_square_beyond(float(scores[k] ** 2), 1), 1.0)
+    stake = max(float(w[(labels == k) | (predicted == k)].sum()), float(expected[k]), 1.0)
+    gap = float(expected[k] - occurs[k]) / stake
+    return Totals(
+        p, k, float(expected[k]), round(float(occurs[k])), gap, abs(gap) + 1.645 * math.sqrt(noise[k]) / stake
+    )
+
+
+_WAVES = 32  # cosines over the rank of a probability: the last sees errors that change sign 32 times
+_OF_CLASSES = 64  # classes whose confidences may have a slope of their own
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The chance ``p`` of such correlations under calibration, and the size of the errors they show.
+
+    ``size`` is the root mean square of the error around its mean that the features explain, less what chance
+    explains; ``most`` its upper 95 % bound.
+    """
+
+    p: float
+    size: float
+    most: float
+
+
+class Pair(NamedTuple):
+    """Probabilities (n,) of an event, and whether it came true (n,)."""
+
+    probs: Floats
+    came: Floats
+
+
+def shape_of_event(
+    probs: Floats, came: Floats, groups: Codes | None = None, weight: Floats | None = None
+) -> Shape:
+    """Test the shape of one event's probabilities (n,), such as P(y = 1), against whether it came true (n,).
+
+    Errors by how far the probability is from a half, at all wavelengths, alike and opposite on both sides.
+    """
+    waves, weights = _waves(_ranks(np.abs(probs - 0.5)), _WAVES)
+    side = np.where(probs > 0.5, 1.0, -1.0)
+    features = np.column_stack([waves, side[:, None] * waves, side])
+    every = np.concatenate([weights, weights, [1.0]])
+    return _shape([(features, probs, came)], every, np.zeros(len(probs)), groups, weight)
+
+
+def shape_of_top_two(
+    first: Pair, second: Pair, predicted: Codes, groups: Codes | None, weight: Floats | None = None
+) -> Shape:
+    """Test the shape of the ``first`` and ``second`` largest probability, by the ``predicted`` class (n,).
+
+    Errors of the first by its rank, by the second's share of the rest, by both, and by class; errors of
+    the second by its share of the rest.
+    """
+    rank = _ranks(first.probs)
+    share = _ranks(second.probs / np.maximum(1 - first.probs, 1e-12))
+    of_first, weights = _waves(rank, _WAVES)
+    of_share, more = _waves(share, 4)
+    products = [of_first[:, i] * of_share[:, j] for i in range(3) for j in range(3)]
+    slopes = _class_slopes(rank, predicted)
+    top = np.column_stack([of_first, of_share, *products, slopes])
+    alike = np.full(slopes.shape[1], 1 / slopes.shape[1] ** 0.5)
+    below = np.column_stack([np.ones(len(rank)), of_share])
+    every = np.concatenate([weights, more, np.full(9, 0.5), alike, [1.0], more])
+    streams = [(top, *first), (below, *second)]
+    return _shape(streams, every, first.probs * second.probs, groups, weight)
+
+
+def _ranks(values: Floats) -> Floats:
+    """The mid-rank of each value (n,), in (0, 1); equal values have the same."""
+    ordered = np.sort(values)
+    low, high = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
+    return np.asarray((low + high) / (2 * len(values)))
+
+
+def _waves(rank: Floats, count: int) -> tuple[Floats, Floats]:
+    """cos(pi j u), j = 1, 2, ..., of a mean square of 1, and their weights 1 / j."""
+    j = np.arange(1, count + 1)
+    return math.sqrt(2) * np.cos(np.pi * rank[:, None] * j), 1.0 / j
+
+
+def _class_slopes(rank: Floats, predicted: Codes) -> Floats:
+    """A line over the rank for each of the most predicted classes, (n, classes)."""
+    common = np.argsort(-np.bincount(predicted), kind="stable")[:_OF_CLASSES]
+    return np.where(predicted[:, None] == common, rank[:, None] - 0.5, 0.0)
+
+
+def _shape(
+    streams: list[tuple[Floats, Floats, Floats]],
+    weights: Floats,
+    crossed: Floats,
+    groups: Codes | None,
+    of_rows: Floats | None,
+) -> Shape:
+    """Test the shape by features (n, m), probabilities (n,) and events (n,) of each stream.
+
+    ``weights`` are of all features; ``crossed`` is the product of two exclusive events' probabilities.
+    """
+    if of_rows is not None:  # a weighted sum of features is a sum of weighted features
+        streams = [(f * of_rows[:, None], p, came) for f, p, came in streams]
+    scores = np.concatenate([f.T @ (p - came) for f, p, came in streams])
+    variance = _variance(streams, crossed)
+    # As in ``Cells.p``, one event more: where less than one error is expected, one is no proof.
+    variance[np.diag_indices_from(variance)] += np.concatenate(
+        [(f**2).max(axis=0, initial=0) for f, _, _ in streams]
+    )
+    effect = 1.0 if groups is None else _effect_of_features(streams, groups)
+    variance *= effect
+    spread = np.sqrt(np.maximum(np.diag(variance), 1e-300))
+    root = np.sqrt(weights)
+    mixture = np.linalg.eigvalsh(root[:, None] * (variance / np.outer(spread, spread)) * root)
+    statistic = float((weights * (scores / spread) ** 2).sum())
+    smooth = _mixture_beyond(statistic, np.maximum(mixture, 0))
+    # One feature that stands out alone is lost in the sum: it is tested for itself (Bonferroni, twice).
+    sharp = len(scores) * chi_square_beyond(float(((scores / spread) ** 2).max()), 1)
+    return Shape(min(2 * smooth, 2 * sharp, 1.0), *_size(streams[0], effect))
+
+
+def _mixture_beyond(x: float, weights: Floats) -> float:
+    """P(sum of weights times chi-squares of one degree > x), by three moments.
+
+    Imhof 1961, section 4.
+    """
+    first, second, third = (float((weights**i).sum()) for i in (1, 2, 3))
+    if not third > 0:
+        return 1.0
+    freedom = second**3 / third**2
+    return chi_square_beyond((x - first) * math.sqrt(freedom / second) + freedom, freedom)
+
+
+def _variance(streams: list[tuple[Floats, Floats, Floats]], crossed: Floats) -> Floats:
+    """The covariance (m, m) of the scores under calibration."""
+    rows = []
+    for i, (f, p, _) in enumerate(streams):
+        parts = []
+        for j, (g, _, _) in enumerate(streams):
+            factor = p * (1 - p) if i == j else -crossed
+            parts.append((f * factor[:, None]).T @ g)
+        rows.append(np.hstack(parts))
+    return np.vstack(rows)
+
+
+def _effect_of_features(streams: list[tuple[Floats, Floats, Floats]], groups: Codes) -> float:
+    """How much more any feature's score varies, as samples come in groups."""
+    return max(
+        design_effect(feature * (p - came), groups)
+        for f, p, came in streams
+        for feature in (np.ones(len(p)), *f.T)
+    )
+
+
+def _size(stream: tuple[Floats, Floats, Floats], effect: float) -> tuple[float, float]:
+    """The debiased norm of the errors beyond their mean that features explain, and its bound."""
+    features, p, came = stream
+    n = len(features)
+    f = features - features.mean(axis=0)
+    gram = np.linalg.pinv(f.T @ f / n, rcond=1e-6, hermitian=True)
+    mean = f.T @ (p - came) / n
+    noise = effect * (f * (p * (1 - p))[:, None]).T @ f / n**2
+    chance = gram @ noise
+    square = float(mean @ gram @ mean) - float(np.trace(chance))
+    error = math.sqrt(
+        max(2 * float(np.trace(chance @ chance)) + 4 * float(mean @ gram @ noise @ gram @ mean), 0)
+    )
+    high = square + quantile_of(1 - 2 * RISK) * error
+    return math.sqrt(max(square, 0.0)), math.sqrt(max(high, 0.0))

@@ -1,0 +1,420 @@
+"""Judge a model: calibrated where that is proven, off where an error is, else the possible error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.core.arrays import some_of
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import JudgeOptions
+from calib_serve.core.text import percent, points
+from calib_serve.metrics.conclusion import (
+    CALIBRATE,
+    TOLERANCE,
+    Line,
+    Tested,
+    Verdict,
+    conclude,
+    direction,
+    line_of,
+)
+from calib_serve.metrics.gaps import (
+    RISK,
+    Cells,
+    ClassGap,
+    Pair,
+    Shape,
+    class_gaps,
+    class_totals,
+    equal_mass,
+    finest,
+    shape_of_event,
+    shape_of_top_two,
+)
+from calib_serve.metrics.labels import checked_label_probs, confidence_of_labels
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
+from calib_serve.scores import ProbsView, Scores, check_ungrouped
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.intp]
+
+_SINGLE = 1.5  # tolerances that a class alone may be off, unless told otherwise
+_MOST = 500_000  # samples that are judged
+_MOST_SHAPED = 100_000  # samples that the test of shape looks at
+_RARE = 0.1  # share of an event, below which its error is judged relative to it
+_HIGHEST = 0.99  # quantile of P(y = 1)
+_RELATIVE = 0.2  # of expected events: how far they may be off
+_SURE = 1.96
+_SURELY = 3.29  # standard errors, of what is said without being asked
+_WAYS = ("too high", "too low", "too high in some ranges and too low in others")
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Checked predictions (n,): the two largest probabilities, and whether each class came true."""
+
+    predicted: Codes
+    first: Floats
+    right: Floats
+    second: Floats
+    was_second: Floats
+    groups: Codes | None
+    names: tuple[str, ...]
+    tolerance: float
+    of_class: float
+    weight: Floats | None = None
+
+    @classmethod
+    def of(cls, p: NDArray[np.floating[Any]], y: Codes, **more: Any) -> _Sample:
+        """Read probabilities (n, K) block by block, with class ids (n,)."""
+        n = len(p)
+        predicted = np.empty(n, np.intp)
+        first, right, second, was = np.empty((4, n))
+        for rows, block in row_blocks(p):
+            at, top = np.arange(len(block)), block.argmax(axis=1)
+            first[rows] = np.clip(block[at, top], 0, 1)
+            block[at, top] = -1
+            below = block.argmax(axis=1)
+            second[rows] = np.minimum(np.clip(block[at, below], 0, 1), 1 - first[rows])
+            predicted[rows], right[rows], was[rows] = top, y[rows] == top, y[rows] == below
+        return cls(predicted, first, right, second, was, **more)
+
+    def spaced(self) -> _Sample:
+        """All samples, or some spread over very many, for the costly test of shape."""
+        if len(self.first) <= _MOST_SHAPED:
+            return self
+        on = some_of(len(self.first), _MOST_SHAPED)
+        rows: dict[str, Any] = {
+            name: row[on] for name, row in vars(self).items() if isinstance(row, np.ndarray)
+        }
+        return replace(self, **{**rows, "groups": _codes(rows.get("groups"))})
+
+
+def judge_probs(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    tolerance: float = TOLERANCE,
+    class_tolerance: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    class_names: Sequence[str] = (),
+) -> Verdict:
+    """Judge whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
+
+    See ``judge``, which takes scores of any kind, for what is decided. Labels (n, L) of a multi-label model
+    are judged label by label. ``groups`` (n,) say which samples belong together. Raises InputError or
+    ShapeError.
+    """
+    single, several = _class_tolerance(tolerance, class_tolerance), np.ndim(labels) == 2
+    if several:
+        check_ungrouped(groups)
+    p: Any
+    y: Any
+    if isinstance(probs, ProbsView):
+        p, y = probs, np.asarray(labels)
+    else:
+        p, y = checked_label_probs(probs, labels) if several else checked(probs, labels)
+    p, y, weight, codes = weighing_rows(p, y, sample_weight, groups)
+    names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))
+    if len(names) != p.shape[1]:
+        raise ShapeError(f"{p.shape[1]} {'labels' if several else 'classes'} but {len(names)} class names")
+    if several:
+        return _judged_labels(np.asarray(p, np.float64), y, names, weight, (tolerance, single))
+    n = len(p)
+    # By then bounds lie far below any usual tolerance; more rows would only take time.
+    if n > _MOST:
+        some = some_of(n, _MOST)
+        p, y, codes = p.take(some, axis=0), y[some], _codes(None if codes is None else codes[some])
+        weight = None if weight is None else weight[some]
+    sample = _Sample.of(p, y, groups=codes, weight=weight, names=names, tolerance=tolerance, of_class=single)
+    lines = _of_confidence(sample)
+    if p.shape[1] == 2:
+        # The first required line speaks for the whole, and P(y = 1) bounds the confidence's gap.
+        lines = [*_of_positive(sample), *lines]
+    gaps, small = class_gaps(
+        sample.first, sample.right, sample.predicted, names, sample.groups, weight=sample.weight
+    )
+    lines += _of_classes(sample, gaps)
+    if p.shape[1] > 2:
+        lines += [_of_totals(p, y, sample), _of_shape(_shape(sample), tolerance)]
+    found = conclude(
+        lines,
+        n=len(p),
+        of_class=single,
+        small=small,
+        kinds=p.shape[1],
+        opening=_opening(sample, n),
+    )
+    # A model read upside down fails every test; that it is, is what to be told, not to calibrate it.
+    turned = _turned_around(sample) if p.shape[1] == 2 else ""
+    return replace(found, do=(turned, *(line for line in found.do if line != CALIBRATE))) if turned else found
+
+
+def _turned_around(s: _Sample) -> str:
+    """Warn that class 1 is surely rarer where its probability is higher; "" where it is not."""
+    p, came = _event(s)
+    ranks = Separation.of(p, came)
+    area, error = float(ranks.auroc()), float(ranks.auroc_error())
+    error *= math.sqrt(design_effect(p - came, s.groups))
+    if not area + _SURELY * error < 0.5:  # also NaN
+        return ""
+    return (
+        f"Class “{s.names[1]}” is rarer where its probability is higher (AUROC {area:.2f}): these may be "
+        "the scores of the other class; find out which they speak of."
+    )
+
+
+def _class_tolerance(tolerance: float, given: float | None) -> float:
+    """The tolerance of a class alone; InputError where either is not a difference of probabilities."""
+    single = min(_SINGLE * tolerance, 0.999) if given is None else given
+    if not (0 < tolerance < 1 and 0 < single < 1):
+        raise InputError(
+            f"tolerance must lie between 0 and 1, got {tolerance if given is None else (tolerance, given)}; "
+            "0.02 means two points"
+        )
+    return single
+
+
+def _of_confidence(s: _Sample) -> list[Line]:
+    cells = finest(
+        lambda b: Cells.of(s.first, s.right, equal_mass(s.first, b), s.groups, s.weight), s.tolerance
+    )
+    way = direction(cells, ("overconfident", "underconfident", "too sure in some ranges and not in others"))
+    said = f"{way}, on average {points(cells.error)} off"
+    return [
+        line_of(
+            "confidence", "the predicted class's confidence", cells, said, s.tolerance,
+            required=len(s.names) != 2,
+        )
+    ]  # fmt: skip
+
+
+def _of_positive(s: _Sample) -> list[Line]:
+    """Test P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
+    is_one, (p, came) = s.predicted == 1, _event(s)
+    share, tolerance = float(is_one.mean()), held_to(s.tolerance, came, s.weight)
+
+    def split(cells: int) -> Cells:
+        above = max(round(cells * share), 1)
+        cell = np.zeros(len(p), np.intp)
+        for side, of_side, count in ((0, is_one, above), (1, ~is_one, cells - above)):
+            if of_side.any():
+                cell[of_side] = 1000 * side + equal_mass(p[of_side], count)
+        return Cells.of(p, came, cell, s.groups, s.weight)
+
+    cells = finest(split, tolerance)
+    said = f"P(y = 1) is {direction(cells, _WAYS)}, on average {points(cells.error)} off"
+    return [
+        line_of("positive", "P(y = 1)", cells, said, tolerance, required=True),
+        _of_shape(_event_shape(s), s.tolerance),
+        *_of_events(s, p, came),
+    ]
+
+
+def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
+    """The tolerance of an event's probability: at most a fifth of its share, for an event below 10 %.
+
+    >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
+    0.001
+    """
+    # Of an event of 0.5 % a tolerance of two points would allow a probability that is always 0.
+    share = float(np.average(came, weights=weight))
+    rarer = max(min(share, 1 - share), 1 / len(came))
+    return tolerance if rarer >= _RARE else min(tolerance, _RELATIVE * rarer)
+
+
+def _event_shape(s: _Sample) -> Shape:
+    some = s.spaced()
+    return shape_of_event(*_event(some), some.groups, some.weight)
+
+
+def _event(s: _Sample) -> tuple[Floats, Floats]:
+    """P(y = 1) (n,) and whether class 1 is true, of two classes."""
+    is_one = s.predicted == 1
+    return np.where(is_one, s.first, 1 - s.first), np.where(is_one, s.right, 1 - s.right)
+
+
+def _codes(groups: Codes | None) -> Codes | None:
+    """Group codes of some samples, without gaps; None where each is its own group, or all are one."""
+    if groups is None:
+        return None
+    found, codes = np.unique(groups, return_inverse=True)
+    return codes.astype(np.intp) if 1 < len(found) < len(groups) else None
+
+
+def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
+    """Relative errors of expected against observed events, of all samples and of the highest percent.
+
+    The tolerance in points says nothing of an event that is rarer than it.
+    """
+    w = np.ones(len(p)) if s.weight is None else s.weight
+    whole = float((w * came).sum()) / float(w.sum())
+    if not 0 < whole < _RARE:
+        return []
+    lines = []
+    high = p >= np.quantile(p, _HIGHEST)
+    parts = (
+        ("events", "expected events", np.ones(len(p), bool)),
+        ("highest", "those of the highest percent", high),
+    )
+    for name, what, on in parts:
+        groups = _codes(None if s.groups is None else s.groups[on])
+        cells = Cells.of(p[on], came[on], np.zeros(int(on.sum()), np.intp), groups, w[on])
+        said, seen = float(cells.said[0]), float(cells.came[0])
+        error = math.sqrt(cells.effect * float(cells.noise[0]) + 1)
+        apart = abs(said - seen)
+        # Only what is surely off counts, so that the tolerance is of the truth and not of chance.
+        beyond = max(apart - _SURE * error, 0.0) / max(said, seen)
+        chance = cells.p if beyond > _RELATIVE / 2 else 1.0
+        tested = Tested(
+            name, what, chance, apart / max(said, 1e-12), (apart + _SURE * error) / max(said, 1e-12),
+            _RELATIVE, required=False,
+        )  # fmt: skip
+        words = f"{said:,.0f} events are expected and {seen:,.0f} occur (O/E {seen / max(said, 1e-12):.2f})"
+        where = "" if name == "events" else "of the highest percent of P(y = 1), "
+        lines.append(Line(tested, where + words, cells.error))
+    return lines
+
+
+def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
+    whole = Cells.of(s.first, s.right, s.predicted, s.groups, s.weight)
+    worst = min(gaps, key=lambda g: g.cells.p)
+    said = f"of the {len(s.names)} classes, predictions are on average {points(whole.error)} off"
+    lines = [line_of("classes", "the predicted classes together", whole, said, s.tolerance)]
+    several = len(gaps)
+    for gap in gaps:
+        what = f"predictions of class “{gap.name}”" if gap.name is not None else "classes not judged alone"
+        name = "class" if gap.name is not None else "rest"
+        lines.append(line_of(name, what, gap.cells, gap.says, s.of_class, required=True, of=several))
+    # Which class it is says more than that there is one.
+    if several * worst.cells.p < RISK and not worst.cells.within(s.of_class):
+        lines[0] = replace(lines[0], says=worst.says)
+    return lines
+
+
+def _of_totals(p: NDArray[np.floating[Any]], y: Codes, s: _Sample) -> Line:
+    found = class_totals(p, y, s.predicted, s.groups, s.weight)
+    said = f"class “{s.names[found.k]}” is expected {found.expected:,.0f} times and occurs {found.occurs:,}"
+    size, what = abs(found.gap), "how often each class occurs"
+    tested = Tested("totals", what, found.p, size, found.most, s.of_class, required=False)
+    return Line(tested, f"{said} times", size)
+
+
+def _shape(s: _Sample) -> Shape:
+    some = s.spaced()
+    pairs = Pair(some.first, some.right), Pair(some.second, some.was_second)
+    return shape_of_top_two(*pairs, some.predicted, some.groups, some.weight)
+
+
+def _of_shape(found: Shape, tolerance: float) -> Line:
+    said = f"errors that cancel over its ranges or classes are about {points(found.size)}, root mean square"
+    what, most = "errors that cancel in bins", found.most
+    tested = Tested("shape", what, found.p, found.size, most, tolerance, required=False)
+    return Line(tested, said, found.size)
+
+
+def _opening(s: _Sample, n: int) -> str:
+    right, said = (float(np.average(row, weights=s.weight)) for row in (s.right, s.first))
+    gap = said - right
+    of_all = f" (spread over all {n:,})" if len(s.first) < n else ""
+    return (
+        f"It is right in {percent(right)} of {len(s.first):,} predictions{of_all} and says "
+        f"{percent(said)} on average: {points(gap)} too {'much' if gap > 0 else 'little'}."
+    )
+
+
+def _judged_labels(
+    p: Floats, y: Codes, names: Sequence[str], weight: Floats | None, tolerances: tuple[float, float]
+) -> Verdict:
+    """Judge probabilities of labels (n, L) against whether each is true (n, L), 0 or 1.
+
+    The mean absolute gap of P(label), over cells of each label, must be below the first tolerance, and each
+    label's own below the second.
+    """
+    of_all, of_each = tolerances
+    lines = [_of_all(p, y, of_all, weight)]
+    for k, name in enumerate(names):
+        lines.append(_of_label(p[:, k], y[:, k], name, weight, tolerance=of_each, labels=len(names)))
+    return conclude(lines, n=len(p), kinds=len(names), opening=_opening_of_labels(p, y, weight))
+
+
+def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float, weight: Floats | None) -> Line:
+    n, labels = p.shape
+    # Labels of a sample move together, so each sample is a group.
+    samples = np.repeat(np.arange(n), labels) if labels > 1 and n > 1 else None
+    cell = np.column_stack([2 * k + equal_mass(p[:, k], 2) for k in range(labels)])
+    of_each = None if weight is None else np.repeat(weight, labels)
+    cells = Cells.of(p.ravel(), y.ravel().astype(np.float64), cell.ravel(), samples, of_each)
+    said = f"the labels' probabilities are on average {points(cells.error)} off"
+    return line_of("labels", "P(label)", cells, said, tolerance, required=True)
+
+
+def _of_label(
+    p: Floats, came: NDArray[np.intp], name: str, weight: Floats | None, *, tolerance: float, labels: int
+) -> Line:
+    true = came.astype(np.float64)
+    tolerance = held_to(tolerance, true, weight)
+    cells = finest(lambda b: Cells.of(p, true, equal_mass(p, b), None, weight), tolerance)
+    said = (
+        f"the probability of label “{name}” is {direction(cells, _WAYS)}, by {points(cells.error)} on average"
+    )
+    return line_of("label", f"P(“{name}”)", cells, said, tolerance, required=True, of=labels)
+
+
+def _opening_of_labels(p: Floats, y: NDArray[np.intp], weight: Floats | None) -> str:
+    confidence, right = (np.average(part, axis=0, weights=weight) for part in confidence_of_labels(p, y))
+    return (
+        f"Of {len(p):,} samples with {p.shape[1]:,} labels each, {percent(float(right.mean()))} of the "
+        f"decisions at 0.5 are right, at a confidence of {percent(float(confidence.mean()))} on average."
+    )
+
+
+def judge(
+    scores: Any,
+    labels: Any = None,
+    options: JudgeOptions | None = None,
+    **given: Any,
+) -> Verdict:
+    """Tell whether a model's scores are calibrated against its labels, within a tolerance.
+
+    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; each of the ``options`` may be
+    ``given`` as a keyword argument. Of more than 500,000 samples, as many that are spread over all are
+    judged. "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the
+    confidence (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much
+    unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
+    held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
+    1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
+    points might hide. Tests of class shares and of shape (see ``calib_serve.metrics.gaps``) can only veto.
+    Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
+
+    >>> import numpy as np
+    >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
+    >>> judge(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
+    'Not calibrated: underconfident, on average 30.0 points off.'
+    >>> judge(p[:4], p[:4].argmax(axis=1)).level
+    'too_little'
+    """
+    asked = changed(options or JudgeOptions(), given)
+    scored = Scores.of(scores, labels, **asked.of_scores)
+    y = scored.labelled()
+    if y.ndim > 1 and not scored.is_multilabel:
+        raise InputError("soft labels are for fits, nll and brier; a verdict wants one class a sample")
+    found = judge_probs(
+        scored.probs[:] if scored.is_multilabel else scored.probs,
+        y,
+        tolerance=asked.tolerance,
+        class_tolerance=asked.class_tolerance,
+        sample_weight=scored.weights,
+        groups=scored.groups,
+        class_names=scored.class_names,
+    )
+    return replace(found, reasons=(*found.reasons, *scored.remarks))

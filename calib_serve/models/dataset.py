@@ -1,0 +1,344 @@
+"""The calibration set: inputs as the deployed model takes them, and class ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Preprocessing, read_picture
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.files import map_npy, named, open_regular, read_npz
+from calib_serve.core.names import check_names
+from calib_serve.scores import read_rows, truths
+
+_MISSING = "the channel is missing: add it by inputs[:, None]"
+_COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
+_COMES_LAST = "the channel comes last: turn them by inputs.transpose(0, 2, 3, 1)"
+_GREY = "these are grey, and it takes colours: give each three times, np.repeat({}, 3, 1)"
+_COLOURED = "these are coloured, and it takes grey: make them grey as in its training"
+_CHANNELS = (1, 3)
+
+
+def check_input_shape(given: Sequence[int], wanted: Sequence[int | None], *, of: str = "the model") -> None:
+    """Raise ShapeError, with what to do, unless inputs of shape ``given`` fit ``wanted``.
+
+    Both without the batch.
+
+    A size of None is any size. ``of`` names what takes them.
+    """
+    if not _fits(given, wanted):
+        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
+        raise ShapeError(
+            f"{of} takes inputs of shape (n, {sizes}), got (n, {', '.join(map(str, given))}); "
+            + _to_fit(tuple(given), tuple(wanted))
+        )
+
+
+def layout_advice(given: Sequence[int]) -> str:
+    """Advise on pictures that a model of unknown input shape refused; "" without advice.
+
+    >>> layout_advice((28, 28))
+    'if these are pictures, the channel is missing: add it by inputs[:, None]'
+    """
+    if len(given) == 2:
+        return f"if these are pictures, {_MISSING}"
+    if len(given) == 3 and given[2] in _CHANNELS and given[0] not in _CHANNELS:
+        return f"if these are pictures, {_COMES_FIRST}"
+    return ""
+
+
+def _to_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
+    """Advise on inputs of ``given`` to fit ``wanted``: the first step that does it."""
+    steps = [((1, *given), _MISSING)]
+    if len(given) == 3:
+        steps += [((given[2], *given[:2]), _COMES_FIRST), ((*given[1:], given[0]), _COMES_LAST)]
+    if wanted[:1] == (3,):
+        steps += [((3, *given), _GREY.format("inputs[:, None]"))]
+        steps += [((3, *given[1:]), _GREY.format("inputs"))] if given[:1] == (1,) else []
+    elif wanted[:1] == (1,) and given[:1] == (3,):
+        steps += [((1, *given[1:]), _COLOURED)]
+    known = [size for size in wanted if size is not None]
+    if len(known) == len(wanted) and prod(given) == prod(known):
+        sizes = ", ".join(map(str, known))
+        steps += [(tuple(known), f"as many numbers: if their order is right, inputs.reshape(-1, {sizes})")]
+    return next((advice for made, advice in steps if _fits(made, wanted)), "prepare them as in its training")
+
+
+def _fits(given: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    return len(given) == len(wanted) and all(w in (None, g) for g, w in zip(given, wanted, strict=True))
+
+
+_INPUTS = ("inputs", "images", "x")
+_LABELS = ("labels", "y")
+_TABLE = "; a table of logits needs no --model"
+_OTHERS = {
+    **dict.fromkeys((".csv", ".parquet"), _TABLE),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib", ".pt", ".pth", ".h5", ".hdf5", ".npy"), ""),
+}
+"""Files that people have, by their ending, and what else may be done with them."""
+_MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a warning
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """``inputs`` (n, ...) numbers, may be memory-mapped; ``labels`` (n,) class ids; class names or ().
+
+    Of a multi-label model ``labels`` are (n, L), 0 or 1.
+
+    ``pictures``: how pictures became the inputs, where they did; ``remarks``: what to know of them.
+
+    >>> len(Dataset(np.zeros((3, 8)), np.array([0, 1, 0])))
+    3
+    """
+
+    inputs: NDArray[Any]
+    labels: NDArray[np.intp]
+    class_names: tuple[str, ...] = ()
+    pictures: Preprocessing | None = None
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim < 2:
+            raise ShapeError(f"inputs must be (n, ...), got {self.inputs.shape}")
+        if not self.inputs.size:
+            raise InputError(f"there is no sample in the data: inputs are {self.inputs.shape}")
+        y, n = np.asarray(self.labels), len(self.inputs)
+        if y.shape == (n, 1) and not np.isin(y, (0, 1)).all():
+            raise ShapeError(f"labels must be ({n},) class ids, got {y.shape}; take labels[:, 0]")
+        y = truths(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
+        object.__setattr__(self, "labels", y)
+        object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
+        check_names(self.class_names)
+        if self.inputs.dtype.kind not in "fiu":
+            raise InputError(f"inputs must be numbers, got {self.inputs.dtype}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def check(self, input_shape: tuple[int, ...], classes: int, *, multilabel: bool = False) -> None:
+        """Raise InputError unless the data fit a model of these inputs and classes, or labels.
+
+        Checks labels and shapes only; input values are checked batch by batch.
+        """
+        check_input_shape(self.inputs.shape[1:], input_shape)
+        if multilabel != (self.labels.ndim == 2):
+            how = "labels[:, 0]" if self.labels.shape[1:] == (1,) else "labels.argmax(axis=1) of one-hot ones"
+            ids = f"(n,) class ids (take {how})"
+            wanted = f"(n, {classes}) of 0 and 1" if multilabel else ids
+            raise ShapeError(
+                f"labels must be {wanted}, got {self.labels.shape}; of a multi-label model say --outputs "
+                "label_logits or label_probabilities (outputs=)"
+            )
+        if multilabel and self.labels.shape[1] != classes:
+            raise ShapeError(f"the model has {classes} labels, the data {self.labels.shape[1]}")
+        if self.class_names and len(self.class_names) != classes:
+            raise ShapeError(f"the model has {classes} classes, the data names {len(self.class_names)}")
+        if multilabel:
+            return
+        if self.labels.max() >= classes:
+            from_one = self.labels.min() == 1 and self.labels.max() == classes
+            raise InputError(
+                f"labels go up to {self.labels.max()}, the model has classes 0..{classes - 1}"
+                + ("; these seem to begin at 1: take 1 off each" if from_one else "")
+            )
+        if self.labels.min() == self.labels.max():
+            raise InputError(
+                f"all {len(self)} samples are of class {self.labels[0]}; calibrate on every class served"
+            )
+
+
+def load_data(
+    spec: str | Path,
+    split: str | None = None,
+    *,
+    pictures: Preprocessing | Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Load the data of ``spec``, as the deployed model takes it.
+
+    An .npz file or a folder of .npy files, which are then memory-mapped: ``inputs`` (or ``images``,
+    ``x``), ``labels`` (or ``y``) and optionally ``class_names``; ``split`` "cal" reads ``cal_inputs`` and
+    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split if requested): pictures,
+    read as ``pictures`` says, which is wanted then; labels that are not numbers are class names, in
+    alphabetical order.
+    ``package.module:name`` or ``file.py:name``: a function of the split that yields batches (inputs, labels);
+    its code is run. Raises InputError for unreadable data.
+    """
+    path = Path(spec)
+    if path.is_dir():
+        if (path / "labels.csv").is_file():
+            return _pictures(path, split, pictures)
+    elif not path.is_file() and ":" not in str(spec):
+        raise InputError(f"there is no data at {path}")
+    if pictures is not None:
+        raise InputError(
+            f"{spec} holds inputs as the model takes them: how to prepare pictures, such as mean "
+            "and std, belongs to a folder of pictures with labels.csv"
+        )
+    if path.is_dir():
+        if not (arrays := _mapped(path)):
+            raise InputError(
+                f"{path} holds neither .npy files nor labels.csv; a folder of pictures has one, with the "
+                "columns file and label, a line a picture, and split if it holds several"
+            )
+        return _of_arrays(arrays, split, path)
+    return _of_npz(path, split) if path.is_file() else _called(str(spec), split)
+
+
+def _of_npz(path: Path, split: str | None) -> Dataset:
+    if path.suffix in _OTHERS:
+        raise InputError(
+            f"inputs are not read from {path.suffix} files, got {path}: write them with "
+            f'np.savez("data.npz", inputs=inputs, labels=labels){_OTHERS[path.suffix]}'
+        )
+    try:
+        arrays, names = read_npz(path, wanted=lambda name: _wanted(name, split))
+    except ValueError as error:
+        raise InputError(
+            f"cannot read {path}: {error}; save inputs and labels together with np.savez, without pickles"
+        ) from error
+    return _of_arrays(arrays, split, path, seen=names)
+
+
+def _pictures(folder: Path, split: str | None, pictures: Preprocessing | Mapping[str, Any] | None) -> Dataset:
+    if pictures is None:
+        raise InputError(
+            f"how are the pictures of {folder} prepared for the model? Give --pictures mean= and std= "
+            "(pictures=), or its training's transforms=; mean=0 and std=1 say that it takes [0, 1]; "
+            "an artifact that was fitted on pictures says it to report"
+        )
+    # Never guessed: pictures prepared in another way give other logits, and nothing would show it.
+    how = Preprocessing.of(pictures)
+    rows = listed(folder / "labels.csv", split)
+    given = [row["label"] for row in rows]
+    # Alphabetical, as ImageFolder numbers classes: ids are then those of a model trained so.
+    names = () if all(label.isdecimal() for label in given) else tuple(sorted(set(given)))
+    index = {name: k for k, name in enumerate(names)}
+    labels = [index[label] if names else _class_id(label, folder) for label in given]
+    images = [_picture(folder, row["file"], how) for row in rows]
+    sizes = {image.shape for image in images}
+    if len(sizes) != 1:
+        raise InputError(
+            f"the pictures of {folder} have {len(sizes)} sizes, such as {sorted(sizes)[:2]}; say how they "
+            "become one size (resize, crop), as the model's preprocessing does, or give a function that "
+            "yields batches"
+        )
+    inputs = np.stack(images)
+    return Dataset(inputs, np.array(labels), names, how.for_input(inputs.shape[1:]))
+
+
+def _class_id(label: str, folder: Path) -> int:
+    if len(label) > 18:
+        raise InputError(f"the label {label[:18]}... of {folder} is no class id")
+    return int(label)
+
+
+def listed(table: Path, split: str | None) -> list[dict[str, str]]:
+    """The rows of a labels.csv (file, label, and split if requested) in ``split``."""
+    names, rows = read_rows(table, ())
+    wanted = {"file", "label"} | ({"split"} if split else set())
+    if names is None or not wanted <= set(names):
+        raise InputError(f"{table} must have columns {sorted(wanted)}, it has {list(names or ())}")
+    found = [dict(row) for row in rows if split is None or row["split"] == split]
+    if not found:
+        raise InputError(f"{table} lists no file{f' of split {split!r}' if split else ''}")
+    return found
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
+    try:
+        path = (folder / name).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # before Python 3.13 links in a circle are the last
+        raise InputError(f"{name!r} is no name of a file: {error}") from error
+    # A table comes with the data: it must not name files of the host beyond its folder.
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(f"{name!r} lies outside of {folder}")
+    return path
+
+
+def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]:
+    path = inside(folder, name)
+    try:
+        with open_regular(path) as file:
+            return read_picture(file, how, max_pixels=_MAX_PIXELS)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the picture {path}: {error}") from error
+
+
+def _called(spec: str, split: str | None) -> Dataset:
+    try:
+        batches = [(np.asarray(x), np.asarray(y)) for x, y in named(spec)(split)]
+        inputs, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    except Exception as error:  # the function is foreign code
+        raise InputError(
+            f"{spec} gave no data: {type(error).__name__}: {error}; it is called with the split and "
+            "must yield batches (inputs, labels)"
+        ) from error
+    return Dataset(inputs, labels)
+
+
+def _wanted(name: str, split: str | None) -> bool:
+    return name == "class_names" or name.removeprefix(f"{split}_" if split else "") in (*_INPUTS, *_LABELS)
+
+
+def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
+    # Mapped, not read: inputs may be larger than memory.
+    arrays: dict[str, NDArray[Any]] = {}
+    for file in sorted(folder.glob("*.npy")):
+        try:
+            arrays[file.stem] = map_npy(file)
+        except ValueError as error:
+            raise InputError(f"cannot read {file}: {error}") from error
+    return arrays
+
+
+def _of_arrays(
+    arrays: Mapping[str, NDArray[Any]], split: str | None, path: Path, seen: Sequence[str] = ()
+) -> Dataset:
+    prefix = f"{split}_" if split else ""
+
+    def one_of(names: Sequence[str]) -> NDArray[Any]:
+        found = [arrays[prefix + name] for name in names if prefix + name in arrays]
+        if len(found) != 1:
+            wanted, held = " or ".join(prefix + name for name in names), sorted(seen or arrays)
+            scores = [name for name in held if name.removeprefix(prefix) in ("logits", "probs", "log_probs")]
+            raise InputError(
+                f"{path} must hold one of {wanted}, it holds {', '.join(held) or 'none'}"
+                + (f"; {scores[0]} need no model: leave out --model" if scores else "")
+                + _splits(held, names)
+            )
+        return found[0]
+
+    names = arrays.get("class_names", np.array([], str))
+    if names.ndim != 1:
+        raise ShapeError(f"class_names must be (classes,), got {names.shape}")
+    return Dataset(one_of(_INPUTS), one_of(_LABELS), tuple(str(name) for name in names.tolist()))
+
+
+def _splits(held: Sequence[str], names: Sequence[str]) -> str:
+    """A hint with the splits of the file, for an error about a missing one."""
+    ends = tuple(f"_{name}" for name in names)
+    found = sorted({name.rpartition("_")[0] for name in held if name.endswith(ends)})
+    return f"; name a split: {', '.join(found)} (--split, split=)" if found else ""
+
+
+def _class_ids(labels: NDArray[Any], n: int) -> NDArray[np.intp]:
+    y = np.asarray(labels)
+    if y.shape != (n,):
+        raise ShapeError(
+            f"labels must be ({n},) class ids, one for each input, or (n, L) of 0 and 1 of labels; got "
+            f"{y.shape}"
+        )
+    if y.dtype.kind not in "iu":
+        names = y.dtype.kind in "OUS"
+        how = "np.unique(labels, return_inverse=True) numbers names" if names else "take labels.astype(int)"
+        raise InputError(f"labels must be class ids (whole numbers), got {y.dtype}; {how}")
+    if y.min() < 0:
+        raise InputError(f"labels must not be negative, got {y.min()}")
+    return y.astype(np.intp)

@@ -1,0 +1,286 @@
+"""Samples as clients send them, with labels: files, rows of numbers, texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import InputError
+from calib_serve.core.names import shown
+from calib_serve.models.dataset import inside, listed, load_data
+from calib_serve.scores import read_rows
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRequests:
+    """One request a sample: the bytes of ``files`` (n), or ``rows`` (n, ...) of numbers.
+
+    ``labels`` (n,) as they are written: class names or ids; of a multi-label model those that are true, with
+    ";" between. ``names``: what the data calls its classes, in
+    the order that it has them in, or (); ``source``: where it came from.
+    """
+
+    source: str
+    labels: tuple[str, ...]
+    files: tuple[Path, ...] = ()
+    rows: NDArray[Any] | None = None
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def called(self, i: int) -> str:
+        """Name sample ``i`` for a person."""
+        return str(self.files[i]) if self.rows is None else f"row {i} of {self.source}"
+
+    def class_ids(self, classes: int, known: Sequence[Sequence[str]] = ()) -> NDArray[np.intp]:
+        """The labels (n,) as ids of a model with ``classes`` classes.
+
+        ``known``: the names of each of its classes, or () where it has none: then the data's own order
+        counts, that of ImageFolder for folders. Raises InputError, which names the sample, for a label that
+        is no class of the model, or that may be two.
+        """
+        ids = _named(known) if any(known) else _in_order(self, classes)
+        return np.array(self._each(lambda label: _id(label, ids, classes)), np.intp)
+
+    def label_sets(self, labels: int, known: Sequence[Sequence[str]] = ()) -> NDArray[np.intp]:
+        """Labels of a multi-label model (n, L): 1 where a label is true of the sample, else 0.
+
+        ``known`` as in ``class_ids``.
+
+        Where labels have no names, they are ids. Raises InputError as ``class_ids`` does.
+        """
+        ids = _named(known)
+        rows = self._each(
+            lambda text: [_id(one.strip(), ids, labels) for one in text.split(";") if one.strip()]
+        )
+        truths = np.zeros((len(self), labels), np.intp)
+        for i, row in enumerate(rows):
+            truths[i, row] = 1
+        return truths
+
+    def _each(self, read: Callable[[str], T]) -> list[T]:
+        """Read each sample's label by ``read``; its InputError names the sample."""
+        # Labels repeat: each is read once.
+        found: dict[str, T] = {}
+        for i, label in enumerate(self.labels):
+            if label not in found:
+                try:
+                    found[label] = read(label)
+                except InputError as error:
+                    raise InputError(f"{self.called(i)}: {error}") from None
+        return [found[label] for label in self.labels]
+
+
+def read_requests(spec: str | Path, split: str | None = None) -> LabelledRequests:
+    """Read samples with labels, each to be sent as it is; of the ``split`` if one is named.
+
+    A folder with ``labels.csv`` (columns file, label, and split), or such a file itself; a folder with one
+    folder of files for each class, as torchvision's ImageFolder has it, below the folder ``split`` if one is
+    named; or arrays that ``load_data`` reads (.npz, a folder of .npy files, ``file.py:name``). Raises
+    InputError for data that cannot be read.
+    """
+    path = Path(spec)
+    if path.is_dir() and (path / "labels.csv").is_file():
+        return _of_table(path / "labels.csv", split)
+    if path.is_file() and path.suffix == ".csv":
+        return _of_table(path, split)
+    if path.is_dir() and not any(path.glob("*.npy")):
+        return _of_folders(path if split is None else path / split)
+    data = load_data(spec, split)
+    names = data.class_names
+    if names and data.labels.max() >= len(names):
+        raise InputError(f"{path} has labels up to {data.labels.max()} and {len(names)} class names")
+    labels = tuple(names[k] if names else str(k) for k in data.labels.tolist())
+    return LabelledRequests(str(spec), labels, rows=data.inputs, names=names)
+
+
+def _of_table(table: Path, split: str | None) -> LabelledRequests:
+    rows = listed(table, split)
+    files = tuple(inside(table.parent, row["file"]) for row in rows)
+    if missing := [file for file in files if not file.is_file()]:
+        raise InputError(f"{len(missing)} files of {table} are not there, such as {missing[0]}")
+    # Of every split: one may lack a class.
+    names = sorted({row["label"] for row in listed(table, None)})
+    ids = all(name.isdecimal() for name in names)
+    labels = tuple(row["label"] for row in rows)
+    return LabelledRequests(str(table), labels, files, names=() if ids else tuple(names))
+
+
+def _of_folders(folder: Path) -> LabelledRequests:
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    names = tuple(one.name for one in _shown(folder) if one.is_dir())
+    files: list[Path] = []
+    labels: list[str] = []
+    for name in names:
+        inner = _shown(folder / name)
+        if folders := [one for one in inner if one.is_dir()]:
+            raise InputError(
+                f"{folder / name} is to hold the files of one class, and holds the folder {folders[0].name}; "
+                "if it is a split of the data, name it with --split"
+            )
+        files += [one.resolve() for one in inner]
+        labels += [name] * len(inner)
+    if not files:
+        raise InputError(f"{folder} has no labels.csv, no arrays (.npy), and no folders of files by class")
+    return LabelledRequests(str(folder), tuple(labels), tuple(files), names=names)
+
+
+def _shown(folder: Path) -> list[Path]:
+    """List the visible entries of a folder, sorted."""
+    try:
+        return sorted(one for one in folder.iterdir() if one.name[0] != ".")
+    except OSError as error:
+        raise InputError(f"cannot read {folder}: {error}") from error
+
+
+def _named(known: Sequence[Sequence[str]]) -> dict[str, set[int]]:
+    # A class of ImageNet has several names, and two classes may share one, such as crane.
+    found: dict[str, set[int]] = {}
+    for k, names in enumerate(known):
+        for name in names:
+            found.setdefault(name, set()).add(k)
+    return found
+
+
+def _in_order(data: LabelledRequests, classes: int) -> dict[str, set[int]]:
+    """The ids of the data's own class names, where the model has none."""
+    names = data.names
+    if not names:
+        return {}
+    if len(names) != classes:
+        raise InputError(
+            f"{data.source} has {len(names)} class names, such as {', '.join(names[:3])}, the model has "
+            f"{classes} classes and no names (index_to_name.json): which is which is not known; give the ids "
+            "in a labels.csv"
+        )
+    if set(names) == {str(k) for k in range(classes)} and names != tuple(map(str, range(classes))):
+        raise InputError(
+            f"{data.source} has classes of numbers: whether 10 is the id, or is sorted as text as "
+            "ImageFolder does, is not known; give the ids in a labels.csv"
+        )
+    return {name: {k} for k, name in enumerate(names)}
+
+
+def _id(label: str, ids: dict[str, set[int]], classes: int) -> int:
+    # A label may be a name and the id of another class: then neither is taken.
+    may_be = set(ids.get(label, ()))
+    if label.isdecimal() and len(label) <= 18 and int(label) < classes:
+        may_be.add(int(label))
+    if len(may_be) == 1 and max(may_be) < classes:
+        return may_be.pop()
+    if len(may_be) > 1:
+        raise InputError(f"the label {label!r} may be the classes {sorted(may_be)}; give ids")
+    shown = ", ".join(list(ids)[:5]) + (", ..." if len(ids) > 5 else "")
+    known = f"the model's classes are 0..{classes - 1}" + (f" and are called {shown}" if ids else "")
+    raise InputError(f"the label {label[:40]!r} is no class of the model: {known}")
+
+
+_TEXT, _PAIR, _LABEL, _SPLIT = "text", "text_pair", "label", "split"
+_ENDINGS = (".csv", ".parquet", ".jsonl")
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """``texts`` (n,), their second texts ``pairs`` (n,) or (), and ``labels`` (n,) as they are written.
+
+    A label is a class's name or id; of a multi-label model those that are true, with ";" between. ``source``:
+    where they came from.
+    """
+
+    source: str
+    texts: tuple[str, ...]
+    pairs: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def read_texts(path: str | Path, split: str | None = None) -> LabelledTexts:
+    """The rows of a table with the columns text and label, perhaps text_pair and split.
+
+    Those of ``split``.
+
+    ``path`` is a .csv, .parquet or .jsonl file (an object a line). A label is a text or a whole number; of
+    several that are true, texts with ";" between, or a list of texts. Raises InputError, which names the row,
+    for a text that is empty or none, for a label that is missing or neither, and for a file that cannot be
+    read.
+    """
+    path = Path(path)
+    if path.suffix not in _ENDINGS or not path.is_file():
+        there = "a file of another kind" if path.exists() else "not there"
+        raise InputError(
+            f"texts are read from a table, {', '.join(_ENDINGS)}, with the columns {_TEXT} and {_LABEL}; "
+            f"{path} is {there}"
+        )
+    names, rows = read_rows(path, (_TEXT, _PAIR, _LABEL, _SPLIT))
+    wanted = [_TEXT, _LABEL, *([_SPLIT] if split is not None else [])]
+    if missing := [name for name in wanted if names is not None and name not in names]:
+        raise InputError(
+            f"{path} must have the columns {wanted}, it has {list(names or ())}: {missing} is not"
+        )
+    return _of_rows(path, rows, split)
+
+
+def _of_rows(path: Path, rows: Iterator[Mapping[str, Any]], split: str | None) -> LabelledTexts:
+    texts: list[str] = []
+    pairs: list[str] = []
+    labels: list[str] = []
+    splits: set[str] = set()
+    for number, row in enumerate(rows):
+        where = f"row {number} of {path}"
+        # Rows of training and test together would look like one sample.
+        if split is None and row.get(_SPLIT) is not None:
+            raise InputError(f"{path} has a column {_SPLIT}: name one of its splits (--split)")
+        if split is not None:
+            splits.add(str(row.get(_SPLIT)))
+            if row.get(_SPLIT) != split:
+                continue
+        texts.append(_text(row.get(_TEXT), _TEXT, where))
+        if _PAIR in row:
+            pairs.append(_text(row[_PAIR], _PAIR, where))
+        labels.append(_label(row.get(_LABEL), where))
+    if not texts:
+        known = f" of split {split!r}; its splits are {', '.join(sorted(splits)[:20]) or 'none'}"
+        raise InputError(f"{path} has no row{known if split is not None else ''}")
+    if pairs and len(pairs) != len(texts):
+        raise InputError(
+            f"{path} has {_PAIR} in {len(pairs)} of {len(texts)} rows; give it in each, or in none"
+        )
+    return LabelledTexts(str(path), tuple(texts), tuple(pairs), tuple(labels))
+
+
+def _text(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: {column} is {shown(value)}, and must be a text")
+    if not value.strip():
+        raise InputError(f"{where}: {column} is empty; leave such rows out")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: {column} holds half a character: {error.reason}") from error
+    return value
+
+
+def _label(value: Any, where: str) -> str:
+    if value is None:
+        raise InputError(f"{where}: the label is missing; leave such rows out")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if not all(isinstance(one, str) and ";" not in one for one in value):
+            raise InputError(
+                f"{where}: a list of labels holds names or ids as texts, without ';': of numbers it is not "
+                "known whether they are ids, or 0 and 1 of each label"
+            )
+        return ";".join(value)
+    if not isinstance(value, (str, int)) or isinstance(value, bool):
+        raise InputError(f"{where}: the label is {shown(value)}; it is a class's name or id (a whole number)")
+    return str(value)

@@ -1,0 +1,285 @@
+"""Load a classifier from a model file, or from a factory and its weights."""
+
+from __future__ import annotations
+
+import pickletools
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from calib_serve.artifact import Preprocessing
+from calib_serve.core.errors import InputError, ModelError
+from calib_serve.core.files import named, open_regular, sha256
+from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
+from calib_serve.models.dataset import Dataset, load_data
+from calib_serve.models.hugging_face import data_of, is_folder, load_folder
+from calib_serve.models.torch_classifier import from_module
+from calib_serve.scores import Outputs
+
+_OTHERS = {
+    ".h5": "a Keras model",
+    ".keras": "a Keras model",
+    ".pb": "a TensorFlow model",
+    ".tflite": "a TensorFlow Lite model",
+    ".joblib": "a pickled estimator",
+    ".pkl": "a pickle",
+    ".pickle": "a pickle",
+}
+"""Files that people have, by their ending."""
+
+_INSTEAD = "export it to ONNX, or write its logits and labels into a file (calib-serve fit, calibrate)"
+_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt")
+_PICKLE = b"\x80"  # a pickle's first byte
+
+_START = 4096  # bytes of a pickle, in which its class is named
+
+Kind = Literal["onnx", "torchscript", "exported", "state_dict"]
+
+
+def load_model(
+    spec: str | Path,
+    *,
+    weights: str | Path | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    last_linear: str | None = None,
+    device: str | None = None,
+    batch_size: int = 256,
+    mixed_precision: bool = False,
+    outputs: Outputs | None = None,
+) -> Classifier:
+    """Load the classifier of ``spec``: a .pt2, ONNX or TorchScript file, a folder, or a factory.
+
+    A folder is one that Hugging Face's ``save_pretrained`` wrote, of a sequence or image classifier: its
+    safetensors and settings alone are read, and no code of its own is run. A factory is
+    ``package.module:name`` or ``path/to/file.py:name``, a function without arguments that returns an
+    ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that ``torch.load`` reads with
+    ``weights_only=True``; without it, the factory has to return trained weights by itself, and one that makes
+    others every time is refused. ``input_shape`` is one input's shape without the batch; .pt2 and ONNX
+    files know it. The other options are those of ``from_module``. Loading TorchScript or a factory runs its
+    code: load trusted models only. Raises ModelError for a model that cannot be loaded or is no classifier.
+    """
+    path = Path(spec)
+    options: dict[str, Any] = {
+        "last_linear": last_linear,
+        "device": device,
+        "batch_size": batch_size,
+        "mixed_precision": mixed_precision,
+        "outputs": outputs,
+    }
+    if weights is not None and path.exists():
+        raise ModelError(f"{path} holds its own weights; give weights with a factory, package.module:name")
+    if is_folder(path):
+        return load_folder(path, input_shape=input_shape, **options)
+    if not path.is_file():
+        if ":" not in str(spec):
+            if (path / "saved_model.pb").is_file():
+                raise ModelError(f"{path} is a TensorFlow model, which is not read: {_INSTEAD}")
+            raise ModelError(
+                f"there is no model file {path}, and no folder with a config.json; a factory is written "
+                "package.module:name"
+            )
+        if input_shape is None:
+            raise ModelError(
+                f"a factory does not say what its model takes: give input_shape for {spec} ({GIVE_SHAPE})"
+            )
+        options["input_shape"] = input_shape
+        return _from_factory(str(spec), None if weights is None else Path(weights), options)
+    kind = _kind(path)
+    if kind == "onnx":
+        from calib_serve.models.onnx_classifier import load_onnx  # noqa: PLC0415 (needs the onnx extra)
+
+        return load_onnx(path, fingerprint=file_fingerprint(path), input_shape=input_shape, **options)
+    if kind == "state_dict":
+        raise ModelError(
+            f"{path} holds weights alone, not the network: name the function that makes that too, as "
+            f"package.module:name or file.py:name, with these as its weights (--model net.py:make --weights "
+            f"{path.name}; weights=)"
+        )
+    network, known = (_torchscript(path), {}) if kind == "torchscript" else _exported(path, input_shape)
+    options |= known if input_shape is None else {**known, "input_shape": input_shape}
+    if "input_shape" not in options:
+        raise ModelError(
+            f"a TorchScript file does not say what it takes: give input_shape for {path} ({GIVE_SHAPE})"
+        )
+    return from_module(network, fingerprint=file_fingerprint(path), source=path.name, **options)
+
+
+def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
+    """Say what to know of the weights of a factory that was loaded without a file of them."""
+    if weights is not None or not isinstance(spec, (str, Path)) or Path(spec).exists():
+        return []
+    return [
+        f"{spec} has its weights from its own code, the same every time: they are trained only if it loads "
+        "them there; others are given with --weights (weights=)"
+    ]
+
+
+def file_fingerprint(path: Path) -> str:
+    """The sha256 of a file's bytes."""
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error}") from error
+
+
+def _kind(path: Path) -> Kind:
+    """The file's format, from its content; only for ONNX from its suffix."""
+    if path.suffix == ".onnx":
+        return "onnx"
+    if path.suffix == ".safetensors":
+        return "state_dict"
+    if path.suffix in _OTHERS:
+        raise ModelError(f"{path} is {_OTHERS[path.suffix]}, which is not read: {_INSTEAD}")
+    if path.suffix == ".py":
+        raise ModelError(f"{path} is a program: name its function that makes the network too, {path}:NAME")
+    if not zipfile.is_zipfile(path):
+        if path.suffix in _WEIGHTS and _starts_as_pickle(path):
+            return "state_dict"  # as torch wrote them before it made archives
+        raise ModelError(f"{path} is no .pt2, ONNX, TorchScript or weights file; was it cut off?")
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    inner = {name.partition("/")[2] for name in names}
+    if any(name.startswith("code/") for name in inner):
+        return "torchscript"
+    if path.suffix == ".pt2" or any(name.startswith("models/") for name in inner):
+        return "exported"
+    if _is_pickled_module(path):
+        raise ModelError(
+            f"{path} is a pickled module, which is not read, as unpickling runs its code: export it by "
+            "torch.export (.pt2) or to ONNX, or save its state_dict() and name the function that makes the "
+            "network (--model net.py:make --weights FILE; weights=)"
+        )
+    return "state_dict"
+
+
+def _starts_as_pickle(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == _PICKLE
+
+
+def _is_pickled_module(path: Path) -> bool:
+    """Whether a file holds a network by torch.save, and not its weights; nothing is unpickled."""
+    with zipfile.ZipFile(path) as archive:
+        data = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
+        if data is None:
+            return False
+        with archive.open(data) as file:
+            start = file.read(_START)
+    with suppress(ValueError):  # cut off, or no pickle
+        for op, what, _ in pickletools.genops(start):
+            if (
+                op.name != "PROTO"
+            ):  # then comes the class of what was saved; weights are a dict or OrderedDict
+                return op.name == "GLOBAL" and what != "collections OrderedDict"
+    return False
+
+
+def _torchscript(path: Path) -> nn.Module:
+    with warnings.catch_warnings():  # torch deprecates TorchScript
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            return torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-any-return, no-untyped-call]
+        except (RuntimeError, ValueError) as error:
+            raise ModelError(f"cannot load the TorchScript file {path}: {error}") from error
+
+
+def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, dict[str, Any]]:
+    """Load an exported program; return its module, and the facts of its one input."""
+    try:
+        program = torch.export.load(str(path))
+        network = program.module()
+    except Exception as error:  # its loader raises errors of many types
+        raise ModelError(f"cannot load the exported program {path}: {error}") from error
+    if sizes := _sizes(program):
+        check_sizes(path, sizes, given)
+    examples = program.example_inputs
+    inputs: tuple[Any, ...] = tuple(examples[0]) if examples else ()
+    if len(inputs) != 1 or not isinstance(inputs[0], torch.Tensor):
+        return network, {}
+    found: dict[str, Any] = {"input_shape": tuple(inputs[0].shape[1:])}
+    if not inputs[0].is_floating_point():
+        found["input_dtype"] = str(inputs[0].dtype).removeprefix("torch.")
+    return network, found
+
+
+def _sizes(program: torch.export.ExportedProgram) -> tuple[int | None, ...]:
+    """The sizes that a program of one tensor was exported for, with the batch; None is any size."""
+    names = program.graph_signature.user_inputs
+    found = [node.meta.get("val") for node in program.graph.nodes if node.name in names]
+    if len(found) != 1 or not isinstance(found[0], torch.Tensor):
+        return ()
+    return tuple(size if isinstance(size, int) else None for size in found[0].shape)
+
+
+def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -> Classifier:
+    network = _made(spec)
+    if weights is not None:
+        _load_weights(network, weights)
+    # Weights that differ from call to call were never trained.
+    elif not _same_weights(network, _made(spec)):
+        raise ModelError(
+            f"{spec} makes other weights every time, so they are random, not trained: give the file of the "
+            "trained ones (--weights, weights=)"
+        )
+    fingerprint = None if weights is None else file_fingerprint(weights)
+    return from_module(network.eval(), fingerprint=fingerprint, source=spec, **options)
+
+
+def _made(spec: str) -> nn.Module:
+    try:
+        made = named(spec)()
+    except Exception as error:  # the factory is foreign code
+        raise ModelError(f"{spec} made no model: {type(error).__name__}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"{spec} must return an nn.Module, got {type(made).__name__}")
+    return made
+
+
+def _same_weights(first: nn.Module, second: nn.Module) -> bool:
+    """Whether a factory made the same network twice: trained weights do not depend on chance."""
+    one, other = first.state_dict(), second.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
+
+
+def _load_weights(network: nn.Module, path: Path) -> None:
+    try:
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:
+            # Unpickling anything else would run its code.
+            with open_regular(path) as file:
+                state = torch.load(file, map_location="cpu", weights_only=True)
+        if "state_dict" in state and isinstance(state["state_dict"], dict):
+            state = state["state_dict"]
+        network.load_state_dict(state)
+    except Exception as error:  # torch.load raises errors of many types
+        raise ModelError(f"cannot load the weights {path}: {error}") from error
+
+
+def model_data(
+    model: str | Path,
+    data: str | Path,
+    splits: Sequence[str | None],
+    *,
+    pictures: Preprocessing | None = None,
+) -> list[Dataset]:
+    """Each of ``splits`` (None: data without splits) of ``data``, as ``model`` takes it.
+
+    By ``load_data``, with ``pictures``; of a Hugging Face folder by its own tokenizer or image processor, so
+    there ``pictures`` are refused. Raises InputError for data that cannot be read, ModelError for a folder
+    that cannot be loaded.
+    """
+    if not is_folder(model):
+        return [load_data(data, split, pictures=pictures) for split in splits]
+    if pictures is not None:
+        raise InputError(
+            f"the image processor in {model} says how pictures are prepared; leave out --pictures (pictures=)"
+        )
+    return data_of(model, data, splits)

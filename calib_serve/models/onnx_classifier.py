@@ -1,0 +1,286 @@
+"""A classifier on onnxruntime: logits and features; an ONNX graph has no gradient."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Head, InputShift, ModelFacts, made_up
+from calib_serve.core.arrays import rows_at_once
+from calib_serve.core.errors import MissingDependency, ModelError
+from calib_serve.core.files import MOST_PROTOBUF, read_whole
+from calib_serve.core.packages import check_onnxruntime
+from calib_serve.models.classifier import (
+    GIVE_SHAPE,
+    NO_SHIFT,
+    Floats,
+    Loss,
+    Progress,
+    batches,
+    check_sizes,
+    finite_logits,
+    measured_kind,
+    width,
+)
+from calib_serve.scores import Outputs
+
+try:
+    import onnx
+    import onnxruntime
+    from onnx import ModelProto, numpy_helper
+    from onnx.external_data_helper import load_external_data_for_model
+except ImportError as error:
+    check_onnxruntime()  # pip would say that it is installed
+    raise MissingDependency("onnxruntime", "onnx") from error
+
+
+_NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_TOLERANCE = 1e-4  # relative to the largest logit
+_PROBED = 8  # made-up inputs
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(uint8)": "uint8",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+}
+"""Types of an input, and numpy's names of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxClassifier:
+    """A ``Classifier`` made by ``load_model``. ``body`` computes features, or says why it cannot."""
+
+    session: Any
+    body: Any | str
+    last: Head | None
+    input_shape: tuple[int, ...]
+    input_dtype: str
+    classes: int
+    outputs: Outputs
+    fingerprint: str
+    source: str
+    batch_size: int = 256
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether there are gradients: none by onnxruntime."""
+        return False
+
+    @property
+    def head(self) -> Head:
+        """The last linear layer."""
+        if self.last is None:
+            raise ModelError(str(self.body))
+        return self.last
+
+    def facts(self) -> ModelFacts:
+        """Facts about the model for an artifact's manifest."""
+        return ModelFacts(
+            sha256=self.fingerprint,
+            source=self.source,
+            input_shape=self.input_shape,
+            input_dtype=self.input_dtype,
+            outputs=self.outputs,
+        )
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        raw = self._stream(self.session, inputs, shift, progress, width(self.classes, self.outputs))
+        return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Inputs (n, d) of the last linear layer."""
+        return self._stream(self.body, inputs, shift, progress, self.head.weights[0].shape[1])
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NoReturn:
+        """Raise ModelError: onnxruntime gives no gradients."""
+        raise ModelError(
+            f"{self.source} is an ONNX file, and onnxruntime gives no gradients; fit on the model it was "
+            "exported from (.pt2 or module:factory) and fuse the artifact into the ONNX file"
+        )
+
+    def _stream(
+        self, session: Any, inputs: Floats, shift: InputShift | None, progress: Progress | None, width: int
+    ) -> NDArray[np.float32]:
+        if shift is not None and not self.input_dtype.startswith("float"):
+            raise ModelError(NO_SHIFT)
+        out = np.empty((len(inputs), width), np.float32)
+        for rows, batch in batches(inputs, self.batch_size, self.input_shape, self.input_dtype):
+            made = _run(session, batch if shift is None else shift(batch))
+            out[rows] = np.reshape(made, (len(batch), -1))
+            if progress:
+                progress(rows.stop, len(inputs))
+        return out
+
+
+def load_onnx(
+    path: Path,
+    *,
+    fingerprint: str,
+    input_shape: tuple[int, ...] | None = None,
+    last_linear: str | None = None,
+    device: str | None = None,
+    batch_size: int = 256,
+    mixed_precision: bool = False,
+    outputs: Outputs | None = None,
+) -> OnnxClassifier:
+    """Make a classifier of an ONNX file that takes one tensor of numbers; its first output are its scores.
+
+    ``last_linear`` names the weight's initializer. Raises ModelError for any other file.
+    """
+    if mixed_precision:
+        raise ModelError(f"{path} runs in the precision it was exported in; leave mixed_precision off")
+    providers = _providers(device)
+    try:
+        graph = onnx.load_model_from_string(read_whole(Path(path), limit=MOST_PROTOBUF))
+        load_external_data_for_model(graph, str(Path(path).parent))
+        session = _session(graph, providers)
+    except Exception as error:  # protobuf and onnxruntime raise unrelated types
+        raise ModelError(f"cannot load the ONNX file {path}: {error}") from error
+    dtype, sizes = _taken(session, path)
+    if sizes:
+        check_sizes(path, [None, *sizes[1:]], input_shape)  # a batch of one size is filled up
+    probe = made_up(input_shape or (sizes[1:] if sizes else None), samples=_PROBED, dtype=dtype)
+    if probe is None:
+        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
+    shape = probe.shape[1:]
+    out = _run(session, probe)
+    if out.ndim not in (1, 2):
+        raise ModelError(f"a classifier returns (n, K), or (n, 1) of one logit, {path} returns {out.shape}")
+    out = out.reshape(len(out), -1)
+    kind, classes = measured_kind(out, outputs)
+    body, head = _NO_HEAD.format(kind), None
+    if kind == "logits":
+        body, head = _features(graph, probe, out, last_linear, providers)
+    if last_linear is not None and head is None:
+        raise ModelError(str(body))
+    return OnnxClassifier(
+        session, body, head, shape, dtype, classes, kind, fingerprint, path.name, batch_size
+    )
+
+
+def _providers(device: str | None) -> list[Any]:
+    """The providers for a device, best first: by default a GPU, if there is one.
+
+    Raises ModelError for a GPU that onnxruntime does not offer: on the CPU the same fit may take days.
+    """
+    check_onnxruntime()
+    offered = onnxruntime.get_available_providers()
+    kind, _, index = (device or "").partition(":")
+    if device in (None, "cpu"):
+        has_gpu = device is None and _CUDA in offered and _has_gpu()
+        return [_CUDA, _CPU] if has_gpu else [_CPU]
+    if kind != "cuda" or not (index or "0").isdecimal():
+        raise ModelError(f"device must be cpu, cuda or cuda:1, got {device!r}")
+    if _CUDA not in offered:
+        raise ModelError(
+            f"{device} was asked for, and onnxruntime offers {offered}; say device cpu (device=)"
+        )
+    return [(_CUDA, {"device_id": int(index or 0)}), _CPU]
+
+
+def _session(graph: ModelProto, providers: list[Any]) -> Any:
+    options = onnxruntime.SessionOptions()
+    # onnxruntime warns of initializers and providers that are no concern of a fit.
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=providers)
+    # A GPU that somebody named is no wish: without its libraries onnxruntime takes the CPU, and says nothing.
+    if isinstance(providers[0], tuple) and _CUDA not in session.get_providers():
+        raise ModelError(f"onnxruntime cannot use CUDA here, and took {session.get_providers()}")
+    return session
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidiactl").exists()
+
+
+def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
+    """The type of the graph's one input and its sizes, with the batch; None is any size."""
+    taken = session.get_inputs()
+    if len(taken) != 1 or taken[0].type not in _DTYPES:
+        kinds = ", ".join(f"{i.name}: {i.type}" for i in taken)
+        raise ModelError(
+            f"{path} must take one tensor of numbers, it takes {kinds}; run it yourself, and write its "
+            "scores and labels into a file (calib-serve fit, calibrate)"
+        )
+    return _DTYPES[taken[0].type], [size if isinstance(size, int) else None for size in taken[0].shape]
+
+
+def _run(session: Any, inputs: Floats) -> Floats:
+    entry = session.get_inputs()[0]
+
+    def run(batch: Floats) -> Floats:
+        try:
+            scores = np.asarray(session.run(None, {entry.name: batch})[0])
+        except Exception as error:  # onnxruntime raises unrelated types
+            raise ModelError(
+                f"the model refuses inputs of shape {batch.shape}: {error}; check the input's shape, and "
+                "export with a batch dimension of any size"
+            ) from error
+        if scores.shape[:1] != (len(batch),):
+            raise ModelError(f"a classifier returns (n, K), of {len(batch)} inputs this one {scores.shape}")
+        return scores
+
+    return rows_at_once(run, inputs, entry.shape[0] if entry.shape else None)
+
+
+def _features(
+    graph: ModelProto, probe: Floats, logits: Floats, name: str | None, providers: list[Any]
+) -> tuple[Any | str, Head | None]:
+    """The session that stops before the last linear layer and that layer, verified on the probe.
+
+    The input of a Gemm or MatMul is made the graph's output; the layer is the last one if its
+    weight and bias, applied to that, give the logits.
+    """
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.graph.initializer}
+    for node in reversed(graph.graph.node):
+        if node.op_type not in ("Gemm", "MatMul") or node.input[1] not in constants:
+            continue
+        if name is not None and name != node.input[1]:
+            continue
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        weight = constants[node.input[1]]
+        weight = weight if transposed else weight.T
+        if weight.ndim != 2 or weight.shape[0] != logits.shape[1]:
+            continue
+        session = _session(_cut(graph, node.input[0]), providers)
+        features = _run(session, probe)
+        for bias in _biases(node, constants, logits.shape[1]):
+            again = features @ weight.T + bias
+            if np.abs(again - logits).max() <= _TOLERANCE * (1 + np.abs(logits).max()):
+                return session, Head((weight,), (bias,))
+    return "no Gemm or MatMul of the graph makes its logits; name its weight with last_linear", None
+
+
+def _cut(graph: ModelProto, output: str) -> ModelProto:
+    cut = copy.deepcopy(graph)
+    # Nodes behind the new output are dropped by onnxruntime itself.
+    del cut.graph.output[:]
+    cut.graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
+    return cut
+
+
+def _biases(node: Any, constants: dict[str, NDArray[Any]], classes: int) -> list[NDArray[Any]]:
+    """A Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
+    none = np.zeros(classes, np.float32)
+    if node.op_type == "Gemm" and len(node.input) > 2:
+        bias = constants.get(node.input[2])
+        fits = bias is not None and bias.shape in ((), (1,), (classes,), (1, 1), (1, classes))
+        return [none + bias.reshape(-1)] if bias is not None and fits else []
+    vectors = [] if node.op_type == "Gemm" else [v for v in constants.values() if v.shape == (classes,)]
+    return [*vectors, none]

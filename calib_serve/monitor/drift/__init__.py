@@ -1,0 +1,1 @@
+"""Detectors of a change in calibration, and the statistics beside them."""

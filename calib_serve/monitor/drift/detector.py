@@ -1,0 +1,366 @@
+"""A sequential detector of changes in calibration, with an average run length that can be set.
+
+An e-detector (Shin, Ramdas, Rinaldo 2022). Its statistic is the worth of all bets against calibration,
+each label being paid in with a stake. Its average run length, from three steps:
+
+1. Theorem. Let a stream be within the tolerance: given all earlier labels, the chance that a prediction is
+   right is at most ``tolerance`` from its confidence. Then no bet gains in expectation (``payoffs``), nor
+   does the mean of a block's bets, so the statistic's expectation grows by at most the stake a label.
+   When it first reaches ``arl``, at label T, it is worth arl or more: E[T] >= arl / stake.
+2. At tolerance 0, and wherever labels come in blocks or name groups, the stake is 1 a label
+   (``signed_stakes``), so E[T] >= arl for every stream within the tolerance.
+3. Of single labels at a larger tolerance the stake is up to 1.8, as a stream that is at one edge of the
+   tolerance makes the bets on the other direction lose: E[T] >= arl / 1.8 by the theorem, for every stream,
+   even one that changes its errors knowing what was won. That E[T] >= arl as well for streams whose errors
+   do not follow the bets, at either edge or between, is measured (``benchmarks/detectors.py``), not proved.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import Binned
+from calib_serve.core.options.servers import DriftOptions
+from calib_serve.monitor.drift.bets import (
+    CLASS_SLOTS,
+    MOST_GROUPS,
+    SPAN,
+    Incoming,
+    PartBets,
+    Rounds,
+    Wealth,
+    signed_stakes,
+)
+
+Direction = Literal["overconfident", "underconfident", "mixed"]
+
+_SPEAKS = 1.0  # nats: the belief that nothing is wrong with it fell to a third or below
+
+
+class _Shifted:
+    """Base of the bins and classes that an alarm names."""
+
+    confidence: float
+    accuracy: float
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence minus accuracy: positive when overconfident."""
+        return self.confidence - self.accuracy
+
+
+@dataclass(frozen=True)
+class ShiftedBin(_Shifted):
+    """A bin that an alarm names: confidences in (low, high], and its labels since the change.
+
+    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
+    """
+
+    bin: int
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+    log_evidence: float
+
+
+@dataclass(frozen=True)
+class ShiftedClass(_Shifted):
+    """A predicted class that an alarm names, and its labels since the change.
+
+    ``predicted``: its id; None for all classes together that came after the first fifteen.
+    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
+    """
+
+    predicted: int | None
+    count: int
+    confidence: float
+    accuracy: float
+    log_evidence: float
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The detector crossed its threshold at label number ``label`` (1, 2, ... since it was made).
+
+    Labels that were left out have no number. ``since_label`` and ``since_time`` estimate when the change
+    began (seconds since 1970, NaN when no times were given); ``gap`` is mean confidence minus accuracy
+    since then; ``evidence`` is the statistic and ``threshold`` what it crossed. ``classes``: none where no
+    predicted class was told, or none speaks.
+    """
+
+    label: int
+    time: float
+    since_label: int
+    since_time: float
+    direction: Direction
+    bins: tuple[ShiftedBin, ...]
+    gap: float
+    evidence: float
+    threshold: float
+    classes: tuple[ShiftedClass, ...] = ()
+
+    @classmethod
+    def of(
+        cls, wealth: Wealth, *, since: Sequence[float], time: float, classes: Sequence[int],
+        evidence: float, threshold: float,
+    ) -> Alarm:  # fmt: skip
+        """The alarm of ``wealth`` over the labels since the label and time ``since`` (2,)."""
+        bets = wealth.by_bin
+        at = _start_near(bets, since[0])
+        bins = shifted_bins(bets, at)
+        named = shifted_classes(wealth.by_class, _start_near(wealth.by_class, since[0]), classes)
+        count, confidence, correct = bets.seen[:, :, at].sum(axis=1).tolist()
+        gap = (confidence - correct) / max(count, 1)
+        gaps = [*(one.gap for one in bins), *(one.gap for one in named)]
+        both = min(gaps) < 0 < max(gaps)
+        return cls(
+            label=wealth.labels,
+            time=time,
+            since_label=int(since[0]),
+            since_time=float(since[1]),
+            direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
+            bins=bins,
+            gap=gap,
+            evidence=evidence,
+            threshold=threshold,
+            classes=named,
+        )
+
+
+def shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
+    """The bins that speak for a shift since start ``at``, strongest first; at least one."""
+    evidence = bets.evidence(at)
+    bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
+    return tuple(
+        ShiftedBin(b, bounds[b], bounds[b + 1], *_seen(bets, at, b), float(evidence[b]))
+        for b in _speaking(evidence, least=min(_SPEAKS, float(evidence.max())))
+    )
+
+
+def shifted_classes(bets: PartBets, at: int, classes: Sequence[int]) -> tuple[ShiftedClass, ...]:
+    """The predicted classes that speak for a shift since start ``at``, strongest first."""
+    if not classes:
+        return ()
+    evidence = bets.evidence(at)
+    return tuple(
+        ShiftedClass(classes[k] if k < len(classes) else None, *_seen(bets, at, k), float(evidence[k]))
+        for k in _speaking(evidence, least=_SPEAKS)
+    )
+
+
+def _start_near(bets: PartBets, label: float) -> int:
+    return int(np.abs(bets.starts[0] - label).argmin())
+
+
+def _speaking(evidence: np.ndarray[tuple[int], np.dtype[np.float64]], *, least: float) -> list[int]:
+    speaking = np.flatnonzero(evidence >= least).tolist()
+    return sorted(speaking, key=lambda part: -float(evidence[part]))
+
+
+def _seen(bets: PartBets, at: int, part: int) -> tuple[int, float, float]:
+    """The number of labels, mean confidence and accuracy of a part since start ``at``."""
+    count, confidence, correct = bets.seen[:, part, at].tolist()
+    return int(count), confidence / count, correct / count
+
+
+ARL, BLOCK, TOLERANCE = DriftOptions.arl, DriftOptions.block, DriftOptions.tolerance
+
+_FORMAT = 1
+_MOST_BINS = 1000
+_MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
+
+
+class Detector:
+    """Alarms when accuracy no longer matches confidence; falsely at most once in ``arl`` labels on average.
+
+    ``arl``: the average run length to a false alarm, in labels, at least (what is proved of it, and what is
+    measured: see this module); after an alarm the detector starts afresh. ``tolerance``: how far accuracy
+    may be from confidence, in every single prediction, without being called drift. ``block``: labels that
+    may depend on one another (errors that come in runs, as in weather or prices: choose a day's worth);
+    each block then counts as one bet, the mean of its labels' bets, which needs no independence within it.
+    Where it is known which labels belong together, tell their ``group`` to ``update`` instead.
+
+    >>> d = Detector(arl=1000, tolerance=0.01)
+    >>> alarms = d.update(np.full(200, 0.9), np.zeros(200))
+    >>> alarms[0].direction, alarms[0].label < 10
+    ('overconfident', True)
+    """
+
+    def __init__(self, options: DriftOptions | None = None, *, bins: int = Binned.bins, **given: Any) -> None:
+        options = changed(options or DriftOptions(), given)
+        if not 1 <= bins <= _MOST_BINS:
+            raise InputError(f"bins must be 1 to {_MOST_BINS}, got {bins}")
+        self.arl, self.tolerance = float(options.arl), float(options.tolerance)
+        self.bins, self.block = int(bins), int(options.block)
+        self._incoming = Incoming(block=self.block)
+        self._stakes = self._stakes_now()
+        self._wealth = Wealth.none(0, bins=self.bins)
+
+    def update(
+        self,
+        confidence: ArrayLike,
+        correct: ArrayLike,
+        *,
+        time: ArrayLike | None = None,
+        predicted: ArrayLike | None = None,
+        group: ArrayLike | None = None,
+    ) -> list[Alarm]:
+        """Take labels in the order they came; return the alarms they raised.
+
+        ``confidence``, ``correct`` (n,); ``time`` (n,) in seconds since 1970: when each prediction
+        was made. ``predicted`` (n,) class ids: errors that cancel over the predicted classes are then
+        found as well. ``group`` (n,) unsigned 64-bit ids, 0 for none: labels of one patient, match or
+        session. The labels of a group within this call are one block; those that come in a later call
+        are left out of the bets (``left_out``), as their group has made its bet.
+        """
+        rows, sizes = self._incoming.blocks(confidence, correct, time, predicted, group)
+        if not len(sizes):
+            return []
+        self._stakes = self._stakes_now()
+        rounds = Rounds.of(rows, sizes, tolerance=self.tolerance, bins=self.bins)
+        ends = np.cumsum(sizes)
+        alarms, at, taken = [], 0, 0
+        while at < len(rounds):
+            stop = int(np.searchsorted(ends, taken + _MOST_LABELS, side="right"))
+            stop = max(at + 1, min(stop, at + SPAN))
+            span = rounds.of_blocks(at, stop)
+            after, evidence = self._wealth.after(span, self._stakes)
+            crossed = np.flatnonzero(evidence >= self.arl)
+            if len(crossed):
+                # Bet again, up to the block that crossed: the alarm reports the state at that block.
+                span = rounds.of_blocks(at, at + 1 + int(crossed[0]))
+                after, evidence = self._wealth.after(span, self._stakes)
+                alarms.append(self._alarm(after, float(evidence[-1]), float(span.times[-1])))
+                after = Wealth.none(after.labels, bins=self.bins)
+            self._wealth = after
+            at += len(span)
+            taken = int(ends[at - 1])
+        return alarms
+
+    def _stakes_now(self) -> NDArray[np.float64]:
+        """The stakes of the signed bets: stakes for blocks, once a group has been seen."""
+        block = max(self.block, 1 + self.grouped)
+        return signed_stakes(tolerance=self.tolerance, arl=self.arl, block=block)
+
+    @property
+    def options(self) -> tuple[float, float, int, int]:
+        """The detector's options: arl, tolerance, bins, block."""
+        return self.arl, self.tolerance, self.bins, self.block
+
+    @property
+    def labels(self) -> int:
+        """The number of labels since it was made, in whole blocks, without those left out."""
+        return self._wealth.labels
+
+    @property
+    def grouped(self) -> bool:
+        """Whether any label has named a group."""
+        return len(self._incoming.groups) > 0
+
+    @property
+    def left_out(self) -> int:
+        """The number of labels left out since it was made: their group had bet in an earlier call."""
+        return self._incoming.left_out
+
+    @property
+    def evidence(self) -> float:
+        """The statistic: the worth of all bets since the restart; the alarm is raised at ``arl``."""
+        return self._wealth.evidence(self._stakes)
+
+    @property
+    def log_evidence(self) -> float:
+        """Natural log of the statistic; minus infinity before the first label."""
+        return math.log(self.evidence) if self.evidence > 0 else -math.inf
+
+    @property
+    def log_threshold(self) -> float:
+        """Natural log of the threshold, which is ``arl``."""
+        return math.log(self.arl)
+
+    def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
+        return Alarm.of(
+            wealth,
+            since=wealth.began(self._stakes).tolist(),
+            time=time,
+            classes=self._incoming.classes,
+            evidence=evidence,
+            threshold=self.arl,
+        )
+
+    def state(self) -> bytes:
+        """The whole state, for another process, which ``restore`` reads back."""
+        kept = self._incoming
+        head = {
+            "format": _FORMAT,
+            "options": self.options,
+            "labels": self.labels,
+            "left_out": kept.left_out,
+            "classes": kept.classes,
+            "groups": len(kept.groups),
+            "waiting": len(kept.waiting),
+        }
+        body = np.concatenate([kept.waiting.ravel(), self._wealth.flat()])
+        return (
+            json.dumps(head).encode()
+            + b"\n"
+            + kept.groups.astype("<u8").tobytes()
+            + body.astype("<f8").tobytes()
+        )
+
+    @classmethod
+    def restore(cls, state: bytes) -> Detector:
+        """Rebuild a detector from its ``state``; InputError for anything else, or an unknown format.
+
+        LedgerError where a newer program wrote it, which goes on with it after an upgrade.
+        """
+        head, _, body = state.partition(b"\n")
+        try:
+            said = json.loads(head)
+            if (found := int(said["format"])) > _FORMAT:
+                raise LedgerError(f"a detector's state {of_a_newer(found, reads=_FORMAT)}")
+            if found != _FORMAT:
+                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
+            arl, tolerance, bins, block = said["options"]
+            detector = cls(arl=arl, tolerance=tolerance, bins=bins, block=block)
+            groups, waiting, flat = _split(body, groups=said["groups"], waiting=said["waiting"])
+            classes = [int(one) for one in said["classes"]]
+            if len(classes) >= CLASS_SLOTS:
+                raise InputError(f"a detector knows fewer than {CLASS_SLOTS} classes, not {len(classes)}")
+            detector._incoming = Incoming(
+                block=detector.block,
+                waiting=waiting,
+                classes=classes,
+                groups=groups,
+                left_out=int(said["left_out"]),
+            )
+            detector._stakes = detector._stakes_now()
+            detector._wealth = Wealth.from_flat(flat, labels=int(said["labels"]), bins=detector.bins)
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InputError(f"not a detector's state: {error}; start a new detector") from error
+        return detector
+
+
+def _split(
+    body: bytes, *, groups: int, waiting: int
+) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+    """The groups, the waiting labels (w, 4) and the wealth in a state's body."""
+    if not (0 <= groups <= MOST_GROUPS and waiting >= 0):
+        raise InputError(f"a detector's state cannot have {groups} groups and {waiting} labels waiting")
+    numbers = np.frombuffer(body[8 * groups :], "<f8")
+    rows, flat = np.split(numbers, [4 * waiting])
+    return (
+        np.frombuffer(body[: 8 * groups], "<u8").astype(np.uint64),
+        rows.reshape(waiting, 4),
+        flat,
+    )

@@ -1,0 +1,258 @@
+"""The feed of the drift detectors: mature labels, in the order of their predictions, off the label path.
+
+A bet on a prediction is fixed when it is made, so the detector's guarantee holds in the order of predictions,
+once the labels of a time are in. In the order of arrival it does not: wrong predictions may be told sooner.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from calib_serve.ledger import LabelRecord, Ledger, note_anew, read_kept, told_anew
+from calib_serve.monitor.drift.detector import Detector
+from calib_serve.monitor.incidents import IncidentLog
+from calib_serve.monitor.windows import Maturity, learned_delay
+from calib_serve.receipts import Version
+
+log = logging.getLogger(__name__)
+
+_MOST = 5_000  # labels of one step, so that other users of the ledger wait for no more
+_TOGETHER = 16  # versions of one transaction: writing it takes longer than what is written
+_LEARN_EVERY = 60.0  # seconds, and longer where there are so many versions that it would take more than
+_LEARN_SHARE = 0.005  # of a core
+_SHARE = 0.01  # of a core that the thread takes, where labels may wait so long
+_MOST_REST = 5.0  # seconds between ticks, at most, and where that is longer
+_REST = 0.1  # of the time that labels wait anyway, to be mature
+_GROUPED = 300.0  # seconds of predictions that are fed at once, at least, where they name groups
+_END = 10.0  # seconds that the end of a step is waited for
+_SWEEP_EVERY = 600.0  # seconds between looks for what has expired
+_DETECTOR = "detector"
+
+
+class Follower(Protocol):
+    """Follows the fed labels; its state lies in the ledger, so that each label counts once."""
+
+    def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
+        """Count labels, in the order of their predictions, in the transaction that takes them out.
+
+        Store what is to be kept before returning. What is raised ends the step: the labels wait on.
+        """
+
+
+class DriftFeed:
+    """Feeds waiting labels in ``ledger`` to the detectors of their versions, and keeps their state.
+
+    ``detector`` makes the detector of a version whose first label comes in; None: labels are fed to the
+    ``followers`` alone, which are given the same ones. ``maturity``: seconds after which the labels of a
+    prediction are in; None: learned from their delays. With 0, labels are fed as they come. Processes that
+    share a ledger feed one detector between them. The thread also rolls up what was counted, and forgets what
+    has expired. ``trouble``: why the last tick failed.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        detector: Callable[[], Detector] | None = Detector,
+        maturity: float | None = None,
+        clock: Callable[[], float] = time.time,
+        followers: Sequence[Follower] = (),
+    ) -> None:
+        self.incidents = IncidentLog(ledger)
+        self.trouble: str | None = None
+        self._ledger, self._detector, self._given, self._clock = ledger, detector, maturity, clock
+        self._learned: dict[Version, tuple[float, float]] = {}
+        self._took: dict[Version, float] = {}
+        self._take_all = 0.0
+        self._grouped: set[Version] = set()
+        self._fed, self._others = set[Version](), dict[Version, tuple[float, ...]]()
+        self._stop, self._thread = threading.Event(), threading.Thread()
+        self._followers = tuple(followers)
+        self._also: list[tuple[Callable[[], object], float]] = []
+        self.also(lambda: ledger.sweep(clock()), every=_SWEEP_EVERY)
+
+    def maturity(self, version: Version) -> Maturity:
+        """The age at which predictions of this version are mature."""
+        if self._given is not None:
+            return Maturity(self._given, given=True)
+        now, keep = self._clock(), max(_LEARN_EVERY, self._take_all / _LEARN_SHARE)
+        learned, at = self._learned.get(version, (0.0, -math.inf))
+        # Negative where the clock was set back: then it is learned again.
+        if not 0 <= now - at < keep:
+            began = time.thread_time()
+            dated = self._ledger.dated(0.0, now + _LEARN_EVERY, version=version, kind="segment")
+            learned = learned_delay(dated, now=now)
+            self._learned[version] = (learned, now)
+            took = time.thread_time() - began
+            self._take_all += took - self._took.get(version, 0.0)
+            self._took[version] = took
+        return Maturity(learned, given=False)
+
+    def tick(self) -> None:
+        """Feed all mature labels; LedgerError where the ledger cannot be used."""
+        try:
+            ready = self._ready()
+            for at in range(0, len(ready), _TOGETHER):
+                with self._ledger.transaction():
+                    more = [v for v in ready[at : at + _TOGETHER] if self._step(v) == _MOST]
+                for version in more:
+                    while self._step(version) == _MOST:
+                        pass
+        except Exception as error:
+            self.trouble = f"drift detection waits: {error}"
+            raise
+        self.trouble = None
+
+    def contested(self) -> str | None:
+        """A reason where a program that started later feeds a detector with other options."""
+        for (model, version), (arl, tolerance, _, block) in list(self._others.items()):
+            return (
+                f"another program on this ledger, started later, feeds the detector of {model} {version} by "
+                f"--arl {arl:g} --tolerance {tolerance:g} --block {block:g}: give both the same"
+            )
+        return None
+
+    def begun_anew(self) -> str | None:
+        """A reason where a follower's state began anew in the last day: see ``watch.anew``."""
+        return told_anew(self._ledger, now=self._clock())
+
+    def _ready(self) -> list[Version]:
+        """The versions that have labels to feed: a step is not free for the others."""
+        if self._given is not None:
+            return list(self._mature(self._given))
+        by_wait: dict[float, set[Version]] = {}
+        for version in self._ledger.waiting():
+            by_wait.setdefault(self.maturity(version).seconds, set()).add(version)
+        return [
+            version
+            for seconds, versions in by_wait.items()
+            if math.isfinite(seconds)
+            for version in sorted(versions.intersection(self._mature(seconds)))
+        ]
+
+    def _mature(self, seconds: float) -> dict[Version, int]:
+        """The number of waiting labels this old, by version; all of them without a wait."""
+        return self._ledger.waiting(until=self._clock() - seconds if seconds else math.inf)
+
+    def also(self, work: Callable[[], object], *, every: float) -> None:
+        """Add ``work`` to the thread, every so many seconds."""
+        self._also.append((work, every))
+
+    def start(self, *, every: float = 1.0) -> None:
+        """Tick every so many seconds from now on, in a thread, until ``stop``."""
+        self._thread = threading.Thread(target=self._run, args=(every,), name="calib-drift", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, which may finish a step first."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_END)
+
+    def _run(self, every: float) -> None:
+        due = [time.monotonic() + seconds for _, seconds in self._also]
+        rest = every
+        while not self._stop.wait(rest):
+            began = time.thread_time()
+            try:
+                # First: scrapes and windows then have few rows to add up themselves.
+                self._ledger.roll_up()
+                self.tick()
+                for i, (work, seconds) in enumerate(self._also):
+                    if time.monotonic() >= due[i]:
+                        due[i] = time.monotonic() + seconds
+                        work()
+            except Exception as error:  # tried again at the next tick
+                if not self._stop.is_set():
+                    log.error("drift detection waits: %s", error)
+            rest = self._rest(every, took=time.thread_time() - began)
+
+    def _rest(self, every: float, *, took: float) -> float:
+        """Seconds until the next tick: longer after a long one, so that many labels are fed at once.
+
+        That costs less: whatever the number of labels, a version's detector is read and written once a tick.
+        """
+        learned = (seconds for seconds, _ in list(self._learned.values()) if math.isfinite(seconds))
+        wait = min(learned, default=0.0) if self._given is None else self._given
+        return max(every, min(took / _SHARE, max(_MOST_REST, _REST * wait)))
+
+    def _step(self, version: Version) -> int:
+        maturity = self.maturity(version)
+        if not maturity.known:
+            return 0
+        now = self._clock()
+        with self._ledger.transaction():
+            # Waiting labels may be dated ahead of this clock, by other hosts' clocks.
+            until = self._until(version, now - maturity.seconds, maturity) if maturity.seconds else math.inf
+            rows = self._ledger.take_waiting(version, until=until, most=_MOST)
+            if rows:
+                if any(row.group for row in rows):
+                    self._grouped.add(version)
+                fed = self._in_order(version, rows) if maturity.seconds else rows
+                if self._detector is not None:
+                    self._feed(version, fed, self._detector(), now)
+                for follower in self._followers:
+                    follower.feed(version, fed, now=now)
+        return len(rows)
+
+    def _until(self, version: Version, mature: float, maturity: Maturity) -> float:
+        """The time until which predictions are fed: with groups in steps, so that no group is torn."""
+        if version not in self._grouped:
+            return mature
+        step = max(_GROUPED, maturity.seconds / 4)
+        return math.floor(mature / step) * step
+
+    def _in_order(self, version: Version, rows: Sequence[LabelRecord]) -> Sequence[LabelRecord]:
+        """The rows no older than the last fed label, whose time is kept; the others are late."""
+        fed = self._ledger.progress()[version].fed_until
+        fresh = [row for row in rows if row.time >= fed]
+        until = max(rows[-1].time, fed)
+        self._ledger.advance(version, fed_until=until, late=len(rows) - len(fresh))
+        return fresh
+
+    def _feed(self, version: Version, rows: Sequence[LabelRecord], made: Detector, now: float) -> None:
+        detector = self._restored(version, made, now)
+        first = detector.labels + 1
+        alarms = detector.update(
+            [row.confidence for row in rows],
+            [row.correct for row in rows],
+            time=[row.time for row in rows],
+            predicted=[row.predicted for row in rows],
+            group=[row.group for row in rows],
+        )
+        self._ledger.keep(_DETECTOR, version, "", detector.state(), now=now)
+        self._fed.add(version)
+        excess = [row.confidence - row.correct for row in rows]
+        opened = self.incidents.observe(version, excess, alarms, first=first, now=now)
+        self._ledger.advance(
+            version,
+            evidence=(detector.log_evidence, detector.log_threshold),
+            alarms=len(alarms),
+            incidents=len(opened),
+        )
+        for one in opened:
+            log.warning("%s %s: calibration drifted, %s: incident %d", *version, one.direction, one.id)
+
+    def _restored(self, version: Version, made: Detector, now: float) -> Detector:
+        kept, damaged = read_kept(self._ledger, _DETECTOR, version, Detector.restore)
+        for error in damaged.values():
+            note_anew(self._ledger, version, "the drift detector", error, now=now)
+        if not kept:
+            return made
+        before = kept[""]
+        if before.options == made.options:
+            self._others.pop(version, None)
+            return before
+        if version in self._fed:  # two programs that began it anew in turn would never detect anything
+            self._others[version] = before.options
+            return before
+        log.warning(
+            "%s %s: a new drift detector starts: its run length, tolerance, bins and block changed, %s to %s",
+            *(*version, before.options, made.options),
+        )
+        return made

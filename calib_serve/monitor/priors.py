@@ -1,0 +1,176 @@
+"""The class shares of served predictions, without labels: by predicted classes and confidences alone.
+
+A prevalence that moves (a season, a new customer) makes calibrated probabilities wrong, and is seen here
+days before labels come. It is told from other changes by what class shares alone can explain
+(``calib_serve.metrics.shares``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.errors import InputError
+from calib_serve.metrics import Confusion, ShareEstimate, bbse
+from calib_serve.monitor.estimates import Number, estimate
+from calib_serve.monitor.windows import Window
+from calib_serve.receipts import OTHER, Key, Sums, Version
+
+Floats = NDArray[np.float64]
+
+_LEVEL = 1e-4  # a look every few minutes stays quiet for weeks
+
+
+@dataclass(frozen=True)
+class LabelledBefore:
+    """Confusion and class shares of a version's calibration set, or why they are unknown."""
+
+    confusion: Confusion | None = None
+    old: tuple[float, ...] = ()
+    unknown: str = "the version is watched without its artifact"
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> LabelledBefore:
+        """Read the confusion and class shares of an artifact."""
+        if artifact.is_multilabel:
+            return cls(unknown="of a multi-label model each label has a share of its own")
+        try:
+            confusion = Confusion.of(artifact.data.get("confusion"), artifact.classes)
+        except InputError as error:
+            return cls(unknown=str(error))
+        prior = artifact.fit.prior
+        old = prior.new if prior else artifact.data.get("class_shares", ())
+        return cls(confusion, tuple(old), "")
+
+
+@dataclass(frozen=True)
+class ClassShare:
+    """One class: its share on the calibration set and now, with the accuracy where it is predicted.
+
+    ``expected`` is the accuracy under these shares if nothing else has changed; ``labelled`` what labels of
+    mature predictions say, NaN without them.
+    """
+
+    name: str
+    old: float
+    share: float
+    error: float
+    low: float
+    high: float
+    expected: float
+    labelled: Number
+
+
+@dataclass(frozen=True)
+class TrafficShares:
+    """The class shares of a window, or why they are ``unknown``."""
+
+    version: Version
+    window: str
+    estimate: ShareEstimate | None
+    classes: tuple[ClassShare, ...] = ()
+    unknown: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of change: same, moved, other (more than class shares has changed) or unknown."""
+        return "unknown" if self.estimate is None else self.estimate.kind
+
+    @property
+    def says(self) -> str:
+        """The estimate in a sentence or two."""
+        if self.estimate is None:
+            return f"Not known: {self.unknown}."
+        return self.estimate.says([one.name for one in self.classes])
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON; unknown values are null."""
+        model, version = self.version
+        found = self.estimate
+        tests = {} if found is None else {"moved": found.moved.as_dict(), "fits": found.fits.as_dict()}
+        numbers = {} if found is None else {"predictions": found.n, "misfit": found.misfit}
+        named = {"model": model, "version": version, "window": self.window}
+        classes = [
+            {
+                "class": one.name,
+                "calibration": one.old,
+                "share": one.share,
+                "low": one.low,
+                "high": one.high,
+                "expected_accuracy": _known(one.expected),
+                "labelled_accuracy": _known(one.labelled.value),
+                "labelled_low": _known(one.labelled.low),
+                "labelled_high": _known(one.labelled.high),
+            }
+            for one in self.classes
+        ]
+        return {**named, "kind": self.kind, "says": self.says, **numbers, **tests, "classes": classes}
+
+
+def traffic_shares(
+    served: Window, mature: Window, before: LabelledBefore, names: tuple[str, ...] = ()
+) -> TrafficShares:
+    """Estimate the class shares of ``served``; accuracy by labels of ``mature`` stands beside the expected.
+
+    ``before``: what the calibration set said. ``names`` (K,) of the classes, or ().
+    """
+    found: ShareEstimate | None = None
+    try:
+        confusion = before.confusion
+        if confusion is None:
+            raise InputError(before.unknown)
+        seen = _seen(served, confusion)
+        found = bbse(confusion, seen, old=before.old or None, level=_LEVEL)
+    except InputError as error:
+        return TrafficShares(served.version, served.name, None, (), str(error))
+    classes = []
+    for k in range(len(found.shares)):
+        labels = mature.slices.get(Key(*served.version, str(k), "class"), Sums.zeros(mature.bins))
+        one = ClassShare(
+            names[k] if names else str(k),
+            old=float(found.old[k]),
+            share=float(found.shares[k]),
+            error=float(found.error[k]),
+            low=float(found.low[k]),
+            high=float(found.high[k]),
+            # Where more than class shares has changed, the expected accuracy does not hold.
+            expected=math.nan if found.kind == "other" else float(found.right[k]),
+            labelled=estimate(labels).accuracy,
+        )
+        classes.append(one)
+    return TrafficShares(served.version, served.name, found, tuple(classes))
+
+
+def _seen(window: Window, confusion: Confusion) -> Floats:
+    """Count predictions by class and bin of confidence (K, B); InputError where classes are merged."""
+    if window.bins != confusion.bins:
+        raise InputError(f"the ledger has {window.bins} bins of confidence, the artifact {confusion.bins}")
+    seen = np.zeros((confusion.classes, confusion.bins))
+    for key, sums in window.slices.items():
+        if key.kind != "class" or not sums.predictions.any():
+            continue
+        if key.name == OTHER:
+            raise InputError(
+                "the version has more classes than are counted apart (max_classes of the Watch), so that "
+                "some are counted together"
+            )
+        if not (key.name.isdecimal() and int(key.name) < confusion.classes):
+            raise InputError(
+                f"predictions of a class {key.name} are counted, which the artifact does not have"
+            )
+        seen[int(key.name)] += np.maximum(sums.predictions, 0)
+    total = float(window.sums.predictions.sum())
+    if not seen.any():
+        raise InputError("no predictions are counted in this window")
+    if abs(seen.sum() - total) > 0.5:
+        raise InputError("some predictions of this window were counted before classes were told apart")
+    return seen
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,303 @@
+"""An artifact that runs in the shadow of the served one: whether it is better, by a paired sequential test.
+
+Receipts carry what the shadow said of the same input (``receipts.Shadow``), so one label counts for both.
+
+For each label, d is how much better the log score of the shadow's confidence is than that of the served one,
+each about its own prediction being right, with confidences cut off at 1 % and 99 %: a proper score, and
+bounded. Where the two confidences are known, so is the most that |d| can be; a prediction where that is more
+than one nat counts for one nat, so that no rare label decides alone, and bets may be as large as differences
+of a usual size ask for. Of the scores tried on real recalibrations that gain 1 % of their NLL, this one
+found most of them within 20,000 labels (``benchmarks/shadow.py``).
+
+Three means are bet on (``MeanBets``), each statement with its own evidence, valid at every moment:
+
+- ``gain``, of d: above 0 "better", below 0 "worse";
+- ``margin``, of d + ``MARGIN`` times the served score: above 0, the shadow loses less than that share;
+- ``right``, of right (shadow) - right (served) + ``LESS_RIGHT``: above 0, the shadow is less often right by
+  fewer points than that; below 0, by more.
+
+"Better" and "no worse" need the accuracy as well, so both bets must be won, each at ``ALPHA``; "worse" has
+two ways, each at half of that. A label that was asked for with the chance pi counts 1 / pi, scaled by the
+smallest chance seen before it, and at most 1; a group's labels count as one, their mean.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.text import signed_points
+from calib_serve.ledger import LabelRecord, Ledger, note_anew, read_kept
+from calib_serve.monitor.bets import MeanBets
+from calib_serve.receipts import Version
+
+log = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+
+ALPHA = 0.05
+"""The chance, over all times, that a shadow is called what it is not: of each verdict."""
+
+MARGIN = 0.01
+"""The share of the served log score that a shadow which is "no worse" may lose."""
+
+LESS_RIGHT = 0.005
+"""By how much a shadow that is "better" or "no worse" may be less accurate."""
+
+_CUT = 0.01  # confidences nearer to 0 or 1 count as this near
+_MOST_SCORE = -math.log(_CUT)
+_LEAST_CHANCE = 0.01  # labels that are asked for less often count like these
+_FORMAT = 1
+_KIND = "shadow"
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowTest:
+    """The state of a shadow's test.
+
+    ``weight``: the sum of their weights, ``gained`` and ``righter`` the weighted sums of d and of the
+    difference in being right; ``chance``: the smallest of being asked for that was seen; ``since``: the time
+    of the first prediction.
+    """
+
+    labels: float = 0.0
+    weight: float = 0.0
+    gained: float = 0.0
+    righter: float = 0.0
+    units: float = 0.0
+    unit_weight: float = 0.0
+    chance: float = 1.0
+    since: float = math.nan
+    gain: MeanBets = MeanBets()  # noqa: RUF009 - frozen
+    margin: MeanBets = MeanBets()  # noqa: RUF009
+    right: MeanBets = MeanBets()  # noqa: RUF009
+
+    def fed(self, rows: Sequence[LabelRecord]) -> ShadowTest:
+        """The test after these labels; predictions without a shadow are skipped."""
+        told = np.array(
+            [
+                (row.confidence, row.correct, *row.shadow[:3], row.inclusion)
+                for row in rows
+                if row.shadow is not None
+            ],
+            np.float64,
+        ).reshape(-1, 6)
+        if not len(told):
+            return self
+        served, right, shadow, shadow_right, same, chance = told.T
+        before = np.minimum.accumulate(np.concatenate([[self.chance], chance]).clip(min=_LEAST_CHANCE))
+        weight = np.minimum(1.0, before[:-1] / chance)
+        served_score = _score(served, right)
+        d = (served_score - _score(shadow, shadow_right)) * _limit(served, shadow, same=same > 0)
+        differ = shadow_right - right
+        of_group = _groups([row.group for row in rows if row.shadow is not None])
+        count = np.bincount(of_group)
+
+        def units(numbers: Floats) -> Floats:
+            return (np.bincount(of_group, weight * numbers) / count).clip(-1, 1)  # sums round
+
+        return ShadowTest(
+            self.labels + len(told),
+            self.weight + float(weight.sum()),
+            self.gained + float(weight @ d),
+            self.righter + float(weight @ differ),
+            self.units + len(count),
+            self.unit_weight + float(units(np.ones(len(d))).sum()),
+            float(before[-1]),
+            rows[0].time if math.isnan(self.since) else self.since,
+            self.gain.seen(units(d)),
+            self.margin.seen(units((d + MARGIN * served_score) / (1 + MARGIN * _MOST_SCORE))),
+            self.right.seen(units((differ + LESS_RIGHT) / (1 + LESS_RIGHT))),
+        )
+
+    @property
+    def log_evidence(self) -> dict[str, float]:
+        """The natural log of the evidence of each statement, by its name."""
+        return {
+            "better": self.gain.above(),
+            "worse": self.gain.below(),
+            "no worse": self.margin.above(),
+            "no less accurate": self.right.above(),
+            "less accurate": self.right.below(),
+        }
+
+    @property
+    def verdict(self) -> Verdict:
+        """The strongest verdict shown so far."""
+        found, enough = self.log_evidence, -math.log(ALPHA)
+        if max(found["worse"], found["less accurate"]) >= enough + math.log(2):
+            return "worse"
+        if found["no less accurate"] < enough:
+            return "unknown"
+        if found["better"] >= enough:
+            return "better"
+        return "no worse" if found["no worse"] >= enough else "unknown"
+
+    def state(self, tag: str) -> ShadowState:
+        """The state of the shadow as the test knows it by now."""
+        low, high = self.gain.interval()
+        # Bets are on weighted numbers, whose mean weight takes them back to a prediction.
+        scale = self.unit_weight / self.units if self.units else 1.0
+        return ShadowState(
+            tag=tag,
+            labels=self.labels,
+            verdict=self.verdict,
+            gain=self.gained / self.weight if self.weight else math.nan,
+            low=max(low / scale, -1.0),
+            high=min(high / scale, 1.0),
+            accuracy_difference=self.righter / self.weight if self.weight else math.nan,
+            log_evidence=self.log_evidence,
+            since=self.since,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        bets = {name: getattr(self, name) for name in _BETS}
+        return {
+            "format": _FORMAT,
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "since": None if math.isnan(self.since) else self.since,
+            **{name: [one.count, one.up.tolist(), one.down.tolist()] for name, one in bets.items()},
+        }
+
+    @classmethod
+    def of(cls, told: object) -> ShadowTest:
+        """Rebuild a test from ``as_dict``; InputError for anything else, or an unknown format.
+
+        LedgerError where a newer program wrote it, which goes on with it after an upgrade.
+        """
+        try:
+            if not isinstance(told, dict) or (found := int(told["format"])) < _FORMAT:
+                raise InputError(f"not the state of a shadow's test in format {_FORMAT}")
+            if found > _FORMAT:
+                raise LedgerError(f"a shadow's test {of_a_newer(found, reads=_FORMAT)}")
+            numbers = {name: float(told[name]) for name in _NUMBERS}
+            bets = {
+                name: MeanBets(float(count), np.array(up, np.float64), np.array(down, np.float64))
+                for name, (count, up, down) in ((name, told[name]) for name in _BETS)
+            }
+            since = math.nan if told["since"] is None else float(told["since"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"the state of a shadow's test is damaged: {error}") from error
+        if not all(map(math.isfinite, numbers.values())) or not 0 < numbers["chance"] <= 1:
+            raise InputError("the state of a shadow's test is damaged: its sums are no numbers")
+        return cls(since=since, **{**numbers, **bets})  # type: ignore[arg-type]
+
+
+_NUMBERS = ("labels", "weight", "gained", "righter", "units", "unit_weight", "chance")
+_BETS = ("gain", "margin", "right")
+
+
+def _score(confidence: Floats, right: Floats) -> Floats:
+    """The log score, in nats: less is better."""
+    c = confidence.clip(_CUT, 1 - _CUT)
+    return np.asarray(-np.where(right > 0, np.log(c), np.log1p(-c)), np.float64)
+
+
+def _limit(served: Floats, shadow: Floats, *, same: NDArray[np.bool_]) -> Floats:
+    """Factors that keep |d| within a nat under any outcome, and are known before it.
+
+    Of the same prediction either both are right or both wrong; of two, at most one is right.
+    """
+    a, b = served.clip(_CUT, 1 - _CUT), shadow.clip(_CUT, 1 - _CUT)
+    right, wrong = np.abs(np.log(a / b)), np.abs(np.log1p(-a) - np.log1p(-b))
+    one = np.maximum(np.abs(np.log(a) - np.log1p(-b)), np.abs(np.log1p(-a) - np.log(b)))
+    most = np.maximum(np.where(same, right, one), wrong)
+    return np.asarray(1 / np.maximum(most, 1.0), np.float64)
+
+
+def _groups(groups: Sequence[int]) -> NDArray[np.intp]:
+    """The number of each row's group, from 0; rows of group 0 are each their own group."""
+    own = [(group, 0 if group else i) for i, group in enumerate(groups)]
+    numbers: dict[tuple[int, int], int] = {}
+    return np.array([numbers.setdefault(one, len(numbers)) for one in own], np.intp)
+
+
+Verdict = Literal["better", "no worse", "worse", "unknown"]
+
+
+@dataclass(frozen=True)
+class ShadowState:
+    """The verdict on the shadow ``tag`` from ``labels`` since ``since``, the first prediction's time.
+
+    ``gain``: the mean by which the log score of its confidence is better than that of the served one, in nats
+    a prediction, see ``ShadowTest``; in ``low`` to ``high`` at all times at once, with a chance of 95 %.
+    ``accuracy_difference``: share of right predictions less that of the served one. Both are NaN without
+    labels. ``log_evidence``: the natural log of the evidence of each statement.
+    """
+
+    tag: str
+    labels: float
+    verdict: Verdict
+    gain: float
+    low: float
+    high: float
+    accuracy_difference: float
+    log_evidence: Mapping[str, float]
+    since: float
+
+    def says(self) -> str:
+        """The verdict in a sentence."""
+        if not self.labels:
+            return f"Shadow {self.tag}: no label yet."
+        words = {
+            "better": "is better",
+            "no worse": "is no worse",
+            "worse": "is worse",
+            "unknown": "is not yet known to be better, no worse or worse",
+        }
+        return (
+            f"Shadow {self.tag} {words[self.verdict]} after {self.labels:,.0f} labels: its log score is"
+            f" {self.gain:.5f} nats better ({self.low:.5f} to {self.high:.5f}), its accuracy"
+            f" {signed_points(self.accuracy_difference)} points."
+        )
+
+
+MOST_TAGS = 8
+"""Shadows of one version whose tests are kept: those that had a label last."""
+
+
+class ShadowFollower:
+    """Follows a ``DriftFeed``: each label counts once in the test of the shadow that its receipt names."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
+        """Count labels in the order of their predictions, see ``feed.Follower``."""
+        by_tag: dict[str, list[LabelRecord]] = {}
+        for row in rows:
+            if row.shadow is not None:
+                by_tag.setdefault(row.shadow.tag, []).append(row)
+        if not by_tag:
+            return
+        tests, damaged = read_kept(self._ledger, _KIND, version, _read)
+        for tag, error in damaged.items():
+            note_anew(self._ledger, version, f"the test of shadow {tag}", error, now=now)
+        for tag, of_tag in by_tag.items():
+            tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
+            told = json.dumps(tests[tag].as_dict()).encode()
+            self._ledger.keep(_KIND, version, tag, told, now=now)
+        for tag in list(tests)[:-MOST_TAGS]:
+            log.warning("%s %s: the test of shadow %s is dropped, there are others", *version, tag)
+            self._ledger.discard(_KIND, version, tag)
+
+
+def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
+    """The state of each shadow of a version, by tag; LedgerError where the ledger cannot be read."""
+    tests, damaged = read_kept(ledger, _KIND, version, _read)
+    for tag, error in damaged.items():
+        log.warning("%s %s: the test of shadow %s begins anew with the next labels: %s", *version, tag, error)
+    return [test.state(tag) for tag, test in sorted(tests.items())]
+
+
+def _read(value: bytes) -> ShadowTest:
+    return ShadowTest.of(json.loads(value))

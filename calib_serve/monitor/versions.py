@@ -1,0 +1,177 @@
+"""The model versions that a watch knows, from its start or registered while it runs.
+
+A version is told by its artifact, or by facts: the number of its classes, their names. While it runs a watch
+follows a file or folder, and takes what is told over HTTP, which all that share its ledger learn. Predictions
+and labels of a version that nobody told of are held for a day, and counted when it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calib_serve.artifact import Artifact, Contract, read_yaml
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.files import read_whole
+from calib_serve.monitor.priors import LabelledBefore
+from calib_serve.receipts import Classes, Version
+
+log = logging.getLogger(__name__)
+
+_MANIFEST = "manifest.yaml"
+_FACTS = ("classes", "class_names", "multilabel", "contract")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A model version to watch: its classes, and its artifact's facts of the calibration set, if any."""
+
+    classes: Classes
+    reference: Bins | None = None
+    before: LabelledBefore = field(default_factory=LabelledBefore)
+    contract: Contract | None = None
+
+    def unlike(self, other: Watched) -> list[str]:
+        """Name the facts in which the two differ."""
+        return [
+            name
+            for name, mine, theirs in (
+                ("classes", self.classes.count, other.classes.count),
+                ("class_names", self.classes.names, other.classes.names),
+                ("contract", self.contract, other.contract),
+            )
+            if mine != theirs
+        ]
+
+    @classmethod
+    def of(cls, what: Artifact | str | Path | int) -> Watched:
+        """Make one from an artifact, an artifact's folder, or the number of classes."""
+        if isinstance(what, int):
+            return cls(Classes(what))
+        artifact = what if isinstance(what, Artifact) else Artifact.load(what)
+        made = Classes.of_labels if artifact.is_multilabel else Classes
+        classes = made(artifact.classes, artifact.class_names)
+        return cls(classes, artifact.reference, LabelledBefore.of(artifact), artifact.contract)
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> Watched:
+        """Read ``classes``, and optional ``class_names``, ``multilabel``, ``contract``; or an ``artifact``.
+
+        InputError where they are none, ArtifactError for an artifact that cannot be used.
+
+        >>> Watched.of_facts({"classes": 2, "class_names": ["cat", "dog"]}).classes.names
+        ('cat', 'dog')
+        """
+        if "artifact" in facts:
+            return cls.of(str(facts["artifact"]))
+        try:
+            made = Classes.of_labels if facts.get("multilabel") else Classes
+            classes = made(int(facts["classes"]), tuple(map(str, facts.get("class_names", ()))))
+            contract = Contract.of(facts["contract"]) if "contract" in facts else None
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise InputError(f"of a version its classes are told, or its artifact: {error!r}") from error
+        if classes.count < 1 or len(facts.get("class_names") or ()) not in (0, int(facts["classes"])):
+            raise InputError(f"a version has classes, and a name for each or none, got {facts['classes']}")
+        return cls(classes, contract=contract)
+
+
+class FollowedVersions:
+    """The versions in ``path``, looked at again whenever ``changed`` is called.
+
+    A file is a list of ``{"name", "version"}`` with what ``Watched.of_facts`` takes, in JSON or YAML. A
+    folder holds artifacts as NAME/VERSION. What cannot be read leaves what was read before, is logged once,
+    and said by ``trouble``. The first time it is raised: InputError, or ArtifactError.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._seen = self._look()
+        self._known = self._read()
+        self._trouble: str | None = None
+
+    def current(self) -> dict[Version, Watched]:
+        """The versions as last read."""
+        return self._known
+
+    def changed(self) -> dict[Version, Watched]:
+        """The versions, read again if the file looks different."""
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._known, self._trouble = self._read(), None
+            except CalibServeError as error:
+                self._trouble = str(error)
+                log.error("the versions in %s stay as they were: %s", self._path, error)
+        return self._known
+
+    def trouble(self) -> str | None:
+        """The reason why the file cannot be read, if so."""
+        return self._trouble
+
+    def _look(self) -> tuple[object, ...]:
+        try:
+            found = self._manifests() if self._path.is_dir() else [self._path]
+            told = [(str(path), stat.st_mtime_ns, stat.st_ino) for path in found if (stat := path.stat())]
+        except OSError:  # it is being replaced
+            return ()
+        return tuple(told)
+
+    def _manifests(self) -> list[Path]:
+        return sorted(self._path.glob(f"*/*/{_MANIFEST}"))
+
+    def _read(self) -> dict[Version, Watched]:
+        if self._path.is_dir():
+            folders = [path.parent for path in self._manifests()]
+            return {(one.parent.name, one.name): Watched.of(one) for one in folders}
+        try:
+            return read_versions(_listed(read_whole(self._path)))
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise InputError(
+                f"the list of versions {self._path} cannot be read: {error!r}; it should hold name, version "
+                "and classes or artifact of each"
+            ) from error
+
+
+def _listed(text: bytes) -> Any:
+    """Read JSON or YAML; JSON may be larger than YAML, which is bounded."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return read_yaml(text)
+
+
+def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]:
+    """Read ``{"name", "version"}`` with what ``Watched.of_facts`` takes.
+
+    Raises InputError for a version that is not in quotes and for an unknown field, KeyError or TypeError for
+    an entry that is none.
+    """
+    found = {}
+    for one in listed:
+        model, version = one["name"], one["version"]
+        if not (isinstance(model, str) and isinstance(version, str)):
+            raise InputError(
+                f"name and version are text, in quotes, got {model!r} {version!r}: 1.10 reads as 1.1"
+            )
+        known = {"name", "version", *(("artifact",) if "artifact" in one else _FACTS)}
+        if unknown := sorted(map(str, set(one) - known)):  # such as class_name: its labels went without names
+            raise InputError(f"{model} {version} has {unknown[0]!r}, which is none of {sorted(known)}")
+        found[model, version] = Watched.of_facts(one)
+    return found
+
+
+def read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:
+    """The versions registered in a ledger; one that cannot be read is left out, and logged."""
+    found = {}
+    for version, facts in kept.items():
+        try:
+            found[version] = Watched.of_facts(json.loads(facts))
+        except (CalibServeError, ValueError) as error:
+            log.error("what was told of %s %s cannot be used: %s", *version, error)
+    return found

@@ -1,0 +1,317 @@
+"""Windows of prediction time: the predictions served in them, and their labels so far.
+
+A window holds whole spans of the ledger, which are five minutes wide for two days, an hour for five weeks,
+and a day beyond that. Over all time it also holds what the ledger counted before it kept spans.
+
+Windows, verdicts and the drift detector leave out predictions whose labels are still coming: where wrong
+ones are told sooner than right ones, the newest labels of a calibrated model look wrong. How long labels take
+is learned from their delays, or given.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from calib_serve.core.errors import InputError
+from calib_serve.core.names import parse_duration
+from calib_serve.ledger import SPANS, Ledger, WindowSums
+from calib_serve.metrics import TOLERANCE, Verdict
+from calib_serve.monitor.estimates import Estimates, estimate, judge
+from calib_serve.receipts import DAY, DELAYS, Key, Kind, Sums, Version
+
+AUTO = "auto"
+"""Learn it."""
+
+SHARE = 0.99
+"""The share of labels that have come when a prediction counts as mature."""
+
+_ENOUGH = 30  # labels to learn from
+
+
+@dataclass(frozen=True)
+class Maturity:
+    """The age in seconds at which predictions are mature, ``given`` or learned; infinity while unknown."""
+
+    seconds: float
+    given: bool
+
+    @property
+    def known(self) -> bool:
+        """Whether any prediction can be mature."""
+        return math.isfinite(self.seconds)
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Delays of ``labels`` in seconds: of a ``third``, of as good as ``all``, and the ``longest``.
+
+    Each is the upper end of a step of ``DELAYS``, NaN without labels. ``known_at``: the time at which it can
+    be known that these were not just the first ones, as far as one can tell today.
+    """
+
+    labels: float
+    third: float
+    all: float
+    longest: float
+    known_at: float
+
+    @classmethod
+    def of(cls, dated: Iterable[WindowSums], *, now: float) -> Delays:
+        """Estimate delays from labels by time of prediction and delay.
+
+        Young predictions have shown short delays only. So each step of the delay is judged by predictions old
+        enough to have shown it: the product-limit estimate for right-truncated times (Lagakos, Barraj and De
+        Gruttola 1988). It is known once predictions have shown a step longer than ``all``, in which no labels
+        came: else most of them may be yet to come.
+        """
+        edges = np.asarray(DELAYS)
+        at_step, up_to_step, every = np.zeros(len(edges)), np.zeros(len(edges)), np.zeros(len(edges) + 1)
+        first = math.inf
+        for _, start, width, sums in dated:
+            delays = sums["calib_feedback_delay"]
+            if delays.any():
+                every += delays
+                first = min(first, start + width)
+                shown = edges <= now - (start + width)
+                at_step += np.where(shown, delays[:-1], 0)
+                up_to_step += np.where(shown, np.cumsum(delays[:-1]), 0)
+        labels = float(every.sum())
+        if not labels:
+            return cls(0.0, math.nan, math.nan, math.nan, math.nan)
+        ends = np.append(edges, math.inf)
+        third = float(ends[int(np.argmax(np.cumsum(every) >= labels / 3))])
+        longest = int(np.flatnonzero(every)[-1])
+        # P(delay <= step), from the longest step that any prediction could show downwards.
+        stay = 1 - at_step / np.maximum(up_to_step, 1)
+        below = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
+        step = int(np.argmax(below >= SHARE)) if up_to_step.any() else min(longest, len(edges) - 1)
+        further = float(edges[step + 1]) if step + 1 < len(edges) else math.inf
+        told = step + 1 < len(edges) and up_to_step[step + 1] >= _ENOUGH
+        known_at = first + further if told else max(first + further, math.nextafter(now, math.inf))
+        return cls(labels, third, float(edges[step]), float(ends[longest]), known_at)
+
+    @property
+    def says(self) -> str:
+        """The delays in a sentence.
+
+        >>> Delays(900.0, 8192.0, 65536.0, 131072.0, math.nan).says
+        'A third of 900 labels came within 2.3 hours, the longest took up to 36.4 hours.'
+        """
+        if not self.labels:
+            return "No label has come yet."
+        third = duration(self.third, 1)
+        most = f"took up to {duration(self.longest, 1)}" if math.isfinite(self.longest) else "took months"
+        return f"A third of {self.labels:,.0f} labels came within {third}, the longest {most}."
+
+
+def duration(seconds: float, digits: int = 0) -> str:
+    """A duration in the largest unit of which it holds at least two."""
+    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{digits}f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def learned_delay(dated: Iterable[WindowSums], *, now: float) -> float:
+    """The seconds within which 99 % of the labels come; infinity while unknown (``Delays``)."""
+    found = Delays.of(dated, now=now)
+    return found.all if found.known_at <= now else math.inf
+
+
+def parse_maturity(text: str | float | None) -> float | None:
+    """Parse "0", "90s", "30m", "6h", "7d", or a number, into seconds; None for "auto".
+
+    >>> parse_maturity("6h"), parse_maturity("auto")
+    (21600.0, None)
+    """
+    if text is None or text == AUTO:
+        return None
+    if not isinstance(text, str):
+        return float(text)
+    return parse_duration(text, what='a time, if not "auto",')
+
+
+WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": math.inf}
+"""The windows by name, in seconds."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """One version in the window ``name``, which ends at ``until``, where predictions turn mature.
+
+    ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later.
+    ``dated`` are the mature spans of the version's segments, oldest first, for curves. ``provisional``: no
+    mature label is in, so that it holds all that there are, up to now.
+    """
+
+    version: Version
+    name: str
+    since: float
+    until: float
+    maturity: Maturity
+    bins: int
+    slices: Mapping[Key, Sums]
+    immature: Sums
+    dated: Sequence[WindowSums]
+    tolerance: float = TOLERANCE
+    provisional: bool = False
+
+    @functools.cached_property
+    def sums(self) -> Sums:
+        """The sums of mature predictions of the whole version."""
+        return _added([sums for key, sums in self.slices.items() if key.kind == "segment"], self.bins)
+
+    @functools.cached_property
+    def estimates(self) -> Estimates:
+        """The estimates of the whole version."""
+        return estimate(self.sums, groups=self.groups)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the whole version."""
+        return self.judged(self.estimates)
+
+    def judged(self, estimates: Estimates) -> Verdict:
+        """The verdict on estimates of this window; labels that are not mature prove nothing."""
+        found = judge(estimates, tolerance=self.tolerance)
+        if not (self.provisional and estimates.labels):
+            return found
+        says = f"Provisional, as more labels may come: {found.headline[0].lower()}{found.headline[1:]}"
+        late = (
+            "Labels of these predictions are still coming, and wrong ones may be told sooner than right ones."
+        )
+        return Verdict("too_little", says, (late, *found.reasons))
+
+    @property
+    def groups(self) -> list[Sums]:
+        """The random groups of labels that name a group."""
+        return [sums for key, sums in self.slices.items() if key.kind == "group"]
+
+    def by_name(self, kind: Kind) -> dict[str, Sums]:
+        """The sums of the named slices of one kind."""
+        return {key.name: sums for key, sums in self.slices.items() if key.kind == kind and key.name}
+
+    def split(self, seconds: float) -> tuple[Sums, Sums]:
+        """The sums of the version before the last ``seconds``, and in them."""
+        at = self.until - seconds
+        before = [one.sums for one in self.dated if one.start + one.width <= at]
+        return _added(before, self.bins), _added(
+            [one.sums for one in self.dated if one.start >= at], self.bins
+        )
+
+    @property
+    def immature_share(self) -> float:
+        """The share of served predictions since the window began that is not mature yet; NaN of none."""
+        young, old = float(self.immature.predictions.sum()), float(self.sums.predictions.sum())
+        if not young + old:  # where predictions are not counted, labels are
+            young, old = float(self.immature.labels.sum()), float(self.sums.labels.sum())
+        return young / (young + old) if young + old else math.nan
+
+
+def read_windows(
+    ledger: Ledger,
+    version: Version,
+    names: Iterable[str],
+    *,
+    maturity: Maturity,
+    now: float,
+    provisional: bool = False,
+    lengths: Mapping[str, float] = WINDOWS,
+    tolerance: float = TOLERANCE,
+) -> dict[str, Window]:
+    """Read several windows by name, of one moment: the data of the longest is read once.
+
+    ``provisional``: one without a mature label, while others have come or it is not known when labels are in,
+    is of all that is there, up to now.
+    ``lengths``: the windows that there are, in seconds.
+    """
+    # A span counts when its last prediction is mature; without a wait, all that is there counts.
+    until = math.inf if not maturity.seconds else now - maturity.seconds
+    end = min(until, now) if maturity.known else now
+    since = {name: _start_of_span(end - _seconds(name, lengths), now=now) for name in names}
+    with ledger.database.reading():  # all of one moment
+        spans = list(ledger.dated(min(since.values(), default=now), math.inf, version=version))
+
+        def made(name: str, first: float, until: float) -> Window:
+            inside = [one for one in spans if one.start >= first]
+            how: dict[str, Any] = {"now": now, "maturity": maturity, "tolerance": tolerance}
+            return _window(ledger, version, name, inside, since=first, until=until, **how)
+
+        found = {name: made(name, first, until) for name, first in since.items()}
+        for name, window in found.items():
+            come = window.immature.labels.any() or not maturity.known
+            if provisional and come and not window.sums.labels.any():
+                first = _start_of_span(now - _seconds(name, lengths), now=now)
+                found[name] = replace(made(name, first, math.inf), provisional=True)
+    return found
+
+
+def _seconds(name: str, lengths: Mapping[str, float]) -> float:
+    if name not in lengths:
+        raise InputError(f"a window is one of {', '.join(lengths)}, got {name!r}")
+    return lengths[name]
+
+
+def _window(
+    ledger: Ledger,
+    version: Version,
+    name: str,
+    spans: Sequence[WindowSums],
+    *,
+    since: float,
+    until: float,
+    now: float,
+    maturity: Maturity,
+    tolerance: float,
+) -> Window:
+    mature = [one for one in spans if one.start + one.width <= until]
+    young = [one for one in spans if one.start + one.width > until]
+    immature = _added([one.sums for one in young if one.key.kind == "segment"], ledger.bins)
+    return Window(
+        version,
+        name,
+        since,
+        min(until, now),
+        maturity,
+        ledger.bins,
+        _all_time(ledger, version, young) if name == "all" else _by_slice(mature, ledger.bins),
+        immature,
+        [one for one in mature if one.key.kind == "segment"],
+        tolerance,
+    )
+
+
+def _by_slice(spans: Iterable[WindowSums], bins: int) -> dict[Key, Sums]:
+    found: dict[Key, list[Sums]] = {}
+    for one in spans:
+        found.setdefault(one.key, []).append(one.sums)
+    return {key: _added(sums, bins) for key, sums in found.items()}
+
+
+def _start_of_span(time: float, *, now: float) -> float:
+    """The start of the span that holds ``time``: an hour of old spans would lie between two of them."""
+    if not math.isfinite(time):
+        return time
+    width = next((width for width, most in SPANS if now - time <= most), DAY)
+    return math.floor(time / width) * width
+
+
+def _all_time(ledger: Ledger, version: Version, young: Sequence[WindowSums]) -> dict[Key, Sums]:
+    """Subtract young predictions from the sums over all time, which include spans long deleted."""
+    found = ledger.slices(None, version=version)
+    for one in young:
+        if one.key in found:
+            found[one.key] = found[one.key] - one.sums
+    return found
+
+
+def _added(sums: Sequence[Sums], bins: int) -> Sums:
+    if not sums:
+        return Sums.zeros(bins)
+    return Sums(bins, np.add.reduce([one.vector for one in sums]))

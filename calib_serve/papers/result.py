@@ -1,0 +1,168 @@
+"""Studies: methods fitted on logits or on a model's inputs, and the results."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import as_array, repeated
+from calib_serve.core.errors import InputError
+from calib_serve.fit import CANDIDATES, TWO_CLASSES, fit_by_name
+from calib_serve.scores import Scores, two_columns
+
+Samples = Union[Scores, tuple[Any, Any]]
+"""A model's scores and labels, as ``Scores.of`` takes them, or ``Scores``; or a model's inputs and labels."""
+
+
+def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Scores and labels as logits (n, K) and class ids (n,); weighted rows are repeated."""
+    given = samples if isinstance(samples, Scores) else Scores.of(*samples)
+    given = given if given.weights is None else given.take(repeated(given.weights))
+    return given.logits, given.labelled()
+
+
+def arrays(samples: Samples, fit: object) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Samples in a study's form: scores as logits.
+
+    Under the ``fit`` of a model inputs as they are.
+    """
+    if fit is None or isinstance(samples, Scores):
+        return in_logits(samples)
+    return as_array(samples[0]), as_array(samples[1])
+
+
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all)."""
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot: ``y`` and its spread ``low`` to ``high`` at each ``x``; NaN where unknown."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study's ``title``, its table (errors are fractions), its curves, and what it ``says``."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    says: tuple[str, ...]
+    curves: tuple[Curve, ...] = ()
+    x_label: str = ""
+    y_label: str = ""
+    log_x: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON: None stands for unknown values."""
+        return {
+            "title": self.title,
+            "rows": [dict(zip(self.header, map(_known, row), strict=True)) for row in self.rows],
+            "says": list(self.says),
+            "curves": [
+                {
+                    "label": c.label,
+                    **{name: [_known(v) for v in getattr(c, name)] for name in ("x", "y", "low", "high")},
+                }
+                for c in self.curves
+            ],
+        }
+
+    def as_csv(self) -> str:
+        """Return the table, one row per line."""
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows([self.header, *self.rows])
+        return file.getvalue()
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write study.json, study.csv and, where there are curves, study.svg into ``folder``; their paths."""
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            written = [folder / "study.json", folder / "study.csv"]
+            written[0].write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n")
+            written[1].write_text(self.as_csv())
+            if self.curves:
+                written.append(folder / "study.svg")
+                self._figure().savefig(written[-1], metadata={"Date": None})
+        except OSError as error:
+            raise InputError(f"cannot write the study to {folder}: {error}; choose another folder") from error
+        return written
+
+    def _figure(self) -> Any:
+        from calib_serve.report import draw_curves  # noqa: PLC0415 - matplotlib is another extra
+
+        axes = {"x_label": self.x_label, "y_label": self.y_label}
+        return draw_curves(self.curves, title=self.title, log_x=self.log_x, **axes)
+
+
+def _known(value: Cell) -> Cell:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def listed(names: Sequence[str]) -> str:
+    """A list of names in a sentence.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+class Fit(Protocol):
+    """Methods by name, on one kind of inputs: ``calib_serve.fit.on_model.FitOnModel`` is one, too."""
+
+    def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
+        """Fit ``method`` to inputs (n, ...) and class ids (n,); FitError where it has no optimum."""
+        ...
+
+    def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return calibrated probabilities (n, K) of inputs (n, ...)."""
+        ...
+
+
+@dataclass(frozen=True)
+class OutputFit:
+    """The output methods, on logits (n, K) or (n,), or on inputs of which ``logits_of`` makes logits.
+
+    >>> found = OutputFit()
+    >>> found.probs(found.fit("none", np.zeros((2, 2)), [0, 1]), np.array([[0.0, 0.0]])).tolist()
+    [[0.5, 0.5]]
+    """
+
+    logits_of: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    seed: int = 0
+
+    def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
+        """Fit, as ``Fit`` says; InputError for a method that needs the model."""
+        if method not in (*CANDIDATES, *TWO_CLASSES):
+            raise InputError(
+                f"{method} is none of the output methods, {', '.join((*CANDIDATES, *TWO_CLASSES))}; a method "
+                "inside the model needs the model itself: give --model with --data, or fit=FitOnModel(...)"
+            )
+        return fit_by_name(method, self._logits(inputs), labels, seed=self.seed)
+
+    def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Calibrated probabilities, as ``Fit`` says."""
+        return artifact.of_logits(self._logits(inputs))
+
+    def _logits(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        return two_columns(inputs if self.logits_of is None else self.logits_of(inputs))

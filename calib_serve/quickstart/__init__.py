@@ -1,6 +1,0 @@
-"""Quickstart projects: folders that run as they stand."""
-
-from calib_serve.quickstart.kinds import KINDS, Kind
-from calib_serve.quickstart.project import Written, first_commands, project_files, write_project
-
-__all__ = ["KINDS", "Kind", "Written", "first_commands", "project_files", "write_project"]

@@ -1,0 +1,280 @@
+"""A batch of served predictions: the name under which it may be sent again, and its receipts.
+
+A batch that is sent again gets the receipts of the first time: each nonce is made of the batch's name, and
+the chances of a label policy, which may move, are noted with it in the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+
+import numpy as np
+
+from calib_serve.core.errors import ConflictError, LedgerError, Reason, Refused
+from calib_serve.receipts.keyring import Keyring
+from calib_serve.receipts.nonces import PER_EPOCH
+from calib_serve.receipts.wire import DAY, Receipt, Shadow, SignedReceipt, group_number
+
+if TYPE_CHECKING:
+    from calib_serve.receipts.policy import LabelPolicy
+    from calib_serve.receipts.sums import Version
+
+OTHER = "other"
+"""The slice that counts what has none of its own."""
+
+LONGEST_SEGMENT = 63
+"""Characters of a segment's name, which fit a receipt in any script."""
+
+LONGEST_ID = 255
+"""Characters of a user's own id of a prediction."""
+
+Fate = Literal["bound", "conflict", "failed"]
+
+FATES: tuple[Fate, ...] = ("bound", "conflict", "failed")
+"""What became of an id: it names its prediction, names another one, or was lost."""
+
+
+def is_segment(name: object) -> bool:
+    """Tell whether a segment may have this name: a short text that any store can hold."""
+    return isinstance(name, str) and len(name) <= LONGEST_SEGMENT and _has_utf8(name)
+
+
+def is_id(value: object) -> bool:
+    r"""Tell whether this can be an id of a prediction: a text of 1 to 255 characters that has UTF-8.
+
+    >>> is_id("order-17"), is_id(""), is_id(17), is_id("\ud800")
+    (True, False, False, False)
+    """
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_ID and _has_utf8(value)
+
+
+def _has_utf8(text: str) -> bool:
+    # Half of a character pair is a text in Python, and bytes nowhere.
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+@dataclass(frozen=True)
+class ServedPrediction:
+    """One served prediction: class id, top-1 confidence in [0, 1]; a segment, a group and logits if any.
+
+    Of a multi-label model, each label is one, as ``decisions`` has it, without logits.
+
+    ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
+    match's or a session's; only a hash of it is kept. ``id``: the user's own name of the prediction, by which
+    its label may come. ``shadow``: what a shadow of the served artifact said of the same input.
+    """
+
+    model: str
+    version: str
+    predicted: int
+    confidence: float
+    segment: str = ""
+    group: str = ""
+    logits: tuple[float, ...] | None = None
+    id: str = field(default="", repr=False)  # not part of what a batch that is sent again is known by
+    shadow: Shadow | None = None
+
+
+@dataclass(frozen=True)
+class ServedSums:
+    """Predictions of one class and segment, counted: their confidences lie in ``low`` to ``high``.
+
+    ``confidence``: their sum. Both ends lie in one bin of confidence, so that nothing is lost by adding up.
+    """
+
+    model: str
+    version: str
+    predicted: int
+    segment: str
+    low: float
+    high: float
+    count: int
+    confidence: float
+
+    @classmethod
+    def of(cls, one: ServedPrediction) -> ServedSums:
+        """The sums of a single prediction."""
+        c = one.confidence
+        return cls(one.model, one.version, one.predicted, one.segment, c, c, 1, c)
+
+
+@dataclass(frozen=True)
+class ServedReceipt:
+    """A prediction that was signed elsewhere: its receipt holds its class and confidence.
+
+    ``id``: the caller's own name of it, or none.
+    """
+
+    receipt: str
+    id: str = ""
+    logits: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A prediction with its verified receipt, the nonce and the time."""
+
+    item: ServedPrediction
+    receipt: SignedReceipt
+    nonce: bytes
+    time: float
+
+
+Item = Union[ServedPrediction, ServedReceipt, Refused]
+"""What a batch holds: what is to be signed, what was, and what is refused already."""
+
+
+def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
+    """The prediction in ``receipt``, which ``item`` brought, with the item's logits and id."""
+    served = ServedPrediction(
+        receipt.model,
+        receipt.version,
+        receipt.predicted,
+        receipt.confidence,
+        receipt.segment,
+        logits=item.logits,
+        id=item.id,
+    )
+    return Carried(served, SignedReceipt(item.receipt), receipt.nonce, receipt.time)
+
+
+class UnboundReceipt(SignedReceipt):
+    """A receipt that its prediction's id does not stand for: another one's, or the id could not be kept."""
+
+    wanted: bool
+
+    def __new__(cls, receipt: SignedReceipt) -> UnboundReceipt:
+        """Make one of the receipt."""
+        made = super().__new__(cls, receipt)
+        made.wanted = receipt.wanted
+        return made
+
+
+class BatchKey(NamedTuple):
+    """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
+
+    ``note``: what its sender is to know again when it is sent again.
+    """
+
+    name: bytes
+    content: bytes
+    time: float
+    expires: float
+    note: bytes = b""
+
+    @classmethod
+    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
+        """Make one that is sent at ``time`` and known for a day."""
+        return cls(name, content, time, time + DAY, note)
+
+
+def check_content(once: BatchKey, known: BatchKey) -> None:
+    """Raise ConflictError unless what is known is the same batch."""
+    if known.content != once.content:
+        raise ConflictError(
+            "this Idempotency-Key was used for another batch; nothing of this one was counted: "
+            "send it under a key of its own"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Tells the fate of one item: counted, or refused for ``reason``.
+
+    ``held``: accepted, and counted when its version is known here.
+    """
+
+    accepted: bool
+    reason: Reason | None = None
+    message: str = ""
+    held: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        if self.accepted:
+            return {"accepted": True, "held": True} if self.held else {"accepted": True}
+        return {"accepted": False, "reason": self.reason, "message": self.message}
+
+
+def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, LabelPolicy]) -> list[float]:
+    """The chance that each item's label is asked for; 1 without a policy."""
+    chances = [1.0] * len(items)
+    for version, policy in policies.items():
+        of = {
+            i: item.confidence
+            for i, item in enumerate(items)
+            if isinstance(item, ServedPrediction) and (item.model, item.version) == version
+        }
+        for i, chance in zip(of, policy.chances(list(of.values())).tolist(), strict=True):
+            chances[i] = chance
+    return chances
+
+
+def named_batch(
+    once: bytes, items: Sequence[Item | ServedSums], chances: Sequence[float], *, source: str, time: float
+) -> BatchKey:
+    """The batch under its sender's own name, apart from other senders', with its chances noted."""
+    # By source: what one client calls its batches must not stand for those of another.
+    name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
+    content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
+    # Where every label is wanted, as is usual, there is nothing to note.
+    chosen = any(chance != 1 for chance in chances)
+    note = zlib.compress(np.array(chances, "<f8").tobytes()) if chosen else b""
+    return BatchKey.of(name, content, time=time, note=note)
+
+
+def noted_chances(batch: BatchKey, count: int) -> list[float]:
+    """The chances of the ``count`` items of a named batch, as noted when it first came."""
+    if not batch.note:
+        return [1.0] * count
+    try:
+        chances = np.frombuffer(zlib.decompress(batch.note), "<f8")
+    except (zlib.error, ValueError) as error:
+        raise LedgerError(f"what the ledger notes of this batch is damaged: {error}") from error
+    if len(chances) != count:
+        raise LedgerError(f"the ledger notes {len(chances)} chances of this batch of {count}: it is damaged")
+    return [float(chance) for chance in chances]
+
+
+def nonces_of(batch: str, places: Sequence[int]) -> list[bytes]:
+    """Derive nonces from a batch's hash and each index, so that a retry gets the same ones."""
+    named = hashlib.blake2b(batch.encode(), digest_size=32).digest()
+    epochs = [
+        hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
+        for part in range(max(places, default=0) // PER_EPOCH + 1)
+    ]
+    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in places]
+
+
+def signed(
+    items: Sequence[ServedPrediction],
+    nonces: Sequence[bytes],
+    chances: Sequence[float],
+    *,
+    ring: Keyring,
+    time: float,
+) -> Iterator[SignedReceipt]:
+    """Sign the predictions' receipts; chance and nonce alone decide whether a label is asked for."""
+    for item, nonce, chance in zip(items, nonces, chances, strict=True):
+        yield ring.sign(
+            model=item.model,
+            version=item.version,
+            predicted=item.predicted,
+            confidence=item.confidence,
+            time=time,
+            nonce=nonce,
+            segment=item.segment,
+            inclusion=chance,
+            wanted=chance == 1 or _uniform(nonce) < chance,
+            group=group_number(item.group),
+            shadow=item.shadow,
+        )
+
+
+def _uniform(nonce: bytes) -> float:
+    """A number in [0, 1) that the nonce alone determines."""
+    return int.from_bytes(hashlib.blake2b(nonce, digest_size=6).digest(), "big") / 2.0**48

@@ -1,0 +1,286 @@
+"""Label policies: draw predictions to ask a label for, when each is made, with a known chance.
+
+What is labelled by choice misleads, unless each label is weighed by one over the chance it was asked with.
+So the draw is made before any outcome is known, and its chance is kept with the prediction. Labels tell most
+where outcomes vary most: for the least variance of the gap, chances go with sqrt(c (1 - c)) (Neyman 1934).
+That trusts the confidences; once a budget is told of labels, it goes by how often these are right instead.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.core.errors import InputError, ShapeError
+
+if TYPE_CHECKING:
+    from calib_serve.receipts.sums import Sums
+
+LEAST_CHANCE = 1e-3
+"""No label weighs more than one over this: a few that weigh more would decide every number."""
+
+_DAY = 86_400.0
+_FLOOR = 0.1  # of the chance that uniform sampling would have: nowhere is a shift overlooked
+_EVERY = 60.0  # seconds until chances follow the traffic
+_GROWN = 1.125  # or so much more traffic
+_FIRST = 3600.0  # seconds of traffic that a start counts as, at least: the first ones are no rate yet
+_ENOUGH = 100  # labels that tell more about accuracy than the confidences do
+_STEEPEST = 2.0  # of accuracy by confidence: beyond, sure predictions would be asked for next to nothing
+# Cells of confidence, finer towards 1 where sqrt(c (1 - c)) falls fast.
+_CELLS = (*np.linspace(0.05, 0.9, 18).tolist(), *(1 - 0.1 * 2.0**-k for k in range(1, 16)), 1.0)
+
+
+Floats = NDArray[np.float64]
+Line = tuple[float, float]
+_AS_SAID: Line = (0.0, 1.0)  # right as often as the confidence says
+
+
+class _Chances(Protocol):
+    """The chance of each prediction, by its confidence."""
+
+    def of(self, confidences: list[float]) -> list[float]: ...
+
+
+class LabelPolicy:
+    """Draws which predictions want a label; make one by ``uniform``, ``bands``, ``budget`` or ``by``.
+
+    Safe to use from threads. ``text`` says what it does, as ``parse_policy`` reads it.
+
+    >>> policy = LabelPolicy.bands([(0.7, 1.0), (1.0, 0.01)])
+    >>> wanted, chance = policy.draw([0.6, 0.9], uniforms=[0.5, 0.5])
+    >>> wanted.tolist(), chance.tolist()
+    ([True, False], [1.0, 0.01])
+    """
+
+    def __init__(self, chances: _Chances, *, text: str) -> None:
+        self._chances = chances
+        self.text = text
+
+    @classmethod
+    def uniform(cls, rate: float) -> LabelPolicy:
+        """Draw each prediction with the same chance ``rate``."""
+        return cls(_Steps([1.0], [_checked_rate(rate)]), text=f"{rate:g}")
+
+    @classmethod
+    def bands(cls, bands: Iterable[tuple[float, float]]) -> LabelPolicy:
+        """Draw by ``bands``: upper ends of confidence, rising up to 1, each with the chance up to it."""
+        pairs = [(float(end), float(rate)) for end, rate in bands]
+        ends = [end for end, _ in pairs]
+        rising = all(a < b for a, b in zip([0.0, *ends], ends, strict=False))
+        if not (rising and ends and ends[-1] == 1):
+            raise InputError(f"bands need upper ends that rise from above 0 to 1, got {ends}; end with 1")
+        text = ",".join(f"{end:g}:{rate:g}" for end, rate in pairs)
+        return cls(_Steps(ends, [_checked_rate(rate) for _, rate in pairs]), text=text)
+
+    @classmethod
+    def budget(
+        cls, per_day: float, *, workers: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> LabelPolicy:
+        """Ask for about ``per_day`` labels a day in all ``workers``, chances going with sqrt(c (1 - c)).
+
+        They follow the traffic of about the last day. Each is ``LEAST_CHANCE`` at least, so traffic above
+        ``per_day / LEAST_CHANCE`` asks for more labels. ``clock``: seconds, of any start.
+        """
+        if not (math.isfinite(per_day) and per_day > 0):
+            raise InputError(f"a budget is a number of labels a day above 0, got {per_day}")
+        if workers < 1:
+            raise InputError(f"workers are processes that serve, at least 1, got {workers}")
+        return cls(_Budget(per_day / workers, clock), text=f"{per_day:g}/day")
+
+    @classmethod
+    def by(cls, chance: Callable[[float], float]) -> LabelPolicy:
+        """Draw by ``chance``, a function of confidence to [LEAST_CHANCE, 1]; it is tried here on a grid."""
+        for c in np.linspace(0, 1, 101).tolist():
+            _checked_rate(chance(c), f" at confidence {c:g}")
+        return cls(_Function(chance), text="a function")
+
+    def draw(
+        self, confidences: ArrayLike, *, uniforms: ArrayLike | None = None
+    ) -> tuple[NDArray[np.bool_], Floats]:
+        """Tell whether a label is wanted for each prediction (n,), and the chance it had (n,).
+
+        ``confidences`` (n,) in [0, 1]. ``uniforms`` (n,) in [0, 1) decide; drawn anew by default.
+        """
+        chance = self.chances(confidences)
+        if uniforms is None:  # the module's own generator: seeded anew in every forked process
+            return np.array([random.random() < p for p in chance.tolist()], np.bool_), chance  # noqa: S311
+        drawn = np.asarray(uniforms, np.float64)
+        if drawn.shape != chance.shape:
+            raise ShapeError(f"uniforms must be {chance.shape} like confidences, got {drawn.shape}")
+        return drawn < chance, chance
+
+    def chances(self, confidences: ArrayLike) -> Floats:
+        """Return the chances (n,) of ``confidences`` (n,) in [0, 1]; a budget counts them as served."""
+        given = np.asarray(confidences, np.float64)
+        if given.ndim != 1:
+            raise ShapeError(f"confidences must be (n,), got {given.shape}")
+        values = given.tolist()
+        for c in values:
+            if not 0 <= c <= 1:  # also NaN
+                raise InputError(f"confidences must lie in [0, 1], got {c}; pass probabilities")
+        return np.array(self._chances.of(values), np.float64)
+
+    def observe(self, sums: Sums, *, seconds: float) -> None:
+        """Update a budget with the counts of the last ``seconds``; other policies need no updates.
+
+        Its predictions take the place of the traffic seen so far, such as before a restart; by its labels it
+        goes with how often predictions are right. Without, an overconfident model is asked too little where
+        it is sure, and can be known less well than by uniform sampling.
+        """
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise InputError(f"seconds is a time above 0, got {seconds}")
+        if not np.isfinite(sums.vector).all():
+            raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
+        if isinstance(self._chances, _Budget):
+            self._chances.observe(sums, seconds)
+
+
+class _Steps:
+    """The same chance within each band; upper ends belong to it, as in bins."""
+
+    def __init__(self, ends: Sequence[float], rates: Sequence[float]) -> None:
+        self._ends, self._rates = list(ends), list(rates)
+
+    def of(self, confidences: list[float]) -> list[float]:
+        return [self._rates[bisect_left(self._ends, c)] for c in confidences]
+
+
+class _Function:
+    """A function of the user's; a value out of range is taken as the nearest chance within."""
+
+    def __init__(self, chance: Callable[[float], float]) -> None:
+        self._chance = chance
+
+    def of(self, confidences: list[float]) -> list[float]:
+        return [min(max(self._chance(c), LEAST_CHANCE), 1.0) for c in confidences]
+
+
+class _Budget:
+    """Chances that follow the traffic: counts by cell, and their time, both halved every day."""
+
+    def __init__(self, per_day: float, clock: Callable[[], float]) -> None:
+        self._per_day, self._clock, self._lock = per_day, clock, threading.Lock()
+        self._new, self._fresh = [0] * len(_CELLS), 0
+        self._old, self._seconds = np.zeros(len(_CELLS)), 0.0
+        self._last, self._due, self._enough = clock(), 0.0, 0.0
+        self._rates, self._line = [1.0] * len(_CELLS), _AS_SAID
+
+    def of(self, confidences: list[float]) -> list[float]:
+        cells = [bisect_left(_CELLS, c) for c in confidences]
+        with self._lock:
+            for cell in cells:
+                self._new[cell] += 1
+            self._fresh += len(cells)
+            # By traffic alone: a chance may not depend on the predictions' outcomes.
+            if self._fresh >= self._enough or self._clock() >= self._due:
+                self._follow()
+            rates = self._rates
+        return [rates[cell] for cell in cells]
+
+    def observe(self, sums: Sums, seconds: float) -> None:
+        with self._lock:
+            if sums.predictions.any():
+                edges = np.linspace(0, 1, sums.bins + 1)
+                below = np.interp(_CELLS, edges, np.concatenate([[0.0], np.cumsum(sums.predictions)]))
+                # Of a day of it, as that is how long traffic is remembered.
+                self._seconds, part = min(seconds, _DAY), min(seconds, _DAY) / seconds
+                self._old = np.diff(below, prepend=0.0).clip(0) * part
+                self._new, self._fresh, self._last = [0] * len(_CELLS), 0, self._clock()
+            self._line = fitted_line(sums)
+            self._follow()
+
+    def _follow(self) -> None:
+        now = self._clock()
+        faded = 0.5 ** (max(now - self._last, 0.0) / _DAY)
+        self._old = self._old * faded + self._new
+        self._seconds = self._seconds * faded + max(now - self._last, 0.0)
+        self._new, self._fresh, self._last = [0] * len(_CELLS), 0, now
+        self._due, self._enough = now + _EVERY, max(float(self._old.sum()) * (_GROWN - 1), 1.0)
+        served = self._old / max(self._seconds, _FIRST) * _DAY
+        self._rates = neyman(served, self._per_day, line=self._line).tolist()
+
+
+def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
+    """Find chances (cells,) by which ``served`` (cells,) bring ``wanted`` labels at least variance."""
+    upper = np.asarray(_CELLS)
+    right = _along(line, (upper + np.concatenate([[0.0], upper[:-1]])) / 2)
+    spread = np.sqrt(right * (1 - right)).clip(1e-6)
+    floor = min(max(_FLOOR * wanted / max(float(served.sum()), 1e-9), LEAST_CHANCE), 1.0)
+    low, high = 0.0, 1 / float(spread.min())
+    for _ in range(60):
+        scale = (low + high) / 2
+        if float(served @ (scale * spread).clip(floor, 1.0)) > wanted:
+            high = scale
+        else:
+            low = scale
+    return (high * spread).clip(floor, 1.0)
+
+
+def fitted_line(sums: Sums) -> Line:
+    """How often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
+
+    Fitted to the means of bins, with as much trust in what the confidences say as in ``_ENOUGH`` labels.
+    """
+    labelled, n = sums.feedback, np.maximum(sums.labels, 0.0)
+    on = (labelled.count > 0) & (n > 0)
+    c, right = (part[on] / labelled.count[on] for part in (labelled.confidence, labelled.correct))
+    if not on.any():
+        return _AS_SAID
+    x = np.stack([np.ones(len(c)), _log_odds(c)], axis=1)
+    line, trust = np.array(_AS_SAID), _ENOUGH / 4 * np.eye(2)  # a label tells a quarter about the log-odds
+    for _ in range(20):
+        p = _along((float(line[0]), float(line[1])), c)
+        slope = x.T @ (n[on] * (right - p)) - trust @ (line - _AS_SAID)
+        curve = (x * (n[on] * p * (1 - p))[:, None]).T @ x + trust
+        line = line + np.linalg.solve(curve, slope).clip(-1, 1)
+    return float(line[0]), float(np.clip(line[1], 0.0, _STEEPEST))
+
+
+def _log_odds(c: Floats) -> Floats:
+    safe = c.clip(1e-9, 1 - 1e-9)
+    odds: Floats = np.log(safe) - np.log1p(-safe)
+    return odds
+
+
+def _along(line: Line, c: Floats) -> Floats:
+    right: Floats = 1 / (1 + np.exp(-(line[0] + line[1] * _log_odds(c)).clip(-30, 30)))
+    return right
+
+
+def _checked_rate(rate: float, where: str = "") -> float:
+    if not LEAST_CHANCE <= rate <= 1:  # also NaN
+        raise InputError(f"a chance must be in [{LEAST_CHANCE:g}, 1], got {rate}{where}")
+    return float(rate)
+
+
+def parse_policy(text: str, *, workers: int = 1) -> LabelPolicy:
+    """The policy that a command line names: "500/day", "0.05" or "0.7:1,1:0.01".
+
+    ``workers``: processes that share a budget.
+
+    >>> parse_policy("0.7:1,1:0.01").text
+    '0.7:1,1:0.01'
+    """
+    said = text.strip().replace(" ", "")
+    try:
+        if said.endswith("/day"):
+            return LabelPolicy.budget(float(said.removesuffix("/day")), workers=workers)
+        if ":" in said:
+            pairs = [band.split(":") for band in said.split(",")]
+            return LabelPolicy.bands([(float(end), float(rate)) for end, rate in pairs])
+        return LabelPolicy.uniform(float(said))
+    except InputError as error:
+        raise InputError(f"cannot follow the label policy {text!r}: {error}") from error
+    except ValueError as error:
+        raise InputError(
+            f"no label policy: {text!r}; say a number a day (500/day), a chance (0.05), or chances by upper "
+            "ends of confidence (0.7:1,1:0.01)"
+        ) from error

@@ -1,0 +1,422 @@
+"""Recorders: count and sign served predictions, for every server; they never raise or block.
+
+Monitoring fails open: a failure here does not change the prediction, and ``calib_monitor_errors_total``
+counts it. What is counted waits in memory until ``settle`` adds it up and hands it to the sink.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import MissingDependency
+from calib_serve.receipts.classes import decide
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.nonces import Nonces
+from calib_serve.receipts.policy import LabelPolicy
+from calib_serve.receipts.samples import SampleLog
+from calib_serve.receipts.series import BY_NAME, PUBLISHED
+from calib_serve.receipts.wire import TAG, Mark, Shadow, SignedReceipt, group_number
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+log = logging.getLogger(__name__)
+
+SeriesKey = tuple[str, tuple[str, ...]]
+"""A series: its name, and the values of its labels in their order."""
+
+ROUNDING = 1e-6
+"""How far above 1 a probability may be, by rounding; it is taken as 1."""
+
+_PREDICTIONS = tuple(one for one in PUBLISHED if one.of == "predictions")
+_INVALID, _UNCALIBRATED = "calib_invalid_outputs_total", "calib_uncalibrated_total"
+_STAGES = ("record", "receipt", "keyring", "samples")
+_MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
+
+_COUNTED = tuple(one.name for one in _PREDICTIONS)
+SERVED = (*_COUNTED, _INVALID, _UNCALIBRATED)
+"""The counters that predictions feed, by model and version."""
+
+
+class Tag(NamedTuple):
+    """Tags of a prediction by its request: a segment, a group of dependent outcomes, an id."""
+
+    segment: str = ""
+    group: str = ""
+    id: str = ""
+
+    def of_row(self, row: int, rows: int) -> Tag:
+        """The tag of one row of a request: of several rows, each has an id of its own."""
+        return self if rows == 1 or not self.id else self._replace(id=f"{self.id}:{row}")
+
+
+_NO_TAG = Tag()
+
+
+class Sink(Protocol):
+    """Takes counts; ``add_all`` and ``failed`` may be called from any thread."""
+
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
+        """Add to counters."""
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself; ``times=0`` starts their series."""
+
+
+def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[SeriesKey, float]:
+    """Return counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
+
+    >>> zeros(["calib_invalid_outputs_total"], model="m", version="1", bins=15)
+    {('calib_invalid_outputs_total', ('m', '1')): 0.0}
+    """
+    return {
+        (name, (model, version, *place)): 0.0
+        for name in names
+        for place in ([(str(b),) for b in range(bins)] if "bin" in BY_NAME[name].labels else [()])
+    }
+
+
+class Counts(Protocol):
+    """Counts predictions; ``put`` may be called from any thread, and never blocks."""
+
+    def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
+        """Queue (class, confidence) pairs to be counted; ``segments`` of each, or none."""
+
+    def settle(self) -> None:
+        """Add the queued predictions to the counts."""
+
+    def after_fork(self) -> None:
+        """Drop the predictions that the parent process counts."""
+
+
+class SeriesCounts:
+    """Counts predictions of a model version into the declared series of ``sink``, by bin."""
+
+    def __init__(self, sink: Sink, *, model: str, version: str, bins: int) -> None:
+        self._sink, self._of = sink, (model, version)
+        self._inner = np.linspace(0, 1, bins + 1)[1:-1]
+        self._waiting: deque[tuple[int, float]] = deque()
+        sink.add_all(zeros(_COUNTED, model=model, version=version, bins=bins))
+
+    def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
+        """Queue pairs; segments are dropped, as no series has one."""
+        self._waiting.extend(pairs)
+        if len(self._waiting) > _MOST:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add up the queue, and hand the sums to the sink."""
+        waiting = self._waiting
+        taken = np.array([waiting.popleft()[1] for _ in range(len(waiting))], np.float64)
+        at = np.searchsorted(self._inner, taken)
+        changes: dict[SeriesKey, float] = {
+            (one.name, (*self._of, str(b))): float(np.sum(one.adds(taken[at == b], 0, 1)))
+            for b in np.unique(at).tolist()
+            for one in _PREDICTIONS
+        }
+        if changes:
+            self._sink.add_all(changes)
+
+    def after_fork(self) -> None:
+        """Drop the predictions that the parent process counts."""
+        self._waiting = deque()
+
+
+class Recorder:
+    """Counts the predictions of one model version by ``counts`` and signs them; failures go to ``sink``.
+
+    ``counts`` None: into the sink's series. ``keyring`` None: no receipts. ``samples`` keeps logits of signed
+    predictions for a later refit; ``policy`` says whose labels are wanted.
+    ``shadow_tag``: of the artifact that runs in the shadow of the served one, see ``receipts.shadow_tag``.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        model: str,
+        version: str,
+        bins: int,
+        keyring: Keyring | LiveKeyring | None,
+        samples: SampleLog | None = None,
+        policy: LabelPolicy | None = None,
+        counts: Counts | None = None,
+        shadow_tag: bytes = b"",
+    ) -> None:
+        self.model, self.version, self.bins = model, version, bins
+        self._sink, self._keyring, self._policy = sink, keyring, policy
+        if counts is None:
+            counts = SeriesCounts(sink, model=model, version=version, bins=bins)
+        self._counts: Counts = counts
+        self._shadow_tag = shadow_tag
+        self._samples = samples if keyring else None  # labels find their samples by receipts
+        self._nonces = Nonces()
+        sink.add_all(zeros((_INVALID, _UNCALIBRATED), model=model, version=version, bins=bins))
+        sink.failed(*_STAGES, *(["shadow"] if shadow_tag else []), times=0)
+
+    @property
+    def signs(self) -> bool:
+        """Whether predictions get receipts."""
+        return self._keyring is not None
+
+    def served(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        *,
+        logits: Sequence[NDArray[Any]] = (),
+        tags: Sequence[Tag] = (),
+        invalid: int = 0,
+        counted: Sequence[tuple[int, float]] | None = None,
+        count: bool = True,
+        sign: bool = True,
+        shadows: Sequence[tuple[int, float] | None] = (),
+    ) -> list[SignedReceipt | None]:
+        """Count (predicted class, confidence) pairs and sign a receipt for each.
+
+        ``logits`` (K,) of each are what the output calibration was applied to; ``tags``: what
+        their requests name, or none where rows are not requests. ``counted``: such pairs of all that is
+        predicted, where ``predictions`` are drawn from it, each with the same chance. ``count`` False: they
+        are counted elsewhere. ``sign`` False: they get no receipts this time. ``shadows``: what the shadow
+        says of each, (class, confidence); those that are none, such as NaN, are counted as failures at
+        "shadow" and left out of the receipts.
+        """
+        if invalid:
+            self._add(_INVALID, invalid)
+        if count:
+            self.count(predictions if counted is None else counted, tags)
+        if self._keyring is None or not sign:
+            return [None] * len(predictions)
+        share = 1.0 if counted is None else len(predictions) / max(len(counted), 1)
+        try:
+            now = time.time()
+            # Most requests are one row.
+            nonces = [self._nonces.draw()] if len(predictions) == 1 else self._nonces.draws(len(predictions))
+            beside = self._shadows(shadows, len(predictions)) if shadows else ()
+            marked = tags or self._policy or share != 1 or beside
+            marks = self._marks(predictions, tags, share, beside) if marked else ()
+            signer = self._keyring.current().signer(self.model, self.version)
+            receipts: list[Any] = signer.sign(predictions, nonces, time=now, marks=marks)
+        except Exception as error:  # fails open
+            self.broken("receipt", error, times=len(predictions))
+            return [None] * len(predictions)
+        if self._samples and nonces:
+            self._keep(self._samples, nonces, logits, now)
+        return receipts
+
+    def uncalibrated(self, requests: int) -> None:
+        """Count requests that were answered without calibration."""
+        self._add(_UNCALIBRATED, requests)
+
+    def settle(self) -> None:
+        """Add up the queued predictions."""
+        try:
+            self._counts.settle()
+        except Exception as error:  # fails open
+            self.broken("record", error)
+
+    def flush(self) -> None:
+        """Settle, and write the waiting samples."""
+        self.settle()
+        try:
+            if self._samples:
+                self._samples.flush()
+        except Exception as error:  # fails open
+            self.broken("samples", error)
+
+    def broken(self, stage: str, error: Exception | None = None, *, times: int = 1) -> None:
+        """Count a failure of the monitoring at ``stage``, by ``error`` if by one; never raises."""
+        try:
+            self._sink.failed(stage, times=times)
+        except Exception:  # the counter itself failed: only log it
+            log.warning("monitoring failed at %s: %s", stage, type(error).__name__)
+
+    def after_fork(self) -> None:
+        """Drop the predictions that the parent process counts."""
+        self._counts.after_fork()
+
+    def count(self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag] = ()) -> None:
+        """Count predictions without signing receipts here; never raises."""
+        try:
+            named = len(tags) == len(predictions) and any(tag.segment for tag in tags)
+            self._counts.put(predictions, [tag.segment for tag in tags] if named else ())
+        except Exception as error:  # fails open
+            self.broken("record", error, times=len(predictions))
+
+    def _add(self, name: str, times: int) -> None:
+        try:
+            self._sink.add_all({(name, (self.model, self.version)): times})
+        except Exception as error:  # fails open
+            self.broken("record", error)
+
+    def _marks(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        tags: Sequence[Tag],
+        share: float,
+        shadows: Sequence[Shadow | None],
+    ) -> list[Mark]:
+        count = len(predictions)
+        wanted, inclusion = [True] * count, [share] * count
+        if self._policy is not None:
+            # Drawn before any outcome is known; the chance goes with the receipt, and weighs its label.
+            drawn, chance = self._policy.draw([confidence for _, confidence in predictions])
+            wanted, inclusion = drawn.tolist(), (chance * share).tolist()
+        given = tags if len(tags) == count else [_NO_TAG] * count
+        return [
+            Mark(tag.segment, pi, asked, group_number(tag.group), shadow)
+            for tag, pi, asked, shadow in zip(
+                given, inclusion, wanted, shadows or [None] * count, strict=True
+            )
+        ]
+
+    def _shadows(self, said: Sequence[tuple[int, float] | None], count: int) -> Sequence[Shadow | None]:
+        """The shadow's fields of the receipts; never raises."""
+        if len(said) != count or len(self._shadow_tag) != TAG:
+            log.warning("receipts go without their shadows: %d of %d predictions", len(said), count)
+            self.broken("shadow", times=count)
+            return ()
+        try:
+            found = [self._shadow(one) for one in said]
+        except Exception as error:  # fails open
+            self.broken("shadow", error, times=count)
+            return ()
+        if lost := found.count(None):
+            self.broken("shadow", times=lost)
+        return found
+
+    def _shadow(self, said: tuple[int, float] | None) -> Shadow | None:
+        if said is None:
+            return None
+        predicted, confidence = int(said[0]), float(said[1])
+        if 1 < confidence <= 1 + ROUNDING:
+            confidence = 1.0
+        sound = 0 <= confidence <= 1 and 0 <= predicted < 1 << 32
+        return Shadow(predicted, confidence, self._shadow_tag) if sound else None
+
+    def _keep(self, samples: SampleLog, nonces: list[bytes], logits: Sequence[Any], now: float) -> None:
+        try:
+            samples.predicted(self.model, self.version, nonces, np.stack(logits), times=[now] * len(nonces))
+        except Exception as error:  # fails open
+            self.broken("samples", error)
+
+
+SIGNED_LABELS = 32
+"""Labels of one row that get a receipt; of more, so many are drawn by chance."""
+
+
+class Decision(NamedTuple):
+    """The decision whether ``label`` is true, and the probability that this is right."""
+
+    label: int
+    true: bool
+    confidence: float
+    receipt: SignedReceipt | None
+
+    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """As plain values for JSON; ``names`` of the labels, or none."""
+        told: dict[str, Any] = {"label": names[self.label] if names else self.label}
+        told |= {"predicted": self.true, "confidence": self.confidence}
+        if self.receipt is None:
+            return told
+        told["receipt"] = str(self.receipt)
+        return told if self.receipt.wanted else {**told, "label_wanted": False}
+
+
+def decisions(
+    recorder: Recorder,
+    probs: Sequence[NDArray[np.float64]],
+    *,
+    threshold: float,
+    tags: Sequence[Tag],
+    invalid: int = 0,
+) -> list[list[Decision]]:
+    """Decide every label of rows ``probs`` (L,), and count; sign at most ``SIGNED_LABELS`` a row.
+
+    These are drawn anew for each row, and their receipts say with which chance. Decisions of one row depend
+    on one another, so that a row is a group where its ``tags`` name none.
+    """
+    if not probs:
+        recorder.served([], invalid=invalid)
+        return []
+    classes, confidence = decide(np.stack(probs), threshold)
+    rows, labels = classes.shape
+    drawn = [sorted(random.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
+    at = [(row, label) for row, some in enumerate(drawn) for label in some]
+    given = tags if len(tags) == rows else [Tag()] * rows
+    own = [one._replace(group=one.group or f"row {random.getrandbits(64):x}") for one in given]
+    receipts = iter(
+        recorder.served(
+            [(int(classes[i]), float(confidence[i])) for i in at],
+            tags=[own[row].of_row(label, labels) for row, label in at],
+            invalid=invalid,
+            counted=list(zip(classes.ravel().tolist(), confidence.ravel().tolist(), strict=True)),
+        )
+    )
+    return [
+        [Decision(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
+        for row, some in enumerate(drawn)
+    ]
+
+
+_ERRORS = "calib_monitor_errors_total"
+
+# A registry takes each family once; the reporters of several models share it.
+_FAMILIES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+class RegistrySink:
+    """Counters of prometheus-client in ``registry``; None: in the default registry of applications.
+
+    They follow ``PROMETHEUS_MULTIPROC_DIR``, as all counters of that library.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        try:
+            import prometheus_client  # noqa: PLC0415 - an optional extra
+        except ImportError as error:
+            raise MissingDependency("prometheus_client", "watch") from error
+        self._library = prometheus_client
+        self.registry = prometheus_client.REGISTRY if registry is None else registry
+        with _LOCK:
+            self._families = _FAMILIES.setdefault(self.registry, {})
+
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
+        """Add to counters."""
+        for (name, labels), value in changes.items():
+            self._family(name).labels(*labels).inc(value)
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself."""
+        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
+
+    def set_all(self, values: Mapping[SeriesKey, float]) -> None:
+        """Set gauges."""
+        for (name, labels), value in values.items():
+            self._family(name).labels(*labels).set(value)
+
+    def _family(self, name: str) -> Any:
+        found = self._families.get(name)  # without the lock, which a fork may leave held
+        return self._made(name) if found is None else found
+
+    def _made(self, name: str) -> Any:
+        with _LOCK:
+            if name not in self._families:
+                one = BY_NAME[name]
+                options: dict[str, Any] = {"labelnames": one.labels, "registry": self.registry}
+                if one.kind == "counter":
+                    made: Any = self._library.Counter(name, one.help, **options)
+                else:
+                    made = self._library.Gauge(name, one.help, **options, multiprocess_mode="mostrecent")
+                self._families[name] = made
+            return self._families[name]

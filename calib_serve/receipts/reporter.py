@@ -1,0 +1,591 @@
+"""Reporters: receipts and counts of predictions, for any Python process that serves a classifier."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import multiprocessing.util
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.forks import around_forks
+from calib_serve.core.names import By
+from calib_serve.core.options.servers import SampleOptions
+from calib_serve.receipts.batch import Outcome
+from calib_serve.receipts.destination import HomewardQueue, LocalWatch, Served, home_of
+from calib_serve.receipts.inputs import (
+    KEYRING,
+    ReporterShadow,
+    are_probabilities,
+    array_of,
+    artifact_of,
+    each_of,
+    ids_of,
+    keyring_of,
+    logits_of,
+    tags_of,
+)
+from calib_serve.receipts.keyring import Keyring, LiveKeyring
+from calib_serve.receipts.outbox import Outbox
+from calib_serve.receipts.policy import LabelPolicy, parse_policy
+from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
+from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
+from calib_serve.receipts.wire import SignedReceipt, nonce_of
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from calib_serve.artifact import Artifact, Contract
+
+log = logging.getLogger(__name__)
+
+_SAMPLES_EVERY = 60.0  # seconds between two times that samples are written
+_AT_EXIT = 3.5  # seconds for what waits when the process ends, which takes some of its own
+_OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+class Background:
+    """A thread that delivers ``recorder`` and ``outboxes`` every ``seconds``; a fork begins anew.
+
+    ``latest``: the scores of the last call, which are looked at as well. ``started``: in this process.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        outboxes: Sequence[HomewardQueue | Outbox],
+        sink: Sink,
+        *,
+        seconds: float,
+    ) -> None:
+        self._recorder, self._outboxes, self._sink, self._seconds = recorder, outboxes, sink, seconds
+        self.latest: NDArray[np.floating] = np.zeros(0)
+        self.started = False
+        self._stop, self._adding, self._until = threading.Event(), threading.Lock(), 0.0
+        self._thread = threading.Thread()
+        around_forks(self)
+
+    def start(self) -> None:
+        """Start the thread, and deliver the rest when this process ends."""
+        with self._adding:
+            if not self.started:
+                self.started, self._stop, self._until = True, threading.Event(), 0.0
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._stop,), name="calib-report", daemon=True
+                )
+                self._thread.start()
+                # Also where multiprocessing started the process, which then runs no function of atexit.
+                self._at_exit = multiprocessing.util.Finalize(None, _close_all, exitpriority=10)
+                _OPEN.add(self)
+
+    def flush(self) -> int:
+        """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
+        with self._adding:
+            self._recorder.flush()
+        return sum(0 if one.send(at_once=True) else len(one) for one in self._outboxes)
+
+    def close(self) -> None:
+        """Deliver within five seconds, and end; lost predictions are logged and counted."""
+        if not self.started:
+            return
+        self.begin_to_close()
+        self.started = False
+        self._at_exit.cancel()
+        # The thread delivers: at the end of a process no new one may start, and a watch may hang.
+        self._thread.join(max(self._until - time.monotonic(), 0.0))
+        if lost := sum(one.drop() for one in self._outboxes):
+            log.error("%d predictions were never counted: the watch did not take them in time", lost)
+            self._sink.failed("lost", times=lost)
+
+    def begin_to_close(self) -> None:
+        """Begin to close, without waiting: several reporters all begin before the first one waits."""
+        if self.started and not self._stop.is_set():
+            self._until = time.monotonic() + _AT_EXIT
+            self._stop.set()
+
+    def let_go(self) -> None:
+        """Make the thread deliver the rest, and end."""
+        self._stop.set()
+
+    def _run(self, stop: threading.Event) -> None:
+        samples_at = time.monotonic()
+        while not stop.wait(self._seconds):
+            with self._guarded():
+                with self._adding:
+                    if time.monotonic() - samples_at < _SAMPLES_EVERY:
+                        self._recorder.settle()
+                    else:
+                        self._recorder.flush()
+                        samples_at = time.monotonic()
+                if not are_probabilities(self.latest):
+                    self._recorder.broken("scores")
+                for one in self._outboxes:
+                    one.send()
+        left = 1
+        while left:
+            with self._guarded():
+                left = self.flush()
+            if not left or time.monotonic() >= self._until:
+                return
+            time.sleep(0.2)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Run a step of the thread, which survives any failure."""
+        try:
+            yield
+        except Exception as error:
+            self._recorder.broken("record", error)
+
+    def before_fork(self) -> None:
+        """Hold the counter's lock over a fork, so that the child does not inherit it from a thread."""
+        self._adding.acquire()
+
+    def after_in_parent(self) -> None:
+        """Release the counter's lock in the parent."""
+        self._adding.release()
+
+    def after_in_child(self) -> None:
+        """Drop the predictions that the parent process counts."""
+        self._adding, self.started = threading.Lock(), False
+        self._recorder.after_fork()
+        for one in self._outboxes:
+            one.after_fork()
+
+
+def _close_all() -> None:
+    """Close all reporters of this process, in five seconds together."""
+    found = [one for one in list(_OPEN) if one.started]
+    for one in found:
+        one.begin_to_close()
+    for one in found:
+        one.close()
+
+
+_STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
+_CHECKED = 100  # calls of which every row is checked to be probabilities; later, one a second is
+
+
+class Reporter:
+    """Counts the predictions of one model version and signs their receipts; safe to use from threads.
+
+    ``what``: an artifact, its folder, or the number of classes. ``keyring``: keys, or their file, which is
+    read again when it changes; None takes the file that ``CALIB_SERVE_KEYRING`` names, and without that there
+    are no receipts.
+
+    Predictions are counted in one place: by ``watch``, the address of a ``calib-serve watch`` (``token``: one
+    of the scopes ``predict`` and ``label``) or a ``Watch`` of this process; else in ``registry``, of
+    prometheus-client (None: the one that applications expose by default). Failures of the monitoring are
+    counted in ``registry`` in any case.
+
+    ``policy`` says whose labels are wanted, such as "500/day" (None: as a ``Watch`` of this process says,
+    else all); ``workers``: how many processes share it.
+    ``samples``: a folder for a share ``sample_rate`` of logits, to refit on, where a watch that was given the
+    same folder puts their labels; not with ``watch``, which keeps both. ``shadow``: an artifact, or its
+    folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only its
+    fingerprint, where its probabilities come with them.
+
+    What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence. Predictions with
+    an ``id``, or with ``logits`` that it keeps, go one by one. ``most``: sums, and such predictions, that
+    may wait while the watch is away; ``spool``: a folder where they wait, so that they outlive their process
+    and the next one sends them; of such predictions ten times as many.
+
+    A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
+    counted when the process ends by itself, within five seconds.
+
+    >>> from prometheus_client import CollectorRegistry
+    >>> where = {"keyring": Keyring.new(), "registry": CollectorRegistry()}
+    >>> reporter = Reporter(3, model="pets", version="1", **where)
+    >>> receipts = reporter.served([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
+    >>> reporter.flush()
+    0
+    >>> labels = {"model": "pets", "version": "1", "bin": "10"}
+    >>> reporter.registry.get_sample_value("calib_predictions_total", labels)
+    1.0
+    >>> reporter.close()
+    """
+
+    def __init__(
+        self,
+        what: Artifact | str | Path | int,
+        *,
+        model: str,
+        version: str,
+        keyring: Keyring | LiveKeyring | str | Path | None = None,
+        watch: str | LocalWatch | None = None,
+        token: str = "",
+        registry: CollectorRegistry | None = None,
+        policy: LabelPolicy | str | None = None,
+        workers: int = 1,
+        samples: str | Path | None = None,
+        sample_rate: float = SampleOptions.sample_rate,
+        shadow: Artifact | str | Path | None = None,
+        most: int = 100_000,
+        spool: str | Path | None = None,
+        flush_seconds: float = 0.5,
+    ) -> None:
+        self._options = {name: value for name, value in locals().items() if name not in ("self", "what")}
+        self.artifact = artifact_of(what)
+        self.classes = what if isinstance(what, int) else self.artifact.classes if self.artifact else 0
+        self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
+        ring = keyring_of(keyring)
+        _check_together(
+            watch,
+            ring,
+            policy,
+            token=token,
+            workers=workers,
+            samples=samples,
+            sample_rate=sample_rate,
+            spool=spool,
+        )
+        self._sink = RegistrySink(registry)
+        self.registry = self._sink.registry
+        if isinstance(ring, LiveKeyring):
+            ring.failed = functools.partial(self._sink.failed, "keyring")
+        home = None if watch is None else home_of(watch, token)
+        self._home = home
+        self._queue = None if home is None else HomewardQueue(home, self._sink.failed, most=most, spool=spool)
+        contract = None if self.artifact is None else self.artifact.contract
+        outbox = None
+        if home is not None:
+            outbox = Outbox(
+                home,
+                self._sink.failed,
+                model=model,
+                version=version,
+                clauses=None if contract is None else _clauses(contract),
+                most=most,
+                spool=spool,
+            )
+        reference = None if self.artifact is None else self.artifact.reference
+        if isinstance(policy, str):
+            policy = parse_policy(policy, workers=workers)
+        elif policy is None and watch is not None and not isinstance(watch, str):
+            policy = watch.label_policy((model, version))
+        self._recorder = Recorder(
+            self._sink,
+            model=model,
+            version=version,
+            bins=15 if reference is None else len(reference),
+            keyring=ring,
+            samples=None if samples is None else SampleLog(samples, rate=sample_rate),
+            policy=policy,
+            counts=outbox,
+            shadow_tag=b"" if self._shadow is None else self._shadow.tag,
+        )
+        self._sink.failed(*_STAGES, times=0)
+        if reference is not None and reference.n and home is None:
+            # The calibration set's bins: the reference for drift, which a watch has of its own.
+            self._sink.set_all(
+                {
+                    ("calib_reference_share", (model, version, str(b))): count / reference.n
+                    for b, count in enumerate(reference.count.tolist())
+                }
+            )
+        self._seen = 0
+        outboxes = [one for one in (outbox, self._queue) if one is not None]
+        self._background = Background(self._recorder, outboxes, self._sink, seconds=flush_seconds)
+        # When the reporter is garbage collected, its thread delivers the rest, and ends.
+        weakref.finalize(self, self._background.let_go).atexit = False
+
+    def served(
+        self,
+        probs: ArrayLike,
+        *,
+        segment: str | Sequence[str] = "",
+        group: str | Sequence[str] = "",
+        id: str | Sequence[str] = "",
+        logits: ArrayLike | None = None,
+        shadow: ArrayLike | None = None,
+    ) -> list[SignedReceipt | None]:
+        """Count predictions; a signed receipt for each, whose ``wanted`` says if its label is asked for.
+
+        ``probs``: calibrated probabilities (n, K), or (K,) of one prediction. ``segment``: by which they are
+        counted apart; ``group``: what predictions share whose outcomes depend on one another; ``id``: your
+        own name of the prediction, which its label may come by; each one text, or n. ``logits``: of the same
+        shape, what the output calibration was applied to, for samples and for the shadow. ``shadow``: the
+        shadow's probabilities, of the same shape, where they are not to be made of the logits.
+
+        It does not wait for anything. A row that is no prediction, such as NaN, has None and is counted as
+        invalid. Raises ShapeError or InputError for what the caller has wrong in every call, such as a wrong
+        number of classes, or logits instead of probabilities. What is wrong with the shadow's is counted, as
+        ``calib_monitor_errors_total`` of the stage "shadow", and the receipts go without.
+        """
+        p = probs if isinstance(probs, np.ndarray) else array_of(probs)
+        predictions, valid = self._top(p)
+        if not self._background.started or self._seen < _CHECKED:
+            self._begin(p)
+        self._background.latest = p
+        if (
+            valid
+            and not (segment or group or id)
+            and logits is None
+            and shadow is None
+            and self._shadow is None
+        ):
+            return self._recorder.served(predictions)
+        return self._record(predictions, segment, group, id, logits=logits, shadow=shadow)
+
+    def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
+        """Tell whether each prediction may be acted on (n,), by the contract of the artifact.
+
+        ``probs`` and ``segment`` as ``served`` takes them; nothing is counted. A row that is no prediction
+        may not. InputError without an artifact, or where its contract does not say what may be acted on.
+        """
+        contract = None if self.artifact is None else self.artifact.contract
+        if contract is None or not contract.decides:
+            raise InputError(
+                "no contract says what may be acted on: give the reporter an artifact that has one, set with "
+                "calib-serve contract set"
+            )
+        predictions, _ = self._top(array_of(probs))
+        segments = each_of(segment, "segment", len(predictions))
+        found = [
+            contract.acts_on(c, k, of) and c <= 1 + ROUNDING
+            for (k, c), of in zip(predictions, segments, strict=True)
+        ]
+        return np.array(found, np.bool_)
+
+    def served_labels(
+        self,
+        probs: ArrayLike,
+        *,
+        threshold: float = 0.5,
+        segment: str | Sequence[str] = "",
+        group: str | Sequence[str] = "",
+    ) -> list[list[Decision]]:
+        """Do the same for a multi-label model: ``probs`` (n, L), each label's own; decisions by row.
+
+        A label is true where its probability is ``threshold`` or more. Every decision is counted, and at most
+        32 of each row are signed. A row that is no probabilities has no decisions, and counts as invalid.
+        """
+        p = np.atleast_2d(array_of(probs))
+        if self.artifact is None or not self.artifact.is_multilabel or p.shape[1:] != (self.classes,):
+            raise ShapeError(
+                f"labels need the artifact of a multi-label model, and (n, {self.classes}) probs"
+            )
+        tags = tags_of(segment, group, len(p), failed=self._recorder.broken)
+        if not self._background.started:
+            self._background.start()
+        good = np.asarray(((p >= 0) & (p <= 1)).all(axis=1))
+        found = iter(
+            decisions(
+                self._recorder,
+                list(p[good]),
+                threshold=threshold,
+                tags=[tag for tag, ok in zip(tags, good.tolist(), strict=True) if ok],
+                invalid=int(np.sum(~good)),
+            )
+        )
+        return [next(found) if ok else [] for ok in good.tolist()]
+
+    def label(
+        self,
+        receipt: str | None = None,
+        label: int | str | bool | None = None,
+        *,
+        id: str = "",
+        by: By | None = None,
+    ) -> Outcome:
+        """Send the true class of one prediction home, by its receipt or your own ``id`` of it.
+
+        See ``labels``; ``by``: whether a text is a class's "name" or "id".
+        """
+        if (receipt is None) == (not id) or label is None:
+            raise InputError("give a label, and either its receipt or the id of its prediction")
+        item: dict[str, Any] = {"id": id} if id else {"receipt": receipt}
+        (outcome,) = self.labels([{**item, "label": label, **({"by": by} if by else {})}])
+        return outcome
+
+    def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        """Send labels home, {"receipt" or "id", "label", "by" and "segment" optional}; what became of each.
+
+        It waits until the watch has counted them; from an event loop, call it by ``asyncio.to_thread``.
+        Raises ServerError where the watch did not answer: send them again, and each is counted once.
+        """
+        if self._home is None:
+            raise InputError("labels go home to a watch: give the reporter watch=")
+        return self._home.labels(items)
+
+    def flush(self) -> int:
+        """Count what waits now; how many predictions still wait, as the watch does not take them."""
+        return self._background.flush()
+
+    def close(self) -> None:
+        """Count what waits, within five seconds; what is lost is logged and counted."""
+        self._background.close()
+
+    @staticmethod
+    def close_all(reporters: Iterable[Reporter]) -> None:
+        """Close several, within five seconds together."""
+        found = list(reporters)
+        for one in found:
+            one._background.begin_to_close()
+        for one in found:
+            one.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the options: a spawned process gets a new reporter of the same ones."""
+        local = [name for name in ("watch", "registry", "keyring", "policy") if self._is_local(name)]
+        if local:
+            raise InputError(
+                f"a reporter whose {local[0]} is of one process stays there: make it in that process"
+            )
+        what = self.classes if self.artifact is None else self.artifact
+        return _made, (what, self._options)
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _is_local(self, name: str) -> bool:
+        return not isinstance(self._options[name], (type(None), str, Path, Keyring))
+
+    def _top(self, p: NDArray[Any]) -> tuple[list[tuple[int, float]], bool]:
+        """The class and the probability of each row, and whether all are probabilities."""
+        if p.shape in ((self.classes,), (1, self.classes)):
+            k = int(p.argmax())  # most requests are one row, and calls of numpy cost most
+            c: float = p.item(k)
+            return [(k, c)], 0 <= c <= 1
+        if p.ndim == 2 and p.shape[1] == self.classes:
+            best = p.argmax(axis=1)
+            c_of_each = p[np.arange(len(p)), best]
+            valid = bool(((c_of_each >= 0) & (c_of_each <= 1)).all())
+            return list(zip(best.tolist(), c_of_each.tolist(), strict=True)), valid
+        raise ShapeError(f"probs must be (n, {self.classes}) or ({self.classes},), got {p.shape}")
+
+    def _record(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        segment: str | Sequence[str],
+        group: str | Sequence[str],
+        id: str | Sequence[str],
+        *,
+        logits: ArrayLike | None,
+        shadow: ArrayLike | None,
+    ) -> list[SignedReceipt | None]:
+        """Count and sign the valid ``predictions``, with their tags, logits and shadows."""
+        count = len(predictions)
+        if id and self._queue is None:
+            raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
+        tags = tags_of(segment, group, count, failed=self._recorder.broken)
+        ids = ids_of(id, count, failed=self._recorder.broken)
+        z = None if logits is None else logits_of(logits, (count, self.classes))
+        clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
+        good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
+        rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
+        rate = 0.0 if z is None or self._home is None else self._home.sample_rate
+        one_by_one = self._queue is not None and (bool(id) or rate > 0)
+        told = [tags[i] for i in good]
+        receipts = self._recorder.served(
+            [clipped[i] for i in good],
+            count=not one_by_one,
+            logits=rows,
+            tags=told,
+            invalid=count - len(good),
+            shadows=self._shadows(good, shadow, z),
+        )
+        found: list[SignedReceipt | None] = [None] * count
+        for i, receipt in zip(good, receipts, strict=True):
+            found[i] = receipt
+        if self._queue is not None and one_by_one:
+            kept = self._kept(rows, receipts, rate) if rate > 0 else [b""] * len(good)
+            waits = [
+                one is not None and self._queue.put(Served(one, ids[i], logits))
+                for i, one, logits in zip(good, receipts, kept, strict=True)
+            ]
+            if not all(waits):  # they are counted all the same
+                left = [at for at, is_there in enumerate(waits) if not is_there]
+                self._recorder.count([clipped[good[at]] for at in left], [told[at] for at in left])
+        return found
+
+    def _kept(
+        self, rows: Sequence[NDArray[np.float64]], receipts: Sequence[SignedReceipt | None], rate: float
+    ) -> list[bytes]:
+        """Each row of logits in float16; empty for a row that is not sampled, or holds NaN."""
+        kept = [b""] * len(rows)
+        sampled = [i for i, one in enumerate(receipts) if one is not None and is_sampled(nonce_of(one), rate)]
+        if not sampled:
+            return kept
+        half = in_half([rows[i] for i in sampled])
+        bad: list[bool] = np.any(np.isnan(half), axis=1).tolist()
+        for i, row, is_bad in zip(sampled, half, bad, strict=True):
+            kept[i] = b"" if is_bad else row.tobytes()
+        if any(bad):
+            self._recorder.broken("logits", times=sum(bad))
+        return kept
+
+    def _shadows(
+        self, good: Sequence[int], given: ArrayLike | None, z: NDArray[np.float64] | None
+    ) -> list[tuple[int, float]]:
+        """The shadow's predictions of the rows that are ``good``; fails open."""
+        if self._shadow is None and given is None:
+            return []
+        try:
+            if self._shadow is None:
+                raise InputError("the reporter was made without shadow=")
+            return self._shadow.says(good, probs=given, logits=z)
+        except Exception as error:  # fails open
+            self._recorder.broken("shadow", error, times=len(good))
+            return []
+
+    def _begin(self, p: NDArray[Any]) -> None:
+        """Start the thread, and check the first calls: InputError where finite rows do not sum to 1."""
+        if not self._background.started:
+            self._background.start()
+        self._seen += 1
+        if self._seen <= _CHECKED and not are_probabilities(p):
+            raise InputError("probs must be probabilities, which add up to 1 in each row; not logits")
+
+
+def _check_together(
+    watch: object,
+    ring: object,
+    policy: object,
+    *,
+    token: str,
+    workers: int,
+    samples: object,
+    sample_rate: float,
+    spool: object,
+) -> None:
+    """Raise InputError for options that need, or exclude, one another."""
+    if watch is not None and ring is None:
+        raise InputError(
+            f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
+        )
+    if watch is not None and samples is not None:
+        raise InputError(
+            "samples are kept where labels are counted: say so to the watch, which gets the logits"
+        )
+    if token and not isinstance(watch, str):
+        raise InputError("token is for the watch at an address: give watch=URL")
+    if watch is None and spool is not None:
+        raise InputError("spool is for what waits for a watch: give watch=")
+    if samples is None and sample_rate != SampleOptions.sample_rate:
+        raise InputError("sample_rate is of samples: give samples=FOLDER")
+    if workers != 1 and not isinstance(policy, str):
+        raise InputError('workers share a policy of text, such as "500/day"')
+
+
+def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:
+    """The names of the clauses that count a prediction: one sum holds predictions of the same clauses."""
+    return lambda confidence, predicted, segment: [
+        one.id for one in contract.counts(confidence, predicted, segment)
+    ]
+
+
+def _made(what: Artifact | int, options: Mapping[str, Any]) -> Reporter:
+    return Reporter(what, **options)

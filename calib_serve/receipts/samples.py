@@ -1,0 +1,285 @@
+"""A bounded sample of logits and labels, on which the next calibration is fitted.
+
+Opt-in. It keeps logits in float16 and class ids, never inputs. Predictions and labels are written
+as they come, in shards of their own, and joined by receipt when they are read; so labels may come
+late, to another process, or never. What a killed process had not flushed is lost: it is a sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.files import make_private, private_folder, read_npz
+from calib_serve.receipts.nonces import NONCE_BYTES
+from calib_serve.receipts.wire import DAY, Label
+
+log = logging.getLogger(__name__)
+
+_NONCES = 2.0**32
+_LATELY = 300.0  # seconds, of which a shard is of a program that runs: each writes once a minute
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSamples:
+    """Logits (n, K) in float32 with their labels (n,) and the predictions' times (n,), first labelled first.
+
+    ``predictions`` and ``labels_seen`` count what was read before joining, ``damaged`` the shards
+    that could not be read.
+    """
+
+    logits: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    times: NDArray[np.float64]
+    predictions: int
+    labels_seen: int
+    damaged: int
+
+
+def in_half(logits: ArrayLike) -> NDArray[np.float16]:
+    """Round logits to float16, in which they are kept; the largest are clipped, as is -inf of masked ones.
+
+    >>> in_half([1.0, -np.inf]).tolist()
+    [1.0, -65504.0]
+    """
+    most = np.finfo(np.float16).max
+    return np.asarray(np.clip(np.asarray(logits), -most, most), np.float16)
+
+
+class SampleLog:
+    """Appends to a folder; several processes of one user may share it.
+
+    ``rate``: which share of predictions to keep, chosen by nonce, so that all processes of one rate keep the
+    same ones; ``trouble``: that another keeps another share here. ``days`` and ``max_bytes`` bound what is
+    kept; the oldest shards go first. What waits is written once it is ``shard_rows``, and every
+    ``flush_seconds`` after ``start``.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        rate: float = 0.1,
+        days: float = 30.0,
+        max_bytes: int = 256 << 20,
+        shard_rows: int = 4096,
+        flush_seconds: float = 60.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not 0 < rate <= 1:
+            raise InputError(f"rate must be in (0, 1], got {rate}")
+        self.folder, self.rate, self.days, self.max_bytes = Path(folder), rate, days, max_bytes
+        try:
+            private_folder(self.folder)
+        except OSError as error:
+            raise InputError(f"cannot keep samples in {self.folder}: {error}") from error
+        self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
+        self.trouble: str | None = None
+        self._began = clock()
+        self._lock = threading.Lock()
+        self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
+        self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
+
+    def start(self) -> SampleLog:
+        """Write every ``flush_seconds`` from now on, in a thread; for processes that may be killed."""
+        threading.Thread(target=self._write_on_time, name="calib-samples", daemon=True).start()
+        return self
+
+    def _write_on_time(self) -> None:
+        while True:
+            time.sleep(self._seconds)
+            try:
+                self.flush()
+            except OSError as error:  # a full disk may have room again next time
+                log.error("samples could not be written: %s", error)
+
+    def predicted(
+        self, model: str, version: str, nonces: Sequence[bytes], logits: ArrayLike, *, times: Sequence[float]
+    ) -> None:
+        """Store the sampled predictions among these: logits (n, K), one nonce and one time each."""
+        z = np.asarray(logits)
+        if z.ndim != 2 or not len(z) == len(nonces) == len(times):
+            raise ShapeError(
+                f"logits must be (n, K) with n nonces and times, got {z.shape}, {len(nonces)}, {len(times)}"
+            )
+        half = in_half(z)
+        with self._lock:
+            rows = self._predictions.setdefault((model, version), [])
+            rows += [
+                (n, t, row) for n, t, row in zip(nonces, times, half, strict=True) if is_sampled(n, self.rate)
+            ]
+            full = len(rows) >= self._rows
+        if full:
+            self.flush()
+
+    def labelled(self, labels: Sequence[Label]) -> None:
+        """Store accepted labels of sampled predictions."""
+        with self._lock:
+            for one in labels:
+                if is_sampled(one.receipt.nonce, self.rate):
+                    key = (one.receipt.model, one.receipt.version)
+                    self._labels.setdefault(key, []).append((one.receipt.nonce, one.label))
+            full = any(len(rows) >= self._rows for rows in self._labels.values())
+        if full:
+            self.flush()
+
+    def take_back(self, model: str, version: str, nonces: Sequence[bytes]) -> None:
+        """Revoke labels, also those that another process has yet to write."""
+        if nonces:
+            self._write("revoked", model, version, nonces)
+
+    def flush(self) -> None:
+        """Write the waiting rows, and delete files that are too old or too many."""
+        with self._lock:
+            # Taken out before writing: on a full disk the rows are lost, and memory stays bounded.
+            predictions, self._predictions = self._predictions, {}
+            labels, self._labels = self._labels, {}
+        for (model, version), rows in predictions.items():
+            if rows:
+                nonces, times, logits = zip(*rows, strict=True)
+                columns = {"time": np.array(times), "logits": np.stack(logits)}
+                self._write("predictions", model, version, nonces, **columns)
+        for (model, version), pairs in labels.items():
+            if pairs:
+                nonces, ids = zip(*pairs, strict=True)
+                self._write("labels", model, version, nonces, label=np.array(ids, np.int64))
+        self._retain()
+
+    close = flush
+
+    def _write(self, kind: str, model: str, version: str, nonces: Sequence[bytes], **columns: Any) -> None:
+        of = "" if kind == "revoked" else f"-{self.rate:g}"
+        name = f"{kind}-{int(self._clock() * 1000):015d}-{os.getpid()}-{secrets.token_hex(4)}{of}.npz"
+        partial = self.folder / f".{name}.partial"
+        nonce = np.frombuffer(b"".join(nonces), np.uint8).reshape(len(nonces), -1)
+        try:
+            make_private(partial)
+            with partial.open("wb") as file:
+                np.savez(file, model=model, version=version, nonce=nonce, **columns)
+            partial.rename(self.folder / name)
+        except OSError:
+            partial.unlink(missing_ok=True)  # frees its space on a full disk
+            raise
+
+    def _retain(self) -> None:
+        # Half-written files of a killed process count too, or nobody would ever delete them.
+        found = [*self.folder.glob("*-*-*-*.npz"), *self.folder.glob(".*-*-*-*.npz.partial")]
+        shards = sorted(found, key=_written, reverse=True)
+        oldest, size = self._clock() - self.days * DAY, 0
+        for shard in shards:
+            with contextlib.suppress(FileNotFoundError):  # another process keeps the same folder
+                size += shard.stat().st_size
+            if size > self.max_bytes or _written(shard) < oldest * 1000:
+                shard.unlink(missing_ok=True)
+        self._compare(shards)
+
+    def _compare(self, shards: Sequence[Path]) -> None:
+        """Note a recent shard of another rate as a trouble: its logits and labels would not meet."""
+        since, before = max(self._began, self._clock() - _LATELY), self.trouble
+        rates = {_rate(shard) for shard in shards if _written(shard) >= since * 1000}
+        others = sorted(rates - {"", f"{self.rate:g}"})
+        self.trouble = None
+        if others:
+            self.trouble = (
+                f"another program keeps samples in this folder at the rate {others[0]}, and this one at "
+                f"{self.rate:g}; what only one of them keeps is no sample: give both one"
+            )
+            if before is None:
+                log.warning("%s: %s", self.folder, self.trouble)
+
+
+def read_samples(
+    folder: str | Path, *, model: str, version: str, since: float = 0.0, most: int = 1_000_000
+) -> LabelledSamples:
+    """Return the labelled predictions of one model version since ``since``: the latest ``most`` of them.
+
+    In the order in which they were written, the prediction and its label: what is read later has more at
+    the end, and none in between.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"there are no samples at {folder}; start the server with --samples")
+    rows: dict[bytes, tuple[float, NDArray[np.float16]]] = {}
+    labels: dict[bytes, int] = {}
+    revoked: set[bytes] = set()
+    written: dict[bytes, int] = {}
+    damaged = 0
+    for shard in sorted(folder.glob("*-*-*-*.npz"), key=_written):
+        try:
+            shard_rows, shard_labels, gone = _read_shard(shard, model, version)
+        except (ValueError, KeyError, TypeError):
+            damaged += 1
+        else:
+            rows |= shard_rows
+            labels |= shard_labels
+            revoked |= gone
+            written |= dict.fromkeys((*shard_rows, *shard_labels), _written(shard))
+    labels = {nonce: label for nonce, label in labels.items() if nonce not in revoked}
+    joined = sorted(
+        (nonce for nonce, (t, _) in rows.items() if nonce in labels and t >= since),
+        key=lambda nonce: (written[nonce], rows[nonce][0], nonce),
+    )[-most:]
+    logits = [rows[nonce][1] for nonce in joined]
+    if len(widths := {len(row) for row in logits}) > 1:
+        raise InputError(
+            f"{folder} holds logits of several widths {sorted(widths)} of {model} {version}; did its classes "
+            "change? take later ones alone (since)"
+        )
+    return LabelledSamples(
+        np.stack(logits).astype(np.float32) if logits else np.empty((0, 0), np.float32),
+        np.array([labels[nonce] for nonce in joined], np.int64),
+        np.array([rows[nonce][0] for nonce in joined]),
+        len(rows),
+        len(labels),
+        damaged,
+    )
+
+
+def _read_shard(
+    shard: Path, model: str, version: str
+) -> tuple[dict[bytes, tuple[float, NDArray[np.float16]]], dict[bytes, int], set[bytes]]:
+    """Read predictions, labels and revoked labels by nonce; empty for a shard of another version."""
+    kept, _ = read_npz(shard)
+    if (str(kept["model"]), str(kept["version"])) != (model, version):
+        return {}, {}, set()
+    if kept["nonce"].ndim != 2 or kept["nonce"].shape[1] != NONCE_BYTES:
+        raise ShapeError(f"nonces of a shard must be (n, {NONCE_BYTES}), got {kept['nonce'].shape}")
+    nonces = [row.tobytes() for row in kept["nonce"].astype(np.uint8)]
+    if "label" in kept:
+        return {}, dict(zip(nonces, kept["label"].astype(np.int64).tolist(), strict=True)), set()
+    if shard.name.startswith("revoked-"):
+        return {}, {}, set(nonces)
+    times, logits = kept["time"].astype(np.float64), kept["logits"].astype(np.float16)
+    if logits.ndim != 2:
+        raise ShapeError(f"logits of a shard must be (n, K), got {logits.shape}")
+    return dict(zip(nonces, zip(times.tolist(), logits, strict=True), strict=True)), {}, set()
+
+
+def is_sampled(nonce: bytes, rate: float) -> bool:
+    """Whether a sample of this ``rate`` holds the prediction of this nonce, in every process."""
+    # Hashed, as the nonces of an epoch begin alike.
+    return zlib.crc32(nonce) < rate * _NONCES
+
+
+def _written(shard: Path) -> int:
+    """Milliseconds since 1970, from the shard's name."""
+    part = shard.name.split("-")[1]
+    return int(part) if part.isdigit() else 0
+
+
+def _rate(shard: Path) -> str:
+    """The rate in the shard's name; "" where it has none, as in shards of revoked labels."""
+    return "".join(shard.name.removesuffix(".npz").split("-", 4)[4:])

@@ -1,0 +1,333 @@
+"""The Prometheus series that are published, declared once for emitters, ledgers, rules, dashboards and tests.
+
+To add a sum over predictions or labels, add one ``Sum`` to ``SUMS``, before the delay's. Ledgers store it;
+TorchServe, Triton and ``calib-serve watch`` publish it if it says so.
+``handlers/metrics.yaml`` is generated from here; ``calib_serve.torchserve.metrics_file`` says how.
+
+Every counter of a (model, version, bin) starts at 0 for every bin as soon as the model is
+loaded: a bin that was never created drops out of PromQL joins, and hides its gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+_BIN = ("model", "version", "bin")
+_MODEL = ("model", "version")
+
+LEDGER_LABELS = ("ledger", "edition")
+"""The last labels of what is read from a ledger: its name, and how often its sums went down."""
+
+_OF_LEDGER = (*_MODEL, *LEDGER_LABELS)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric family; ``labels`` in the order TorchServe's channel sends them."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def in_torchserve(self) -> Literal["counter", "gauge"]:
+        """The kind in TorchServe, which adds to counters: an absolute sum is a gauge there."""
+        return "gauge" if self.labels[-2:] == LEDGER_LABELS else self.kind
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A number that adds up ``adds(confidence, correct, weight)`` over predictions or labels.
+
+    ``adds`` takes numbers or arrays; ``weight`` is one over the probability with which a label was asked for.
+    ``correct`` is 0 for predictions, where it is not known, and their weight is 1. ``per``: one sum for each
+    confidence bin, or for each step of the delay from prediction to label.
+    ``published`` as a counter; the others stay in the ledger, for intervals and windows. ``by_segment`` is
+    the help text of the series by segment; without one there is none.
+    """
+
+    name: str
+    help: str
+    of: Literal["predictions", "labels"]
+    adds: Callable[[Any, Any, Any], Any]
+    per: Literal["bin", "delay"] = "bin"
+    published: bool = True
+    by_segment: str = ""
+
+    @property
+    def series(self) -> Series:
+        """The metric family that publishes the sum; labels are counted in ledgers alone."""
+        own = LEDGER_LABELS if self.of == "labels" else ()
+        return Series(self.name, "counter", (*_BIN, *own), self.help)
+
+    @property
+    def segment_series(self) -> Series:
+        """The metric family that publishes the sum by segment."""
+        name = self.name.replace("calib_", "calib_segment_", 1)
+        return Series(
+            name, "counter", ("model", "version", "segment", "bin", *LEDGER_LABELS), self.by_segment
+        )
+
+
+# Their order is that of ``Sums.vector``; the delay's, which has steps and no bins, is the last.
+SUMS: tuple[Sum, ...] = (
+    Sum(
+        "calib_predictions_total",
+        "Predictions served.",
+        of="predictions",
+        adds=lambda c, _y, _w: c**0,
+        by_segment="Predictions served, by segment.",
+    ),
+    Sum(
+        "calib_predictions_confidence_total",
+        "Sum of their top-1 confidences.",
+        of="predictions",
+        adds=lambda c, _y, _w: c,
+    ),
+    Sum(
+        "calib_feedback_total",
+        "Labels counted.",
+        of="labels",
+        adds=lambda _c, _y, w: w**0,
+        by_segment="Labels counted, by segment.",
+    ),
+    Sum(
+        "calib_feedback_weight_total",
+        "Sum of the weights of labels: one over the chance of being asked for; 1 where all are.",
+        of="labels",
+        adds=lambda _c, _y, w: w,
+        by_segment="Their weights, by segment.",
+    ),
+    Sum(
+        "calib_feedback_confidence_total",
+        "Weighted sum of the confidences of labelled predictions.",
+        of="labels",
+        adds=lambda c, _y, w: w * c,
+        by_segment="Their weighted confidences, by segment.",
+    ),
+    Sum(
+        "calib_feedback_correct_total",
+        "Weighted sum of the labelled predictions that were right.",
+        of="labels",
+        adds=lambda _c, y, w: w * y,
+        by_segment="Right ones, weighted, by segment.",
+    ),
+    Sum(
+        "calib_feedback_squared_error_total",
+        "Weighted sum of (confidence - right)^2.",
+        of="labels",
+        adds=lambda c, y, w: w * (c - y) ** 2,
+    ),
+    Sum(
+        "calib_feedback_noise_total",
+        "Sum of weight^2 confidence (1 - confidence): what a calibrated model's gaps vary by.",
+        of="labels",
+        adds=lambda c, _y, w: w * w * c * (1 - c),
+        by_segment="The same, by segment.",
+    ),
+    Sum(
+        "calib_feedback_weight_squared",
+        "Sum of weight^2.",
+        of="labels",
+        adds=lambda _c, _y, w: w * w,
+        published=False,
+    ),
+    Sum(
+        "calib_feedback_gap_weighted",
+        "Sum of weight^2 (confidence - right).",
+        of="labels",
+        adds=lambda c, y, w: w * w * (c - y),
+        published=False,
+    ),
+    Sum(
+        "calib_feedback_gap_squared",
+        "Sum of weight^2 (confidence - right)^2.",
+        of="labels",
+        adds=lambda c, y, w: (w * (c - y)) ** 2,
+        published=False,
+    ),
+    Sum(
+        "calib_feedback_correct_weighted",
+        "Sum of weight^2 over the right ones.",
+        of="labels",
+        adds=lambda _c, y, w: w * w * y,
+        published=False,
+    ),
+    Sum(
+        "calib_feedback_delay",
+        "Labels by the time from prediction to label.",
+        of="labels",
+        adds=lambda _c, _y, w: w**0,
+        per="delay",
+        published=False,
+    ),
+)
+
+PUBLISHED: tuple[Sum, ...] = tuple(one for one in SUMS if one.published)
+"""The sums that servers and ``calib-serve watch`` publish as counters."""
+
+DELAYS: tuple[float, ...] = tuple(float(round(2 ** (k / 2))) for k in range(2, 47))
+"""Upper ends of the steps of the delay but the last, which has none: 2, 3, 4, 6, ... seconds to 97 days."""
+
+SERIES: tuple[Series, ...] = (
+    *(one.series for one in PUBLISHED),
+    Series("calib_feedback_refused_total", "counter", ("reason",), "Labels refused, by reason."),
+    Series(
+        "calib_invalid_outputs_total", "counter", _MODEL, "Model outputs that are no prediction, such as NaN."
+    ),
+    Series("calib_monitor_errors_total", "counter", ("stage",), "Failures of the monitoring itself."),
+    Series("calib_reference_share", "gauge", _BIN, "Share of confidences in the artifact's reference."),
+    Series("calib_drift_alarms_total", "counter", _OF_LEDGER, "Alarms of the drift detector."),
+    Series("calib_drift_log_evidence", "gauge", _MODEL, "Natural log of the drift detector's statistic."),
+    Series("calib_drift_log_threshold", "gauge", _MODEL, "Where the drift detector alarms, same scale."),
+    Series("calib_incidents_total", "counter", _OF_LEDGER, "Drift incidents opened."),
+    Series("calib_incidents_open", "gauge", _MODEL, "Drift incidents that are open."),
+    Series("calib_feedback_late_total", "counter", _OF_LEDGER, "Labels too late for the drift detector."),
+    Series("calib_feedback_waiting", "gauge", _MODEL, "Labels that wait for the drift detector."),
+    Series("calib_maturity_seconds", "gauge", _MODEL, "Age at which the labels of a prediction are in."),
+    Series("calib_check_ok", "gauge", ("check",), "1: this check of the running program is well; 0: not."),
+)
+"""Published by TorchServe's workers and by ``calib-serve watch``."""
+
+WORKERS: tuple[Series, ...] = (
+    Series("calib_uncalibrated_total", "counter", _MODEL, "Requests answered without calibration."),
+)
+"""Published by TorchServe's workers and by ``calib-serve gateway``."""
+
+SEGMENTS: tuple[Series, ...] = tuple(one.segment_series for one in PUBLISHED if one.by_segment)
+"""Published by ``calib-serve watch`` for versions whose predictions or labels name a segment."""
+
+PROVISIONAL: tuple[Series, ...] = tuple(
+    Series(
+        f"calib_provisional_{name}",
+        "gauge",
+        (*_MODEL, "window"),
+        f"{told}; no label of the window is mature.",
+    )
+    for name, told in (
+        ("predictions", "Predictions"),
+        ("labels", "Labels that have come"),
+        ("accuracy", "Accuracy so far"),
+        ("gap", "Mean confidence minus accuracy so far"),
+        ("ece", "Expected calibration error so far"),
+        ("noise_floor", "The ECE by chance alone"),
+    )
+)
+"""While a window has no mature label, and others have come."""
+
+WATCH: tuple[Series, ...] = (
+    Series(
+        "calib_shift_alarms_total", "counter", _MODEL, "Alarms of the label-free confidence shift detector."
+    ),
+    Series("calib_shift_log_evidence", "gauge", _MODEL, "Natural log of that detector's statistic."),
+    Series(
+        "calib_expected_accuracy", "gauge", _MODEL, "Accuracy to expect from confidences, without labels."
+    ),
+    Series("calib_expected_accuracy_error", "gauge", _MODEL, "Its standard error."),
+    *(
+        Series(f"calib_window_{name}", "gauge", (*_MODEL, "window"), told)
+        for name, told in (
+            ("predictions", "Mature predictions of the window."),
+            ("labels", "Their labels."),
+            ("labels_effective", "How many independent labels drawn uniformly would tell as much."),
+            ("accuracy", "Accuracy of the window's predictions, estimated from labels."),
+            ("gap", "Mean confidence minus accuracy."),
+            ("gap_error", "Its standard error."),
+            ("ece", "Expected calibration error, the plain one over bins."),
+            ("noise_floor", "The ECE that a calibrated model would show on these labels, by chance alone."),
+            ("debiased_ece", "What of the ECE is no chance."),
+            ("debiased_ece_low", "Lower end of its 95 % interval."),
+            ("debiased_ece_high", "Upper end of its 95 % interval."),
+            ("brier", "Top-label Brier score."),
+            ("coverage", "Share of predictions in bins with enough labels."),
+            ("immature_share", "Share of predictions since the window began whose labels are not in."),
+            ("design_effect", "How much more gaps vary than with independent labels."),
+            (
+                "verdict",
+                "1: confidence is off; 0.5: no error found; 0: within the tolerance; absent: not known.",
+            ),
+        )
+    ),
+    Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),
+    Series("calib_slice_gap_error", "gauge", (*_MODEL, "kind", "slice"), "Its standard error."),
+    Series(
+        "calib_source_labels_total",
+        "counter",
+        (*_MODEL, "source", *LEDGER_LABELS),
+        "Labels counted, by who sent them.",
+    ),
+    Series(
+        "calib_source_gap_difference",
+        "gauge",
+        (*_MODEL, "source"),
+        "Gap of a source's labels over 24 h less that of all others at the same confidences.",
+    ),
+    Series("calib_source_gap_difference_error", "gauge", (*_MODEL, "source"), "Its standard error."),
+    Series(
+        "calib_class_share", "gauge", (*_MODEL, "class"), "Estimated class share over 24 h, without labels."
+    ),
+    Series("calib_class_share_error", "gauge", (*_MODEL, "class"), "Its standard error."),
+    Series("calib_class_shares_moved", "gauge", _MODEL, "1: class shares are not the calibration set's."),
+    Series(
+        "calib_class_shares_explain",
+        "gauge",
+        _MODEL,
+        "1: class shares alone explain what is predicted; 0: not.",
+    ),
+    Series("calib_incident_gap", "gauge", _MODEL, "Gap since the onset of the drift incident that is open."),
+    Series(
+        "calib_incident_onset_timestamp_seconds",
+        "gauge",
+        _MODEL,
+        "When that drift began, by its estimate.",
+    ),
+    Series("calib_incident_bin_gap", "gauge", _BIN, "Gap in each bin that its latest alarm names."),
+    Series("calib_windows_age_seconds", "gauge", (), "Age of the oldest window that is published."),
+    Series("calib_label_rate_moved", "gauge", _MODEL, "1: labels come at another rate than the week before."),
+    Series(
+        "calib_batches_unknown_total",
+        "counter",
+        ("batch",),
+        "Batches of which is unknown if they were counted.",
+    ),
+    Series("calib_versions_left_out", "gauge", (), "Versions without series of their own: told as 'other'."),
+    Series("calib_prediction_ids_total", "counter", ("fate",), "Ids of predictions, by what became of them."),
+    Series("calib_ledger_bytes", "gauge", (), "Bytes that the ledger's database takes."),
+    Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
+    Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
+)
+"""Published by ``calib-serve watch`` alone."""
+
+_CLAUSE = (*_MODEL, "clause")
+
+CONTRACTS: tuple[Series, ...] = (
+    Series("calib_contract_promise", "gauge", _CLAUSE, "What a clause of the contract promises."),
+    Series("calib_contract_value", "gauge", _CLAUSE, "What it is over the clause's time, by labels."),
+    Series("calib_contract_low", "gauge", _CLAUSE, "Lower end of its 95 % confidence sequence."),
+    Series("calib_contract_high", "gauge", _CLAUSE, "Upper end of its 95 % confidence sequence."),
+    Series("calib_contract_state", "gauge", _CLAUSE, "1: kept; 0: not yet known; -1: broken."),
+    Series("calib_contract_labels", "gauge", _CLAUSE, "Labels that say so."),
+    Series("calib_contract_budget_left", "gauge", _CLAUSE, "Share of the error budget that is left."),
+    Series("calib_contract_burn_rate", "gauge", (*_CLAUSE, "window"), "Errors over those promised."),
+    Series("calib_contract_burn_rate_low", "gauge", (*_CLAUSE, "window"), "Its lower 95 % end."),
+    Series("calib_contract_runs_out_seconds", "gauge", _CLAUSE, "Until the budget is spent, at this rate."),
+)
+"""Of versions with a contract, published by ``calib-serve watch``."""
+
+SHADOWS: tuple[Series, ...] = tuple(
+    Series(f"calib_shadow_{name}", "gauge", (*_MODEL, "tag"), told)
+    for name, told in (
+        ("labels", "Labels of predictions that this shadow made, too."),
+        ("gain", "How much better its log score is than the served one, nats a prediction."),
+        ("gain_low", "Lower end of its 95 % confidence sequence."),
+        ("gain_high", "Upper end of its 95 % confidence sequence."),
+        ("verdict", "The shadow is: 1 better; 0.5 no worse; -1 worse; 0 not yet known."),
+    )
+)
+"""Of versions whose predictions have a shadow, published by ``calib-serve watch``."""
+
+_ALL = (*SERIES, *WORKERS, *SEGMENTS, *WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS)
+BY_NAME: dict[str, Series] = {series.name: series for series in _ALL}

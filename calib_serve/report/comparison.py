@@ -1,0 +1,179 @@
+"""The sides of a report, before and after, with their measures; and the verdict that compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import as_floats, repeated
+from calib_serve.core.bins import Edges
+from calib_serve.core.text import p_value, percent
+from calib_serve.metrics import (
+    CALIBRATE,
+    DEPLOY,
+    MORE,
+    Change,
+    Evaluation,
+    LabelsEvaluation,
+    Moved,
+    SmoothReliability,
+    Verdict,
+    gain_of,
+)
+from calib_serve.report.prepare import (
+    BinCountCurve,
+    Density,
+    Histogram,
+    Reliability,
+    RiskCoverage,
+)
+
+Predictions = tuple[ArrayLike, ArrayLike]
+"""Probabilities (n, K) and class ids (n,); or of labels (n, L), and which of them are true (n, L)."""
+
+_LONGEST = 80  # characters of a name
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class How:
+    """Options of a report's measures: bins, resamples, weights and groups (n,), names, the calibration.
+
+    ``target_risk`` is the share of errors to abstain down to.
+    """
+
+    bins: int = 15
+    edges: Edges = "right"
+    replicates: int = 1000
+    seed: int = 0
+    target_risk: float | None = None
+    sample_weight: ArrayLike | None = None
+    groups: ArrayLike | None = None
+    class_names: tuple[str, ...] = ()
+    artifact: Artifact | None = None
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """The options of ``evaluate`` and ``paired_changes``."""
+        return {"bins": self.bins, "edges": self.edges, "replicates": self.replicates, "seed": self.seed}
+
+    @cached_property
+    def rows(self) -> NDArray[np.intp] | None:
+        """Rows of the figures: rows of weighted samples are repeated; None for all samples, once each."""
+        weight = self.sample_weight
+        return None if weight is None else repeated(as_floats(weight, "sample_weight"))
+
+    @cached_property
+    def groups_of_rows(self) -> NDArray[Any] | None:
+        """The groups of the figures' rows."""
+        groups = None if self.groups is None else np.asarray(self.groups)
+        return groups if groups is None or self.rows is None else groups[self.rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One model on the test samples: its metrics and its reliability diagram."""
+
+    name: str
+    color: str
+    metrics: Any  # Evaluation | LabelsEvaluation, as the task has it
+    reliability: Reliability
+
+
+@dataclass(frozen=True, eq=False)
+class ClassesSide(Side):
+    """A model of one class a sample, with the record of each of its figures.
+
+    ``positive`` is of P(y = 1), of two classes alone; ``smooth`` is None of samples in groups.
+    """
+
+    histogram: Histogram
+    density: Density
+    risk_coverage: RiskCoverage
+    bin_counts: BinCountCurve
+    positive: Reliability | None = None
+    smooth: SmoothReliability | None = None
+
+
+def printable(text: str) -> str:
+    r"""A user's text on one line, without control and direction characters, and shortened.
+
+    >>> printable("cat\x00\u202egod")
+    'cat��god'
+    """
+    # A right-to-left mark in a class name would turn round what stands beside it.
+    clean = "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in str(text))
+    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
+
+
+_CHANCE = 0.05
+
+
+def compared(
+    found: Verdict,
+    after: Evaluation | LabelsEvaluation,
+    *,
+    before: Evaluation | LabelsEvaluation | None = None,
+    changes: Mapping[str, Change] | None = None,
+    moved: Moved | None = None,
+    artifact: Artifact | None = None,
+) -> Verdict:
+    """The verdict ``found`` on samples, with the changes from ``before`` and the advice that follows.
+
+    A calibration that costs accuracy or likelihood beyond chance is not to be deployed, whatever the level.
+    """
+    refused = _refusals(changes or {})
+    # A verdict judges one model; only the comparison knows whether the other was better.
+    do = [line for line in found.do if not (refused and line == DEPLOY)]
+    what, ece, floor = after.HEADLINE
+    # The bins that an artifact keeps are of the top class, and say nothing of labels.
+    if found.level == "off" and ece == "ece" and (known := _repair(after, artifact)):
+        do = [known, *(line for line in do if line != CALIBRATE)]
+    found = replace(found, do=(*refused, *do))
+    if before is None:
+        return found
+    changed = (
+        *(moved.says() if moved else ()),
+        _likelihood(before.nll, after.nll, (changes or {}).get("nll")),
+    )
+    gain = gain_of([(what, *(float(getattr(one, ece)) for one in (before, after)), getattr(after, floor))])
+    return replace(found, gain=gain, changed=changed)
+
+
+def _likelihood(old: float, new: float, change: Change | None) -> str:
+    """Report the change of the proper score, which also sees what the confidence hides."""
+    chance = "" if change is None else p_value(change.p)
+    return f"Negative log-likelihood {old:.4f} -> {new:.4f}{chance}."
+
+
+def _refusals(changes: Mapping[str, Change]) -> list[str]:
+    """Reasons not to deploy, each beyond chance."""
+    bad = (("accuracy", -1, "accuracy fell"), ("nll", 1, "the negative log-likelihood rose"))
+    # A change within chance is no reason: a fit moves every number a little.
+    worse = [
+        words
+        for name, sign, words in bad
+        if name in changes and changes[name].p < _CHANCE and sign * changes[name].difference.value > 0
+    ]
+    return [f"Do not deploy this calibration: {' and '.join(worse)}."] if worse else []
+
+
+def _repair(found: Evaluation | LabelsEvaluation, artifact: Artifact | None) -> str:
+    """Advise for a calibration that does better on its own samples; else nothing."""
+    reference = None if artifact is None else artifact.reference
+    if reference is None or not reference.n:
+        return ""
+    # Calibrated where it was fitted, and off by far more where it is tested.
+    learned = max(reference.ece() - reference.noise_floor(), 0.0)
+    beyond = found.ece.value - found.noise_floor.value
+    if beyond > max(2 * learned, reference.ece()):
+        return (
+            f"The test data differ from the calibration data, where the error is {percent(reference.ece())}: "
+            "fit again on samples of the data that it meets now."
+        )
+    return MORE

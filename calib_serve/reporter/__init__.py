@@ -1,1 +1,0 @@
-"""Reporters: count served predictions and sign their receipts, as every server does."""

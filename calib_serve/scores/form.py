@@ -1,0 +1,369 @@
+"""The form of a handler's results: where the class scores lie in them, and numbers in replies.
+
+Handlers return a tensor, an array, nested lists, or a tuple, a mapping or an object (such as a Hugging Face
+``ModelOutput``) that holds one of these among other things. All else is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import ModelError
+from calib_serve.scores.kinds import sigmoid, softmax
+
+Step = Union[str, int]
+EACH = "*"
+"""The step to each item of a list."""
+_NAMED = ("logits", "scores", "probs", "probabilities", "output", "outputs")
+"""How the scores are called where several tensors fit; the first one counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoundScores:
+    """Scores (n, K), or (n, 1) of one number a row, float64; ``shape`` as they were returned."""
+
+    values: NDArray[np.float64]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """The place of the scores in a result: () is all of it, ("logits",) a key, (0,) a tuple's first.
+
+    ("*", "logits") is that key in each item of a list, one a row.
+
+    >>> Form.parse("logits"), Form.parse("0.logits")
+    (Form(path=('logits',)), Form(path=(0, 'logits')))
+    """
+
+    path: tuple[Step, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Form:
+        """Parse the form's text, as in an archive's options: keys and positions joined by dots."""
+        return cls(tuple(int(part) if part.isdecimal() else part for part in text.split(".") if part))
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.path))
+
+    def scores(self, returned: Any, classes: int | None) -> FoundScores:
+        """Return the scores in ``returned``; ModelError where there are none of ``classes`` classes."""
+        try:
+            returned = _at(returned, self.path)
+        except (LookupError, AttributeError, TypeError):
+            raise ModelError(
+                f"the model returned {_described(returned)} where its {self} was expected"
+            ) from None
+        return _scores(returned, classes)
+
+    def is_half(self, returned: Any) -> bool:
+        """Whether the scores have the three digits of a float of 16 bits."""
+        returned = _at(returned, self.path)
+        while isinstance(returned, (list, tuple)) and returned:
+            returned = returned[0]
+        return str(getattr(returned, "dtype", "")).endswith("float16")
+
+    def put(self, returned: Any, values: NDArray[np.float64], shape: tuple[int, ...]) -> Any:
+        """Put ``values`` in the scores' place: in a copy, of the same types and of ``shape``."""
+        return _put(returned, self.path, lambda old: _like(old, values.reshape(shape)))
+
+
+def find_scores(returned: Any, classes: int | None) -> tuple[Form, FoundScores]:
+    """Find where class scores lie in ``returned``, and what they are; ``classes`` None takes any number.
+
+    Raises ModelError, which says what was returned instead, or which of several fit.
+    """
+    fits = all_scores(returned, classes)
+    if len(fits) > 1 and not _is_named(fits[0][0]):
+        names = ", ".join(str(form) for form, _ in fits)
+        raise ModelError(f"several of what is returned may be the scores: {names}; name one with --output")
+    return fits[0]
+
+
+def all_scores(returned: Any, classes: int | None) -> list[tuple[Form, FoundScores]]:
+    """List everything in ``returned`` that may be class scores, the likeliest first."""
+    fits, other = [], []
+    for form, value in _leaves(returned, ()):
+        try:
+            fits.append((form, _scores(value, classes)))
+        except ModelError as error:
+            other.append(str(error))
+    if not fits:
+        raise ModelError(
+            "; ".join(dict.fromkeys(other)) or f"it returns {_described(returned)}, not class scores"
+        )
+    if classes is None:  # one number beside scores of several classes is a loss, a norm ...
+        fits = [fit for fit in fits if fit[1].values.shape[1] > 1] or fits
+    return sorted(
+        fits, key=lambda fit: _NAMED.index(str(fit[0].path[-1])) if _is_named(fit[0]) else len(_NAMED)
+    )
+
+
+def _is_named(form: Form) -> bool:
+    return bool(form.path) and form.path[-1] in _NAMED
+
+
+def _leaves(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[Form, Any]]:
+    """Yield the parts of ``value`` that may be scores, with their forms."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if isinstance(key, str):
+                yield from _leaves(item, (*path, key))
+    elif type(value) is list and value and all(isinstance(item, Mapping) for item in value):
+        for form, _ in _leaves(value[0], ()):
+            with suppress(LookupError, AttributeError, TypeError):
+                yield Form((*path, EACH, *form.path)), [_at(item, form.path) for item in value]
+    elif isinstance(value, (list, tuple)) and not _is_numbers(value) and not _is_rows(value, sure=True):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, index))
+    # Results of Hugging Face that are no mapping.
+    elif hasattr(value, "logits") and not hasattr(value, "shape"):
+        yield from _leaves(value.logits, (*path, "logits"))
+    elif value is not None:
+        yield Form(path), value
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether nested lists are rows of numbers, such as ``tensor.tolist()``."""
+    while isinstance(value, (list, tuple)) and value:
+        if any(type(item) is not type(value[0]) for item in value):
+            return all(isinstance(item, (int, float)) for item in value)
+        value = value[0]
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_rows(value: Any, *, sure: bool = False) -> bool:
+    """Whether a list holds one tensor of scores for each row.
+
+    ``sure``: not if it may as well be a list of outputs, of which one is the scores of a single row.
+    """
+    shapes = {getattr(item, "shape", None) for item in value} if type(value) is list else set()
+    shape = shapes.pop() if len(shapes) == 1 else None
+    if shape is None or (sure and len(shape) == 2 and len(value) == 1):
+        return False
+    return len(shape) == 1 or (len(shape) == 2 and shape[0] == 1)
+
+
+def _scores(value: Any, classes: int | None) -> FoundScores:
+    array = _array(value)
+    if array is None or array.dtype.kind != "f":
+        raise ModelError(f"it returns {_described(value)}, not class scores")
+    shape = array.shape
+    one_logit = shape[1:] == (1,) or (
+        array.ndim == 1 and (classes in (1, 2) or (classes, shape) == (None, (1,)))
+    )
+    # One number a row is of a binary model, or of a single label.
+    if one_logit and classes in (1, 2, None):
+        return FoundScores(array.reshape(-1, 1), shape)
+    rows = array[None] if array.ndim == 1 else array
+    if rows.ndim != 2 or rows.shape[1] < 2:
+        raise ModelError(f"it returns {_described(value)}, not class scores (n, K)")
+    if classes is not None and rows.shape[1] != classes:
+        raise ModelError(f"the model returns {rows.shape[1]} classes, the artifact is for {classes}")
+    return FoundScores(rows, shape)
+
+
+def _array(value: Any) -> NDArray[np.float64] | None:
+    """A value as an array, floats as float64; None for a value that is no array."""
+    if hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        try:
+            found: NDArray[Any] = tensor.numpy()
+        except TypeError:  # numpy has no bfloat16
+            found = tensor.double().numpy()
+        return found.astype(np.float64) if found.dtype.kind == "f" else found
+    if isinstance(value, list) and _is_rows(value):
+        arrays = [np.atleast_2d(array) for array in map(_array, value) if array is not None]
+        return np.concatenate(arrays)
+    if isinstance(value, np.ndarray) or _is_numbers(value):
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            return None
+        return array.astype(np.float64) if array.dtype.kind == "f" else array
+    return None
+
+
+def _at(value: Any, path: Sequence[Step]) -> Any:
+    """The value at a path."""
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if step == EACH and isinstance(value, list):
+        return [_at(item, rest) for item in value]
+    return _at(_member(value, step), rest)
+
+
+def _member(value: Any, step: Step) -> Any:
+    if isinstance(step, int) or isinstance(value, Mapping):
+        return value[step]
+    return getattr(value, step)
+
+
+def _put(value: Any, path: tuple[Step, ...], change: Callable[[Any], Any]) -> Any:
+    if not path:
+        return change(value)
+    step, rest = path[0], path[1:]
+    if step == EACH and isinstance(value, list):
+        rows = iter(change([_at(item, rest) for item in value]))
+        return [_put(item, rest, lambda _: next(rows)) for item in value]
+    item = _put(_member(value, step), rest, change)
+    if isinstance(value, tuple) and isinstance(step, int):
+        items = [*value[:step], item, *value[step + 1 :]]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    # A copy: the handler may keep what it returned, and send it again.
+    copied = copy.copy(value)
+    if isinstance(step, int) or isinstance(value, Mapping):
+        copied[step] = item
+    else:
+        setattr(copied, step, item)
+    return copied
+
+
+def _like(old: Any, values: NDArray[np.float64]) -> Any:
+    if hasattr(old, "new_tensor"):
+        from torch import from_numpy  # noqa: PLC0415 - a tensor is here, so torch is too
+
+        # By way of float32: numpy has no bfloat16, into which torch casts.
+        narrow = values.astype(np.float32) if old.element_size() <= 4 else np.ascontiguousarray(values)
+        return from_numpy(narrow).to(old)  # its dtype and device
+    if isinstance(old, np.ndarray):
+        return values.astype(old.dtype)
+    if _is_rows(old):
+        return [_like(item, row.reshape(item.shape)) for item, row in zip(old, values, strict=True)]
+    return values.tolist()
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, (str, bytes)):
+        return "text"
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
+        whole = "class ids or other whole numbers" if dtype.startswith(("int", "uint", "bool")) else dtype
+        return f"{type(value).__name__} {tuple(shape)} of {whole}"
+    if isinstance(value, (list, tuple)) and value:
+        return f"a {type(value).__name__} of {len(value)} ({_described(value[0])} first)"
+    return type(value).__name__
+
+
+# --- Replies ----------------------------------------------------------------------------------------
+
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_LONGEST = 4_000  # characters of a text whose numbers are read: pictures and such are longer
+
+_CLOSE = 2e-3  # replies round to three decimals at least, or else show no confidence
+
+
+def as_json(reply: Any) -> Any:
+    """A reply as its client reads it: JSON's types; other objects become the names of their types."""
+    if isinstance(reply, (bytes, bytearray)):
+        reply = reply.decode("utf-8", "replace")
+    if isinstance(reply, str):
+        try:
+            return json.loads(reply)
+        except ValueError:
+            return reply
+    try:
+        return json.loads(json.dumps(reply))
+    except (TypeError, ValueError):
+        return f"{type(reply).__name__}"
+
+
+class Shown(NamedTuple):
+    """A number in a reply, and the unit that it is rounded to."""
+
+    value: float
+    step: float
+
+
+Leaf = Union[Shown, str]
+"""A number, or a text without its numbers."""
+
+
+def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
+    """Map each place in a reply to its number or text; numbers inside of texts are read, too.
+
+    >>> leaves({"top": ["cat", 0.25], "says": "cat: 93.5 %"})["reply.says, number 1"]
+    Shown(value=93.5, step=0.1)
+    """
+    if isinstance(reply, Mapping):
+        return {k: v for key, one in reply.items() for k, v in leaves(one, f"{place}.{key}").items()}
+    if isinstance(reply, list):
+        return {k: v for i, one in enumerate(reply) for k, v in leaves(one, f"{place}[{i}]").items()}
+    if isinstance(reply, (int, float)) and not isinstance(reply, bool):
+        return {place: _shown(repr(reply))}
+    if not isinstance(reply, str) or len(reply) > _LONGEST:
+        return {place: str(reply)}
+    numbers = _NUMBER.findall(reply)
+    # A number that came as text is a number to its reader.
+    if [reply.strip()] == numbers:
+        return {place: _shown(numbers[0])}
+    found: dict[str, Leaf] = {place: _NUMBER.sub("#", reply)}
+    return found | {f"{place}, number {i}": _shown(text) for i, text in enumerate(numbers, 1)}
+
+
+def _shown(text: str) -> Shown:
+    number = Decimal(text)
+    exponent = number.as_tuple().exponent  # a letter, of NaN and of the infinite
+    return Shown(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
+
+
+def same_format(before: Any, after: Any) -> bool:
+    """Whether two replies have the same keys, lengths and types all the way down: one parser reads both.
+
+    Keys of mappings whose values are numbers may be class names, whose order is the scores': they may differ.
+    A list of labels may be of another length, as thresholds decide it; one of fractions may not.
+
+    >>> same_format({"cat": 0.9}, {"dog": 0.5}), same_format([1, 2], "x")
+    (True, False)
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        if all(isinstance(v, (int, float)) for v in (*before.values(), *after.values())):
+            return len(before) == len(after)
+        return set(before) == set(after) and all(same_format(before[key], after[key]) for key in before)
+    if isinstance(before, list) and isinstance(after, list):
+        fractions = any(isinstance(one, float) for one in (*before, *after))
+        return (len(before) == len(after) or not fractions) and all(map(same_format, before, after))
+    numbers = (int, float)
+    return type(before) is type(after) or (isinstance(before, numbers) and isinstance(after, numbers))
+
+
+def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] | None:
+    """The activation that a reply applies to a row of scores (K,), as far as its numbers show."""
+    shown, z = _numbers(reply), np.array([row])
+    if len(row) > 1 and _holds(shown, softmax(z).max()):
+        return "softmax"
+    each = sigmoid(z)[0].tolist()
+    found = [
+        x for x in shown if any(_holds([x], p) for p in (*each, *(1 - p for p in each if len(each) == 1)))
+    ]
+    # Most of its numbers: among many logits, some are like a sigmoid by chance.
+    return "sigmoid" if len(found) >= min(2, len(row)) and 2 * len(found) > len(shown) else None
+
+
+def shows(reply: Any, confidence: float) -> bool:
+    """Whether one of the numbers in a reply is the ``confidence``, as a share or in percent."""
+    return _holds(_numbers(reply), confidence)
+
+
+def _numbers(reply: Any) -> list[float]:
+    """List a reply's numbers, those inside of texts too; whole ones are class ids or counts."""
+    return [one.value for one in leaves(reply).values() if isinstance(one, Shown) and one.step < 1]
+
+
+def _holds(numbers: list[float], wanted: float) -> bool:
+    return any(abs(x - wanted) < _CLOSE or abs(x - 100 * wanted) < 100 * _CLOSE for x in numbers)

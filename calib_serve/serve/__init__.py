@@ -1,1 +1,0 @@
-"""Serving under TorchServe and Triton: handlers, emission, and the server itself."""

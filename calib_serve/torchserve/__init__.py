@@ -1,0 +1,5 @@
+"""The TorchServe side: handlers, emission, and the server itself."""
+
+from calib_serve.core.faces import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,1 @@
+"""TorchServe archives: packing, re-packing, reading."""

@@ -1,0 +1,346 @@
+"""Pack a model with its calibration, the feedback model, or another calibration into an archive of ours."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from calib_serve.artifact import Artifact, Preprocessing
+from calib_serve.core.errors import FuseError
+from calib_serve.core.files import sha256
+from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.pack import AnswerOptions, FeedbackOptions, PackOptions
+from calib_serve.torchserve.archive._archive import (
+    CONFIG,
+    Content,
+    new_file,
+    read_archive,
+    scratch,
+    staged,
+    write_archive,
+)
+from calib_serve.torchserve.archive._contents import (
+    SHADOW,
+    Batching,
+    artifact_files,
+    artifact_of,
+    class_names,
+    config_file,
+    is_calibrated,
+    joined,
+    package_files,
+    shadow_files,
+    shipped,
+    with_section,
+)
+from calib_serve.torchserve.mar_options import Kind, ModelOptions
+
+FEEDBACK, VERSION = "calibration_feedback", "1.0"
+_PACKAGE = "calib_serve/"
+
+
+def pack(
+    model: str | Path,
+    artifact: Artifact | str | Path,
+    out: str | Path,
+    options: PackOptions | None = None,
+    *,
+    name: str,
+    batching: Batching | None = None,
+    pictures: Preprocessing | Mapping[str, Any] | None = None,
+    **given: Any,
+) -> Path:
+    """Write ``out/name.mar``; the same inputs give the same bytes.
+
+    ``model``: a TorchScript, .pt2 or .onnx file, or an eager model as ``module:factory`` (or
+    ``file.py:factory``, which is then included) with ``weights`` in a .safetensors file.
+    Each of the ``options`` may be ``given`` as a keyword argument. ``pictures``: how pictures are prepared;
+    they default to what the artifact says, and where that says nothing, pictures are refused when they are
+    sent. ``shadow``: another artifact for the same logits. Raises FuseError when the model, or how pictures
+    are prepared, is not what the artifact was fitted on, InputError for pictures that cannot be the model's
+    inputs, and for a shadow that acts on other logits.
+    """
+    asked = changed(options or PackOptions(), given)
+    fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
+    kind, path, factory, sources = _resolve(str(model), asked.weights)
+    entry = Path(asked.handler) if asked.handler else shipped("handlers/calibrated_classifier.py")
+    known, batching = fitted.model, batching or Batching()
+    shape = _shape(asked.input_shape, fitted)
+    with scratch() as folder:
+        # A worker has no onnx to edit graphs with: the head goes in here.
+        served = _fused_head(path, fitted, folder) if kind == "onnx" else path
+        answers = fields_of(AnswerOptions, asked)
+        section = ModelOptions(
+            kind=kind,
+            model=f"model{path.suffix}",
+            sha256=_checked_sha256(path, served, fitted),
+            input_shape=shape,
+            input_dtype=asked.input_dtype or known.input_dtype or "float32",
+            outputs=known.returned(asked.outputs),
+            factory=factory,
+            workers=batching.workers,
+            pictures=_pictures(pictures, shape, fitted),
+            shadow="" if asked.shadow is None else SHADOW,
+            **{**answers, "last_linear": asked.last_linear or known.last_linear},
+        )
+        section.check_artifact(fitted)
+        fitted.check_takes(asked.outputs, "the model's scores")
+        files: dict[str, Content] = {
+            section.model: served,
+            entry.name: entry,
+            CONFIG: config_file(batching, section.as_dict()),
+            **artifact_files(fitted, folder),
+            **shadow_files(asked.shadow, fitted, folder),
+            **(package_files("calib_serve.torchserve.classifier") if asked.standalone else {}),
+        }
+        return write_archive(
+            Path(out) / f"{name}.mar",
+            joined({}, files, (*sources, *asked.extra)),
+            name=name,
+            version=asked.version or VERSION,
+            handler=entry.name,
+            serializedFile=section.model,
+        )
+
+
+def _resolve(model: str, weights: str | Path | None) -> tuple[Kind, Path, str | None, list[Path]]:
+    """Find kind, model file, factory, and source files to include."""
+    where, colon, function = model.rpartition(":")
+    if colon and not Path(model).exists():
+        if weights is None or Path(weights).suffix != ".safetensors":
+            got = "none" if weights is None else str(weights)
+            raise FuseError(
+                f"{model} makes a network, and its archive needs the trained weights in a .safetensors file "
+                f"(--weights, weights=), got {got}"
+            )
+        if where.endswith(".py"):
+            return "eager", _file(weights), f"{Path(where).stem}:{function}", [_file(where)]
+        return "eager", _file(weights), model, []
+    path = _file(model)
+    if weights is not None:
+        raise FuseError(f"{path} holds its own weights; give weights with a factory, module:factory")
+    if path.suffix == ".onnx":
+        return "onnx", path, None, []
+    if path.suffix == ".pt2":
+        return "exported", path, None, []
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any("/code/" in name for name in archive.namelist()):
+                return "torchscript", path, None, []
+    raise FuseError(
+        f"{path} is not TorchScript, .pt2 or .onnx; an eager model is given as module:factory with weights"
+    )
+
+
+def _file(path: str | Path) -> Path:
+    if Path(path).is_dir():
+        raise FuseError(
+            f"{path} is a folder; an archive is packed of a model file, and around a handler of your own for "
+            "any other model, such as Hugging Face's (--from)"
+        )
+    if not Path(path).is_file():
+        raise FuseError(f"there is no file {path}")
+    return Path(path)
+
+
+def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
+    """The ONNX file to serve: with the artifact's new last layers in it, where it has any."""
+    if artifact.head is None:
+        return path
+    from calib_serve.fuse import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
+
+    out = folder / "fused.onnx"
+    fuse_onnx(path, artifact.only(artifact.head), out)
+    return out
+
+
+def _checked_sha256(path: Path, served: Path, artifact: Artifact) -> str:
+    """The hash of the served file, after a check that ``path`` is the fitted model."""
+    actual = sha256(path)
+    if not artifact.model.fits(actual):
+        raise FuseError(
+            f"{path} is not the model that the artifact was fitted on ({actual[:12]}, not "
+            f"{str(artifact.model.sha256)[:12]}); fit it again, or give that model"
+        )
+    return actual if served == path else sha256(served)
+
+
+def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int | None, ...]:
+    shape = given if given is not None else artifact.model.input_shape
+    if not shape:
+        raise FuseError("the artifact does not say what the model takes; give input_shape")
+    return tuple(None if size is None or int(size) < 0 else int(size) for size in shape)
+
+
+def _pictures(
+    given: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int | None], artifact: Artifact
+) -> Preprocessing | Literal["unknown"]:
+    """The preparation of pictures: as given and as the artifact was fitted, where they agree."""
+    fitted = artifact.model.pictures
+    known = fitted and fitted.for_input(shape)
+    if given is None:
+        return known or "unknown"
+    wanted = Preprocessing.of(given).for_input(shape)
+    if known not in (None, wanted):
+        raise FuseError(
+            f"the artifact was fitted on pictures prepared by {known.as_dict()}, not by {wanted.as_dict()}; "
+            "leave that out, or fit it again on pictures prepared as they are served"
+        )
+    return wanted
+
+
+def pack_feedback(
+    out: str | Path,
+    options: FeedbackOptions | None = None,
+    *,
+    archives: Sequence[str | Path] = (),
+    name: str = FEEDBACK,
+    version: str = VERSION,
+    **given: Any,
+) -> Path:
+    """Write the archive of the feedback model; it accepts labels of the models in ``archives``.
+
+    Each of the ``options`` may be ``given`` as a keyword argument.
+    """
+    asked = changed(options or FeedbackOptions(), given)
+    for path in archives:
+        if not is_calibrated(read_archive(Path(path), verify=False)):
+            raise FuseError(
+                f"{path} is not calibrated, and labels come with the receipts of one that is; pack it with: "
+                f"calib-serve pack --from {path}"
+            )
+    entry = shipped("handlers/calibration_feedback.py")
+    own = {name: value for name, value in vars(asked).items() if name != "standalone" and value is not None}
+    section: dict[str, Any] = {"models": labelled_models(archives), **own}
+    # One worker: one process owns the detectors. A short wait lets requests share a transaction.
+    batching = Batching(workers=1, batch_size=32, delay=5)
+    files: dict[str, bytes | Path] = {
+        entry.name: entry,
+        CONFIG: config_file(batching, section),
+        **(package_files("calib_serve.torchserve.feedback") if asked.standalone else {}),
+    }
+    return write_archive(Path(out) / f"{name}.mar", files, name=name, version=version, handler=entry.name)
+
+
+def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """Name, version, class count and names of every calibrated archive among ``archives``.
+
+    ``multilabel`` and the ``contract``, where it has one.
+
+    The names are the artifact's, else those of the archive's index_to_name.json.
+    """
+    found = []
+    for path in archives:
+        archive = read_archive(Path(path), verify=False)
+        if is_calibrated(archive):
+            artifact = artifact_of(archive)
+            found.append(
+                {
+                    "name": archive.name,
+                    "version": archive.version,
+                    "classes": artifact.classes,
+                    "class_names": list(class_names(archive, artifact).names),
+                    **({"multilabel": True} if artifact.is_multilabel else {}),
+                    **({"contract": artifact.contract.facts} if artifact.contract else {}),
+                }
+            )
+    return found
+
+
+def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
+    """(artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
+    archive = read_archive(Path(source))
+    if not is_calibrated(archive):
+        raise FuseError(f"{source} is not calibrated; pack it with: calib-serve pack --from {source}")
+    return artifact_of(archive), archive.name, archive.version
+
+
+def same_model(one: str | Path, other: str | Path) -> bool:
+    """Whether two archives of ours hold the same model, by the SHA-256 of its file.
+
+    Of a wrapped handler that names no model file, by those of all files but our own.
+    """
+    return _model(Path(one)) == _model(Path(other))
+
+
+def _model(path: Path) -> str | dict[str, str]:
+    archive = read_archive(path, verify=False)
+    options = ModelOptions.read(archive.config)
+    ours = (f"{options.artifact}/", _PACKAGE, "MAR-INF/", *_folders(options.shadow))
+    config = archive.manifest["model"]["configFile"]
+    return options.sha256 or {
+        name: told for name, told in archive.hashes.items() if name != config and not name.startswith(ours)
+    }
+
+
+def recalibrated(
+    source: str | Path,
+    artifact: Artifact,
+    out: str | Path,
+    *,
+    version: str,
+    shadow: Artifact | None = None,
+    force: bool = False,
+) -> Path:
+    """Write ``out/NAME-VERSION.mar``: the model, handler and options of ``source``.
+
+    ``shadow`` runs in the shadow of ``artifact``; the one of ``source`` stays behind.
+
+    Only output steps may differ: an input shift or a head is part of the model that is served. Sets and
+    abstention are those of the new artifact, or none.
+    Raises InputError for a shadow that acts on other logits, FuseError where an inner step differs, where
+    ``version`` is that of ``source``, and, without ``force``, where another archive of that name is there.
+    """
+    served, name, old_version = served_artifact(source)
+    if version == old_version:
+        raise FuseError(
+            f"{source} is version {version} already; receipts tell versions apart, so name a new one"
+        )
+    # Another model's output steps would act on scores that they were not fitted on.
+    same = artifact.model.sha256 in (None, served.model.sha256)
+    if not same or artifact.classes != served.classes or not artifact.has_model_steps_of(served):
+        raise FuseError(
+            f"the artifact changes more than the output of the model in {source}; pack it from --model"
+        )
+    archive = read_archive(Path(source), verify=False)
+    target = new_file(source, out, name=name, version=version)
+    options = ModelOptions.read(archive.config)
+    options.check_artifact(artifact)
+    beside = SHADOW if shadow is not None else ""
+    changed = {}
+    if options.shadow != beside:
+        section = replace(options, shadow=beside).as_dict()
+        changed[archive.manifest["model"]["configFile"]] = with_section(archive.config, section)
+    with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
+        gone = _folders(options.shadow)
+        if carried := [name for name in kept if name.startswith(_PACKAGE)]:
+            # The archive may carry an older package, which knows no shadows or contracts.
+            gone += (_PACKAGE,)
+        others = {name: file for name, file in kept.items() if not name.startswith(gone)}
+        if own := [name for name in others if name.startswith(_folders(beside))]:
+            raise FuseError(
+                f"{source} has files of its own where a shadow lies, such as {own[0]}; rename them"
+            )
+        entry = "calib_serve.torchserve.wrapped" if options.wraps else "calib_serve.torchserve.classifier"
+        write_archive(
+            stage / target.name,
+            {
+                **others,
+                **(package_files(entry) if carried else {}),
+                **artifact_files(artifact, copy, name=options.artifact),
+                **shadow_files(shadow, artifact, copy),
+                **changed,
+            },
+            name=name,
+            version=version,
+            manifest=archive.manifest,
+        )
+    return target
+
+
+def _folders(name: str) -> tuple[str, ...]:
+    """The prefix of file names in a folder of the archive, as a tuple; () for no folder."""
+    return (f"{name}/",) if name else ()

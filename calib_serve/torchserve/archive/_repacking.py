@@ -1,0 +1,481 @@
+"""Pack an existing archive again with a calibration where its class scores pass.
+
+Its handler is asked before and after, in a process of its own: the seam is found, the replies are compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.files import sha256
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.pack import AroundOptions
+from calib_serve.fuse import change_to_fitted, check_truths
+from calib_serve.models import LabelledRequests, read_requests
+from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, leaves, same_format, to_logits
+from calib_serve.torchserve.archive._archive import (
+    CONFIG,
+    HASHES,
+    MANIFEST,
+    Archive,
+    Content,
+    digest,
+    new_file,
+    read_archive,
+    scratch,
+    staged,
+    write_archive,
+)
+from calib_serve.torchserve.archive._contents import (
+    MAPPING,
+    artifact_files,
+    artifact_of,
+    called,
+    check_names,
+    is_calibrated,
+    joined,
+    listed_names,
+    package_files,
+    shipped,
+    with_section,
+)
+from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
+from calib_serve.torchserve.seam._handler import INFERENCE
+from calib_serve.torchserve.seam._host import SECONDS, Request, alternatives, run_trial
+
+T = TypeVar("T")
+_ENTRY = "calibrated_wrapper.py"
+_ARTIFACT = "calibration"
+_MOST = 8  # samples that are sent to find a seam
+_CLOSE = 1e-4  # confidences that are the same
+_OTHER_LOOPS = ("asyncCommunication", "continuousBatching")
+# Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
+_NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
+
+
+def pack_around(
+    source: str | Path,
+    artifact: Artifact | str | Path,
+    out: str | Path,
+    options: AroundOptions | None = None,
+    *,
+    name: str | None = None,
+    force: bool = False,
+    **given: Any,
+) -> Path:
+    """Write ``out/NAME-VERSION.mar``: the same handler, calibrated where its class scores pass.
+
+    ``source``: an archive of any form, which stays. ``name``, ``version``: by default the old name, and the
+    old version with "-calibrated" behind it, so that TorchServe can serve both at once. The manifest's
+    other entries, all files and the configuration are kept; ``workers``, ``batch_size`` and ``batch_delay``
+    (milliseconds) change the latter, ``extra`` files are added.
+
+    The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``. It
+    is asked before and after, alone and in batches, in a process of its own: so the packages that it needs
+    must be here. Each of the ``options`` may be ``given`` as a keyword argument. It is asked some of
+    ``probe_data`` (data that ``read_requests`` reads), else ``probe`` and others made from it, else made-up
+    ones. ``seam`` names the place where its class scores pass, a dotted path from the handler such as
+    "model", and behind a colon where they lie in what passes there, as in "model:logits"; by default as the
+    artifact was fitted, or as found. ``untried`` asks nothing, and proves nothing: the seam is then
+    ``inference`` unless named, and what it returns must be a tensor of scores. ``threshold``: from which
+    probability on receipts of a multi-label model say that a label is predicted; its replies decide as the
+    handler does. Another archive of that name that is there is replaced only with ``force``, and ``source``
+    never. Raises ModelError or FuseError where the seam is not found, or the reply does not hold.
+    """
+    asked = changed(options or AroundOptions(), given)
+    old = read_archive(Path(source))
+    fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
+    handler = wrappable(str(old.model.get("handler", "")), old.files, source)
+    if SECTION in old.config or _ENTRY in old.files:
+        raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
+    # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
+    at = fitted.model.seam is not None
+    seam = _as_fitted("seam", asked.place, fitted.model.seam)
+    output = _as_fitted("output", asked.output, fitted.model.output)
+    kind: Outputs | None = _as_fitted("outputs", asked.outputs, fitted.model.outputs if at else None)
+    if (runtime := old.manifest.get("runtime", "python")) not in ("python", "python3"):
+        raise FuseError(f"{source} is for the runtime {runtime!r}; only a handler in Python can be wrapped")
+    # There, replies are made token by token or out of order, and no batch has its rows.
+    if modes := [key for key in _OTHER_LOOPS if old.config.get(key)]:
+        raise FuseError(f"{source} runs with {modes[0]}, where replies are not made batch by batch")
+    name, version = name or old.name, asked.version or f"{old.version}-calibrated"
+    target = new_file(source, out, name=name, version=version)
+    config = _config(old, asked.workers, asked.batch_size, asked.batch_delay)
+    # Never over a file that the manifest does not call a configuration.
+    free = f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG
+    config_name = str(old.model.get("configFile") or free)
+    with scratch() as folder, old.contents() as kept, staged(out, force=force) as stage:
+        model_file = _model_file(old)
+        digest_of_model = digest(kept[model_file]) if model_file else ""
+        if not fitted.model.fits(digest_of_model):
+            raise FuseError(f"{model_file} in {old.path} is not the model that the artifact was fitted on")
+        found = None
+        if not asked.untried:
+            samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
+            samples = samples if asked.probe_data is None else some_of(read_requests(asked.probe_data))
+            found = find_seam(
+                old.unpack(folder / "before"),
+                requests=samples[0] if samples else (),
+                others=samples[1:],
+                input_shape=fitted.model.input_shape,
+                classes=fitted.classes,
+                seam=seam,
+                output=output,
+                kind=kind,
+                batch_size=number(old, config, "batchSize"),
+                seconds=asked.probe_timeout,
+            )
+            check_kind(found, fitted, asked.outputs)
+            if number(old, config, "batchSize") > 1 and not found.batches:
+                raise FuseError(
+                    f"{source} is served in batches, of which it is not proved which score is whose: "
+                    f"{found.alone_because}. Served one at a time it can be calibrated: --batch-size 1"
+                )
+        section = ModelOptions(
+            kind="wrapped",
+            model=model_file,
+            sha256=digest_of_model,
+            wraps=handler,
+            seam=found.place if found else seam or INFERENCE,
+            output=found.output if found else output or "",
+            padded=found is not None and found.padded,
+            batches=found is None or found.batches,
+            receipts=asked.receipts,
+            workers=number(old, config, "minWorkers"),
+            artifact=_ARTIFACT,
+            outputs=found.kind if found else asked.outputs or fitted.model.outputs or "logits",
+            threshold=asked.threshold,
+            last_linear=asked.last_linear or fitted.model.last_linear,
+            flush_seconds=asked.flush_seconds,
+        )
+        section.check_artifact(fitted)
+        added: dict[str, Content] = {
+            **artifact_files(fitted, folder, name=_ARTIFACT),
+            **(package_files("calib_serve.torchserve.wrapped") if asked.standalone else {}),
+            **({} if found is None else {TRIAL: found.as_request()}),
+            _ENTRY: shipped(f"handlers/{_ENTRY}"),
+        }
+        kept.pop(config_name, None)
+        written = write_archive(
+            stage / target.name,
+            {**joined(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
+            name=name,
+            version=version,
+            manifest=old.manifest,
+            handler=_ENTRY,
+            configFile=config_name,
+        )
+        # The written archive is read and asked again, as a worker will: the proof is of the served file.
+        made = read_archive(written, verify=False)
+        check_names(made)
+        if found is not None:
+            after = made.unpack(folder / "after")
+            (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
+            prove_seam(after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout)
+    return target
+
+
+def _config(
+    old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
+) -> dict[str, Any]:
+    """Put the given settings into the old configuration."""
+    asked = {
+        "minWorkers": workers,
+        "maxWorkers": workers,
+        "batchSize": batch_size,
+        "maxBatchDelay": batch_delay,
+    }
+    given = {key: value for key, value in asked.items() if value is not None}
+    if odd := [key for key, value in given.items() if value < 1]:
+        raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
+    return {**old.config, **given}
+
+
+def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
+    """Read an entry of a TorchServe configuration, by default 1."""
+    try:
+        return int(config.get(key, 1))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FuseError(f"{key} in {old.path} is not a number: {error}") from error
+
+
+def _model_file(archive: Archive) -> str:
+    """Name the archive's model file, "" where it has none; FuseError where it does not carry it."""
+    name = str(archive.model.get("serializedFile") or "")
+    # Manifest and hashes are written anew: they are no model.
+    if name and (name not in archive.files or name in (MANIFEST, HASHES)):
+        raise FuseError(f"{archive.path} names the model {name} but does not carry it")
+    return name
+
+
+def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
+    """The option as ``told``, else as ``fitted``; FuseError where these differ."""
+    if told is not None and fitted is not None and told != fitted:
+        raise FuseError(
+            f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(told)!r}; leave "
+            f"--{option} out, or fit again with it: calib-serve fit --from"
+        )
+    return fitted if told is None else told
+
+
+def wrappable(handler: str, files: Sequence[str], source: object) -> str:
+    """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
+    # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
+    module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
+    if not module:
+        raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
+    carried = any(name.rpartition("/")[2] == f"{module}.py" for name in files)
+    if module in _NO_CLASSIFIER and not carried:
+        raise FuseError(f"TorchServe's {module} is no classifier: it has no class probabilities to calibrate")
+    if ".py" in handler and not carried:
+        raise FuseError(f"{source} names the handler {handler} but does not carry it")
+    return handler
+
+
+@dataclass(frozen=True)
+class ForeignArchive:
+    """A foreign archive, unpacked in ``folder``, with free space beside it; ``handler`` is its handler.
+
+    ``sha256`` of its serialized file, None where it has none; ``batch_size`` of its requests. ``artifact``
+    and ``options``, of an archive that ``pack_around`` made: what calibrates its scores, and where.
+    """
+
+    archive: Archive
+    folder: Path
+    handler: str
+    sha256: str | None
+    batch_size: int
+    artifact: Artifact | None = None
+    options: ModelOptions | None = None
+
+    def class_names(self, classes: int, mapping: Any = None) -> list[tuple[str, ...]]:
+        """List what each class is called, the name that replies show last; empty where none has a name.
+
+        From the archive's index_to_name.json, else from the handler's own ``mapping``. Raises ModelError
+        where that does not name every class.
+        """
+        try:
+            if MAPPING in self.archive.files:
+                return listed_names(self.archive, classes)
+            return called(mapping, classes) if mapping else []
+        except (ValueError, RecursionError) as error:
+            raise ModelError(f"{MAPPING} in {self.archive.path} {error}") from error
+
+
+@contextmanager
+def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
+    """Unpack the archive at ``source`` into a temporary folder.
+
+    Raises ModelError and FuseError for an archive that is unsafe, or has no classifier's handler.
+    """
+    archive = read_archive(Path(source))
+    options = ModelOptions.read(archive.config) if is_calibrated(archive) else None
+    if options is not None and options.kind != "wrapped":
+        raise ModelError(
+            f"{source} was packed from a model, not around a handler; take its model file and use --model"
+        )
+    handler = str(archive.model.get("handler", "") if options is None else options.wraps)
+    handler = wrappable(handler, archive.files, source)
+    serialized = _model_file(archive)
+    with scratch() as folder:
+        copy = archive.unpack(folder / "archive")
+        if options is not None:
+            manifest = {**archive.manifest, "model": {**archive.model, "handler": handler}}
+            (copy / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+        yield ForeignArchive(
+            archive,
+            copy,
+            handler,
+            sha256(copy / serialized) if serialized else None,
+            max(1, number(archive, archive.config, "batchSize")),
+            artifact=None if options is None else artifact_of(archive),
+            options=options,
+        )
+
+
+@dataclass(frozen=True)
+class Seam:
+    """The place where a handler's class scores pass, and the evidence found there.
+
+    ``place``, ``output`` and ``padded`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
+    number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
+    body alone, so behind an envelope; ``rows`` (n, K) of scores passed, and ``batched``: those of all at
+    once, in order and in reverse. ``in_order``: whether they passed one after another, not on several
+    threads; ``alone_because``: why it cannot be asked so, or nothing. ``form``: which of the forms given the
+    first was answered in; ``class_names`` of the handler's mapping.
+    """
+
+    place: str
+    output: str
+    kind: Outputs
+    columns: int
+    padded: bool
+    rows: NDArray[np.float64]
+    requests: Sequence[Mapping[str, str]]
+    replies: Sequence[Any]
+    batched: tuple[NDArray[np.float64], ...]
+    in_order: bool
+    alone_because: str
+    form: int
+    bare: bool
+    handler: str
+    places: Sequence[str]
+    class_names: Mapping[str, Any] | None = None
+
+    @property
+    def batches(self) -> bool:
+        """Whether the handler answers batches, and the owner of each row is proved."""
+        return not self.alone_because
+
+    @property
+    def reply(self) -> Any:
+        """The first reply."""
+        return self.replies[0]
+
+    @property
+    def shows_scores(self) -> bool:
+        """Whether the first reply holds the raw scores alone: no class, no probability."""
+        numbers = list(leaves(self.reply).values())
+        row = self.rows[0]
+        return self.kind not in PROBABILITIES and all(
+            not isinstance(one, str) and bool((np.abs(one.value - row) < 1e-5).any()) for one in numbers
+        )
+
+    def as_request(self) -> bytes:
+        """A request, as an archive keeps it for its workers."""
+        return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
+
+    @property
+    def classes(self) -> int:
+        """K, or L of labels."""
+        return class_count(self.kind, self.columns)
+
+
+def some_of(data: LabelledRequests) -> list[tuple[Request, ...]]:
+    """Pick some samples from first to last, each in the forms that it may be sent in."""
+    some = np.unique(np.linspace(0, len(data) - 1, _MOST).astype(int)).tolist()
+    return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
+
+
+def find_seam(
+    folder: Path,
+    *,
+    requests: Sequence[Request] = (),
+    others: Sequence[Sequence[Request]] = (),
+    input_shape: tuple[int | None, ...] | None = None,
+    classes: int | None = None,
+    seam: str | None = None,
+    output: str | None = None,
+    kind: Outputs | None = None,
+    batch_size: int = 1,
+    seconds: float = SECONDS,
+) -> Seam:
+    """Find and prove the seam of the archive unpacked in ``folder``, by asking its handler in a process.
+
+    ``requests``: one sample in the forms that it may be sent in (default: made-up pictures, arrays, texts),
+    ``others``: more samples in the same forms (default: made from the one). ``seam``, ``output`` and
+    ``kind``: where they are known; ``seconds`` that an answer may take. Raises ModelError, which says what
+    was tried.
+    """
+    found = run_trial(
+        folder,
+        "look",
+        seconds=seconds,
+        requests=[request.as_dict() for request in requests],
+        others=[[request.as_dict() for request in forms] for forms in others],
+        shape=None if input_shape is None else [-1 if size is None else size for size in input_shape],
+        classes=classes,
+        seam=seam,
+        output=output,
+        outputs=kind,
+        batch_size=batch_size,
+    )
+    measured: Outputs = found.pop("kind")
+    if kind is not None and exact(kind, found["columns"]) != measured:
+        raise ModelError(
+            f"{kind} are expected at the seam {found['place']!r}; its values are {measured}: say --outputs "
+            f"{measured}, with an artifact that was fitted on such"
+        )
+    rows, batched = np.array(found.pop("rows")), tuple(map(np.array, found.pop("batched")))
+    return Seam(kind=kind or measured, rows=rows, batched=batched, **found)
+
+
+def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
+    """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
+    what = f"{seam.kind} pass the seam {seam.place!r}"
+    check_truths(artifact, seam.kind, what)
+    # An artifact that does not record its kind of scores is taken to be fitted on the told kind, or logits.
+    if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
+        change_to_fitted(artifact, seam.kind, what, can=())
+
+
+def prove_seam(
+    folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
+) -> None:
+    """Send the requests to the calibrated archive in ``folder``, and compare with the original's replies.
+
+    ``in_body``: its replies hold the original's as ``prediction``.
+
+    Raises FuseError where a calibrated confidence is not the artifact's for the scores of that request, where
+    a reply has another format.
+    """
+    # In reverse, too: a handler that mixes up its rows answers one of the two orders wrongly.
+    some = seam.requests[: len(seam.batched[0])] if seam.batched else ()
+    ordered = [list(some), list(reversed(some))] if some else []
+    batches = [*([request] for request in seam.requests), *ordered]
+    rows = [*(row[None] for row in seam.rows), *seam.batched]
+    before = [*([reply] for reply in seam.replies), *([None] * len(batch) for batch in ordered)]
+    try:
+        got = run_trial(
+            folder,
+            "answer",
+            seconds=seconds,
+            batches=[[dict(request) for request in batch] for batch in batches],
+            bare=seam.bare,
+        )
+        for asked, scores, replies in zip(got, rows, before, strict=True):
+            for row, headers, first, reply in zip(
+                scores, asked["headers"], replies, asked["replies"], strict=True
+            ):
+                now = reply["prediction"] if in_body else reply
+                _check_one(seam, artifact, row, headers, first=first, now=now)
+    except ModelError as error:
+        raise FuseError(f"the handler {seam.handler} cannot be calibrated: {error}") from error
+
+
+def _check_one(
+    seam: Seam,
+    artifact: Artifact,
+    row: NDArray[np.float64],
+    headers: Mapping[str, str],
+    *,
+    first: Any,
+    now: Any,
+) -> None:
+    """Compare one reply with the uncalibrated reply ``first``, if any, and with the artifact."""
+    if "x-calib-confidence" not in headers:
+        raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
+    if first is not None and not same_format(first, now):
+        raise ModelError(f"the reply changes its format, from {first!r:.200} to {now!r:.200}")
+    if artifact.model_steps:  # these change the logits themselves
+        return
+    probs = artifact.of_logits(to_logits(row[None], seam.kind))[0]
+    served = [float(text) for text in headers["x-calib-confidence"].split(",")]
+    wanted = [float(probs.max())]
+    if artifact.is_multilabel:
+        labels = [int(text) for text in headers["x-calib-label"].split(",")]
+        wanted = [max(float(probs[k]), 1 - float(probs[k])) for k in labels]
+        served = [max(c, 1 - c) for c in served]  # by any threshold
+    for one, other in zip(served, wanted, strict=True):
+        if not abs(one - other) < _CLOSE:
+            raise ModelError(f"the calibrated handler's confidence is {one:.6f}, the artifact's {other:.6f}")

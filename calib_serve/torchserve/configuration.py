@@ -1,0 +1,442 @@
+"""A server's configuration: checked before anything starts, then written to its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from calib_serve.core.errors import KeyringError, ModelError, ServerError
+from calib_serve.core.files import GROUP_READS, read_whole
+from calib_serve.core.options.servers import ServeOptions
+from calib_serve.ledger import check_address
+from calib_serve.receipts import (
+    KEYRING,
+    LABEL_BUDGET,
+    LEDGER,
+    MODELS,
+    SAMPLE_RATE,
+    SAMPLE_SECONDS,
+    SAMPLES,
+    SOURCE,
+    SOURCE_HEADER,
+    Keyring,
+    from_environment,
+    parse_policy,
+    placed,
+    write_host_settings,
+)
+from calib_serve.torchserve.archive._archive import is_archive, read_archive, stored_archives
+from calib_serve.torchserve.archive._contents import shipped
+from calib_serve.torchserve.archive._packing import labelled_models
+from calib_serve.torchserve.metrics_file import metrics_file
+
+_OWN_METRICS = "handlers/metrics.yaml"  # as the shipped configuration names it
+_PATHS = (
+    "keystore",
+    "private_key_file",
+    "certificate_file",
+    "cpp_log_config",
+    "workflow_store",
+    "plugins_path",
+)
+_LOG_CONFIG = "-Dlog4j.configurationFile="
+_WORKERS_NEED = (
+    *(KEYRING, LEDGER, MODELS, LABEL_BUDGET, SAMPLES, SAMPLE_RATE, SAMPLE_SECONDS),
+    *(SOURCE, SOURCE_HEADER, GROUP_READS, "PYTHONUNBUFFERED"),
+)
+_HINTS = {
+    "metrics_config": "; it holds all of that and what calib-serve counts",
+    "enable_envvars_config": "; write into the file what TS_* variables said",
+}
+
+
+class Adjusted(NamedTuple):
+    """Adjusted ``text`` of config.properties and the metrics file, and the changes, a sentence each."""
+
+    text: str
+    metrics: str
+    notes: list[str]
+
+
+def adjusted(
+    base: Path | None, settings: Mapping[str, str], needed: Mapping[str, str], *, metrics: Path
+) -> Adjusted:
+    """Adjust the configuration in ``base`` (None: the shipped one) to ``settings`` and ``needed`` ones.
+
+    ``metrics``: where the metrics file is written: all of the user's, and our series. Relative paths are
+    taken from the current folder, as TorchServe does. ServerError where it can not work.
+    """
+    source = base or shipped("config.properties")
+    try:
+        text = changed(read_whole(Path(source)).decode(), settings)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerError(f"cannot read {source}: {error}") from error
+    found = parse_properties(text)
+    _refuse(found)
+    ours = {
+        "metrics_mode": "prometheus",  # TorchServe's default, log, shows nothing on the metrics page
+        "metrics_config": str(metrics),
+        "enable_envvars_config": "false",  # the file that is written is what runs
+        "model_snapshot": None,
+        **needed,
+    }
+    said = {*settings} if base is None else {*found}
+    notes = [
+        f"{key}: {value or 'left out'} instead of {given}{_HINTS.get(key, '')}"
+        for key, value in ours.items()
+        if key in said
+        and (given := found.get(key))
+        and given != value
+        and (value is None or Path(given).absolute() != Path(value))
+    ]
+    theirs = Path(found.get("metrics_config", _OWN_METRICS)).absolute()
+    is_ours = found.get("metrics_config", _OWN_METRICS) == _OWN_METRICS and not theirs.is_file()
+    merged = metrics_file(None if is_ours or "metrics_config" not in said else theirs)
+    paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
+    if "vmargs" in found:
+        paths["vmargs"] = " ".join(map(_absolute, found["vmargs"].split()))
+    return Adjusted(changed(text, {**paths, **ours}), merged, notes)
+
+
+def _refuse(found: Mapping[str, str]) -> None:
+    if not is_true(found.get("enable_metrics_api", "true")):
+        raise ServerError(
+            "enable_metrics_api=false: nobody could read what is counted; set it to true, with a"
+            " metrics_address of this host alone"
+        )
+    for key in (f"{api}_address" for api in ADDRESSES):
+        if not found.get(key, "http").lower().startswith("http"):
+            raise ServerError(f"{key}={found[key]}: calib-serve serve needs an address http://HOST:PORT")
+    # Without these a worker would serve, and count nothing.
+    hidden = found.get("blacklist_env_vars", "")
+    try:
+        names = [name for name in _WORKERS_NEED if re.fullmatch(hidden, name)]
+    except re.error:
+        names = []  # another dialect of patterns than Java's
+    if names:
+        raise ServerError(
+            f"blacklist_env_vars={hidden} hides {', '.join(names)} from the workers, which need it; narrow it"
+        )
+
+
+def _absolute(word: str) -> str:
+    """Make the path in Java's argument absolute, where it names a log4j2 file of this host."""
+    given = Path(word.removeprefix(_LOG_CONFIG))
+    if not word.startswith(_LOG_CONFIG) or not given.is_file():
+        return word
+    return f"{_LOG_CONFIG}{given.absolute().as_uri()}"
+
+
+ADDRESSES = {
+    "inference": "http://127.0.0.1:8080",
+    "management": "http://127.0.0.1:8081",
+    "metrics": "http://127.0.0.1:8082",
+}
+"""TorchServe's APIs, and where each listens if no line says it."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """``text`` of config.properties and of the ``metrics`` file, ``environment`` of the workers, and notes.
+
+    ``notes``: what differs from what the user wrote. ``log_config``: the log4j2 file, None where vmargs name
+    it.
+    """
+
+    folder: Path
+    store: Path
+    models: tuple[str, ...]
+    text: str
+    metrics: str
+    environment: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    log_config: Path | None = None
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        """The keys and values of ``text``."""
+        return parse_properties(self.text)
+
+    @property
+    def file(self) -> Path:
+        """The path to which ``text`` is written."""
+        return self.folder / "config.properties"
+
+    @property
+    def names(self) -> list[str]:
+        """The models' names, from their archives."""
+        return [read_archive(self.store / model, verify=False).name for model in self.models]
+
+    def address(self, api: str) -> str:
+        """The base URL of the ``inference``, ``management`` or ``metrics`` API."""
+        return self.properties.get(f"{api}_address", ADDRESSES[api])
+
+    @property
+    def grpc(self) -> str:
+        """HOST:PORT of the gRPC inference API."""
+        host = self.properties.get("grpc_inference_address", "127.0.0.1")
+        return f"{host}:{self.properties.get('grpc_inference_port', '7070')}"
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the server asks for tokens."""
+        return not is_true(self.properties.get("disable_token_authorization"))
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the logs."""
+        return self.folder / os.environ.get("LOG_LOCATION", "logs")
+
+    def _labelled(self, path: Path) -> list[dict[str, Any]]:
+        try:
+            return labelled_models([path])
+        except ModelError:
+            if path.name in self.models or path.suffix == ".mar":
+                raise
+            return []  # some other .tar.gz or folder, which is not served
+
+    def write(self) -> None:
+        """Write the files that TorchServe and its workers read into ``folder``, made if missing."""
+        # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
+        labelled = [model for path in stored_archives(self.store) for model in self._labelled(path)]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(self.text, "utf-8")
+        (self.folder / "metrics.yaml").write_text(self.metrics, "utf-8")
+        (self.folder / "models.json").write_text(json.dumps(labelled, ensure_ascii=False), "utf-8")
+        write_host_settings(self.folder, self.environment)
+
+
+def configure(
+    store: str | Path,
+    models: Sequence[str],
+    options: ServeOptions,
+    *,
+    ports: Ports | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Configuration:
+    """Configure a :class:`~calib_serve.torchserve.server.Server`, which explains the parameters."""
+    folder, store = Path(options.folder).resolve(), Path(store).resolve()
+    _check_archives(store, models)
+    text, metrics, notes = adjusted(
+        Path(options.properties) if options.properties else None,
+        {**(ports.as_properties() if ports else {}), **(settings or {})},
+        {"model_store": str(store), "load_models": ",".join(models)},
+        metrics=folder / "metrics.yaml",
+    )
+    if ports is not None and options.properties is not None:
+        theirs = read_properties(Path(options.properties))
+        notes += _moved({**theirs, **(settings or {})}, {**ports.as_properties(), **(settings or {})})
+    environment = {
+        "PYTHONUNBUFFERED": "1",
+        MODELS: placed(from_environment(MODELS) or folder / "models.json"),
+        **_keyring(folder, options.keyring),
+        LEDGER: _ledger(folder, options.ledger),
+    }
+    if samples := from_environment(SAMPLES):
+        environment[SAMPLES] = placed(samples)
+    if options.samples is not None:
+        environment |= {
+            SAMPLES: placed(options.samples),
+            SAMPLE_RATE: repr(options.sample_rate),
+            SAMPLE_SECONDS: repr(options.sample_seconds),
+        }
+    if options.label_budget:
+        environment[LABEL_BUDGET] = parse_policy(options.label_budget).text
+    notes += [
+        f"{name}: {value}, not what the environment says"  # which may hold a password
+        for name, value in environment.items()
+        if name.startswith("CALIB_SERVE_")
+        and (given := from_environment(name))
+        and value not in (given, placed(given))
+    ]
+    notes += _misspelt()
+    named = _LOG_CONFIG in parse_properties(text).get("vmargs", "")
+    return Configuration(
+        *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
+        log_config=None if named else shipped("handlers/log4j2.xml"),
+    )
+
+
+def _misspelt() -> Iterator[str]:
+    """Warn of variables that nearly name a host's setting, and that no worker reads."""
+    for name in sorted(name for name in os.environ if name.startswith("CALIB_SERVE_")):
+        # Of CALIB_SERVE_SERVE_SAMPLES, an option, and CALIB_SERVE_SAMPLES nine tenths are not alike.
+        if name not in _WORKERS_NEED and (near := get_close_matches(name, _WORKERS_NEED, 1, cutoff=0.9)):
+            yield f"{name} is a variable that no worker reads; did you mean {near[0]}?"
+
+
+def _moved(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[str]:
+    """Warn of APIs that free ports move to another host, or scheme, than the user's file names."""
+    for key in (f"{api}_address" for api in ADDRESSES):
+        if key in theirs and theirs[key].rpartition(":")[0] != ours[key].rpartition(":")[0]:
+            yield f"{key}: {ours[key]} instead of {theirs[key]}: free ports are taken of this host alone"
+
+
+def ensure_keyring(folder: Path) -> Path:
+    """``keyring.json`` in ``folder``, made with a first key where there is none."""
+    path = folder / "keyring.json"
+    if not path.exists():
+        try:
+            Keyring.create(path)
+        except KeyringError:
+            if not path.exists():
+                raise  # else another server has made it since
+    return path
+
+
+def _check_archives(store: Path, models: Sequence[str]) -> None:
+    if not models:
+        raise ServerError("name at least one archive of the model store to serve, such as digits.mar")
+    for name in models:
+        if Path(name).name != name or not is_archive(store / name):
+            there = ", ".join(sorted(path.name for path in store.glob("*") if is_archive(path)))
+            what = f"it has {there}" if there else "pack it with: calib-serve pack"
+            raise ServerError(f"there is no archive {name} in {store}; {what}")
+
+
+def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
+    own = folder / "keyring.json"
+    path = given or from_environment(KEYRING) or (own if own.is_file() else None)
+    if path is None:
+        return {}
+    Keyring.load(path)  # a worker would not start, without saying why
+    return {KEYRING: placed(path)}
+
+
+def _ledger(folder: Path, given: str | Path | None) -> str:
+    where = given or from_environment(LEDGER) or folder / "ledger.sqlite"
+    check_address(str(where))  # a worker would not start, without saying why
+    return placed(where)
+
+
+# --- TorchServe's config.properties -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a server listens, all on one host."""
+
+    inference: int = 8080
+    management: int = 8081
+    metrics: int = 8082
+    grpc_inference: int = 7070
+    grpc_management: int = 7071
+
+    @classmethod
+    def free(cls, host: str = "127.0.0.1") -> Ports:
+        """Find five free ports."""
+        sockets = [socket.socket() for _ in range(5)]
+        try:
+            for one in sockets:
+                one.bind((host, 0))
+            return cls(*(one.getsockname()[1] for one in sockets))
+        finally:
+            for one in sockets:
+                one.close()
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Ports:
+        """Read the ports in a config.properties; TorchServe's defaults for the others, or for Unix sockets.
+
+        >>> Ports.of({"inference_address": "http://0.0.0.0:9080", "grpc_inference_port": "9070"})
+        Ports(inference=9080, management=8081, metrics=8082, grpc_inference=9070, grpc_management=7071)
+        """
+        found = {}
+        for name in (each.name for each in fields(cls)):
+            said = properties.get(f"{name}_{'port' if name.startswith('grpc_') else 'address'}", "")
+            number = re.search(r"(\d+)/?$", said)
+            if number is not None and not said.startswith("unix:"):
+                found[name] = int(number[1])
+        return cls(**found)
+
+    def taken(self) -> dict[str, int]:
+        """The ports, by name, that a server of this host could not listen on now."""
+        return {name: port for name, port in asdict(self).items() if not is_free(port)}
+
+    def as_properties(self, host: str = "127.0.0.1") -> dict[str, str]:
+        """Write the lines of config.properties that set these ports."""
+        return {
+            **{f"{name}_address": f"http://{host}:{getattr(self, name)}" for name in ADDRESSES},
+            "grpc_inference_port": str(self.grpc_inference),
+            "grpc_management_port": str(self.grpc_management),
+        }
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read the keys and values of a file, see :func:`parse_properties`."""
+    try:
+        return parse_properties(read_whole(path).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerError(f"cannot read {path}: {error}") from error
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    r"""Parse keys and values, the last one of a key as Java takes it; comments are left out.
+
+    >>> parse_properties("# why\na=1\nb: 2\na = 3")
+    {'a': '3', 'b': '2'}
+    """
+    found = (_PROPERTY.match(line) for line in _lines(text))
+    return {match[1]: match[2].strip() for match in found if match}
+
+
+def is_true(value: str | None) -> bool:
+    """Read a flag as Java does."""
+    return (value or "").strip().lower() == "true"
+
+
+def changed(text: str, values: Mapping[str, str | None]) -> str:
+    r"""Put ``values`` into ``text``, comments kept; new keys are appended, None takes a line out.
+
+    >>> changed("# why\na=1\nc=4\n", {"a": "2", "b": "3", "c": None})
+    '# why\na=2\nb=3\n'
+    """
+    for key, value in values.items():
+        if value is not None and ("\n" in value or "\r" in value or value.endswith("\\")):
+            raise ServerError(f"the value of {key} may not hold a line break, nor end in a backslash")
+    left, lines = {key: value for key, value in values.items() if value is not None}, []
+    for line in _lines(text):
+        match = _PROPERTY.match(line)
+        if match is None or match[1] not in values:
+            lines.append(line)
+        elif match[1] in left:
+            lines.append(f"{match[1]}={left.pop(match[1])}")
+        # Drop a second line of the same key: Java would take it instead of ours.
+    return "\n".join([*lines, *(f"{key}={value}" for key, value in left.items())]) + "\n"
+
+
+# As java.util.Properties reads a line: key, then = or : or a blank, then value.
+_PROPERTY = re.compile(r"[ \t\f]*([^#!=:\s][^=: \t\f]*)[ \t\f]*[=:]?(.*)", re.DOTALL)
+
+
+def _lines(text: str) -> list[str]:
+    """Split lines as Java does: CR and LF end one, and a backslash at its end joins the next."""
+    found, begun = [], ""
+    for piece in re.split(r"\r\n|\r|\n", text.removesuffix("\n")):
+        line = begun + piece.lstrip(" \t\f") if begun else piece
+        comment = line.lstrip(" \t\f").startswith(("#", "!"))
+        if not comment and (len(line) - len(line.rstrip("\\"))) % 2:
+            begun = line[:-1]
+        else:
+            begun = ""
+            found.append(line)
+    return [*found, begun] if begun else found

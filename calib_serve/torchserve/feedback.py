@@ -1,0 +1,324 @@
+"""The TorchServe handler that receives labels; its workers share a ledger, and one is enough.
+
+A label is in the ledger before it is acknowledged, and the server's metrics page shows the ledger's sums as
+gauges of absolute values: TorchServe adds to a counter what it is sent, and keeps a gauge as it was set. So a
+worker that dies loses nothing and publishes nothing twice: the next one sets the same sums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from calib_serve.core.errors import CalibServeError, InputError, ModelError, UnknownFate
+from calib_serve.core.options.pack import FeedbackOptions
+from calib_serve.core.options.servers import WatchOptions
+from calib_serve.monitor import (
+    Row,
+    Watch,
+    Watched,
+    detector_rows,
+    read_versions,
+    sum_rows,
+    sums_of,
+    trouble_rows,
+)
+from calib_serve.receipts import (
+    BY_NAME,
+    KEYRING,
+    LEDGER,
+    MODELS,
+    MOST_ITEMS,
+    OTHER,
+    SOURCE,
+    SOURCE_HEADER,
+    Outcome,
+    TooManyItems,
+    Version,
+    check_number,
+    from_environment,
+    is_source,
+    read_document,
+    read_lines,
+)
+from calib_serve.torchserve._handler import WorkerHandler, check_requests
+from calib_serve.torchserve._observer import Emitter, host_sample_log, live_keyring
+from calib_serve.torchserve._replies import refusal, tensor, v2_reply
+from calib_serve.torchserve._requests import Message, as_text, read_messages, read_tensors
+from calib_serve.torchserve.mar_options import SECTION
+
+__all__ = ["CalibrationFeedback", "Publisher", "parse_items"]
+
+log = logging.getLogger(__name__)
+
+_COUNTED = {"ttl_days": float, "arl": float, "tolerance": float, "block": int}
+"""Options of the watch that an archive may carry."""
+_LOOK_EVERY = 5.0  # seconds between looks at what has turned mature
+
+
+class CalibrationFeedback(WorkerHandler):
+    """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, in every protocol."""
+
+    def initialize(self, ctx: Any) -> None:
+        """Open the watch, and publish its sums."""
+        self.without_envelope()
+        self._names = {
+            "model": str(ctx.manifest["model"]["modelName"]),
+            "version": str(ctx.manifest["model"]["modelVersion"]),
+        }
+        config = _known((ctx.model_yaml_config or {}).get(SECTION, {}))
+        path = from_environment(MODELS)
+        self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
+        self._source = read_source()
+        self._watch = Watch.open(
+            # A host's list comes first: it also names versions that are packed later.
+            {} if path else read_models(config),
+            follow=path,
+            keyring=live_keyring(_setting(config, "keyring", KEYRING), self._emitter),
+            ledger=_setting(config, "ledger", LEDGER),
+            maturity=str(config.get("maturity", WatchOptions.maturity)),
+            samples=host_sample_log(),
+            **{name: kind(config[name]) for name, kind in _COUNTED.items() if name in config},
+        )
+        self._publisher = Publisher(self._watch, self._emitter)
+        self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)
+        self._publisher.publish()
+        self._publisher.start()
+        self.started(self._flush)
+
+    def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
+        """One JSON text per request: how many labels were counted, and the outcome of each."""
+        check_requests(data, ctx)
+        messages = read_messages(data, ctx)
+        parsed = [_parse(message) for message in messages]
+        sources = [self._source(ctx.get_all_request_header(i)) for i in range(len(messages))]
+        # One call for all requests of the batch, so that their labels share a transaction.
+        together = [
+            (item, source)
+            for items, source in zip(parsed, sources, strict=True)
+            if not isinstance(items, str)
+            for item in items
+        ]
+        try:
+            told = self._watch.labels([item for item, _ in together], source=[who for _, who in together])
+            outcomes = iter(told)
+            lost = None
+        except (CalibServeError, OSError) as error:
+            # Clients may send them again: each is counted once.
+            log.error("labels could not be kept: %s", type(error).__name__)
+            self._emitter.failed("ledger")
+            unknown = isinstance(error, UnknownFate)
+            what = (
+                "it is not known whether the labels were kept" if unknown else "the labels could not be kept"
+            )
+            outcomes, lost = iter(()), f"{what}; send them again, each is counted once"
+        replies = []
+        for index, (message, items) in enumerate(zip(messages, parsed, strict=True)):
+            ctx.set_response_content_type(index, "application/json")
+            if isinstance(items, str):
+                reply = self._refused(400, "Bad Request", items, message, ctx=ctx, index=index)
+            elif lost is not None:
+                reply = self._refused(503, "Service Unavailable", lost, message, ctx=ctx, index=index)
+            else:
+                reply = self._reply(message, [next(outcomes) for _ in items])
+            replies.append(json.dumps(reply))
+        self._publisher.wake()
+        return replies
+
+    def _refused(
+        self, status: int, phrase: str, reason: str, message: Message, *, ctx: Any, index: int
+    ) -> dict[str, Any]:
+        ctx.set_response_status(status, phrase, index)
+        return refusal(message, status, reason, **self._names)
+
+    def _reply(self, message: Message, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        told = [outcome.as_dict() for outcome in outcomes]
+        if message.form == "v1":
+            return {"predictions": told}
+        if message.form == "v2":
+            columns = [
+                tensor("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
+                tensor("reason", "BYTES", [outcome.reason or "" for outcome in outcomes]),
+            ]
+            return v2_reply(message, columns, **self._names)
+        counted = sum(outcome.accepted for outcome in outcomes)
+        return {"accepted": counted, "refused": len(told) - counted, "outcomes": told}
+
+    def _flush(self) -> None:
+        if self._watch.samples is not None:
+            self._watch.samples.flush()
+        self._publisher.publish()
+
+
+class Publisher:
+    """Publishes the sums of ``watch`` to the server, every ``interval`` seconds at most."""
+
+    def __init__(self, watch: Watch, emitter: Emitter, *, interval: float = 1.0) -> None:
+        self._watch, self._emitter, self._interval = watch, emitter, interval
+        self._sent: dict[tuple[str, tuple[str, ...]], float] = {}
+        self._fresh = threading.Event()
+        self._fresh.set()
+        self._turn = threading.Lock()
+
+    def wake(self) -> None:
+        """Signal new sums."""
+        self._fresh.set()
+
+    def start(self) -> None:
+        """Start publishing in a thread."""
+        threading.Thread(target=self._run, name="calib-publish", daemon=True).start()
+
+    def publish(self) -> None:
+        """Send the values that changed since they were sent last."""
+        with self._turn:
+            try:
+                self._send(self._rows())
+            except Exception as error:  # retried next time
+                log.error("the ledger's sums could not be published: %s", type(error).__name__)
+                self._emitter.failed("publish")
+                self._emitter.flush()
+                self._fresh.set()
+
+    def _rows(self) -> list[Row]:
+        watch, versions = self._watch, list(self._watch.models)
+        published = watch.ledger.published()
+        sums = sums_of(published, versions, bins=watch.ledger.bins)
+        return [
+            *sum_rows(sums, published, of=("labels",)),  # the classifiers' workers count predictions
+            *detector_rows(watch, versions, published),
+            *trouble_rows(watch),
+        ]
+
+    def _send(self, rows: list[Row]) -> None:
+        for name, labels, value in rows:
+            before = self._sent.get((name, labels))
+            if before == value:
+                continue
+            if BY_NAME[name].in_torchserve == "gauge":
+                self._emitter.set(name, value, *labels)
+            else:  # what this process counted itself
+                self._emitter.add(name, value - (before or 0.0), *labels)
+            self._sent[name, labels] = value
+        self._emitter.flush()
+
+    def _run(self) -> None:
+        while True:
+            # Labels turn mature while none comes in.
+            self._fresh.wait(_LOOK_EVERY)
+            self._fresh.clear()
+            self.publish()
+            time.sleep(self._interval)
+
+
+def read_source() -> Callable[[Mapping[str, Any]], str]:
+    """A function from HTTP headers to the sender of labels, by the host's settings alone.
+
+    The value of the header that ``CALIB_SERVE_SOURCE_HEADER`` names, which the proxy in front must set or
+    remove; where it is missing, and without it, the name in ``CALIB_SERVE_SOURCE``, if any.
+    """
+    header, fixed = (from_environment(SOURCE_HEADER) or "").lower(), from_environment(SOURCE) or ""
+    if fixed and not is_source(fixed):
+        raise ModelError(
+            f"{SOURCE} must be up to 63 letters, digits, '.', '_' and '-', not 'other', got {fixed[:80]!r}"
+        )
+
+    def source(headers: Mapping[str, Any]) -> str:
+        # Of the headers alone: parameters of a form or of gRPC are the client's own.
+        texts = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
+        if not header or header not in texts:
+            return fixed
+        return texts[header] if is_source(texts[header]) else OTHER
+
+    return source
+
+
+def _parse(message: Message) -> list[object] | str:
+    """The items of one request, or the reason why there are none."""
+    try:
+        if message.form == "v2":
+            return parse_items(_of_tensors(message))
+        return parse_items(message.body["instances"] if message.form == "v1" else message.body)
+    except InputError as error:
+        return str(error)
+
+
+def _of_tensors(message: Message) -> list[object]:
+    """Read items of the tensors ``receipt``, ``label``, maybe ``by`` and ``segment``: one value an item."""
+    columns: dict[str, list[Any]] = {}
+    for name, one in read_tensors(message).items():
+        values = one.values.ravel().tolist()
+        columns[name] = [_unquoted(as_text(v)) if isinstance(v, (str, bytes)) else v for v in values]
+    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "by", "segment"}:
+        raise InputError("send the input tensors receipt and label, one value each for every prediction")
+    if len({len(values) for values in columns.values()}) != 1:
+        raise InputError("the input tensors receipt and label must be of one length")
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _unquoted(text: str) -> str:
+    """Take off the quotes that TorchServe puts around the texts of a gRPC reply."""
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        with contextlib.suppress(ValueError):
+            return str(json.loads(text))
+    return text
+
+
+def parse_items(body: object) -> list[object]:
+    r"""Parse a JSON list, a single JSON object, ``{"items": [...]}``, or NDJSON, one item a line.
+
+    >>> parse_items(b'{"receipt": "a", "label": 1}\n{"receipt": "b", "label": 2}')[1]["label"]
+    2
+    """
+    if isinstance(body, str):
+        body = body.encode("utf-8", "replace")
+    items: object = _loads(bytes(body)) if isinstance(body, (bytes, bytearray)) else body
+    if isinstance(items, Mapping):
+        items = items.get("items", [items])
+    if not isinstance(items, list):
+        raise InputError('send {"receipt": ..., "label": ...}, a JSON list of these, or one a line')
+    check_number(len(items))
+    return items
+
+
+def _loads(body: bytes) -> object:
+    try:
+        return read_document(body)
+    except TooManyItems:
+        raise
+    except InputError:
+        lines = read_lines(body)
+    if len(lines) < 2:
+        raise InputError(f"the body is not JSON, nor NDJSON of at most {MOST_ITEMS} lines")
+    return lines
+
+
+def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
+    """Read the model versions whose labels are accepted, as the archive lists them."""
+    listed = config.get("models") or []
+    if not listed:
+        raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")
+    try:
+        return read_versions(listed)
+    except (InputError, KeyError, TypeError) as error:
+        raise ModelError(f"the archive's list of models cannot be read: {error!r}") from error
+
+
+def _known(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The archive's options; ModelError for an unknown one, such as a typo."""
+    known = {"models", *(one.name for one in fields(FeedbackOptions))} - {"standalone"}
+    if unknown := set(config) - known:
+        raise ModelError(f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}")
+    return config
+
+
+def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:
+    value = from_environment(variable) or config.get(key)
+    if not value:
+        raise ModelError(f"the feedback model needs a {key}; set {variable}")
+    return str(value)

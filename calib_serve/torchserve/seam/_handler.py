@@ -1,0 +1,371 @@
+"""An archive's handler, loaded as TorchServe loads it, and the places where class scores may pass.
+
+TorchServe takes a function ``handle`` (or the one that the manifest names), else the one class that the
+handler's file defines. The place ``inference`` is the method of this name. Any other is a dotted path from
+the handler, such as ``model`` or ``pipeline.model``, or for a function from its module: a torch module, an
+ONNX Runtime session, or a function, such as a method of the handler's own. A ``Recorder`` around a place
+keeps what passes, and puts other scores there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import ModelError
+
+INFERENCE = "inference"
+PREDICT = "predict_proba"
+_HOOKS = {INFERENCE, "initialize", "preprocess", "postprocess", "handle", "explain_handle", "describe_handle"}
+"""Methods through which more than scores pass, or whose results are a whole reply."""
+
+
+def places(handler: Handler) -> list[str]:
+    """List where the scores of an initialised handler may pass, the likeliest first."""
+    if not handler.is_function:
+        return _places_of(handler.subject)
+    # Of a function, its module, and a service object there that does the work.
+    services = _services(handler.module).items()
+    inside = [f"{name}.{place}" for name, one in services for place in _places_of(one)]
+    return list(dict.fromkeys([*_networks(handler.module), *inside]))
+
+
+def _places_of(subject: Any) -> list[str]:
+    return [*([INFERENCE] if hasattr(subject, INFERENCE) else []), *_networks(subject)]
+
+
+def functions(handler: Handler) -> list[str]:
+    """List the handler's own functions and methods, where the scores of several networks may meet."""
+    module = handler.module
+    if not handler.is_function:
+        return _methods(handler.subject, module)
+    own = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and name not in _HOOKS
+    ]
+    services = _services(module).items()
+    return [*own, *(f"{name}.{method}" for name, one in services for method in _methods(one, module))]
+
+
+def _services(module: ModuleType) -> dict[str, Any]:
+    classes = [one for one in vars(module).values() if isinstance(one, type)]
+    own = [one for one in classes if one.__module__ == module.__name__]
+    return {name: value for name, value in vars(module).items() if type(value) in own}
+
+
+def _methods(subject: Any, module: ModuleType) -> list[str]:
+    own: dict[str, None] = {}
+    for cls in type(subject).__mro__:
+        if cls.__module__ == module.__name__:
+            own |= {
+                name: None
+                for name, value in vars(cls).items()
+                if isinstance(value, (FunctionType, staticmethod, classmethod))
+                and not (name in _HOOKS or name.startswith("__"))
+            }
+    return list(own)
+
+
+def _networks(subject: Any) -> list[str]:
+    found = [
+        name
+        for name, value in vars(subject).items()
+        if not name.startswith("__") and (is_network(value) or is_session(value))
+    ]
+    # TorchServe's own handlers call it so.
+    found.sort(key=lambda name: name != "model")
+    # Of scikit-learn's kind; networks inside of an object, such as a pipeline; and forward, for a handler
+    # that calls it itself, which a hook does not see.
+    held = [(name, one) for name, one in vars(subject).items() if not isinstance(one, (type, ModuleType))]
+    estimators = [f"{name}.{PREDICT}" for name, one in held if hasattr(one, PREDICT)]
+    inside = [
+        f"{name}.{place}"
+        for name, one in held
+        if not is_network(one) and type(one).__module__ != "builtins" and not name.startswith("__")
+        for place, value in getattr(one, "__dict__", {}).items()
+        if is_network(value) or is_session(value)
+    ]
+    forwards = [f"{name}.forward" for name in found if _is_plain(getattr(subject, name))]
+    return [*estimators, *found, *inside, *forwards]
+
+
+def put_around(handler: Handler, place: str, around: Around) -> None:
+    """Wrap ``place`` of an initialised handler with ``around``.
+
+    ``inference`` has its change from ``load_handler``. Raises ModelError where there is nothing to call.
+    """
+    if place == INFERENCE:
+        if handler.is_function or not hasattr(handler.subject, INFERENCE):
+            raise ModelError("this handler has no inference; name another place with --seam, such as model")
+        own = vars(handler.subject).get(INFERENCE)
+        if own is not None:  # set on the instance, over the class's
+            handler.subject.inference = _wrapped(own, around)
+        return
+    owner, name, value = _resolve(handler, place)
+    if is_network(value):
+        from torch import nn  # noqa: PLC0415 - a network is here, so torch is too
+
+        # A hook, not another object: the network keeps its type and all its attributes. TorchScript's own
+        # method of this name refuses, though its modules call hooks as all do.
+        nn.Module.register_forward_hook(
+            value, lambda module, args, returned: around(lambda *_, **__: returned, args, {})
+        )
+    elif is_session(value):
+        setattr(owner, name, _Session(value, around))
+    elif callable(value):
+        setattr(owner, name, _wrapped(value, around))
+    else:
+        raise ModelError(f"{place} is {type(value).__name__}: no network, session or function to calibrate")
+
+
+class _Session:
+    """An ONNX Runtime session whose ``run`` goes through ``around``."""
+
+    def __init__(self, session: Any, around: Around) -> None:
+        self._session, self._around = session, around
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return self._around(self._session.run, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def _resolve(handler: Handler, place: str) -> tuple[Any, str, Any]:
+    owner, name, value = None, "", handler.subject
+    for name in place.split("."):
+        owner = value
+        try:
+            value = getattr(owner, name)
+        except AttributeError:
+            known = ", ".join(places(handler)) or "none"
+            raise ModelError(
+                f"the handler has no {place!r} ({type(owner).__name__} has no {name!r}); found: {known}"
+            ) from None
+    return owner, name, value
+
+
+def _wrapped(call: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    return lambda *args, **kwargs: around(call, args, kwargs)
+
+
+def is_network(value: Any) -> bool:
+    """Whether a value is a torch module, and no class."""
+    return hasattr(value, "register_forward_hook") and callable(value) and not isinstance(value, type)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the network's forward may be replaced: not of TorchScript or of torch.compile."""
+    return is_network(value) and not hasattr(value, "_c") and not hasattr(value, "_orig_mod")
+
+
+def is_session(value: Any) -> bool:
+    """Whether a value is a session of ONNX Runtime, or works as one."""
+    is_object = not callable(value) and not isinstance(value, type)
+    return is_object and hasattr(value, "run") and hasattr(value, "get_inputs")
+
+
+Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Called in place of an inference, with it and its arguments; what it returns is the inference's result."""
+
+
+class Handler:
+    """A loaded handler: ``subject`` is the instance of its class, or the module of its function."""
+
+    def __init__(self, subject: Any, handle: Callable[[Any, Any], Any] | None, module: ModuleType) -> None:
+        self.subject, self.module = subject, module
+        self._function = handle
+
+    @property
+    def is_function(self) -> bool:
+        """Whether the handler is a function, which has no inference."""
+        return self._function is not None
+
+    def initialize(self, ctx: Any) -> None:
+        """Load the model; a function is called with no data, as TorchServe does."""
+        if self._function is not None:
+            self._function(None, ctx)
+        else:
+            self.subject.initialize(ctx)
+
+    def handle(self, data: Any, ctx: Any) -> Any:
+        """The reply to a batch."""
+        # Looked up at each call: TorchServe's micro-batching sets it on the instance.
+        return self._function(data, ctx) if self._function is not None else self.subject.handle(data, ctx)
+
+
+def load_handler(name: str, *, inference: Around | None = None) -> Handler:
+    """Load the handler ``name``: a file of the archive, ``file.py:function``, or one of TorchServe's.
+
+    ``inference``: what is called around the class's ``inference``, from whatever thread; it is there before
+    the instance is made, so that one who keeps ``self.inference`` in ``__init__`` keeps this.
+    """
+    where, _, function = name.partition(":")
+    module = _module(Path(where).name.removesuffix(".py"))
+    if function or hasattr(module, "handle"):
+        try:
+            return Handler(module, getattr(module, function or "handle"), module)
+        except AttributeError as error:
+            raise ModelError(f"the handler {name!r}: {error}") from error
+    classes = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "initialize")
+    ]
+    if len(classes) != 1 or not hasattr(classes[0], "handle"):
+        found = ", ".join(c.__name__ for c in classes) or "none"
+        raise ModelError(
+            f"the handler {name!r} must define a function handle, or one class with initialize and "
+            f"handle; it defines {found}"
+        )
+    made = classes[0] if inference is None else _with_inference(classes[0], inference)
+    return Handler(made(), None, module)
+
+
+def _with_inference(cls: Any, around: Around) -> Any:
+    """Derive a class whose ``inference`` goes through ``around``, once per call."""
+    if not hasattr(cls, "inference"):
+        return cls
+    inside = threading.local()
+
+    def inference(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = getattr(super(made, self), "inference")  # noqa: B009 - nothing is known of the class
+        # A handler that calls super().inference passes here twice, and would be calibrated twice.
+        if getattr(inside, "now", False):
+            return call(*args, **kwargs)
+        inside.now = True
+        try:
+            return around(call, args, kwargs)
+        finally:
+            inside.now = False
+
+    made: Any = type(cls.__name__, (cls,), {"inference": inference, "__module__": cls.__module__})
+    return made
+
+
+def _module(name: str) -> ModuleType:
+    """Import a handler as TorchServe does: an importable file, else one of TorchServe's own."""
+    # The archive's own file comes first, as on a worker's path.
+    for place in (name, f"ts.torch_handler.{name}"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place:
+                raise ModelError(
+                    f"the handler {name!r} needs the package {error.name!r}, which is not installed here"
+                ) from error
+    raise ModelError(f"there is no handler {name!r}, in the archive or in TorchServe")
+
+
+_NAMES = ("sigmoid", "sigmoid_", "logsigmoid", "special_expit")
+_CLOCK = itertools.count(1)
+_MOST = 1 << 16  # numbers of one result that are kept
+
+
+class Sigmoid(NamedTuple):
+    """A call of a sigmoid: the shape of its input, and its result as float64 where that is small."""
+
+    shape: tuple[int, ...]
+    made: NDArray[np.float64] | None
+
+    def is_source_of(self, values: NDArray[np.float64]) -> bool:
+        """Whether ``values`` are the result of this sigmoid."""
+        made = self.made
+        return (
+            made is not None and made.size == values.size and bool(np.allclose(made, values.ravel(), 0, 1e-6))
+        )
+
+
+@contextmanager
+def sigmoids() -> Iterator[list[Sigmoid]]:
+    """Yield a list that grows by each sigmoid on this thread; outside TorchScript."""
+    seen: list[Sigmoid] = []
+    if importlib.util.find_spec("torch") is None:
+        yield seen
+        return
+    from torch.overrides import TorchFunctionMode  # noqa: PLC0415
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            found = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") in _NAMES and args and hasattr(args[0], "shape"):
+                seen.append(Sigmoid(tuple(args[0].shape), _values(found)))
+            return found
+
+    with Watching():
+        yield seen
+
+
+def _values(tensor: Any) -> NDArray[np.float64] | None:
+    with suppress(Exception):  # such as a tensor without storage, while a program is traced
+        if tensor.numel() <= _MOST:
+            return np.array(tensor.detach().double().cpu().numpy()).ravel()  # what is later changed in place
+    return None
+
+
+def _kept(value: Any) -> Any:
+    """Copy a result, as handlers change results in place."""
+    if hasattr(value, "detach"):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(_kept, value))
+    return {key: _kept(one) for key, one in value.items()} if type(value) is dict else value
+
+
+@dataclass
+class Recorder:
+    """The results that passed one place since ``clear``, and the sigmoids before and after it.
+
+    ``elsewhere``: whether some of it passed on another thread than the one that asks, so in any order.
+    ``began``, ``ended``: when the last call did, in the order of all recorders' calls. ``put``: what goes on
+    in place of each result, made from it; None: the result itself.
+    """
+
+    returned: list[Any] = field(default_factory=list)
+    elsewhere: bool = False
+    seen: list[Sigmoid] = field(default_factory=list)
+    before: int = 0
+    put: Callable[[Any], Any] | None = None
+    began: int = 0
+    ended: int = 0
+
+    def clear(self, seen: list[Sigmoid] | None = None) -> None:
+        """Begin again; ``seen`` grows with each sigmoid."""
+        self.returned.clear()
+        self.elsewhere = False
+        self.seen, self.before = [] if seen is None else seen, 0
+
+    def sigmoid(self, values: NDArray[np.float64]) -> Literal["before", "after"] | None:
+        """Tell whether the values (n, K) came from a sigmoid, or go into one."""
+        if any(one.is_source_of(values) for one in self.seen[: self.before]):
+            return "before"
+        columns = values.shape[1]
+        meets = (
+            one.shape[-1:] == (columns,) or (columns == 1 and len(one.shape) <= 1)
+            for one in self.seen[self.before :]
+        )
+        return "after" if any(meets) else None
+
+    def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call, and record the result; return it, or the value that is put in its place."""
+        self.began = next(_CLOCK)
+        result = call(*args, **kwargs)
+        self.ended = next(_CLOCK)
+        self.returned.append(_kept(result))
+        self.elsewhere |= threading.current_thread() is not threading.main_thread()
+        self.before = len(self.seen)
+        return result if self.put is None else self.put(result)

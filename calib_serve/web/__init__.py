@@ -1,0 +1,5 @@
+"""The watcher over HTTP: labels and predictions in, metrics and a page out."""
+
+from calib_serve.core.faces import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,441 @@
+"""A ``Watch`` over HTTP: FastAPI, to run by ``calib-serve watch`` or to mount in an app of yours.
+
+    app.mount("/calibration", create_app(watch))
+
+A batch is acknowledged when the ledger holds it; when too many wait, the next one is answered 429 at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from calib_serve.core.errors import (
+    ConflictError,
+    InputError,
+    LedgerError,
+    MissingDependency,
+    Refused,
+)
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.servers import AppOptions
+from calib_serve.monitor import WINDOWS, Watch, file_check
+from calib_serve.receipts import (
+    Item,
+    ServedPrediction,
+    ServedReceipt,
+    ServedSums,
+    Shadow,
+    SignedReceipt,
+    UnboundReceipt,
+)
+from calib_serve.report import STATIC
+from calib_serve.web.exporter import Batch, Requests, export
+from calib_serve.web.gate import (
+    NOT_READ,
+    Bodies,
+    Gate,
+    parser_of,
+    read_model,
+    read_one,
+    what_is_wrong,
+)
+from calib_serve.web.guard import (
+    SCHEMES,
+    Guard,
+    Scope,
+    TokenFile,
+    Tokens,
+    ids_of,
+    secured,
+    source_of,
+    tokens_and_hosts,
+)
+from calib_serve.web.page import render
+from calib_serve.web.wire import (
+    ClassSharesOut,
+    ClauseOut,
+    CloseIn,
+    ContractOut,
+    HealthOut,
+    IncidentOut,
+    IncidentsOut,
+    LabelsIn,
+    LabelsOut,
+    LedgerOut,
+    PredictionIn,
+    PredictionsIn,
+    PredictionsOut,
+    ShadowOut,
+    ShadowsOut,
+    SignedIn,
+    SumsIn,
+    SumsOut,
+    VersionIn,
+    VersionOut,
+    answers,
+    body,
+    not_text,
+)
+
+try:
+    from anyio.to_thread import run_sync
+    from fastapi import Depends, FastAPI, HTTPException, Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+    from fastapi.staticfiles import StaticFiles
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from pydantic import TypeAdapter, ValidationError
+except ImportError as error:
+    raise MissingDependency("fastapi", "watch") from error
+
+log = logging.getLogger(__name__)
+
+_SECURE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+_PREDICTION, _SIGNED = TypeAdapter(PredictionIn), TypeAdapter(SignedIn)
+_LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again
+
+
+def create_app(
+    watch: Watch,
+    options: AppOptions | None = None,
+    *,
+    tokens: Tokens = (),
+    hosts: Sequence[str] = (),
+    registry: CollectorRegistry | None = None,
+    **given: Any,
+) -> FastAPI:
+    """Return the app over ``watch``, which stays yours to close.
+
+    ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
+    (for browsers); a text may do everything, a ``Token`` what its scopes say.
+    Empty: those of ``token_file``; without it, everybody who reaches it. ``hosts``: the names it answers to,
+    ``["*"]`` for any; empty: loopback's and ``allowed_hosts``. Whatever the tokens say, a page of another
+    site is refused what changes anything.
+    ``registry``: where to register the metrics; by default one of its own. ``options``, or ``given`` one by
+    one: see ``AppOptions``.
+    """
+    options = changed(options or AppOptions(), given)
+    registry = registry or CollectorRegistry()
+    app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
+    tokens, hosts = tokens_and_hosts(options, tokens, hosts)
+    if isinstance(tokens, TokenFile):
+        _follow(tokens, watch)
+    guard = Guard(tokens, hosts)
+    app.add_middleware(guard.around)
+    app.middleware("http")(_observed(export(watch, registry, max_versions=options.max_versions)))
+    app.exception_handler(RequestValidationError)(_invalid)
+    routes = _Routes(watch, registry, max_bytes=options.max_bytes, max_waiting=options.max_waiting)
+
+    def needs(*scopes: Scope) -> dict[str, Any]:
+        return {"dependencies": [Depends(guard.needs(*scopes))], "openapi_extra": secured(*scopes)}
+
+    for name, secured_by, batch, reply, more, route in (
+        ("predictions", needs("predict"), PredictionsIn, PredictionsOut, (409,), routes.predictions),
+        ("sums", needs("predict"), SumsIn, SumsOut, (409,), routes.sums),
+        ("labels", needs("label"), LabelsIn, LabelsOut, (), routes.labels),
+    ):
+        responses = answers(reply, 400, 401, 403, *more, 413, 415, 429, 503)
+        secured_by["openapi_extra"] |= body(batch)
+        app.post(f"/v1/{name}", **secured_by, responses=responses)(route)
+    app.get(
+        "/metrics",
+        **needs("scrape"),
+        response_class=PlainTextResponse,
+        responses=not_text(401, 403),
+    )(routes.metrics)
+    looking = needs("scrape", "admin")
+    app.get("/v1/class-shares", **looking, responses=answers(ClassSharesOut, 400, 401, 403, 404, 429, 503))(
+        routes.class_shares
+    )
+    for name, told, look in (
+        ("contract", ContractOut, routes.contract),
+        ("shadows", ShadowsOut, routes.shadows),
+    ):
+        app.get(f"/v1/{name}", **looking, responses=answers(told, 401, 403, 404, 429, 503))(look)
+    app.get("/v1/incidents", **looking, responses=answers(IncidentsOut, 401, 403, 429, 503))(routes.incidents)
+    closing = needs("admin")
+    closing["openapi_extra"] |= body(CloseIn)
+    app.post(
+        "/v1/incidents/{number}/close",
+        **closing,
+        responses=answers(IncidentOut, 400, 401, 403, 404, 413, 415, 429, 503),
+    )(routes.close_incident)
+    telling = needs("admin")
+    telling["openapi_extra"] |= body(VersionIn)
+    app.post("/v1/versions", **telling, responses=answers(VersionOut, 400, 401, 403, 413, 415, 429, 503))(
+        routes.tell
+    )
+    app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
+    app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.openapi = functools.partial(_schema, app.openapi)  # type: ignore[method-assign]
+    return app
+
+
+def _follow(tokens: TokenFile, watch: Watch) -> None:
+    """Add a followed token file to the watch's checks and failure counts."""
+    before = tokens.failed
+
+    def failed() -> None:
+        before()
+        watch.counts.errors["tokens"] += 1
+
+    tokens.failed = failed
+    watch.checks.add(file_check("tokens", tokens))
+
+
+def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Add the ways to send a token to FastAPI's schema."""
+    schema = made()
+    schema.setdefault("components", {})["securitySchemes"] = SCHEMES
+    return schema
+
+
+class _Routes:
+    """Answers each route from the watch; the docstrings are those of the OpenAPI schema."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        registry: CollectorRegistry,
+        *,
+        max_bytes: int,
+        max_waiting: int,
+    ) -> None:
+        self._watch, self._registry, self._bodies = watch, registry, Bodies(max_bytes)
+        self._gate = Gate(watch, most=max_waiting)
+        self._ledger: tuple[float, LedgerOut | None] = (-math.inf, None)
+
+    async def predictions(self, request: Request) -> Response:
+        """Count served predictions; returns a signed receipt for each, to send back with its label.
+
+        With an ``Idempotency-Key`` header a batch that is sent again within a day is counted once, and gets
+        the same receipts. A key stands for one batch of one client: another batch under it is a conflict.
+        """
+        parse, content = parser_of(request), await self._bodies.read(request)
+        key = request.headers.get("idempotency-key")
+        once = None if key is None else hashlib.sha256(key.encode()).digest()
+        source = source_of(request)
+
+        def count() -> Response:
+            items = [_prediction(item) for item in parse(content)]
+            receipts = self._watch.predictions(items, once=once, source=source)
+            return self._counted(list(map(_answer, items, receipts)))
+
+        batch: Batch = "predictions_without_key" if once is None else "predictions"
+        try:
+            return await self._gate.run(count, batch=batch)
+        except ConflictError as error:
+            raise HTTPException(409, str(error)) from error
+
+    async def sums(self, request: Request) -> Response:
+        """Count predictions that were signed where they were made, and added up there; once by their key."""
+        key = request.headers.get("idempotency-key")
+        if key is None:
+            raise HTTPException(400, "sums are sent under an Idempotency-Key, so that they count once")
+        content, source = await self._bodies.read(request), source_of(request)
+
+        def count() -> Response:
+            said = read_model(content, SumsIn)
+            served = [ServedSums(**one.model_dump()) for one in said.items]
+            once = hashlib.sha256(key.encode()).digest()
+            wrong = self._watch.served(served, time=said.time, once=once, source=source)
+            return self._counted([{"accepted": True} if one is None else _refused(one) for one in wrong])
+
+        try:
+            return await self._gate.run(count, batch="predictions")
+        except ConflictError as error:
+            raise HTTPException(409, str(error)) from error
+
+    def _counted(self, items: list[dict[str, Any]]) -> Response:
+        return JSONResponse({"items": items, "sample_rate": self._watch.sample_rate})
+
+    async def labels(self, request: Request) -> Response:
+        """Count late labels, once each; says of each whether it was accepted, and why not."""
+        parse, content = parser_of(request), await self._bodies.read(request)
+        source, whose = source_of(request), ids_of(request)
+
+        def count() -> Response:
+            items = parse(content)
+            outcomes = self._watch.labels(items, source=source, ids_of=whose)
+            accepted = sum(one.accepted for one in outcomes)
+            return JSONResponse(
+                {
+                    "accepted": accepted,
+                    "refused": len(outcomes) - accepted,
+                    "items": [one.as_dict() for one in outcomes],
+                }
+            )
+
+        return await self._gate.run(count, batch="labels")
+
+    async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
+        """Estimate the class shares of a version's predictions without labels, and whether they moved."""
+        self._check_known(model, version)
+        if window not in WINDOWS:
+            raise HTTPException(400, f"a window is one of {', '.join(WINDOWS)}")
+        work = functools.partial(self._watch.class_shares, (model, version), window)
+        return JSONResponse((await self._gate.run(work)).as_dict())
+
+    async def contract(self, model: str, version: str) -> Response:
+        """The state of each clause of a version's contract; none where it has none."""
+        self._check_known(model, version)
+        found = await self._gate.run(lambda: self._watch.contract_states((model, version)))
+        names = self._watch.models[model, version].classes.names
+        clauses = [ClauseOut.of(one, names) for one in found]
+        return JSONResponse(ContractOut(model=model, version=version, clauses=clauses).model_dump())
+
+    async def shadows(self, model: str, version: str) -> Response:
+        """The comparison of each shadow of a version with the served model."""
+        self._check_known(model, version)
+        found = await self._gate.run(lambda: self._watch.shadow_states((model, version)))
+        compared = [ShadowOut.of(one) for one in found]
+        return JSONResponse(ShadowsOut(model=model, version=version, shadows=compared).model_dump())
+
+    def _check_known(self, model: str, version: str) -> None:
+        if (model, version) not in self._watch.models:
+            raise HTTPException(404, "no such model and version here")
+
+    async def incidents(self) -> Response:
+        """The latest drift incidents, oldest first."""
+        found = await self._gate.run(self._watch.incidents)
+        return JSONResponse({"items": [one.as_dict() for one in found]})
+
+    async def close_incident(self, number: int, request: Request) -> Response:
+        """Close an open incident by hand."""
+        said = await read_one(request, CloseIn)
+        work = functools.partial(
+            self._watch.close_incident, number, by=_who(said.by, request), note=said.note
+        )
+        try:
+            closed = await self._gate.run(work)
+        except InputError as error:
+            raise HTTPException(404, str(error)) from error
+        return JSONResponse(closed.as_dict())
+
+    async def tell(self, request: Request) -> Response:
+        """Watch another version from now on, in all programs on this ledger; held items are counted."""
+        said = await read_one(request, VersionIn)
+        facts = said.model_dump(exclude={"model", "version"}, exclude_none=True)
+        work = functools.partial(self._watch.tell, (said.model, said.version), facts)
+        try:
+            await self._gate.run(work)
+        except InputError as error:
+            raise HTTPException(400, str(error)) from error
+        known = self._watch.models[said.model, said.version]
+        return JSONResponse({"model": said.model, "version": said.version, "classes": known.classes.count})
+
+    async def metrics(self) -> Response:
+        """Metrics in Prometheus exposition format."""
+        text = await run_sync(generate_latest, self._registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    async def healthz(self) -> Response:
+        """Return the checks' results: 200 while batches are counted, ready or degraded; else 503, failing."""
+        checks = self._watch.checks
+        await run_sync(lambda: checks.run("ledger", older=_LEDGER_ASKED))
+        status = checks.status
+        found = {name: reason or "ok" for name, reason in checks.reasons(public=True).items()}
+        told = HealthOut(status=status, checks=found, ledger=await run_sync(self._told_ledger))
+        return JSONResponse(told.model_dump(), 503 if status == "failing" else 200)
+
+    def _told_ledger(self) -> LedgerOut | None:
+        """The ledger's kind, size and lag, asked once in a while, as anybody may ask."""
+        asked, known = self._ledger
+        if time.monotonic() - asked < _LEDGER_ASKED:
+            return known
+        try:
+            of = self._watch.ledger.database
+            known = LedgerOut(database=of.kind, bytes=of.size(), behind_seconds=of.lag())
+        except LedgerError:
+            known = None
+        self._ledger = (time.monotonic(), known)
+        return known
+
+    async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
+        """The page of a version, segment and window."""
+        asked = {"model": model, "version": version, "segment": segment, "window": window}
+        try:
+            return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
+        except LedgerError as error:
+            log.error("the page: %s", error)
+            raise HTTPException(503, NOT_READ, {"Retry-After": "5"}) from error
+
+
+def _who(by: str, request: Request) -> str:
+    """The person who closes an incident, as they say, and the name of their token."""
+    source = source_of(request)
+    return f"{by} (token {source})" if source else by
+
+
+def _invalid(_: Request, error: RequestValidationError) -> Response:
+    """The errors of an invalid request, without its content: that may be no JSON, nor any text."""
+    told = [{key: one[key] for key in ("loc", "msg", "type")} for one in error.errors()]
+    return Response(json.dumps({"detail": told}), 422, media_type="application/json")
+
+
+def _prediction(item: object) -> Item:
+    kind: TypeAdapter[Any] = _SIGNED if isinstance(item, dict) and "receipt" in item else _PREDICTION
+    try:
+        one = kind.validate_python(item)
+    except ValidationError as error:
+        return Refused("malformed", what_is_wrong(error))
+    logits = None if one.logits is None else tuple(one.logits)
+    if isinstance(one, SignedIn):
+        return ServedReceipt(one.receipt, one.id, logits)
+    shadow = None
+    if one.shadow is not None:
+        shadow = Shadow(one.shadow.predicted, one.shadow.confidence, bytes.fromhex(one.shadow.tag))
+    return ServedPrediction(
+        one.model,
+        one.version,
+        one.predicted,
+        one.confidence,
+        one.segment,
+        one.group,
+        logits,
+        one.id,
+        shadow,
+    )
+
+
+def _answer(item: Item, one: SignedReceipt | Refused) -> dict[str, Any]:
+    if isinstance(one, Refused):
+        return _refused(one)
+    bound = {"id_bound": False} if isinstance(one, UnboundReceipt) else {}
+    if isinstance(item, ServedReceipt):
+        return {"accepted": True, **bound}
+    return {"receipt": one, **({} if one.wanted else {"label_wanted": False}), **bound}
+
+
+def _refused(one: Refused) -> dict[str, Any]:
+    return {"accepted": False, "reason": one.reason, "message": str(one)}
+
+
+def _observed(
+    requests: Requests,
+) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
+    async def observe(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        began = time.perf_counter()
+        response = await proceed(request)
+        response.headers.update(_SECURE)
+        route = getattr(request.scope.get("route"), "path", "other")
+        requests.add(route, response.status_code, time.perf_counter() - began)
+        return response
+
+    return observe

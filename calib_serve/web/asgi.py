@@ -1,0 +1,48 @@
+"""Labels, metrics and the live page inside an ASGI app of yours: FastAPI, Starlette or any other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from calib_serve.core.errors import InputError
+from calib_serve.monitor import Watch
+from calib_serve.web.app import create_app
+
+__all__ = ["WatchMiddleware"]
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class WatchMiddleware:
+    """Answers below ``path`` with the app of ``watch``, which stays yours to close; all else is ``app``'s.
+
+    The others are options of ``calib_serve.create_app``: ``tokens`` and ``hosts`` say who may use it.
+
+        app.add_middleware(WatchMiddleware, watch=watch)  # FastAPI and Starlette
+        app = WatchMiddleware(app, watch=watch)  # any ASGI app
+    """
+
+    def __init__(self, app: App, *, watch: Watch, path: str = "/calibration", **options: Any) -> None:
+        if not path.startswith("/") or path.endswith("/"):
+            raise InputError(f"path begins with / and does not end with it, got {path!r}")
+        self._app, self._path = app, path
+        self._watch: App = create_app(watch, **options)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one connection, request or lifespan."""
+        if scope["type"] in ("http", "websocket"):
+            root: str = scope.get("root_path", "")
+            # Behind a proxy, or mounted, the path begins with the root; some servers leave it out.
+            path: str = scope["path"]
+            if path.startswith(f"{root}/"):
+                path = path.removeprefix(root)
+            if f"{path}/".startswith(f"{self._path}/"):
+                # As ASGI mounts: the path stays whole, and what of it was the mount's is its root.
+                below = {**scope, "path": root + path, "root_path": root + self._path}
+                await self._watch(below, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,388 @@
+"""Prometheus exposition of a ``Watch``: absolute sums from the ledger, at every scrape.
+
+Sums go on after a restart where they stood, and a scrape during a write sees the state before it or after it,
+never between. So many versions have series of their own; the sums of the others are told together, as those
+of one version ``other``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from calib_serve.core.errors import LedgerError, MissingDependency
+from calib_serve.core.options.servers import AppOptions
+from calib_serve.monitor import (
+    WINDOWS,
+    Check,
+    ClauseState,
+    Incident,
+    ShadowState,
+    TrafficShares,
+    Watch,
+    Window,
+    detector_rows,
+    estimated_gap,
+    expected_accuracy,
+    rate_changes,
+    source_gaps,
+    sum_rows,
+    sums_of,
+    trouble_rows,
+)
+from calib_serve.receipts import (
+    BY_NAME,
+    DAY,
+    FATES,
+    LEDGER_LABELS,
+    OTHER,
+    PUBLISHED,
+    Key,
+    Sums,
+    Version,
+    add_at,
+)
+
+try:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise MissingDependency("prometheus_client", "watch") from error
+
+log = logging.getLogger(__name__)
+
+Row = tuple[tuple[str, ...], float]
+Batch = Literal["labels", "predictions", "predictions_without_key"]
+"""What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
+
+MAX_VERSIONS = AppOptions.max_versions
+"""Versions with series of their own: of some 250 series each, a scrape is told within a second."""
+
+_REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
+
+
+class Requests:
+    """Counts answered requests and the seconds that they took."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count: Counter[tuple[str, str]] = Counter()
+        self.seconds: Counter[str] = Counter()
+
+    def add(self, route: str, status: int, seconds: float) -> None:
+        """Count one answer."""
+        with self._lock:
+            self.count[route, str(status)] += 1
+            self.seconds[route] += seconds  # type: ignore[assignment]  # a Counter adds floats as well
+
+
+class WatchCollector(Collector):
+    """Turns a ``Watch`` into metric families; every bin of every version is there from the start.
+
+    ``max_versions`` have series of their own: those of ``watch.models`` in their order, then others that the
+    ledger holds. The sums of the rest are told together, so that totals are right.
+    """
+
+    def __init__(self, watch: Watch, requests: Requests, *, max_versions: int = MAX_VERSIONS) -> None:
+        self._watch, self._requests, self._most = watch, requests, max_versions
+        self._gauges = WindowGauges(watch)
+        self._beyond = 0
+
+    def trouble(self) -> str | None:
+        """A reason where some versions have no series of their own."""
+        if not self._beyond:
+            return None
+        return (
+            f"the series of {self._beyond} versions are told as one version {OTHER!r}: {self._most} have "
+            "their own; raise --max-versions, or watch by more than one process"
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of one scrape."""
+        watch = self._watch
+        versions = list(watch.models)[: self._most]
+        try:
+            published = watch.ledger.published()
+            # Made before anything is yielded: a ledger that fails midway must not leave half a scrape.
+            told = [
+                *_families(detector_rows(watch, versions, published)),
+                *self._looks(versions),
+                *self._windows(versions),
+            ]
+        except LedgerError as error:
+            # Publish no sums: zeros would look like a restart.
+            log.error("a scrape could not read the ledger: %s", error)
+            watch.counts.errors["scrape"] += 1
+        else:
+            own = sums_of(published, list(watch.models), bins=watch.ledger.bins)
+            beyond = list(own)[self._most :]
+            self._beyond = len(beyond)
+            for version in beyond:
+                add_at(own, _REST, own.pop(version))
+            yield from _families(sum_rows(own, published))
+            yield from _expected(own)
+            segments = {k: each for k, each in published.segments.items() if k.name and k.of in own}
+            yield from _segments(segments, tuple(published.labels.values()))
+            told_by = {key: one.labels for key, one in published.sources.items() if key.of in own}
+            rows = [((*k.of, k.name, *published.labels.values()), n.sum()) for k, n in told_by.items()]
+            yield _family("calib_source_labels_total", rows)
+            yield from told
+        yield from self._troubles(versions)
+
+    def _looks(self, versions: Sequence[Version]) -> Iterator[Metric]:
+        """Yield the reference, open incidents, and statistics that need no labels."""
+        watch = self._watch
+        shares = {
+            v: (reference.count / reference.n).tolist()
+            for v in versions
+            if (reference := watch.models[v].reference)
+        }
+        yield _family("calib_reference_share", _binned(shares))
+        opened = [one for one in watch.incidents() if one.open and (one.model, one.version) in watch.models]
+        yield from _open(opened)
+        shifts = [(v, watch.shifts[v]) for v in versions if v in watch.shifts]
+        yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v, _ in shifts])
+        yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in shifts])
+
+    def _windows(self, versions: Sequence[Version]) -> Iterator[Metric]:
+        found = self._gauges.rows(versions)
+        whole: dict[str, list[Row]] = {}
+        for rows in found.values():
+            for name, more in rows.items():
+                whole.setdefault(name, []).extend(more)
+        for name, every in whole.items():
+            yield _family(name, every)
+        if found:
+            yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
+
+    def _troubles(self, versions: Sequence[Version]) -> Iterator[Metric]:
+        watch, requests = self._watch, self._requests
+        yield from _families(trouble_rows(watch))
+        yield _family("calib_invalid_outputs_total", [(v, watch.counts.invalid[v]) for v in versions])
+        yield _family("calib_versions_left_out", [((), self._beyond)])
+        unknown = [((batch,), watch.counts.unknown[batch]) for batch in get_args(Batch)]
+        yield _family("calib_batches_unknown_total", unknown)
+        yield _family("calib_prediction_ids_total", [((fate,), watch.ids.fates[fate]) for fate in FATES])
+        with contextlib.suppress(LedgerError):  # its check says so
+            yield _family("calib_ledger_bytes", [((), watch.ledger.database.size())])
+        yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
+        yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
+
+
+def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
+    """Yield the gauges of open incidents, of which a version has at most one."""
+    by_version = {(one.model, one.version): one for one in incidents}
+    bins = {
+        (*version, str(bin_["bin"])): bin_["confidence"] - bin_["accuracy"]
+        for version, one in by_version.items()
+        for bin_ in one.bins
+    }
+    yield _family("calib_incident_gap", [(v, one.gap) for v, one in by_version.items()])
+    yield _family("calib_incident_onset_timestamp_seconds", [(v, one.onset) for v, one in by_version.items()])
+    yield _family("calib_incident_bin_gap", list(bins.items()))
+
+
+def _expected(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
+    expected = {v: expected_accuracy(s) for v, s in sums.items()}
+    yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
+    yield _family("calib_expected_accuracy_error", [(v, e.standard_error) for v, e in expected.items()])
+
+
+def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
+    """Yield the families of ``exposition.Row``s."""
+    by_name: dict[str, list[Row]] = {}
+    for name, labels, value in rows:
+        by_name.setdefault(name, []).append((labels, value))
+    for name, of in by_name.items():
+        yield _family(name, of)
+
+
+def _segments(sums: Mapping[Key, Sums], own: tuple[str, ...]) -> Iterator[Metric]:
+    for one in PUBLISHED:
+        if one.by_segment:
+            rows = _binned({(key.model, key.version, key.name): each[one.name] for key, each in sums.items()})
+            yield _family(one.segment_series.name, [((*labels, *own), value) for labels, value in rows])
+
+
+def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
+    return [((*key, str(b)), float(x)) for key, column in columns.items() for b, x in enumerate(column)]
+
+
+def _family(name: str, rows: Sequence[Row]) -> Metric:
+    """Make one family; sums of predictions say their ledger beyond what is declared."""
+    series = BY_NAME[name]
+    kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels
+    family = kind(name, series.help, labels=labels)
+    for labels, value in rows:
+        if math.isfinite(value):  # unknown values are left out
+            family.add_metric(labels, float(value))
+    return family
+
+
+def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX_VERSIONS) -> Requests:
+    """Publish ``watch`` in ``registry``; return the counter of requests, published beside it.
+
+    ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.
+    """
+    requests = Requests()
+    collector = WatchCollector(watch, requests, max_versions=max_versions)
+    registry.register(collector)
+    watch.checks.add(Check("series", collector.trouble))
+    return requests
+
+
+Rows = dict[str, list[tuple[tuple[str, ...], float]]]
+
+FINITE_WINDOWS = tuple(name for name, seconds in WINDOWS.items() if math.isfinite(seconds))
+"""The names of the windows that have series."""
+
+_SLICES = "24h"  # the window of segments and classes
+_SCRAPE = 0.2  # seconds that one scrape spends on windows
+_KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
+_VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
+_PROVISIONAL = ("predictions", "labels", "accuracy", "gap", "ece", "noise_floor")
+_STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
+_SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
+
+
+class WindowGauges:
+    """The window series of versions of ``watch``.
+
+    Those of a version are kept for some seconds, and longer where there are so many versions that a scrape
+    would take longer than a fifth of a second for them: then each renews the oldest, new ones first.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._made: dict[Version, tuple[float, Rows]] = {}
+
+    def rows(self, versions: Sequence[Version]) -> dict[Version, Rows]:
+        """Rows (labels, value) by series, for the versions whose rows are made by now."""
+        with self._lock:
+            self._made = {version: self._made[version] for version in versions if version in self._made}
+            began = time.monotonic()
+            oldest = sorted(versions, key=lambda v: self._made.get(v, (-math.inf, {}))[0])
+            for i, version in enumerate(oldest):
+                now = time.monotonic()
+                known = self._made.get(version)
+                if (known and now - known[0] < _KEEP) or (i and now - began > _SCRAPE):
+                    break
+                self._made[version] = now, self._of(version)
+            return {version: rows for version, (_, rows) in self._made.items()}
+
+    def age(self) -> float:
+        """Seconds since the oldest rows were made; NaN without rows."""
+        with self._lock:
+            return time.monotonic() - min((at for at, _ in self._made.values()), default=math.nan)
+
+    def _of(self, version: Version) -> Rows:
+        rows: Rows = defaultdict(list)
+        found = self._watch.windows(version, FINITE_WINDOWS, provisional=False)
+        for name, window in found.items():
+            for number, value in _numbers(window).items():
+                rows[f"calib_window_{number}"].append(((*version, name), value))
+        waits = [name for name, w in found.items() if w.immature.labels.any() and not w.sums.labels.any()]
+        for name, window in self._watch.windows(version, waits).items():
+            numbers = _numbers(window)
+            for number in _PROVISIONAL:
+                rows[f"calib_provisional_{number}"].append(((*version, name), numbers[number]))
+        for key, sums in found[_SLICES].slices.items():
+            if key.kind in ("segment", "class") and key.name:
+                gap = estimated_gap(sums)
+                labels = (*version, key.kind, key.name)
+                rows["calib_slice_gap"].append((labels, gap.value))
+                rows["calib_slice_gap_error"].append((labels, gap.se))
+        day = found[_SLICES]
+        for one in source_gaps(day.sums, day.by_name("source"), day.groups):
+            rows["calib_source_gap_difference"].append(((*version, one.name), one.difference))
+            rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
+        for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
+            rows[series] += [((*version, *more), value) for more, value in values]
+        for clause in self._watch.contract_states(version):
+            for series, values in _of_clause(clause).items():
+                rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
+        for shadow in self._watch.shadow_states(version):
+            for series, value in _of_shadow(shadow).items():
+                rows[series].append(((*version, shadow.tag), value))
+        moved = _rate_moved(found["7d"])
+        rows["calib_label_rate_moved"].append((version, moved))
+        return dict(rows)
+
+
+def _numbers(window: Window) -> Mapping[str, float]:
+    found = window.estimates
+    return {
+        "predictions": found.served,
+        "labels": found.labels,
+        "labels_effective": found.effective,
+        "accuracy": found.accuracy.value,
+        "gap": found.gap.value,
+        "gap_error": found.gap.se,
+        "ece": found.ece,
+        "debiased_ece": found.debiased_ece.value,
+        "debiased_ece_low": found.debiased_ece.low,
+        "debiased_ece_high": found.debiased_ece.high,
+        "noise_floor": found.noise_floor,
+        "brier": found.brier.value,
+        "coverage": found.coverage,
+        "immature_share": window.immature_share,
+        "design_effect": found.design_effect,
+        "verdict": _VERDICTS.get(window.verdict.level, math.nan),
+    }
+
+
+def _of_clause(one: ClauseState) -> Rows:
+    """The series of a clause, by the rest of their names."""
+    numbers = {
+        "promise": one.clause.promise,
+        "value": one.value,
+        "low": one.low,
+        "high": one.high,
+        "state": _STATES[one.state],
+        "labels": one.labels,
+        "budget_left": one.budget_left,
+        "runs_out_seconds": one.runs_out,
+    }
+    return {
+        **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
+        "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
+        "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
+    }
+
+
+def _of_shadow(state: ShadowState) -> Mapping[str, float]:
+    return {
+        "calib_shadow_labels": state.labels,
+        "calib_shadow_gain": state.gain,
+        "calib_shadow_gain_low": state.low,
+        "calib_shadow_gain_high": state.high,
+        "calib_shadow_verdict": _SHADOWS[state.verdict],
+    }
+
+
+def _shares(found: TrafficShares) -> Rows:
+    """The class shares and the results of their tests; unknown shares are left out."""
+    if found.kind == "unknown":
+        return {}
+    if found.kind == "other":  # the shares are of an explanation that does not hold
+        return {"calib_class_shares_explain": [((), 0.0)]}
+    return {
+        "calib_class_share": [((one.name,), one.share) for one in found.classes],
+        "calib_class_share_error": [((one.name,), one.error) for one in found.classes],
+        "calib_class_shares_moved": [((), float(found.kind == "moved"))],
+        "calib_class_shares_explain": [((), 1.0)],
+    }
+
+
+def _rate_moved(week: Window) -> float:
+    """1 where the latest day of the week is labelled at other rates than the days before."""
+    return float(bool(rate_changes(*week.split(DAY)).moved))

@@ -1,0 +1,338 @@
+"""The guard of every route: allowed hosts, pages of this origin, and tokens of the right scope.
+
+A file of tokens holds one a line, ``NAME SCOPE[,SCOPE] TOKEN`` or ``NAME SCOPE[,SCOPE] sha256:HEX``; the
+latter keeps no secret. A line that is a token alone may do everything; it is named by the first 8 digits of
+its sha256. Lines of one name are one client, such as while its token is replaced. ``#`` begins a comment.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.files import FollowedFile, read_private
+from calib_serve.core.options.servers import AppOptions
+from calib_serve.receipts import OTHER, is_source
+
+try:
+    from fastapi import HTTPException, Request
+    from starlette.responses import JSONResponse
+except ImportError as error:
+    raise MissingDependency("fastapi", "watch") from error
+
+
+Scope = Literal["predict", "label", "ids", "scrape", "admin"]
+"""What a token may be used for: to send predictions; to send labels, by receipts and by ids of predictions
+that it sent; with ``label``, by ids of any; to read metrics, page and incidents; to read page and incidents
+and close these."""
+
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+_SHORTEST = 16  # characters of a token
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token's owner, scopes and sha256: the token itself is not kept.
+
+    >>> Token.of("a-token-that-is-long").name
+    '009cd681'
+    """
+
+    name: str
+    scopes: frozenset[Scope]
+    digest: bytes
+
+    @classmethod
+    def of(cls, token: str) -> Token:
+        """A token for all scopes, named by its digest."""
+        digest = _sha256(token)
+        return cls(digest.hex()[:8], frozenset(SCOPES), digest)
+
+    @classmethod
+    def read(cls, line: str) -> Token:
+        """Read the token on a line; InputError, which does not repeat the secret."""
+        fields = line.split()
+        if len(fields) == 1 and not fields[0].startswith("sha256:"):
+            return cls.of(_long_enough(fields[0]))
+        if len(fields) != 3:
+            raise InputError(f"a line is NAME SCOPES TOKEN or a token alone, got {len(fields)} words")
+        name, scopes, token = fields
+        if not is_source(name):
+            raise InputError(
+                f"a name is up to 63 letters, digits, '.', '_' and '-', and not {OTHER!r}, got {name[:80]!r}"
+            )
+        if token.startswith("sha256:"):
+            if not _DIGEST.fullmatch(token):
+                raise InputError(f"the digest of {name} must be sha256: and 64 digits of 0-9a-f")
+            return cls(name, parse_scopes(scopes), bytes.fromhex(token.removeprefix("sha256:")))
+        return cls(name, parse_scopes(scopes), _sha256(_long_enough(token)))
+
+
+def parse_scopes(text: str) -> frozenset[Scope]:
+    """Read scopes separated by commas; InputError for any other text.
+
+    >>> sorted(parse_scopes("label,predict"))
+    ['label', 'predict']
+    """
+    named = text.split(",")
+    found = frozenset(one for one in SCOPES if one in named)
+    if len(found) != len(set(named)):
+        raise InputError(f"scopes are some of {','.join(SCOPES)} with commas between, got {text[:80]!r}")
+    if "ids" in found and "label" not in found:
+        raise InputError("the scope ids says whose predictions a label may name by id: give label as well")
+    return found
+
+
+def new_token(name: str, scopes: str) -> tuple[str, str]:
+    """A fresh token of 256 random bits, and its line for the file of tokens."""
+    token = secrets.token_urlsafe(32)
+    line = f"{name} {scopes} sha256:{_sha256(token).hex()}"
+    Token.read(line)
+    return token, line
+
+
+def find(tokens: Iterable[Token], given: str) -> Token | None:
+    """Find the token with this secret; all digests are compared, so that the time reveals none of them."""
+    digest, found = _sha256(given), None
+    for one in tokens:
+        if hmac.compare_digest(digest, one.digest):
+            found = one
+    return found
+
+
+def read_tokens(path: Path) -> list[Token]:
+    """Read the tokens in a file; InputError if others may read it, or a line is no token."""
+    try:
+        text = read_private(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the tokens {path}: {error}") from error
+    found: dict[bytes, Token] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.strip().startswith("#"):
+            continue
+        try:
+            one = Token.read(line)
+        except InputError as error:
+            raise InputError(f"line {number} of {path}: {error}") from error
+        if one.digest in found:
+            raise InputError(
+                f"line {number} of {path} holds a token of another line: nobody could tell whose"
+            )
+        found[one.digest] = one
+    if not found:
+        raise InputError(f"{path} holds no token; make one with: calib-serve keys token NAME --scopes label")
+    return list(found.values())
+
+
+class TokenFile(FollowedFile[Sequence[Token]]):
+    """The tokens of a file, read again when it changes; while it is broken, the last valid ones."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        failed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(path, read_tokens, failed=failed, clock=clock)
+
+
+def _sha256(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _long_enough(token: str) -> str:
+    if len(token) < _SHORTEST:
+        raise InputError(f"a token has at least {_SHORTEST} characters, got {len(token)}")
+    return token
+
+
+Tokens = Sequence[str | Token] | TokenFile
+"""Tokens that may do everything, those with scopes, or a file of them, which may change."""
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+NDJSON = "application/x-ndjson"
+_KINDS = ("application/json", NDJSON)  # a page of another site cannot send these without preflight
+_PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{1,5})?")
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_OWN = (b"same-origin", b"none")  # Sec-Fetch-Site of the server's own pages, or of a typed address
+
+SCHEMES: dict[str, Any] = {
+    "token": {"type": "http", "scheme": "bearer"},
+    "password": {"type": "http", "scheme": "basic", "description": "The token is the password."},
+}
+"""How a token is sent, as OpenAPI says it."""
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Guard:
+    """Admits requests under one of ``hosts``, from no other site's page, with one of the ``tokens``.
+
+    ``hosts``: names without a port, "*.example.com" for all below it, "*" for any: without it, a page whose
+    name is made to lead here reads as if it were ours (DNS rebinding). Without tokens, everybody who reaches
+    it is let in.
+    """
+
+    def __init__(self, tokens: Tokens = (), hosts: Sequence[str] = ("*",)) -> None:
+        if isinstance(tokens, TokenFile):
+            self._tokens: Callable[[], Sequence[Token]] = tokens.current
+        else:
+            given = [Token.of(one) if isinstance(one, str) else one for one in tokens]
+            self._tokens = lambda: given
+        self.hosts = tuple(host.strip("[]").lower() for host in hosts)
+        self.is_open = "*" in self.hosts
+
+    def around(self, app: App) -> App:
+        """Apply the checks that need no token to every request of ``app``."""
+
+        async def guarded(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+            wrong = self.refusal(scope) if scope["type"] == "http" else None
+            answer = app if wrong is None else JSONResponse({"detail": wrong[1]}, wrong[0])
+            await answer(scope, receive, send)
+
+        return guarded
+
+    def refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
+        """The status and reason to refuse a request by its host or origin; None to let it pass."""
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+        if not self.is_open and not (len(hosts) == 1 and self._is_named(hosts[0])):
+            told = ", ".join(hosts)[:80]
+            return 400, (
+                f"this server does not answer to the host {told!r}: name it by --allowed-hosts (hosts=), or "
+                "let the proxy in front set one of its own"
+            )
+        if scope["method"] in _SAFE:
+            return None
+        # Browsers send Sec-Fetch-Site, older ones Origin; programs send neither, and are no page.
+        sites = [value for name, value in headers if name == b"sec-fetch-site"]
+        origins = [value.decode("latin-1") for name, value in headers if name == b"origin"]
+        if sites:
+            own = all(site in _OWN for site in sites)
+        else:
+            own = all(self._is_own(origin, hosts) for origin in origins)
+        return None if own else (403, "a page of another site may not send this")
+
+    def _is_named(self, host: str) -> bool:
+        name = _name(host)
+        return name in self.hosts or any(
+            one.startswith("*.") and name.endswith(one[1:]) for one in self.hosts if name
+        )
+
+    def _is_own(self, origin: str, hosts: Sequence[str]) -> bool:
+        """Whether a page is of this server: another port of a loopback name is another program."""
+        place = origin.lower().partition("://")[2]
+        name = _name(place)
+        return bool(place) and (
+            place in map(str.lower, hosts) or (self._is_named(place) and name not in LOOPBACK)
+        )
+
+    def needs(self, *scopes: Scope) -> Callable[[Request], Awaitable[None]]:
+        """Require a token of one of these scopes; HTTP 401 without a known token, else 403.
+
+        What is posted must be JSON, or 415.
+        """
+
+        async def check(request: Request) -> None:
+            if tokens := self._tokens():
+                request.state.token = _token_of(tokens, request, scopes)
+            if request.method == "POST" and kind_of(request) not in _KINDS:
+                raise HTTPException(415, f"send {' or '.join(_KINDS)}")
+
+        return check
+
+
+def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -> Token:
+    """The request's token; HTTP 401 or 403 where it has none with one of the scopes."""
+    one = find(tokens, _secret(request.headers.get("authorization", "")))
+    if one is None:
+        told = {"WWW-Authenticate": 'Basic realm="watch"'}
+        raise HTTPException(401, "send Authorization: Bearer TOKEN", told)
+    if not one.scopes & {*scopes}:
+        has = ",".join(sorted(one.scopes))
+        raise HTTPException(
+            403, f"this needs a token of scope {' or '.join(scopes)}; that of {one.name} has {has}"
+        )
+    return one
+
+
+def kind_of(request: Request) -> str:
+    """The content type of a request, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def secured(*scopes: Scope) -> dict[str, Any]:
+    """The OpenAPI security entry of an operation that needs one of these scopes."""
+    return {"security": [{scheme: [scope]} for scope in scopes for scheme in SCHEMES]}
+
+
+def source_of(request: Request) -> str:
+    """The name of the request's token; "" where the server asks for none."""
+    token: Token | None = getattr(request.state, "token", None)
+    return "" if token is None else token.name
+
+
+def ids_of(request: Request) -> str | None:
+    """The source of predictions that a request may label by their ids; None: any source."""
+    token: Token | None = getattr(request.state, "token", None)
+    return None if token is None or "ids" in token.scopes else token.name
+
+
+def _name(place: str) -> str:
+    """The name in HOST:PORT, "" for any other text."""
+    found = _PLACE.fullmatch(place.lower())
+    return found[1].strip("[]") if found else ""
+
+
+def _secret(header: str) -> str:
+    scheme, _, rest = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return ""
+
+
+def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """The host names to answer to, listening on ``host``; InputError where others could use it freely.
+
+    Unless ``guarded`` by tokens only loopback names, which a page of another site cannot use, and those that
+    are ``named``, such as that of a proxy in front. Guarded, these alone, or any where none is named.
+
+    >>> allowed_hosts("127.0.0.1", guarded=False, named=["ml.example.com"])
+    ('127.0.0.1', 'localhost', '::1', 'ml.example.com')
+    """
+    if not guarded and host not in LOOPBACK:
+        raise InputError(f"{host} can be reached by others; give --token-file, or listen on 127.0.0.1")
+    for one in named:
+        plain = one.removeprefix("*.").lower()
+        if one != "*" and (not plain or plain not in (_name(plain), _name(f"[{plain}]"))):
+            raise InputError(f"a host is a name without a port, such as ml.example.com, got {one[:80]!r}")
+    return ("*",) if guarded and not named else (*LOOPBACK, *named)
+
+
+def tokens_and_hosts(
+    options: AppOptions, tokens: Tokens = (), hosts: Sequence[str] = ()
+) -> tuple[Tokens, Sequence[str]]:
+    """The tokens and host names as given, else as ``options`` name them."""
+    if options.token_file is not None and not isinstance(tokens, TokenFile) and not tokens:
+        tokens = TokenFile(options.token_file)
+    return tokens, hosts or allowed_hosts(LOOPBACK[0], guarded=False, named=options.allowed_hosts)

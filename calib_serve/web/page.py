@@ -1,0 +1,414 @@
+"""The page of a watch: HTML made on the server, that needs no script to be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import numpy as np
+
+from calib_serve.core.bins import Bins, psi
+from calib_serve.core.errors import MissingDependency
+from calib_serve.core.text import count, decimals, percent, signed_points, span, when
+from calib_serve.metrics import Verdict
+from calib_serve.monitor import (
+    WINDOWS,
+    Estimates,
+    Incident,
+    Number,
+    Watch,
+    Window,
+    auroc,
+    duration,
+    estimate,
+    expected_accuracy,
+    rate_changes,
+    source_gaps,
+)
+from calib_serve.receipts import DAY, Key, Kind, Sums, Version
+from calib_serve.report import (
+    Cell,
+    Dot,
+    Fact,
+    Said,
+    Series,
+    Step,
+    Table,
+    ece_by_time,
+    environment,
+    histogram,
+    reliability_diagram,
+    table_of_tests,
+)
+from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
+
+try:
+    from markupsafe import Markup
+except ImportError as error:
+    raise MissingDependency("jinja2", "watch") from error
+
+_VERSIONS = 30  # rows of versions: each costs a window to read
+_CLASSES = 20  # rows of class shares: those that moved most
+_STEPS = 48  # points of the curve, at most
+_LABELLED = 300  # labels of a point of the curve: with fewer, chance alone is large
+_OTHERS = "others"
+_DEFAULTS = ("24h", "7d", "all")
+_HEADS = ("Predictions", "Labels", "Accuracy", "Gap, points", "ECE", "Coverage", "Verdict")
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """One slice of a window: its sums, its estimates, and its verdict."""
+
+    sums: Sums
+    found: Estimates
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, sums: Sums, window: Window) -> _Shown:
+        found = estimate(sums)
+        return cls(sums, found, window.judged(found))
+
+
+class _Look(NamedTuple):
+    """The version, segment and window in view; ``at`` is the address of another view."""
+
+    model: str
+    version: str
+    segment: str
+    window: str
+
+    def at(self, **other: str) -> str:
+        return f"?{urlencode({**self._asdict(), **other})}"
+
+
+def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = "") -> str:
+    """Render the page of a model version (by default the most served), a segment and a window.
+
+    Without ``window``, the latest day, or the next longer one whose labels say something.
+    """
+    counted = {v: _size(sums) for v, sums in watch.ledger.sums().items()}
+    size = {**dict.fromkeys(watch.models, (0.0, 0.0)), **counted}
+    if not size:
+        return environment("calib_serve.web").get_template("none.html").render()
+    versions = sorted(size, key=lambda v: (*(-n for n in size[v]), v))
+    chosen: Version = (model, version) if (model, version) in size else versions[0]
+    looked = _window(watch, chosen, window)
+    named = sorted(key.name for key in looked.slices if key.kind == "segment" and key.name)
+    look = _Look(*chosen, segment if segment in named else "", looked.name)
+    whole = _Shown(looked.sums, looked.estimates, looked.verdict)
+    shown = _Shown.of(looked.slices[Key(*chosen, look.segment)], looked) if look.segment else whole
+    watched = watch.models.get(chosen)
+    reference = watched.reference if watched else None
+    names = watched.classes.names if watched else ()
+    incidents = [one for one in watch.incidents() if (one.model, one.version) == chosen]
+    shadows = watch.shadow_states(chosen) if watched else []
+    shares_say, shares = _class_shares(watch, chosen, looked.name)
+    until, more = _timing(watch, looked)
+    steps = _steps(looked, look.segment)
+    marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
+    return (
+        environment("calib_serve.web")
+        .get_template("page.html")
+        .render(
+            look=look,
+            windows=list(WINDOWS),
+            wrong=[
+                Said("off", f"Check {name}: {reason}")
+                for name, reason in watch.checks.reasons().items()
+                if reason is not None
+            ],
+            open=[Said("off", _open(one)) for one in incidents if one.open],
+            verdict=shown.verdict,
+            until=until,
+            facts=_facts(shown.found),
+            # Charts are of numbers alone, no text of users.
+            diagram=Markup(reliability_diagram([Series("", "after", _dots(shown.found))])),  # noqa: S704
+            said=[*shown.verdict.reasons, more, *_unknown(watch, looked, shown.found)],
+            tests=table_of_tests(shown.verdict),
+            bins=_bins(shown.found),
+            numbers=_numbers(shown, reference),
+            confidences=Markup(_confidences(shown.sums, reference)),  # noqa: S704
+            curve=Markup(ece_by_time(steps, marks)),  # noqa: S704
+            # For screens on which the whole width would make its text too small.
+            narrow=Markup(ece_by_time(steps, marks, narrow=True)),  # noqa: S704
+            clauses=clause_cards(watch.contract_states(chosen) if watched else [], names),
+            shadows=shadows_say(shadows),
+            shadow_table=shadow_table(shadows),
+            incidents=_incidents(incidents),
+            versions=_versions(watch, versions[:_VERSIONS], looked, look),
+            more=len(versions) - _VERSIONS,
+            shares_say=shares_say,
+            shares=shares,
+            segments=_slices(looked, "segment", "Segment", look),
+            classes=_slices(looked, "class", "Class", look, names),
+            sources=_sources(looked),
+            ledger=_ledger(watch),
+        )
+    )
+
+
+def _ledger(watch: Watch) -> str:
+    """The ledger that labels are counted in."""
+    of = watch.ledger.database
+    return f"Ledger {of.name}: {of.kind}, {of.extent()}."
+
+
+def _size(sums: Sums) -> tuple[float, float]:
+    return float(sums.predictions.sum()), float(sums.labels.sum())
+
+
+def _window(watch: Watch, version: Version, name: str) -> Window:
+    """The window of this name; else the shortest of the usual ones with a verdict."""
+    if name in WINDOWS:
+        return watch.window(version, name)
+    found = []
+    for each in _DEFAULTS:
+        found.append(watch.window(version, each))
+        if found[-1].verdict.level != "too_little":
+            return found[-1]
+    labelled = [one for one in found if one.sums.labels.any()]
+    return (labelled or found)[0]
+
+
+def _timing(watch: Watch, window: Window) -> tuple[str, str]:
+    """The end of the shown time, and a note on predictions that are too young."""
+    if window.provisional:
+        delays = watch.delays(window.version)
+        known = "" if not math.isfinite(delays.known_at) else f", as it seems on {when(delays.known_at)}"
+        return "Provisional: labels may still come.", (
+            f"Wrong predictions may be told sooner than right ones. {delays.says} "
+            f"Numbers are mature once the longest usual delay has been seen{known}, or by --maturity."
+        )
+    until = f"Until {when(window.until)}"
+    if not window.maturity.seconds:
+        return until, "Labels are taken as they come."
+    learned = "given" if window.maturity.given else "learned from earlier ones"
+    young = window.immature_share
+    left = "" if math.isnan(young) else f" {young:.0%} of the predictions are younger and left out."
+    return until, f"Labels come within {duration(window.maturity.seconds)} ({learned}).{left}"
+
+
+def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
+    """Sentences on predictions without labels, and signs that labels mislead."""
+    said = []
+    if found.labels and round(found.coverage, 3) < 1 and found.weighed_by == "predictions":
+        said.append(found.bounds.says)
+    if found.labels and round(found.label_share, 3) < 1:
+        said.append(f"If labels were missing for what the outcome was: {found.worst.says}")
+    week = (
+        window
+        if window.name == "7d" and not window.provisional
+        else watch.window(window.version, "7d", provisional=False)
+    )
+    changes = rate_changes(*week.split(DAY))
+    return [*said, changes.says] if changes.moved else said
+
+
+def _facts(e: Estimates) -> tuple[Fact, ...]:
+    """The three figures below the verdict."""
+    return (
+        Fact("ECE", percent(e.ece), f"chance alone: {percent(e.noise_floor)}"),
+        Fact("Accuracy", percent(e.accuracy.value), f"confidence {percent(e.confidence)}"),
+        Fact("Labels", count(e.labels), f"of {count(e.served)} predictions"),
+    )
+
+
+def _dots(e: Estimates) -> list[Dot]:
+    total = sum(row.served for row in e.bins)
+    return [
+        Dot(row.confidence, row.accuracy, row.low, row.high, row.served / total, row.labels)
+        for row in e.bins
+        if row.labels
+    ]
+
+
+def _bins(e: Estimates) -> Table:
+    heads = ("Confidence", "Predictions", "Labels", "Mean confidence", "Accuracy", "95 % interval", "Note")
+    rows = [
+        (
+            f"{row.lower:.0%} to {row.upper:.0%}",
+            count(row.served),
+            count(row.labels),
+            percent(row.confidence),
+            percent(row.accuracy),
+            span(row.low, row.high),
+            "" if row.covered else "too few labels",
+        )
+        for row in e.bins
+        if row.labels
+    ]
+    return Table("Bins", heads, rows)
+
+
+def _numbers(shown: _Shown, reference: Bins | None) -> Table:
+    """Every other number, with its meaning."""
+    e, expected = shown.found, expected_accuracy(shown.sums)
+    served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
+    shift = psi(served, reference.count) if reference else math.nan
+    rows = [
+        ("Predictions", count(e.served), "", "served in this window"),
+        ("Accuracy", percent(e.accuracy.value), _ends(e.accuracy), "of what was served"),
+        ("Gap, points", signed_points(e.gap.value), _ends(e.gap), "confidence less accuracy"),
+        ("Debiased ECE", percent(e.debiased_ece.value), _ends(e.debiased_ece), "less what chance shows"),
+        ("Coverage", percent(e.coverage, 0), "", "of predictions lie where there are enough labels"),
+        ("Labels drawn evenly", count(e.effective), "", "that would tell as much"),
+        ("Refinement AUROC", decimals(auroc(shown.sums.feedback)), "", "right above wrong, by confidence"),
+        ("Brier", decimals(e.brier.value), "", "of the top class; smaller is better"),
+        ("Confidence PSI", decimals(shift), "", "against the reference; above 0.2 is a shift"),
+        (
+            "Expected accuracy",
+            percent(expected.accuracy),
+            f"± {percent(2 * expected.standard_error)}",
+            "without labels, while calibrated",
+        ),
+    ]
+    return Table("Numbers", ("Number", "Value", "95 % interval", "Meaning"), rows)
+
+
+def _ends(number: Number) -> str:
+    return span(number.low, number.high) if math.isfinite(number.low) else ""
+
+
+def _confidences(sums: Sums, reference: Bins | None) -> str:
+    served = sums.predictions if sums.predictions.any() else sums.feedback.count
+    shares = (served / max(float(served.sum()), 1.0)).tolist()
+    edges = np.linspace(0, 1, len(shares) + 1).tolist()
+    return histogram(edges, shares, None if reference is None else (reference.count / reference.n).tolist())
+
+
+def _steps(window: Window, segment: str) -> list[Step]:
+    """Consecutive spans of time with enough labels each."""
+    rows = [one for one in window.dated if not segment or one.key.name == segment]
+    enough = max(sum(float(one.sums.labels.sum()) for one in rows) / _STEPS, _LABELLED)
+    parts: list[tuple[float, float, Sums]] = []
+    for one in sorted(rows, key=lambda one: one.start):
+        start, end, sums = one.start, one.start + one.width, one.sums
+        if parts and (start < parts[-1][1] or float(parts[-1][2].labels.sum()) < enough):
+            start, _, before = parts.pop()
+            sums = before + sums
+        parts.append((start, end, sums))
+    if len(parts) > 1 and float(parts[-1][2].labels.sum()) < enough:  # the last is rarely full
+        (start, _, before), (_, end, last) = parts[-2:]
+        parts[-2:] = [(start, end, before + last)]
+    found = [(start, end, estimate(sums)) for start, end, sums in parts]
+    return [Step(start, end, e.ece, e.noise_floor) for start, end, e in found if e.labels]
+
+
+def _open(one: Incident) -> str:
+    return f"Incident {one.id}: {one.direction}, {_gap(one)}, since {when(one.onset)}, {one.trend}."
+
+
+def _gap(one: Incident) -> str:
+    return f"{signed_points(one.gap)} points so far"
+
+
+def _incidents(found: Sequence[Incident]) -> Table:
+    """The latest incidents, the newest first."""
+    heads = (
+        *("Number", "What", "Began about", "Opened", "State", "Labels since", "Alarms"),
+        *("Where", "Note"),
+    )
+    return Table("Incidents", heads, [_incident(one) for one in reversed(found[-10:])])
+
+
+def _incident(one: Incident) -> list[Cell]:
+    bins = ", ".join(f"{b['low']:.0%} to {b['high']:.0%}" for b in one.bins[:4])
+    classes = ", ".join(_OTHERS if c["predicted"] is None else str(c["predicted"]) for c in one.classes[:4])
+    closed = "open, " + one.trend if one.open else f"closed {when(one.closed or math.nan)} by {one.closed_by}"
+    return [
+        Cell(str(one.id)),
+        Cell(f"{one.direction}, {_gap(one)}", style="off" if one.open else ""),
+        Cell(when(one.onset)),
+        Cell(when(one.opened)),
+        Cell(closed),
+        Cell(count(one.labels)),
+        Cell(count(one.alarms)),
+        Cell(bins + (f"; classes {classes}" if classes else ""), style="text"),
+        Cell(one.note, style="text"),
+    ]
+
+
+def _versions(watch: Watch, versions: Sequence[Version], shown: Window, look: _Look) -> Table:
+    rows = []
+    for one in versions:
+        window = shown if one == shown.version else watch.window(one, shown.name)
+        cells = _cells(_Shown(window.sums, window.estimates, window.verdict))
+        href = look.at(model=one[0], version=one[1], segment="")
+        current = one == shown.version and not look.segment
+        rows.append([Cell(" ".join(one), href=href, current=current), *cells])
+    return Table("Versions", ("Version", *_HEADS), rows)
+
+
+def _slices(window: Window, kind: Kind, head: str, look: _Look, names: Sequence[str] = ()) -> Table:
+    """The slices of a kind, those with most predictions first; a segment links to its own view."""
+    found = [(key.name, sums) for key, sums in window.slices.items() if key.kind == kind and key.name]
+    found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
+    rows = []
+    for name, sums in found:
+        href = look.at(segment=name) if kind == "segment" else ""
+        first = Cell(_class_name(name, names), href=href, current=bool(href) and name == look.segment)
+        rows.append([first, *_cells(_Shown.of(sums, window))])
+    return Table(f"By {kind}", (head, *_HEADS), rows)
+
+
+def _class_name(name: str, names: Sequence[str]) -> str:
+    return names[int(name)] if name.isdecimal() and int(name) < len(names) else name
+
+
+def _cells(shown: _Shown) -> list[Cell]:
+    e = shown.found
+    return [
+        Cell(count(e.served)),
+        Cell(count(e.labels)),
+        Cell(percent(e.accuracy.value)),
+        Cell(signed_points(e.gap.value), _ends(e.gap)),
+        Cell(percent(e.ece)),
+        Cell(percent(e.coverage, 0)),
+        Cell(shown.verdict.headline, style=f"text {shown.verdict.level}"),
+    ]
+
+
+def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Table]:
+    """The class shares of the whole version, not of the segment in view; the most moved ones."""
+    heads = ("Class", "Calibration set", "Now", "Accuracy to expect", "Accuracy by labels")
+    if version not in watch.models:
+        return "", Table("Class shares", heads, ())
+    found = watch.class_shares(version, window)
+    moved = sorted(found.classes, key=lambda one: -abs(one.share - one.old))[:_CLASSES]
+    rows = [
+        [
+            Cell(one.name),
+            Cell(percent(one.old)),
+            Cell(percent(one.share), span(one.low, one.high)),
+            Cell(percent(one.expected)),
+            Cell(percent(one.labelled.value), _ends(one.labelled)),
+        ]
+        for one in found.classes
+        if one in moved and found.kind != "other"
+    ]
+    return found.says, Table("Class shares", heads, rows)
+
+
+def _sources(window: Window) -> Table:
+    """The sources of the window's labels, those that differ from the others first."""
+    heads = ("Source", "Labels", "Share", "Gap", "Gap of the others", "Difference, points", "Note")
+    rows = [
+        [
+            Cell(one.name),
+            Cell(count(one.labels)),
+            Cell(percent(one.share, 0)),
+            Cell(signed_points(one.gap)),
+            Cell(signed_points(one.others)),
+            Cell(
+                signed_points(one.difference),
+                span(one.low, one.high) if math.isfinite(one.difference) else "",
+            ),
+            Cell("says something else than the others", style="text off") if one.differs else Cell(""),
+        ]
+        for one in source_gaps(window.sums, window.by_name("source"), window.groups)
+    ]
+    return Table("Sources of labels", heads, rows)

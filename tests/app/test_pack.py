@@ -1,0 +1,147 @@
+"""``calib-serve pack`` packs three things; an option of another of them is refused, never ignored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import calib_serve
+from libraries import torchvision_here
+from live_server import temperature_artifact, torchscript
+
+from calib_serve.torchserve import read_archive
+from calib_serve.torchserve.archive._archive import write_archive
+
+
+def call(*arguments: object) -> str:
+    done = calib_serve("pack", *arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(*arguments: object) -> str:
+    done = calib_serve("pack", *arguments)
+    assert done.exit_code == 2, done.output
+    return done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torchscript(tmp_path / "net.pt")
+    temperature_artifact().save(tmp_path / "artifact")
+    return tmp_path
+
+
+MODEL = ("--model", "net.pt", "--artifact", "artifact", "--name", "digits")
+AROUND = ("--from", "old.mar", "--artifact", "artifact")
+REFUSED = [
+    (MODEL, ["--for", "x.mar"]),
+    (AROUND, ["--weights", "w.safetensors"]),
+    (AROUND, ["--pictures", "mean=0"]),
+    (AROUND, ["--abstain-below", "0.5"]),
+    (MODEL, ["--threshhold", "0.5"]),
+    (("--feedback",), ["--top", "3"]),
+    (("--feedback",), ["--workers", "2"]),
+    (("--feedback",), ["--from", "old.mar"]),
+]
+
+
+@pytest.mark.parametrize(("what", "option"), REFUSED, ids=" ".join)
+def test_an_option_of_another_kind_of_archive_is_refused(
+    what: tuple[str, ...], option: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    said = refused(*what, *option, "-o", "store")
+    assert option[-1].partition("=")[0] in said or option[0] in said
+    assert not list(Path().glob("store/*"))
+
+
+def pictures(*pairs: str) -> list[str]:
+    return [word for pair in pairs for word in ("--pictures", pair)]
+
+
+def packed(folder: Path, *options: object) -> dict[str, Any]:
+    call(*MODEL, *options, "-o", folder)
+    return dict(read_archive(folder / "digits.mar").config["calib_serve"])
+
+
+def test_how_pictures_are_prepared_is_said_by_options_or_by_the_training_s_transforms(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    torchvision_here()
+    shape = ("--input-shape", "3,32,32")
+    (folder / "training.py").write_text(
+        "from torchvision import transforms as t\n"
+        "steps = [t.Resize(40), t.CenterCrop(32), t.ToTensor(), t.Normalize([.1, .2, .3], [.4, .5, .6])]\n"
+        "evaluation, training = t.Compose(steps), t.Compose([t.RandomCrop(32), *steps])\n"
+    )
+    norm = ("mean=.1,.2,.3", "std=.4,.5,.6")
+    read = packed(folder / "a", *shape, *pictures("transforms=training.py:evaluation"))
+    assert read == packed(folder / "b", *shape, *pictures(*norm, "resize_shorter=40", "crop=32"))
+    assert read["pictures"] == {
+        "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "resize": 40, "crop": [32, 32], "channels": 3
+    }  # fmt: skip
+    exact = packed(folder / "c", *shape, *pictures(*norm, "image_size=32,32", "interpolation=bicubic"))
+    assert exact["pictures"]["resize"] == [32, 32]
+    assert exact["pictures"]["interpolation"] == "bicubic"
+    random = (*MODEL, *shape, *pictures("transforms=training.py:training"), "-o", folder / "e")
+    assert "RandomCrop" in refused(*random)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (("mean=0",), "give mean and std"),
+        (("mean=0", "std=0"), "above 0"),
+        (("mean=0,0,0", "std=1", "1,32,32"), "the model takes 1"),
+        (("mean=0", "std=1", "crop=24"), "the model takes (32, 32)"),
+        (("mean=0", "std=1", "resize_shorter=31", "crop=32"), "larger"),
+        (("mean=0", "std=1", "48"), "no picture"),
+        (("transforms=missing.py:x",), "cannot read transforms"),
+    ],
+    ids=repr,
+)
+def test_pictures_that_cannot_be_are_refused_when_packing(
+    options: tuple[str, ...], match: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (shape,) = [one for one in options if "=" not in one] or ["3,32,32"]
+    given = pictures(*(one for one in options if one != shape))
+    assert match in refused(*MODEL, "--input-shape", shape, *given, "-o", folder)
+    assert not Path("digits.mar").exists()
+
+
+def test_a_file_that_would_take_the_place_of_another_is_refused(folder: Path) -> None:
+    (folder / "other").mkdir()
+    for name in ("model.pt", "mine.txt"):
+        (folder / name).write_text("of mine")
+        (folder / "other" / name).write_text("another")
+    asked = (*(word.replace("net.pt", str(folder / "net.pt")) for word in MODEL), "-o", folder / "store")
+    asked = tuple(str(folder / "artifact") if word == "artifact" else word for word in asked)
+    for extra in (["model.pt"], ["mine.txt", "other/mine.txt"]):
+        done = calib_serve("pack", *asked, *(w for name in extra for w in ("--extra", folder / name)))
+        assert (done.exit_code, "would be lost" in done.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--weights", "w.safetensors"], "its own weights"), (["--threshold", "0.7"], "several labels")],
+)
+def test_what_this_model_has_no_use_for_is_refused(
+    options: list[str], says: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    done = calib_serve("pack", *MODEL, *options, "-o", "store")
+    assert (done.exit_code, says in done.stderr) == (3, True)
+
+
+def test_labels_of_an_archive_without_receipts_are_not_promised(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    files = {"handler.py": b"", "net.pt": folder / "net.pt"}
+    plain = write_archive(folder / "plain.mar", files, name="plain", version="1", handler="handler.py")
+    done = calib_serve("pack", "--feedback", "--for", plain, "-o", "store")
+    assert (done.exit_code, "not calibrated" in done.stderr) == (3, True)

@@ -1,0 +1,81 @@
+"""``calib-serve report`` on logits and on the model itself."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import invoke
+
+from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
+from calib_serve.metrics import ece
+from calib_serve.scores import softmax
+
+RNG = np.random.default_rng(8)
+WEIGHT = RNG.standard_normal((3, 12)).astype(np.float32)
+INPUTS = RNG.random((600, 3, 2, 2)).astype(np.float32)
+LOGITS = 4 * (INPUTS.reshape(600, 12) - 0.5) @ WEIGHT.T
+LABELS = np.array([RNG.choice(3, p=p) for p in softmax(LOGITS / 2)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("report")
+    linear = torch.nn.Linear(12, 3)
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(4 * WEIGHT))
+        linear.bias.copy_(torch.from_numpy(-2 * WEIGHT.sum(axis=1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(
+            torch.nn.Sequential(torch.nn.Flatten(), linear).eval(), torch.zeros(1, 3, 2, 2)
+        )
+        torch.jit.save(traced, str(place / "model.pt"))
+    np.savez(place / "logits.npz", logits=LOGITS, labels=LABELS)
+    np.savez(place / "data.npz", test_inputs=INPUTS[300:], test_labels=LABELS[300:])
+    Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3).save(place / "cool")
+    shift = InputShift(np.full((3, 2, 2), 0.01, np.float32), 0.0, 1.0)
+    head = Head((2 * WEIGHT,), (-WEIGHT.sum(axis=1),))
+    Artifact((shift, head), method="neural-clamping", classes=3).save(place / "deep")
+    return place
+
+
+def report(folder: Path, *arguments: str, replicates: int = 20) -> dict:
+    out = folder / "out.html"
+    result = invoke(["report", *arguments, "-o", str(out), "--replicates", str(replicates), "--json"])
+    assert result.exit_code == 0, result.output
+    assert out.read_text().startswith("<!doctype html>")
+    return json.loads(result.stdout)
+
+
+def eces(found: dict) -> list[float]:
+    return [side["metrics"]["ece"]["value"] for side in found["sides"]]
+
+
+def test_a_report_compares_with_no_calibration(folder: Path) -> None:
+    artifact = ("--artifact", str(folder / "cool"))
+    found = report(folder, str(folder / "logits.npz"), *artifact, replicates=0)
+    expected = [ece(softmax(LOGITS), LABELS), ece(softmax(LOGITS / 2), LABELS)]
+    assert eces(found) == pytest.approx(expected)
+    assert found["artifact"]["method"] == "temperature"
+
+
+def test_a_model_that_is_changed_inside_is_run_on_its_data(folder: Path) -> None:
+    arguments = ("--model", str(folder / "model.pt"), "--data", str(folder / "data.npz"), "--split", "test")
+    found = report(folder, *arguments, "--artifact", str(folder / "deep"))
+    moved = np.clip(INPUTS[300:] + 0.01, 0, 1).reshape(300, 12)
+    expected = 2 * (moved - 0.5) @ WEIGHT.T
+    assert eces(found) == pytest.approx(
+        [ece(softmax(LOGITS[300:]), LABELS[300:]), ece(softmax(expected), LABELS[300:])], abs=1e-5
+    )
+
+
+def test_what_logits_cannot_show_is_said(folder: Path) -> None:
+    arguments = ["report", "--data", str(folder / "logits.npz"), "--artifact", str(folder / "deep")]
+    result = invoke(arguments)
+    assert result.exit_code == 2
+    assert "--model" in result.stderr

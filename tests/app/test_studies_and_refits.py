@@ -1,0 +1,158 @@
+"""Studies and ``refit`` as commands: their numbers are those of numpy and scipy, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import calib_serve, invoke
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from torch import nn
+
+from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.receipts import Label, Receipt
+from calib_serve.receipts.samples import SampleLog
+
+Floats = NDArray[np.float64]
+Part = tuple[Floats, NDArray[np.int64]]
+
+
+def draw(n: int, sharp: float, seed: int) -> Part:
+    """Logits ``sharp`` times too large, and labels."""
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, 3))
+    return sharp * z, (z + rng.gumbel(size=z.shape)).argmax(1)
+
+
+def ece(p: Floats, y: NDArray[np.int64]) -> float:
+    c, right = p.max(1), p.argmax(1) == y
+    of = np.ceil(c * 15).astype(int) - 1
+    return sum(abs((c - right)[of == b].sum()) for b in range(15)) / len(y)
+
+
+def temperature(z: Floats, y: NDArray[np.int64]) -> float:
+    def loss(log_t: float) -> float:
+        return -log_softmax(z / np.exp(log_t), axis=1)[np.arange(len(y)), y].mean()
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9}).x))
+
+
+def cooled(fit: Part, z: Floats) -> Floats:
+    return softmax(z / temperature(*fit), axis=1)
+
+
+def test_study_size(tmp_path: Path) -> None:
+    (z, y), (test, labels) = draw(600, 3, 0), draw(500, 3, 1)
+    np.savez(tmp_path / "z.npz", cal_logits=z, cal_labels=y, test_logits=test, test_labels=labels)
+    rng, wanted = np.random.default_rng(5), []
+    for size, parts in ((30, 3), (300, 3), (600, 1)):
+        drawn = [rng.choice(600, size, replace=False) for _ in range(parts)]
+        values = [ece(cooled((z[part], y[part]), test), labels) for part in drawn]
+        spread = pytest.approx(np.std(values, ddof=1), rel=1e-5) if parts > 1 else None
+        wanted.append(["temperature", size, pytest.approx(np.mean(values), rel=1e-5), spread, parts, 0])
+    asked = ["--option", "sizes=30,300", "--option", "repeats=3", "--seed", "5", str(tmp_path / "z.npz")]
+    done = invoke(["compare", "--study", "size", *asked, "--json"])
+    assert [list(row.values()) for row in json.loads(done.stdout)["rows"]] == wanted
+
+
+def test_a_study_weighs_rows_as_its_options_say(tmp_path: Path) -> None:
+    (z, y), counts = draw(400, 3, 0), np.random.default_rng(1).integers(0, 4, 400)
+    again = np.repeat(np.arange(400), counts)
+    np.savez(tmp_path / "w.npz", cal_logits=z, cal_labels=y, cal_times=counts, test_logits=z, test_labels=y,
+             test_times=counts)  # fmt: skip
+    np.savez(tmp_path / "r.npz", cal_logits=z[again], cal_labels=y[again], test_logits=z[again],
+             test_labels=y[again])  # fmt: skip
+    for study in ("bins", "optimum"):
+        weighed = invoke(
+            ["compare", str(tmp_path / "w.npz"), "--study", study, "--sample-weight", "times", "--json"]
+        )
+        repeated = invoke(["compare", str(tmp_path / "r.npz"), "--study", study, "--json"])
+        assert json.loads(weighed.stdout)["rows"] == json.loads(repeated.stdout)["rows"]
+
+
+def test_a_study_of_a_model_is_of_its_scores_as_they_are_said_to_be(tmp_path: Path) -> None:
+    """Its inputs are as many as its classes, and could be taken for logits."""
+    (x, y), (test, labels) = draw(400, 1, 0), draw(400, 1, 1)
+    np.savez(tmp_path / "x.npz", cal_inputs=x.astype("f4"), cal_labels=y, test_inputs=test.astype("f4"),
+             test_labels=labels)  # fmt: skip
+    logits, held = (3 * part.astype("f4") for part in (x, test))
+    np.savez(tmp_path / "z.npz", cal_logits=logits, cal_labels=y, test_logits=held, test_labels=labels)
+    given = [
+        "compare",
+        str(tmp_path / "x.npz"),
+        "--model",
+        f"{__file__}:tripled",
+        "--study",
+        "optimum",
+        "--json",
+    ]
+    found = json.loads(invoke(given).stdout)["rows"]
+    wanted = json.loads(invoke(["compare", str(tmp_path / "z.npz"), "--study", "optimum", "--json"]).stdout)[
+        "rows"
+    ]
+    for one, other in zip(found, wanted, strict=True):
+        assert one["ECE"] == pytest.approx(other["ECE"], abs=1e-4)
+    wrong = invoke([*given, "--outputs", "probabilities"])
+    assert (wrong.exit_code, "not probabilities" in wrong.stderr) == (3, True)
+
+
+def tripled() -> nn.Module:
+    """Three times its inputs."""
+    layer = nn.Linear(3, 3, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(3 * torch.eye(3))
+    return layer.eval()
+
+
+def served(folder: Path, z: Floats, y: NDArray[np.int64]) -> None:
+    """A folder of samples as a server keeps them."""
+    log = SampleLog(folder, rate=1.0)
+    names = [i.to_bytes(10, "big") for i in range(len(y))]
+    log.predicted("m", "1", names, z, times=time.time() - np.arange(len(y), 0, -1.0))
+    log.labelled(
+        [Label(Receipt("k", "m", "1", 0.0, n, 0, 0.9), int(k)) for n, k in zip(names, y, strict=True)]
+    )
+    log.close()
+
+
+def evidence(z: Floats, y: NDArray[np.int64], t: float) -> float:
+    """Every label judged by a temperature fitted to those before it; the evidence of the bets on these."""
+    n, starts = len(y), [100]
+    while (following := int(np.ceil(starts[-1] * 1.5))) < n:
+        starts.append(following)
+    old = softmax(z / t, axis=1)
+    pays = np.zeros(n)
+    for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        block = slice(start, stop)
+        new, at = cooled((z[:start], y[:start]), z[block]), (np.arange(stop - start), y[block])
+        pays[block] = np.log((0.98 * new + 0.02 * old[block])[at] / old[block][at])
+    worth = [np.exp(pays[start:].sum()) / ((j + 1) * (j + 2)) for j, start in enumerate(starts)]
+    return sum(worth) + 1 / (len(starts) + 1)
+
+
+@pytest.mark.parametrize(("n", "sharp", "code"), [(400, 3, 0), (400, 1, 1), (199, 1, 3)])
+def test_refit_ends_with_what_the_evidence_says(n: int, sharp: int, code: int, tmp_path: Path) -> None:
+    """With 0 a new one is written, with 1 the current one stays, with 3 nothing can be judged."""
+    z, y = draw(n, sharp, 2)
+    z = z.astype(np.float16).astype(float)
+    Artifact((LogitMap.temperature(1.0),), method="t", classes=3).save(tmp_path / "old")
+    served(tmp_path / "log", z, y)
+    asked = ("refit", tmp_path / "old", "--samples", tmp_path / "log", "--model", "m:1")
+    more = ("--method", "temperature", "-o", tmp_path / "new")
+    told = calib_serve(*asked, *more)
+    assert told.exit_code == code
+    if code < 2:
+        assert f"{evidence(z, y, 1.0):.3g}" in told.stdout
+        assert (evidence(z, y, 1.0) > 20) == (code == 0)
+    else:
+        assert (told.stdout, "199" in told.stderr) == ("", True)
+    assert (tmp_path / "new").exists() == (code == 0)
+    if code == 0:
+        found = Artifact.load(tmp_path / "new").fit["temperature"]
+        assert found == pytest.approx(temperature(z, y), rel=1e-6)

@@ -1,0 +1,360 @@
+"""Every kind of model file behind one face, and what a model is found out by measurement."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from gpus import needs_gpu_of_torch
+from safetensors.torch import save_file
+from torch import nn
+
+from calib_serve.artifact import InputShift
+from calib_serve.core.errors import InputError, ModelError, ShapeError
+from calib_serve.models import from_module, load_model
+
+SHAPE = (1, 6, 6)
+X = np.random.default_rng(0).random((21, *SHAPE), dtype=np.float32)
+
+
+def network(*after: nn.Module) -> nn.Module:
+    """Convolution, batch norm and dropout, so that a training mode would show."""
+    torch.manual_seed(0)
+    body = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5))
+    net = nn.Sequential(*body, nn.Linear(64, 5), *after)
+    net[1].running_mean += 0.3
+    return net.eval()
+
+
+class Tail(nn.Module):
+    """A sum of two linear layers: neither alone makes the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(36, 5), nn.Linear(36, 5)
+
+    def forward(self, x):
+        flat = x.flatten(1)
+        return self.one(flat) + self.two(flat)
+
+
+def script(net: nn.Module, path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.script(net).save(str(path))
+    return str(path)
+
+
+def traced(net: nn.Module, path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.trace(net, torch.rand(2, *SHAPE)).save(str(path))
+    return str(path)
+
+
+def exported(net: nn.Module, path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(
+            net, (torch.rand(2, *SHAPE),), dynamic_shapes=({0: torch.export.Dim("n")},)
+        )
+        torch.export.save(program, str(path))
+    return str(path)
+
+
+def onnx_file(net: nn.Module, path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net, (torch.rand(2, *SHAPE),), str(path), dynamo=False, input_names=["x"],
+            dynamic_axes={"x": {0: "n"}},
+        )  # fmt: skip
+    return str(path)
+
+
+@pytest.mark.parametrize("save", [script, traced, exported, onnx_file])
+def test_every_file_gives_the_module_s_logits_and_the_features_that_make_them(save, tmp_path) -> None:
+    net = network()
+    suffix = {exported: ".pt2", onnx_file: ".onnx"}.get(save, ".pt")
+    model = load_model(save(net, tmp_path / f"model{suffix}"), input_shape=SHAPE, device="cpu", batch_size=8)
+    with torch.no_grad():
+        wanted = net(torch.from_numpy(X)).numpy()
+        features = net[:4](torch.from_numpy(X)).numpy()
+    np.testing.assert_allclose(model.logits(X), wanted, atol=1e-6)
+    np.testing.assert_allclose(model.features(X), features, atol=1e-6)
+    np.testing.assert_allclose(model.head(model.features(X)), model.logits(X), atol=1e-5)
+    assert (model.outputs, model.classes, model.input_shape) == ("logits", 5, SHAPE)
+    assert len(model.fingerprint) == 64
+
+
+def test_a_factory_takes_its_weights_from_safetensors_or_a_state_dict(tmp_path) -> None:
+    net = network()
+    with torch.no_grad():
+        net[5].bias += 7
+    save_file(net.state_dict(), tmp_path / "weights.safetensors")
+    torch.save({"state_dict": net.state_dict()}, tmp_path / "weights.pt")
+    wanted = from_module(net, input_shape=SHAPE, device="cpu").logits(X)
+    for name in ("weights.safetensors", "weights.pt"):
+        model = load_model(f"{__file__}:network", weights=tmp_path / name, input_shape=SHAPE, device="cpu")
+        assert np.array_equal(model.logits(X), wanted)
+
+
+def test_the_input_gradient_is_autograd_s_and_summed_over_batches() -> None:
+    net = network()
+    model = from_module(net, input_shape=SHAPE, device="cpu", batch_size=4)
+    gradient, logits = model.input_gradient(X, lambda z, rows: z.logsumexp(dim=1))
+    x = torch.from_numpy(X).requires_grad_()
+    net(x).logsumexp(dim=1).sum().backward()
+    np.testing.assert_allclose(gradient, x.grad.sum(dim=0).numpy(), atol=1e-5)
+    np.testing.assert_allclose(logits, model.logits(X), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("after", "kind"), [(nn.Softmax(1), "probabilities"), (nn.LogSoftmax(1), "log_probs")]
+)
+@pytest.mark.parametrize("save", [traced, onnx_file])
+def test_a_softmax_at_the_end_is_seen_and_its_features_refused(after, kind, save, tmp_path) -> None:
+    suffix = ".onnx" if save is onnx_file else ".pt"
+    model = load_model(save(network(after), tmp_path / f"m{suffix}"), input_shape=SHAPE, device="cpu")
+    assert model.outputs == kind
+    plain = from_module(network(), input_shape=SHAPE, device="cpu").logits(X)
+    again = plain - torch.from_numpy(plain).logsumexp(1, keepdim=True).numpy()
+    np.testing.assert_allclose(model.logits(X), again, atol=1e-4)
+    with pytest.raises(ModelError, match="softmax"):
+        model.features(X)
+
+
+def test_a_model_in_training_mode_is_refused_however_it_was_saved(tmp_path) -> None:
+    with pytest.raises(ModelError, match=r"training mode; call model\.eval"):
+        from_module(network().train(), input_shape=SHAPE)
+    with pytest.raises(ModelError, match="training mode"):
+        load_model(script(network().train(), tmp_path / "script.pt"), input_shape=SHAPE)
+
+    class Forgetful(nn.Module):
+        """Eval mode by its flag, dropout on all the same, as an export in training mode leaves it."""
+
+        def forward(self, x):
+            return nn.functional.dropout(x.flatten(1)[:, :5], training=True)
+
+    with pytest.raises(ModelError, match="training mode"):
+        from_module(Forgetful().eval(), input_shape=SHAPE)
+
+
+def test_no_last_linear_layer_is_said_when_it_is_needed_and_not_before() -> None:
+    model = from_module(Tail().eval(), input_shape=SHAPE, device="cpu")
+    assert model.logits(X).shape == (21, 5)
+    with pytest.raises(ModelError, match="no linear layer makes the model's 5 logits"):
+        model.features(X)
+    with pytest.raises(ModelError, match="no linear layer"):
+        _ = model.head
+    with pytest.raises(ModelError, match="'nothing' is not a linear layer"):
+        from_module(network(), input_shape=SHAPE, last_linear="nothing")
+    assert from_module(network(), input_shape=SHAPE, last_linear="5").facts().last_linear == "5"
+
+
+def test_mixed_precision_is_near_where_it_is_allowed_and_refused_where_it_is_not() -> None:
+    plain = from_module(network(), input_shape=SHAPE, device="cpu")
+    mixed = from_module(network(), input_shape=SHAPE, device="cpu", mixed_precision=True)
+    probs = [torch.from_numpy(m.logits(X)).softmax(1).numpy() for m in (plain, mixed)]
+    assert not np.array_equal(*probs)
+    np.testing.assert_allclose(*probs, atol=5e-3)
+    assert mixed.logits(X).dtype == np.float32
+    far = network()
+    with torch.no_grad():
+        far[5].bias += 300  # the same probabilities, from differences that bfloat16 rounds away
+    with pytest.raises(ModelError, match="leave mixed_precision off"):
+        from_module(far, input_shape=SHAPE, device="cpu", mixed_precision=True)
+
+
+def test_inputs_that_cannot_be_right_are_refused(tmp_path) -> None:
+    model = from_module(network(), input_shape=SHAPE, device="cpu", batch_size=4)
+    with pytest.raises(ShapeError, match=r"\(n, 1, 6, 6\), got \(21, 36\)"):
+        model.logits(X.reshape(21, 36))
+    with pytest.raises(InputError, match="numbers"):
+        model.logits(X.astype(str))
+    for bad in (np.nan, np.inf, 1e300):
+        torn = X.astype(np.float64)
+        torn[13, 0, 2, 2] = bad
+        with pytest.raises(InputError, match="input 13 holds NaN or infinity"):
+            model.logits(torn)
+    with pytest.raises(ModelError, match="refuses inputs of shape"):
+        from_module(network(), input_shape=(3, 6, 6))
+
+
+@needs_gpu_of_torch
+def test_a_gpu_gives_what_the_cpu_gives() -> None:
+    cpu, gpu = (from_module(network(), input_shape=SHAPE, device=where) for where in ("cpu", "cuda"))
+    np.testing.assert_allclose(gpu.logits(X), cpu.logits(X), atol=1e-5)
+    np.testing.assert_allclose(gpu.features(X), cpu.features(X), atol=1e-5)
+    one, other = (m.input_gradient(X, lambda z, rows: z.logsumexp(1))[0] for m in (cpu, gpu))
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+class Watching(nn.Linear):
+    """A linear model that notes whether convolutions might run in TF32 as it is called."""
+
+    allowed: ClassVar[list[bool]] = []
+
+    def forward(self, x):
+        self.allowed.append(torch.backends.cudnn.allow_tf32)
+        return super().forward(x)
+
+
+class OfIds(nn.Module):
+    """Ids (n, 6) of twenty words to logits (n, 5)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(20, 8), nn.Linear(8, 5)
+
+    def forward(self, ids):
+        return self.last(self.words(ids.long()).mean(dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_an_onnx_file_of_whole_numbers_gets_them_as_it_takes_them(dtype: torch.dtype, tmp_path) -> None:
+    torch.manual_seed(0)
+    net, path, ids = OfIds().eval(), str(tmp_path / "m.onnx"), torch.randint(0, 20, (21, 6)).to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net, (ids[:2],), path, dynamo=False, input_names=["ids"], dynamic_axes={"ids": {0: "n"}}
+        )
+    model, x = load_model(path), ids.numpy().astype(np.int64)
+    with torch.no_grad():
+        wanted = net(ids).numpy()
+    assert np.abs(model.logits(x) - wanted).max() < 1e-5
+    assert np.abs(model.features(x) @ model.head.weights[0].T + model.head.biases[0] - wanted).max() < 1e-5
+    assert model.facts().input_dtype == str(dtype).removeprefix("torch.")
+    for wrong in (0.5, np.nan, 2.0**70):
+        with pytest.raises(InputError, match="input 3 holds a number that"):
+            model.logits(np.where(np.arange(21)[:, None] == 3, wrong, x))
+    with pytest.raises(ModelError, match="whole numbers"):
+        model.logits(x, shift=InputShift(np.zeros(6)))
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_an_onnx_file_of_a_fixed_batch_is_filled_up(at_once: int, tmp_path) -> None:
+    net, path = network(), str(tmp_path / "m.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(net, (torch.rand(at_once, *SHAPE),), path, dynamo=False)
+    model = load_model(path)
+    with torch.no_grad():
+        wanted = net(torch.from_numpy(X)).numpy()
+    assert np.abs(model.logits(X) - wanted).max() < 1e-5
+    assert model.features(X).shape == (len(X), 64)
+    assert model.logits(X[:0]).shape == (0, 5)
+
+
+@pytest.mark.parametrize("bias", ["row", "one number", "computed"])
+def test_a_head_is_found_whatever_shape_its_bias_has_or_not_at_all(bias: str, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(6, 5)).astype("f4")
+    added = {"one number": np.full((1, 1), 0.5, "f4")}.get(bias, rng.normal(size=(1, 5)).astype("f4"))
+    nodes = [onnx.helper.make_node("Gemm", ["x", "w", "c"], ["y"])]
+    if bias == "computed":
+        nodes.insert(0, onnx.helper.make_node("Neg", ["b"], ["c"]))
+    graph = onnx.helper.make_graph(
+        nodes, "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ("n", 6))],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ("n", 5))],
+        [onnx.numpy_helper.from_array(weight, "w"),
+         onnx.numpy_helper.from_array(added, "b" if bias == "computed" else "c")],
+    )  # fmt: skip
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(made, tmp_path / "m.onnx")
+    model, x = load_model(tmp_path / "m.onnx"), rng.normal(size=(9, 6)).astype("f4")
+    sign = -1 if bias == "computed" else 1
+    assert np.abs(model.logits(x) - (x @ weight + sign * added)).max() < 1e-5
+    if bias == "computed":
+        with pytest.raises(ModelError, match="no Gemm or MatMul"):
+            _ = model.head
+    else:
+        assert model.head.biases[0] == pytest.approx(np.broadcast_to(added, (1, 5))[0])
+
+
+def test_probabilities_of_16_bits_are_known_for_such(tmp_path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 1000), nn.Softmax(dim=1)).half().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net, (torch.rand(2, 6).half(),), str(tmp_path / "m.onnx"), dynamo=False, input_names=["x"],
+            dynamic_axes={"x": {0: "n"}},
+        )  # fmt: skip
+    model, x = load_model(tmp_path / "m.onnx"), np.random.default_rng(0).random((21, 6))
+    assert (model.outputs, model.classes, model.facts().input_dtype) == ("probabilities", 1000, "float16")
+    assert np.exp(model.logits(x)).sum(axis=1) == pytest.approx(1, abs=1e-2)
+
+
+def test_an_exported_program_of_whole_numbers_gets_them_too(tmp_path) -> None:
+    torch.manual_seed(0)
+    net, ids = OfIds().eval(), torch.randint(0, 20, (21, 6), dtype=torch.int32)
+    program = torch.export.export(net, (ids[:2],), dynamic_shapes=({0: torch.export.Dim("n")},))
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    model = load_model(tmp_path / "m.pt2")
+    with torch.no_grad():
+        assert np.abs(model.logits(ids.numpy()) - net(ids).numpy()).max() < 1e-6
+    assert (model.facts().input_dtype, model.facts().input_shape) == ("int32", (6,))
+    assert not model.differentiable
+    with pytest.raises(InputError, match="input 0 holds a number that int32 cannot hold"):
+        model.logits(ids.numpy() + 0.5)
+
+
+def test_an_onnx_file_runs_where_it_was_asked_to_or_says_why_not(tmp_path, monkeypatch) -> None:
+    path = onnx_file(network(), tmp_path / "m.onnx")
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(ModelError, match=f"{device} was asked for"):
+            load_model(path, input_shape=SHAPE, device=device)
+    with pytest.raises(ModelError, match="must be cpu, cuda or cuda:1"):
+        load_model(path, input_shape=SHAPE, device="gpu")
+    asked = []
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda *_, providers, **__: asked.extend(providers))
+    with pytest.raises(ModelError, match="cannot load"):
+        load_model(path, input_shape=SHAPE, device="cuda:1")
+    assert asked[0] == ("CUDAExecutionProvider", {"device_id": 1})
+
+
+@pytest.mark.parametrize("save", [traced, onnx_file])
+def test_a_last_layer_that_is_named_must_be_there(save, tmp_path) -> None:
+    path = save(network(), tmp_path / ("m.onnx" if save is onnx_file else "m.pt"))
+    with pytest.raises(ModelError):
+        load_model(path, input_shape=SHAPE, device="cpu", last_linear="nosuch")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_convolutions_are_in_float32_and_the_process_stays_as_it_was_set(before: bool, monkeypatch) -> None:
+    monkeypatch.setattr(Watching, "allowed", [])
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
+    model, x = from_module(Watching(6, 3).eval(), input_shape=(6,), device="cpu"), X[:, 0, 0]
+    model.logits(x), model.features(x), model.input_gradient(x, lambda z, rows: z.logsumexp(1))
+    assert Watching.allowed
+    assert not any(Watching.allowed)
+    assert torch.backends.cudnn.allow_tf32 is before
+
+
+def test_files_that_are_no_models_are_refused(tmp_path) -> None:
+    net = network()
+    torch.save(net.state_dict(), tmp_path / "state.pt")
+    (tmp_path / "text.pt").write_text("not a model")
+    whole = Path(script(net, tmp_path / "whole.pt")).read_bytes()
+    (tmp_path / "torn.pt").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "torn.onnx").write_bytes(b"\x08\x07\x12 nothing")
+    for name, said in (
+        ("state.pt", "weights alone"), ("text.pt", "cut off"), ("torn.pt", "cut off"),
+        ("torn.onnx", "cannot load"), ("missing.pt", "no model file"),
+    ):  # fmt: skip
+        with pytest.raises(ModelError, match=said):
+            load_model(tmp_path / name, input_shape=SHAPE)
+    with pytest.raises(ModelError, match="give input_shape"):
+        load_model(tmp_path / "whole.pt")
+    with pytest.raises(ModelError, match="cannot load the weights"):
+        load_model(f"{__file__}:network", weights=tmp_path / "text.pt", input_shape=SHAPE)

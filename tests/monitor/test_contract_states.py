@@ -1,0 +1,212 @@
+"""Contracts under watch: kept, broken or not yet known, over labels that are chosen, late or in groups."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
+from calib_serve.core.errors import LedgerError
+from calib_serve.ledger import Ledger
+from calib_serve.monitor.contracts import ClauseState
+from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.receipts import Keyring
+from calib_serve.receipts.batch import ServedPrediction, ServedSums
+
+pytestmark = pytest.mark.store
+
+V = ("pets", "1")
+RING = Keyring.new()
+ACT = Contract((Clause("act", 0.9, above=0.8),))
+
+
+class Stream:
+    """A watch that serves and labels by chance; ``now`` is its clock."""
+
+    def __init__(self, folder: Path, contract: Contract, **options: object) -> None:
+        self.now = float(int(time.time()))
+        folder.mkdir(exist_ok=True)
+        self.ledger = Ledger(folder / "ledger.db")
+        watched = Watched.of(Artifact((LogitMap.temperature(1.0),), method="t", classes=4, contract=contract))
+        options = {"detector": None, "maturity": 0.0, **options}
+        self.watch = Watch(RING, self.ledger, models={V: watched}, clock=lambda: self.now, **options)  # type: ignore[arg-type]
+        self.rng = np.random.default_rng(0)
+
+    def serve(
+        self, confidence: np.ndarray, correct: np.ndarray, *, labelled: object = slice(None), **more: str
+    ) -> None:
+        items = [ServedPrediction(*V, 1, float(c), **more) for c in confidence]
+        receipts = self.watch.predictions(items)
+        told = [{"receipt": r, "label": 1 if y else 2} for r, y in zip(receipts, correct, strict=True)]
+        outcomes = self.watch.labels(np.array(told, object)[labelled].tolist())
+        assert all(one.accepted for one in outcomes)
+        self.watch.feed.tick()
+
+    @property
+    def states(self) -> list[ClauseState]:
+        return self.watch.contract_states(V)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def test_sums_of_a_reporter_that_has_not_the_contract_are_said(folder: Path) -> None:
+    stream = Stream(folder, Contract((Clause("act", 0.9, above=0.84),)))
+    for low, high, says in ((0.841, 0.86, None), (0.81, 0.86, "up over a threshold of the contract")):
+        told = ServedSums(*V, 1, "", low, high, 2, low + high)
+        assert stream.watch.served([told], time=stream.now, once=repr(low).encode()) == [None]
+        stream.watch.checks.run("versions")
+        found = stream.watch.checks.reasons()["versions"]
+        assert (found is None) if says is None else (found is not None and says in found)
+    stream.now += 901
+    stream.watch.checks.run("versions")
+    assert stream.watch.checks.reasons()["versions"] is None
+
+
+def test_what_is_acted_on_counts_and_nothing_else(folder: Path) -> None:
+    stream = Stream(folder, ACT)
+    c = np.repeat([0.79, 0.8, 0.95], 400)
+    y = np.concatenate(
+        [np.zeros(400), np.arange(800) % 20 > 0]
+    )  # none of the unsure is right; 95 % of others
+    stream.serve(c, y)
+    (state,) = stream.states
+    assert (state.state, state.labels, state.said_at) == ("kept", 800, stream.now)
+    assert state.value == pytest.approx(0.95)
+    assert 0.9 < state.low < 0.95 < state.high <= 1
+    assert state.budget_left == pytest.approx(0.5)
+    assert state.burn["30d"].rate == state.burn["1h"].rate == pytest.approx(0.5)
+    assert state.burn["1h"].low < 0.5
+    assert state.runs_out == math.inf
+
+
+def test_broken_is_said_for_good_and_the_budget_runs_out(folder: Path) -> None:
+    stream = Stream(folder, ACT)
+    stream.serve(np.full(3000, 0.9), np.arange(3000) % 100 > 4)  # 95 %: half of the budget
+    assert stream.states[0].state == "kept"
+    stream.now += 2 * 86_400
+    stream.serve(np.full(300, 0.9), np.arange(300) % 4 > 0)  # 75 %
+    (state,) = stream.states
+    wrong = (150 + 75) / 3300
+    assert (state.state, state.said_at) == ("broken", stream.now)
+    assert state.budget_left == pytest.approx(1 - wrong / 0.1)
+    assert state.burn["6h"].rate == pytest.approx(2.5)
+    assert state.runs_out == pytest.approx(30 * 86_400 * (1 - wrong / 0.1) / (2.5 - wrong / 0.1))
+    stream.serve(np.full(3000, 0.9), np.ones(3000))
+    assert stream.states[0].state == "broken", "what was promised did not hold"
+
+
+def test_labels_that_are_chosen_by_confidence_do_not_break_what_is_kept(folder: Path) -> None:
+    """All of the unsure are looked at, and one in twenty of the others: labels are worse than predictions."""
+    stream = Stream(folder, Contract((Clause("act", 0.9, above=0.7),)))
+    for _ in range(5):
+        c = stream.rng.choice([0.75, 0.99], 2000, p=[0.3, 0.7])
+        y = stream.rng.random(2000) < np.where(c < 0.9, 0.78, 0.99)  # 92.7 % of all, 81 % of the labelled
+        chosen = (c < 0.9) | (stream.rng.random(2000) < 0.05)
+        stream.serve(c, y, labelled=chosen)
+    (state,) = stream.states
+    assert y[chosen].mean() < 0.85
+    assert state.state != "broken"
+    assert state.value == pytest.approx(0.927, abs=0.02)
+    assert state.low < 0.927 < state.high
+
+
+def test_labels_of_one_group_count_as_one(folder: Path) -> None:
+    alone, together = Stream(folder, ACT), Stream(folder / "other", ACT)
+    c, y = np.full(60, 0.9), np.zeros(60)
+    alone.serve(c, y)
+    together.serve(c, y, group="patient 7")
+    assert alone.states[0].state == "broken"
+    assert together.states[0].state == "unknown"
+    assert together.states[0].why == "60 labels are too few to be sure"
+    together.ledger.close()
+
+
+def test_a_calibration_is_kept_or_broken(folder: Path) -> None:
+    contract = Contract((Clause("calibration", 0.15), Clause("calibration", 0.05, segment="north")))
+    stream = Stream(folder, contract)
+    for _ in range(6):
+        c = stream.rng.choice([0.75, 0.95], 1000)
+        stream.serve(c, stream.rng.random(1000) < c)
+        stream.serve(c, stream.rng.random(1000) < c - 0.12 * np.where(c < 0.9, 1, -0.3), segment="north")
+    whole, north = stream.states
+    assert (whole.state, whole.labels) == ("kept", 12_000)
+    assert (north.state, north.labels) == ("broken", 6000)
+    assert whole.low < whole.value < whole.high < 0.15
+    assert 0.05 < north.value < 0.1
+    assert north.budget_left == pytest.approx(1 - north.value / 0.05)
+
+
+def test_coverage_needs_no_label(folder: Path) -> None:
+    clauses = (Clause("coverage", 0.5, above=0.9), Clause("coverage", 0.9, above=0.9, segment="north"))
+    stream = Stream(folder, Contract(clauses))
+    c = np.repeat([0.95, 0.5], [700, 300])
+    stream.watch.predictions([ServedPrediction(*V, 1, float(one), "north") for one in c])
+    whole, north = stream.states
+    assert (whole.state, whole.labels, whole.value) == ("kept", 1000, 0.7)
+    assert whole.budget_left == pytest.approx(1 - 0.3 / 0.5)
+    assert (north.state, north.value) == ("broken", 0.7)
+
+
+def test_what_nobody_labels_is_left_open(folder: Path) -> None:
+    """The unsure are never labelled, or they alone: neither says what all of them are."""
+    sure, unsure = Stream(folder, ACT), Stream(folder / "other", ACT)
+    c = np.repeat([0.82, 0.99], [300, 700])
+    y = np.concatenate([np.arange(300) % 10 < 8, np.ones(700)])  # 94 % in all
+    sure.serve(c, y, labelled=c > 0.9)
+    unsure.serve(c, y, labelled=c < 0.9)
+    (kept,), (broken,) = sure.states, unsure.states
+    assert (kept.state, broken.state) == ("unknown", "unknown")
+    assert kept.low < 0.7 < 0.98 < kept.high
+    assert broken.low < 0.3 < 0.94 < broken.high
+    unsure.ledger.close()
+
+
+def test_each_label_counts_once_whatever_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(folder, ACT)
+    keep = Ledger.keep
+
+    def fails(ledger: Ledger, *what: Any, **when: Any) -> None:
+        keep(ledger, *what, **when)
+        raise LedgerError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream.watch.feed, "tick", lambda: None)
+        stream.serve(np.full(50, 0.9), np.ones(50))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "keep", fails)
+        with pytest.raises(LedgerError):
+            stream.watch.feed.tick()
+    stream.watch.feed.tick()
+    assert stream.states[0].labels == 50
+    stream.ledger.close()
+    again = Stream(folder, ACT)
+    assert again.states[0].labels == 50
+    again.serve(np.full(10, 0.9), np.ones(10))
+    assert again.states[0].labels == 60
+
+
+def test_another_promise_begins_anew_and_damage_is_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Stream(folder, ACT)
+    stream.serve(np.full(50, 0.9), np.ones(50))
+    stream.ledger.close()
+    other = Stream(folder, Contract((Clause("act", 0.8, above=0.8),)))
+    assert (other.states[0].state, other.states[0].labels) == ("unknown", 0)
+    assert other.states[0].why == "no label that is mature is of it"
+    before = {one.name for one in other.ledger.states("clause", ("pets", "1"))}
+    other.serve(np.full(5, 0.9), np.ones(5))
+    (kept,) = {one.name for one in other.ledger.states("clause", ("pets", "1"))} - before
+    for damaged in (b"[]", b"{", b'{"labels": -3}'):
+        other.ledger.keep("clause", ("pets", "1"), kept, damaged, now=0.0)
+        assert other.states[0].labels == 0
+        assert "begins anew" in caplog.text
+        caplog.clear()

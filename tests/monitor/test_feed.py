@@ -1,0 +1,171 @@
+"""The detector is fed in the order of predictions, with mature labels, each once, beside the label path."""
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from ledgers import NOW, accept, entries, make_label
+
+from calib_serve.ledger import Ledger
+from calib_serve.monitor import Detector
+from calib_serve.monitor.checks import drift_check
+from calib_serve.monitor.feed import DriftFeed
+from calib_serve.receipts import DAY
+
+pytestmark = pytest.mark.store
+
+V = ("m", "1")
+START = 1_700_000_000.0
+
+
+class Clock:
+    """Says what it is told to."""
+
+    now = START
+
+    def __call__(self):
+        return self.now
+
+
+def restored(ledger):
+    return Detector.restore(ledger.states("detector", V)[0].value)
+
+
+def told_sooner_when_wrong(rng, count):
+    """Labels of a calibrated model, 2 s apart; wrong ones come within a minute, right ones within 30."""
+    c = rng.uniform(0.5, 1, count)
+    right = rng.random(count) < c
+    made = START + 2.0 * np.arange(count)
+    come = made + rng.uniform(0, np.where(right, 1800, 60))
+    labels = [
+        make_label(i, confidence=float(p), label=int(y), when=float(t))
+        for i, (p, y, t) in enumerate(zip(c, right, made, strict=True))
+    ]
+    return labels, come
+
+
+def false_alarms(path, maturity, *, count=6000):
+    """What the feed raises as the labels arrive, minute by minute."""
+    labels, come = told_sooner_when_wrong(np.random.default_rng(0), count)
+    order, clock = np.argsort(come), Clock()
+    ledger = Ledger(path, clock=clock)
+    feed = DriftFeed(ledger, maturity=maturity, clock=clock)
+    at = 0
+    while at < count:
+        clock.now += 60
+        arrived = []
+        while at < count and come[order[at]] <= clock.now:
+            arrived += entries([labels[order[at]]], delay=come[order[at]] - labels[order[at]].receipt.time)
+            at += 1
+        ledger.accept(arrived)
+        feed.tick()
+    clock.now += DAY
+    feed.tick()
+    told = ledger.progress()[V]
+    found = told.alarms, restored(ledger).labels, told.late, feed.maturity(V)
+    ledger.close()
+    return found
+
+
+def test_labels_fed_behind_a_learned_maturity_raise_none(tmp_path):
+    alarms, fed, late, maturity = false_alarms(tmp_path / "l.db", None)
+    assert alarms == 0
+    assert fed + late == 6000
+    assert fed > 0.99 * 6000
+    assert 1024 < maturity.seconds <= 2048
+    assert not maturity.given
+
+
+def test_late_labels_are_counted_as_late_and_never_fed(url):
+    ledger = Ledger(url)
+    feed = DriftFeed(ledger, maturity=100.0, clock=lambda: NOW)
+    accept(ledger, [make_label(i, when=NOW - 1000 + i) for i in range(10)])
+    feed.tick()
+    accept(ledger, [make_label(100 + i, when=NOW - 2000 + i) for i in range(3)])
+    accept(ledger, [make_label(200, when=NOW - 500), make_label(201, when=NOW - 50)])
+    feed.tick()
+    assert ledger.progress()[V].late == 3
+    assert restored(ledger).labels == 11
+    assert ledger.waiting() == {V: 1}  # not mature yet
+    accept(ledger, [make_label(300, when=NOW - 1500)])
+    again = DriftFeed(ledger, maturity=100.0, clock=lambda: NOW)  # another process
+    again.tick()
+    assert ledger.progress()[V].late == 4
+    assert ledger.sums()[V].labels.sum() == 16  # late labels count as others do
+    ledger.close()
+
+
+def test_two_feeds_on_one_ledger_feed_one_detector_each_label_once(url):
+    rng = np.random.default_rng(1)
+    c = rng.uniform(0.5, 1, 600)
+    right = rng.random(600) < c - 0.2
+    times = NOW - 10_000 + np.arange(600.0)
+    alone = Detector(arl=1000)
+    alarms = alone.update(c, right, time=times, predicted=np.ones(600, int))
+    assert len(alarms) > 1
+    ledgers = [Ledger(url) for _ in range(2)]
+    feeds = [
+        DriftFeed(one, detector=lambda: Detector(arl=1000), maturity=60.0, clock=lambda: NOW)
+        for one in ledgers
+    ]
+    for at in range(0, 600, 100):
+        some = range(at, at + 100)
+        accept(
+            ledgers[at // 100 % 2],
+            [make_label(i, confidence=c[i], label=int(right[i]), when=times[i]) for i in some],
+        )
+        threads = [threading.Thread(target=feed.tick) for feed in feeds]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    assert restored(ledgers[0]).labels == 600
+    assert restored(ledgers[0]).evidence == pytest.approx(alone.evidence, rel=1e-9)
+    told = ledgers[0].progress()
+    assert told == ledgers[1].progress()
+    assert (told[V].alarms, told[V].late) == (len(alarms), 0)
+    [one.close() for one in ledgers]
+
+
+@pytest.mark.parametrize(
+    "state", [b"rubbish", b"", Detector(arl=77).state()], ids=["rubbish", "none", "other"]
+)
+def test_a_spoilt_state_or_other_options_start_the_detector_anew(url, state):
+    ledger = Ledger(url)
+    ledger.keep("detector", V, "", state, now=NOW)
+    feed = DriftFeed(ledger, detector=lambda: Detector(arl=1000), maturity=0.0)
+    accept(ledger, [make_label(1)])
+    feed.tick()
+    assert (restored(ledger).arl, restored(ledger).labels) == (1000, 1)
+    ledger.close()
+
+
+def test_of_two_programs_with_other_options_the_later_one_decides_and_the_detector_goes_on(url):
+    ledger = Ledger(url)
+    first, later = (
+        DriftFeed(ledger, detector=partial(Detector, arl=arl), maturity=0.0) for arl in (1000, 2000)
+    )
+    for at, feed in enumerate((first, later, first, later)):
+        accept(ledger, [make_label(10 * at + i) for i in range(10)])
+        feed.tick()
+    assert (restored(ledger).arl, restored(ledger).labels) == (2000, 30)
+    assert "--arl 2000 " in drift_check(first).run()
+    assert drift_check(later).run() is None
+    ledger.close()
+
+
+def test_groups_are_fed_whole_although_the_clock_ticks_between_their_predictions(tmp_path):
+    clock = Clock()
+    ledger = Ledger(tmp_path / "l.db", clock=clock)
+    feed = DriftFeed(ledger, maturity=600.0, clock=clock)
+    for i in range(400):  # sessions of 10 predictions, 6 s apart
+        clock.now = START + 6.0 * i
+        accept(ledger, [make_label(i, when=clock.now, group=1 + i // 10)])
+        feed.tick()
+    clock.now += DAY
+    feed.tick()
+    detector = restored(ledger)
+    # At the ends of steps of five minutes at most one session is torn, and before the first group was seen.
+    assert detector.labels + detector.left_out == 400
+    assert detector.left_out <= 9 + 9 * (400 * 6 // 300 + 1)
+    assert detector.left_out < 100
+    ledger.close()

@@ -1,0 +1,59 @@
+"""Archives: the same bytes every time, and none that could leave its folder is taken."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from command_line import calib_serve
+from live_server import temperature_artifact, torchscript
+
+from calib_serve.core.errors import FuseError, IntegrityError
+from calib_serve.torchserve import pack
+from calib_serve.torchserve.archive._archive import MANIFEST, read_archive, write_archive
+from calib_serve.torchserve.archive._contents import shipped
+from calib_serve.torchserve.metrics_file import metrics_file
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    return pack(
+        torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", standalone=True
+    )
+
+
+def test_the_same_inputs_make_the_same_bytes(packed: Path, tmp_path: Path) -> None:
+    time.sleep(2)  # a zip's clock ticks in steps of two seconds
+    again = pack(tmp_path / "net.pt", temperature_artifact(), tmp_path / "b", name="digits", standalone=True)
+    assert again.read_bytes() == packed.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["model.pt", "artifact/manifest.yaml", "calibrated_classifier.py", MANIFEST])
+def test_any_changed_file_is_noticed(packed: Path, tmp_path: Path, name: str) -> None:
+    changed = tmp_path / "changed.mar"
+    with zipfile.ZipFile(packed) as old, zipfile.ZipFile(changed, "w") as new:
+        for entry in old.namelist():
+            content = old.read(entry)
+            new.writestr(entry, content + b" " if entry == name else content)
+    with pytest.raises(IntegrityError, match="changed after"):
+        read_archive(changed)
+    assert "changed after" in calib_serve("inspect", changed).stderr
+
+
+def test_an_added_file_is_noticed(packed: Path) -> None:
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.writestr("torch.py", "print('mine')")
+    with pytest.raises(IntegrityError):
+        read_archive(packed)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", "a/b", "a\nb", "é", "-x", "x" * 101])
+def test_names_that_a_server_or_a_path_could_trip_over_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FuseError, match="letters"):
+        write_archive(tmp_path / "x.mar", {}, name=name, version="1.0", handler="h.py")
+
+
+def test_the_metrics_file_is_the_one_that_the_series_ask_for() -> None:
+    assert shipped("handlers/metrics.yaml").read_text() == metrics_file()

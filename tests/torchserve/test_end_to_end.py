@@ -1,0 +1,117 @@
+"""A real TorchServe over REST: predictions, receipts, labels, counters, on two workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from deciding import deciding
+from live_server import (
+    NAMES,
+    Running,
+    inputs,
+    network,
+    samples,
+    temperature_artifact,
+    torchscript,
+    total,
+    until,
+)
+from sizes import sized
+
+from calib_serve import Bins
+from calib_serve.torchserve import Batching, pack
+
+pytestmark = pytest.mark.server
+
+MODEL = "counted_to_the_last"
+DECIDING = deciding(temperature_artifact(), "raps", below=0.3)
+
+
+@pytest.fixture(scope="module")
+def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
+    folder = tmp_path_factory.mktemp("counted")
+    batching = Batching(workers=2, batch_size=8)
+    return register(pack(torchscript(folder / "net.pt"), DECIDING, folder, name=MODEL, batching=batching))
+
+
+def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
+    """And so are its set, likeliest first, and whether there is an answer."""
+    x = inputs(5, seed=1)
+    with torch.inference_mode():
+        expected = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())
+    for row, probs in zip(x, expected, strict=True):
+        reply = running.predict(row.tolist()).json()
+        np.testing.assert_allclose(reply["probabilities"], probs, rtol=1e-5)
+        assert reply["predicted"] == probs.argmax()
+        assert reply["label"] == NAMES[reply["predicted"]]
+        ranked = [NAMES[k] for k in np.argsort(-probs) if DECIDING.sets(probs[None])[0, k]]
+        assert reply["set"] == ranked
+        assert reply["abstain"] == (probs.max() < 0.3)
+        receipt = running.keyring.verify(reply["receipt"])
+        assert receipt.confidence == reply["confidence"] == max(reply["probabilities"])
+        assert (receipt.model, receipt.version, receipt.predicted) == (MODEL, "1.0", reply["predicted"])
+
+
+def test_without_the_token_nothing_is_answered_but_the_metrics(running: Running) -> None:
+    bare = httpx.post(f"{running.server.inference}/predictions/{MODEL}", json=[0.0] * 16, trust_env=False)
+    assert bare.status_code == 400
+    assert "Token" in bare.json()["message"]
+    assert httpx.get(f"{running.server.inference}/ping", trust_env=False).status_code == 400
+    assert "calib_predictions_total" in running.server.scrape()
+
+
+def of_model(text: str, name: str) -> list[object]:
+    return [key for key in samples(text, name) if ("model", MODEL) in key]
+
+
+def test_all_requests_on_two_workers_are_counted_to_the_last(running: Running) -> None:
+    replies = running.predict_all(inputs(sized(1000, 5000), seed=2))
+    assert {r.status_code for r in replies} == {200}
+    assert len({r.headers["x-calib-worker"] for r in replies}) == 2, "both workers must have answered"
+    confidence = [r["confidence"] for r in running.served]
+    own = Bins.tally(confidence, np.ones(len(confidence)))
+    text = running.settled()
+    for name, sums in (
+        ("calib_predictions_total", own.count),
+        ("calib_predictions_confidence_total", own.confidence),
+    ):
+        live = [total(text, name, model=MODEL, version="1.0", bin=str(b)) for b in range(15)]
+        np.testing.assert_allclose(live, sums, rtol=1e-12)
+        assert len(of_model(text, name)) == 15, "every bin exists, empty ones too"
+    until(lambda: len(of_model(running.server.scrape(), "calib_feedback_total")) == 15)  # and those of labels
+
+
+def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Running) -> None:
+    replies = [r.json() for r in running.predict_all(inputs(300, seed=3))]
+    labels = np.random.default_rng(0).integers(0, 10, 300).tolist()
+    items = [{"receipt": r["receipt"], "label": y} for r, y in zip(replies, labels, strict=True)]
+    items[0]["label"] = NAMES[labels[0]]  # by name
+    names = ("calib_feedback_total", "calib_feedback_confidence_total", "calib_feedback_correct_total")
+
+    def counted() -> np.ndarray:
+        text = running.server.scrape()
+        return np.array([[total(text, n, model=MODEL, bin=str(b)) for b in range(15)] for n in names])
+
+    def duplicates() -> float:
+        return total(running.server.scrape(), "calib_feedback_refused_total", reason="duplicate")
+
+    time.sleep(2)  # counts of earlier labels come late
+    before, twice = counted(), duplicates()
+    assert running.label(items).json()["accepted"] == 300
+    again = running.label(items[:50]).json()
+    assert (again["accepted"], {o["reason"] for o in again["outcomes"]}) == (0, {"duplicate"})
+    own = Bins.tally(
+        [r["confidence"] for r in replies],
+        [r["predicted"] == y for r, y in zip(replies, labels, strict=True)],
+    )
+    until(lambda: counted()[0].sum() >= before[0].sum() + 300)
+    live = Bins(*(counted() - before))
+    assert live.count.tolist() == own.count.tolist()
+    assert live.correct.tolist() == own.correct.tolist()
+    assert abs(live.ece() - own.ece()) < 1e-9
+    until(lambda: duplicates() == twice + 50)
