@@ -90,7 +90,7 @@ def model_samples(
 def archive_scores(
     data: str | Path, options: ArchiveData, artifact: Artifact | None, *, quiet: bool
 ) -> tuple[Scores, Artifact | None]:
-    """Ask an archive's handler for its scores; return them and what calibrates them, if anything does."""
+    """Ask an archive's handler for its scores; return them with the archive's calibration, if any."""
     from calib_serve.torchserve import scores_of_archive
 
     refuse_file_options(options, "--from")
@@ -150,7 +150,7 @@ class PictureOptions:
 
 
 def preprocessing(given: Sequence[str]) -> Preprocessing | None:
-    """Return what ``--pictures`` says; None where it is not given. Raises InputError for a half of it."""
+    """Read ``--pictures``; None where it is not given. Raises InputError for a half of a pair."""
     from calib_serve.artifact import Preprocessing, preprocessing_of
 
     if not given:

@@ -207,7 +207,7 @@ def _samples(
 def _of_model(
     model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
 ) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
-    """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
+    """Read splits of a model's inputs, ``plain`` pictures in [0, 1], and make its fitter."""
     from calib_serve.artifact import Preprocessing
     from calib_serve.fit import FitOnModel
     from calib_serve.models import load_model, model_data, weights_remarks

@@ -24,7 +24,7 @@ _COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
 def doctor(
     *, options: Annotated[DoctorOptions, Flat] = DoctorOptions(), output: Annotated[Json, OfOutput] = Json()
 ) -> int:
-    """Look at this host."""
+    """Check this host."""
     from calib_serve.app.host_checks import examine
 
     found = examine(options)

@@ -165,7 +165,7 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
 
 
 def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
-    """Measure how much of the losses recalibration would remove; None for multi-label scores."""
+    """Measure the part of the losses that recalibration would remove; None for multi-label scores."""
     from calib_serve.fit import recalibrated_losses
 
     if found.is_multilabel:

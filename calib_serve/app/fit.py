@@ -213,7 +213,7 @@ def _print_json(artifact: "Artifact", out: Path) -> None:
 
 
 def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions, output: Written) -> None:
-    """Print the verdict first, then where the artifact was written, and the commands that come next."""
+    """Print the verdict first, then the artifact's place, and the commands that come next."""
     from calib_serve.fit import verdict
 
     out, found = console(), verdict(artifact)

@@ -82,7 +82,7 @@ def label(
     followed: Annotated[Followed, shown_as("Of a folder, bucket or topic")] = Followed(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
-    """Send labels that came back."""
+    """Send labels."""
     from calib_serve.core.names import parse_duration
 
     if "://" in source or Path(source).is_dir():

@@ -54,7 +54,7 @@ def _first_line(fit: Callable[..., Any]) -> str:
 
 
 def _fitters() -> dict[str, Callable[..., Any]]:
-    """Return fitters by name: auto, those of scores and, where torch is installed, those of a model."""
+    """Fitters by name: auto, those of scores and, where torch is installed, those of a model."""
     from calib_serve.fit import CANDIDATES, TWO_CLASSES, select
 
     found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}

@@ -150,7 +150,7 @@ def _agreed(question: str) -> bool:
 
 
 def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str, str] | None:
-    """Show what labels say of the archive; (model, served version, its version), None if not enough."""
+    """Show the labels' verdict on the archive; (model, served version, its version), None if not enough."""
     from calib_serve.ledger import Ledger
     from calib_serve.torchserve import evidence_of, same_model, served_artifact
 

@@ -28,7 +28,7 @@ def watch(
     options: Annotated[WatchOptions, Flat] = WatchOptions(),
     web: Annotated[WebOptions, shown_as("Where it listens")] = WebOptions(),
 ) -> None:
-    """Count what is served and labelled, until it is stopped."""
+    """Count predictions and labels, until stopped."""
     from calib_serve.monitor import Watch
     from calib_serve.web import create_app, serve_app
 

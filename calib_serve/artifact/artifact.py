@@ -165,7 +165,7 @@ class Artifact:
             object.__setattr__(self, name, plain(getattr(self, name), name))
 
     def _check_counts(self) -> None:
-        """Raise ShapeError where something has an entry for each class, and for another number of classes."""
+        """Raise ShapeError where class names, counts, thresholds or examples are of other classes."""
         prior = self.fit.prior
         found = {
             "class names": len(self.class_names) or None,
@@ -277,7 +277,7 @@ class Artifact:
         return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
 
     def only(self, *steps: Step) -> Artifact:
-        """Keep these steps alone, and drop what belongs to the probabilities that all of them give."""
+        """Make an artifact of these steps alone, without the examples and decisions of the whole."""
         fit = replace(self.fit, decisions=DecisionFacts())
         return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None, contract=None)
 

@@ -81,7 +81,7 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
 
 
 def remarked(artifact: Artifact, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Artifact:
-    """Return the artifact with sentences for its user, before and after those that it has."""
+    """Add sentences for the user to an artifact, before and after its own remarks."""
     told = (*before, *artifact.fit.remarks, *after)
     return replace(artifact, fit=replace(artifact.fit, remarks=told)) if told else artifact
 

@@ -365,7 +365,7 @@ class _Work:
         found = calibrate(given, class_names=names, seed=self.seed, progress=self.progress, **options)
         best = replace(found, model=self.classifier.facts())
         selection = best.fit.selection
-        # A perturbed input may be of another class; and nothing was chosen for samples too few for folds.
+        # A perturbed input may get another class; of samples too few for folds, there is no selection.
         if options.get("keep_predictions") or selection is None:
             return best
         try:

@@ -228,7 +228,7 @@ def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
 def _lost(artifact: Artifact) -> list[str]:
     """Warn where accuracy falls, which confidence alone does not show."""
     before, after = (m.get("accuracy") for m in (artifact.metrics_before, artifact.metrics_after))
-    # Under other class shares other classes are right.
+    # A correction of class shares changes predictions on purpose.
     if before is None or after is None or artifact.fit.prior or float(after) >= float(before) - _LOSS:
         return []
     return [

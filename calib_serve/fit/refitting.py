@@ -174,7 +174,7 @@ def _fitted_to(current: Artifact) -> float:
 
 
 def _checked(current: Artifact, given: Scores) -> Samples:
-    """Check the samples, as of the kind of scores that the current artifact was fitted on."""
+    """Check the samples, and that their scores are of the kind that the current artifact was fitted on."""
     if len(given) < LEAST:
         raise FitError(f"{len(given)} labelled samples; at least {LEAST} are needed to fit and to judge")
     samples = Samples.of(current.accepted(given))

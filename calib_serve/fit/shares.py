@@ -86,7 +86,7 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
         )
     shares = as_shares(new, artifact.classes)
     steps = _corrected(artifact, shares / old)
-    # Where it was corrected before, the shares of the calibration set: the reference is weighed by these.
+    # After an earlier correction still the calibration set's shares: the reference is weighed by them.
     first = artifact.fit.prior.old if artifact.fit.prior else tuple(old.tolist())
     on = artifact.data.get("measured_on")
     told = {} if on is None else {"measured_on": f"{on}, before the correction of class shares"}

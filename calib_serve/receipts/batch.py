@@ -39,12 +39,12 @@ FATES: tuple[Fate, ...] = ("bound", "conflict", "failed")
 
 
 def is_segment(name: object) -> bool:
-    """Tell whether a segment may have this name: a short text that any store can hold."""
+    """Whether a segment may have this name: a short text that any store can hold."""
     return isinstance(name, str) and len(name) <= LONGEST_SEGMENT and _has_utf8(name)
 
 
 def is_id(value: object) -> bool:
-    r"""Tell whether this can be an id of a prediction: a text of 1 to 255 characters that has UTF-8.
+    r"""Whether a text can be an id of a prediction: 1 to 255 characters that UTF-8 can encode.
 
     >>> is_id("order-17"), is_id(""), is_id(17), is_id("\ud800")
     (True, False, False, False)
@@ -143,19 +143,19 @@ def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
 
 
 class UnboundReceipt(SignedReceipt):
-    """A receipt that its prediction's id does not stand for: another one's, or the id could not be kept."""
+    """A receipt without its prediction's id, which names another prediction, or could not be stored."""
 
     wanted: bool
 
     def __new__(cls, receipt: SignedReceipt) -> UnboundReceipt:
-        """Make one of the receipt."""
+        """Make one from a receipt."""
         made = super().__new__(cls, receipt)
         made.wanted = receipt.wanted
         return made
 
 
 class BatchKey(NamedTuple):
-    """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
+    """A batch by its ``name``: the digest of its ``content``, and when it was sent first and expires.
 
     ``note``: what its sender is to know again when it is sent again.
     """
@@ -168,12 +168,12 @@ class BatchKey(NamedTuple):
 
     @classmethod
     def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
-        """Make one that is sent at ``time`` and known for a day."""
+        """The key of a batch that is sent at ``time`` and known for a day."""
         return cls(name, content, time, time + DAY, note)
 
 
 def check_content(once: BatchKey, known: BatchKey) -> None:
-    """Raise ConflictError unless what is known is the same batch."""
+    """Raise ConflictError unless both batches of one name have the same content."""
     if known.content != once.content:
         raise ConflictError(
             "this Idempotency-Key was used for another batch; nothing of this one was counted: "
@@ -183,7 +183,7 @@ def check_content(once: BatchKey, known: BatchKey) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Tells the fate of one item: counted, or refused for ``reason``.
+    """The outcome of one item: counted, or refused for ``reason``.
 
     ``held``: accepted, and counted when its version is known here.
     """
@@ -194,7 +194,7 @@ class Outcome:
     held: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         if self.accepted:
             return {"accepted": True, "held": True} if self.held else {"accepted": True}
         return {"accepted": False, "reason": self.reason, "message": self.message}

@@ -148,7 +148,7 @@ class Home(Protocol):
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
         """Count predictions by their sums, once under this name; why each sum was refused, or nothing.
 
-        Raises Unanswered where they may be sent again, else ServerError.
+        Raises Unanswered where the batch may be sent again, else ServerError.
         """
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:

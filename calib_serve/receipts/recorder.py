@@ -74,7 +74,7 @@ class Sink(Protocol):
 
 
 def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[SeriesKey, float]:
-    """Return counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
+    """Counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
 
     >>> zeros(["calib_invalid_outputs_total"], model="m", version="1", bins=15)
     {('calib_invalid_outputs_total', ('m', '1')): 0.0}

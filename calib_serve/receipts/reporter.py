@@ -418,11 +418,11 @@ class Reporter:
         return self._home.labels(items)
 
     def flush(self) -> int:
-        """Count what waits now; how many predictions still wait, as the watch does not take them."""
+        """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
         return self._background.flush()
 
     def close(self) -> None:
-        """Count what waits, within five seconds; what is lost is logged and counted."""
+        """Deliver within five seconds, and end; lost predictions are logged and counted."""
         self._background.close()
 
     @staticmethod

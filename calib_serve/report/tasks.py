@@ -320,7 +320,7 @@ class _Multilabel:
 
 
 def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
-    """Return each sample's means over its labels (n,); samples are independent, their labels are not."""
+    """Each sample's means over its labels (n,); samples are independent, their labels are not."""
     confidence, right = confidence_of_labels(p, labels)
     columns = {
         "accuracy": right,

@@ -57,7 +57,7 @@ class Form:
         return ".".join(map(str, self.path))
 
     def scores(self, returned: Any, classes: int | None) -> FoundScores:
-        """Return the scores in ``returned``; ModelError where there are none of ``classes`` classes."""
+        """The scores in ``returned``; ModelError where there are none of ``classes`` classes."""
         try:
             returned = _at(returned, self.path)
         except (LookupError, AttributeError, TypeError):
@@ -79,7 +79,7 @@ class Form:
 
 
 def find_scores(returned: Any, classes: int | None) -> tuple[Form, FoundScores]:
-    """Find where class scores lie in ``returned``, and what they are; ``classes`` None takes any number.
+    """Find the class scores in ``returned``, and their form; ``classes`` None takes any number.
 
     Raises ModelError, which says what was returned instead, or which of several fit.
     """
@@ -91,7 +91,7 @@ def find_scores(returned: Any, classes: int | None) -> tuple[Form, FoundScores]:
 
 
 def all_scores(returned: Any, classes: int | None) -> list[tuple[Form, FoundScores]]:
-    """List everything in ``returned`` that may be class scores, the likeliest first."""
+    """List all parts of ``returned`` that may be class scores, the likeliest first."""
     fits, other = [], []
     for form, value in _leaves(returned, ()):
         try:

@@ -413,7 +413,7 @@ class IdWriter:
         self._turn = threading.Lock()
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
-        """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
+        """Bind the ids among ``tags``, or with the next ``flush`` where the ledger failed the last time."""
         from calib_serve.ledger import Binding  # noqa: PLC0415 - only where ids come
         from calib_serve.receipts import is_id  # noqa: PLC0415 - only where ids come
 

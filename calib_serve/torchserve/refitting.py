@@ -63,7 +63,7 @@ def window_start(now: float, days: float) -> float:
 
 
 def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
-    """Return the artifact that is served now, and under which name and version."""
+    """The artifact that is served now, with its name and version."""
     name, _, version = model.rpartition(":")
     if model and not (name and version):
         raise OptionError("model", f"is NAME:VERSION, got {model!r}")

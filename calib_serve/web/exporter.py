@@ -216,7 +216,7 @@ def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
 
 
 def _family(name: str, rows: Sequence[Row]) -> Metric:
-    """Make one family; sums of predictions say their ledger beyond what is declared."""
+    """Make one metric family; sums of predictions carry their ledger as further labels."""
     series = BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels

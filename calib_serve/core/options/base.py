@@ -77,7 +77,7 @@ class Seeded(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerant(Checked):
-    """Options of what judges."""
+    """Options of judgements within a tolerance."""
 
     tolerance: float = 0.02
     """The mean gap between confidence and accuracy that users can live with, as a fraction."""
