@@ -112,7 +112,7 @@ def load_model(
 
 
 def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
-    """Say what to know of the weights of a factory that was loaded without a file of them."""
+    """Warn of the random weights of a factory that was loaded without a file of weights."""
     if weights is not None or not isinstance(spec, (str, Path)) or Path(spec).exists():
         return []
     return [

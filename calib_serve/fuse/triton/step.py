@@ -146,7 +146,7 @@ class _TritonSink:
         self._counters: dict[SeriesKey, Any] = {}
 
     def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
-        """See Sink."""
+        """Add to counters, as Sink says."""
         for key, value in changes.items():
             self._counter(key).increment(value)
 
