@@ -112,7 +112,7 @@ def load_model(
 
 
 def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
-    """Warn of the random weights of a factory that was loaded without a file of weights."""
+    """Remark on the weights of a factory that was loaded without a file of them."""
     if weights is not None or not isinstance(spec, (str, Path)) or Path(spec).exists():
         return []
     return [
