@@ -68,9 +68,13 @@ _RARE = Parameter(group=Group("Seldom needed", sort_key=2))
 class _Command(App):
     """A command whose options are shown as their fields are marked; a flag that is on has --no-OPTION."""
 
-    def assemble_argument_collection(self, **how: Any) -> ArgumentCollection:
+    def assemble_argument_collection(
+        self, *, default_parameter: Parameter | None = None, parse_docstring: bool = False
+    ) -> ArgumentCollection:
         """The arguments: those marked RARE in the last group, without those marked PYTHON."""
-        found = super().assemble_argument_collection(**how)
+        found = super().assemble_argument_collection(
+            default_parameter=default_parameter, parse_docstring=parse_docstring
+        )
         for argument in found:
             # A flag that is on by default could otherwise only be said again.
             if argument.field_info.default is True:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Preprocessing
     from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
     from calib_serve.models import Classifier
-    from calib_serve.scores import Scores
+    from calib_serve.scores import Outputs, Scores
 
 __all__ = [
     "ModelSamples",
@@ -31,12 +31,25 @@ __all__ = [
 ]
 
 
-def file_scores(path: str | Path, options: FileOptions, *, split: str | None, **how: Any) -> Scores:
-    """Read the scores of a file; note its remarks on stderr. ``how`` as in ``Scores.read``."""
+def file_scores(
+    path: str | Path,
+    options: FileOptions,
+    *,
+    split: str | None,
+    outputs: Outputs | None = None,
+    expected: Outputs | None = None,
+) -> Scores:
+    """Read the scores of a file; note its remarks on stderr. Keywords as in ``Scores.read``."""
     from calib_serve.scores import Scores
 
     # What is not given is left out, so that the reader's own defaults hold.
-    given = {"split": split, "labels": options.labels, **options.of_scores, **how}
+    given = {
+        "split": split,
+        "labels": options.labels,
+        **options.of_scores,
+        "outputs": outputs or options.outputs,
+        "expected": expected,
+    }
     found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
     note(found.remarks)
     return found
@@ -67,7 +80,11 @@ class ModelSamples:
 
 
 def model_samples(
-    data: str | Path, options: ModelData, *, artifact: Artifact | None = None, **how: Any
+    data: str | Path,
+    options: ModelData,
+    *,
+    artifact: Artifact | None = None,
+    outputs: Outputs | None = None,
 ) -> ModelSamples:
     """Load ``options.model`` and one split of its data, prepared as the artifact's model has them."""
     from calib_serve.models import load_model, model_data, weights_remarks
@@ -80,7 +97,7 @@ def model_samples(
     (samples,) = model_data(model, data, [options.split], pictures=pictures)
     note(samples.remarks)
     shape = samples.inputs.shape[1:]
-    classifier = load_model(model, weights=options.weights, input_shape=shape, **how)
+    classifier = load_model(model, weights=options.weights, input_shape=shape, outputs=outputs)
     note(weights_remarks(model, options.weights))
     multilabel = classifier.outputs in LABELS
     samples.check(classifier.input_shape, classifier.classes, multilabel=multilabel)

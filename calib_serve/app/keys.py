@@ -36,7 +36,7 @@ class Accepted(Checked):
     """For how many days labels are accepted, as the servers have it."""
 
     def _check(self) -> None:
-        check_positive(ttl_days=self.ttl_days)
+        check_positive("ttl_days", self.ttl_days)
 
     @property
     def seconds(self) -> float:

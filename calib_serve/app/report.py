@@ -10,9 +10,9 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import file_scores, model_samples, refuse_file_options
 from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import RARE, check
+from calib_serve.core.options.base import check
 from calib_serve.core.options.data import ModelData
-from calib_serve.core.options.evaluate import Binned, Resampled, VerdictOptions
+from calib_serve.core.options.evaluate import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,15 +30,13 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(VerdictOptions, Binned, Resampled):
+class Options(ReportOptions):
     """Options of ``calib-serve report``."""
 
     artifact: Path | None = None
     """The calibration to report on."""
     against: Path | None = None
     """Another calibration to compare it with; by default none."""
-    target_risk: Annotated[float | None, RARE] = None
-    """The share of errors to abstain down to; half of them if not given."""
 
     def _check(self) -> None:
         check(self.against is None or self.artifact is not None, "against", "wants an artifact to compare")
@@ -84,14 +82,9 @@ def report(
         "before": None if fitted is None else (samples.probs(other), y),
         "after": (samples.probs(fitted), y),
         "artifact": fitted,
+        "options": options,
         "names": _names(options),
         "class_names": samples.class_names,
-        "bins": options.bins,
-        "target_risk": options.target_risk,
-        "tolerance": options.tolerance,
-        "class_tolerance": options.class_tolerance,
-        "replicates": options.replicates,
-        "seed": options.seed,
     }
     contents = prepare_report(**how, **samples.beside)
     write_page(written.out, contents)

@@ -175,11 +175,15 @@ _SHORTEST_PER, _LONGEST_PER = 3600.0, 3650 * 86_400.0
 
 @dataclass(frozen=True)
 class Clause:
-    """One promise: an accuracy or a share of at least ``promise``, or an error of at most ``promise``.
+    """One promise: an accuracy or a share of at least a number, or an error of at most it.
 
-    ``above``: the confidence from which predictions count, 0 for a calibration. ``per``: seconds over which
-    it is settled. ``segment`` and ``predicted``: the segment, or the predicted class, that it is of, not
-    both; "" and None: of all.
+    Args:
+        kind: "act", "calibration" or "coverage".
+        promise: Least accuracy, largest calibration error, or least share.
+        above: Confidence from which predictions count; 0 for a calibration.
+        per: Seconds over which it is settled; 30 days by default.
+        segment: Segment that it is of; "" of all.
+        predicted: Predicted class that it is of, where it is of no segment; None of all.
     """
 
     kind: ClauseKind
@@ -249,11 +253,19 @@ class Clause:
         return bool(self.segment) or self.predicted is not None
 
     def concerns(self, predicted: int, segment: str) -> bool:
-        """Whether the clause is of predictions of the class ``predicted`` in ``segment``."""
+        """Whether the clause is of predictions of a class in a segment.
+
+        Args:
+            predicted: Class id.
+            segment: Name of the segment.
+        """
         return (not self.segment or self.segment == segment) and self.predicted in (None, predicted)
 
     def says(self, class_names: Sequence[str] = ()) -> str:
         """The promise in a sentence.
+
+        Args:
+            class_names: Names of the classes (K,).
 
         >>> Clause("act", 0.98, above=0.9).says()
         'Of predictions acted on (confidence 0.9 or more), 98 % or more are right, over 30d.'
@@ -272,7 +284,13 @@ class Clause:
 
 @dataclass(frozen=True)
 class Contract:
-    r"""The clauses of a contract, in their order; InputError for none, or two of the same name.
+    r"""The clauses of a contract.
+
+    Args:
+        clauses: In their order.
+
+    Raises:
+        InputError: For none, or two of the same name.
 
     >>> contract = Contract.read("contract: 1\nact: {above: 0.9, accuracy: 0.98}")
     >>> contract.acts([0.85, 0.95], [0, 0]).tolist()
@@ -295,15 +313,25 @@ class Contract:
 
     @classmethod
     def read(cls, text: str | bytes, class_names: Sequence[str] = ()) -> Contract:
-        """Read a contract from a YAML document; InputError says what is wrong in it.
+        """Read a contract from a YAML document.
 
-        A class is its name, or its id; in quotes, a text that is both is the name.
+        Args:
+            text: YAML; a class is its name, or its id; in quotes, a text that is both is the name.
+            class_names: Names of the classes (K,).
+
+        Raises:
+            InputError: For an invalid document; it says what is wrong.
         """
         return cls.of(read_contract(text), class_names)
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:
-        """Make a contract from the content of a YAML document, or of a manifest's entry."""
+        """Make a contract from the content of a YAML document, or of a manifest's entry.
+
+        Args:
+            content: Content of the document.
+            class_names: Names of the classes (K,).
+        """
         return cls(tuple(Clause(**one) for one in scopes_of(content, class_names)))
 
     @property
@@ -313,6 +341,9 @@ class Contract:
 
     def text(self, class_names: Sequence[str] = ()) -> str:
         r"""A YAML document, which ``read`` with the same names reads back.
+
+        Args:
+            class_names: Names of the classes (K,).
 
         >>> print(Contract((Clause("act", 0.98, above=0.9, predicted=1),)).text(["cat", "dog"]), end="")
         contract: 1
@@ -340,6 +371,10 @@ class Contract:
     def bound(self, predicted: int, segment: str = "") -> float:
         """The least confidence at which a prediction may be acted on; infinite without an act clause of it.
 
+        Args:
+            predicted: Class id.
+            segment: Its segment.
+
         >>> Contract((Clause("act", 0.98, above=0.9, segment="de"),)).bound(0, "de")
         0.9
         """
@@ -353,9 +388,12 @@ class Contract:
     def acts(
         self, confidence: ArrayLike, predicted: ArrayLike, segments: str | Sequence[str] = ""
     ) -> NDArray[np.bool_]:
-        """Whether each prediction may be acted on (n,), by confidences (n,) and predicted ids (n,).
+        """Whether each prediction may be acted on (n,); not where no act clause concerns it.
 
-        ``segments``: of each, or of all. False where a confidence is NaN, or no act clause concerns it.
+        Args:
+            confidence: (n,); NaN is never acted on.
+            predicted: Class ids (n,).
+            segments: Of each, or of all.
         """
         c, k = np.asarray(confidence, np.float64), np.asarray(predicted)
         of = [segments] * len(k) if isinstance(segments, str) and k.ndim == 1 else list(segments)
@@ -370,7 +408,13 @@ class Contract:
         return np.asarray(c >= np.array([bounds[pair] for pair in pairs], np.float64))
 
     def acts_on(self, confidence: float, predicted: int, segment: str = "") -> bool:
-        """Whether one prediction may be acted on."""
+        """Whether one prediction may be acted on.
+
+        Args:
+            confidence: Its confidence.
+            predicted: Class id.
+            segment: Its segment.
+        """
         return bool(confidence >= self.bound(predicted, segment))
 
     def counts(self, confidence: float, predicted: int, segment: str = "") -> tuple[Clause, ...]:
@@ -378,6 +422,11 @@ class Contract:
 
         Act clauses count predictions acted on, coverage clauses the confident ones, and calibration clauses
         of a segment or class the predictions in it.
+
+        Args:
+            confidence: Its confidence.
+            predicted: Class id.
+            segment: Its segment.
         """
         acted = self.acts_on(confidence, predicted, segment)
         return tuple(
@@ -389,7 +438,11 @@ class Contract:
         )
 
     def check_classes(self, count: int) -> None:
-        """Raise InputError where a clause is of a class beyond the first ``count``."""
+        """Raise InputError where a clause is of a class beyond the number of classes.
+
+        Args:
+            count: Number of classes.
+        """
         for one in self.clauses:
             if one.predicted is not None and not one.predicted < count:
                 raise InputError(
@@ -397,7 +450,11 @@ class Contract:
                 )
 
     def says(self, class_names: Sequence[str] = ()) -> list[str]:
-        """The promises in sentences, one a clause."""
+        """The promises in sentences, one a clause.
+
+        Args:
+            class_names: Names of the classes (K,).
+        """
         return [one.says(class_names) for one in self.clauses]
 
 

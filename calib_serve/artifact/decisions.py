@@ -22,13 +22,18 @@ _SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
 
 @dataclass(frozen=True, eq=False)
 class PredictionSets:
-    """The classes whose score is at most ``threshold``, () or (K,) one a class; the top class is always in.
+    """The classes whose score is at most a threshold; the top class is always in.
 
-    ``coverage`` is the promised share of sets that hold the true class; for thresholds of classes, of every
-    class. ``score``: "lac", 1 - p_k (Sadinle 2019); "aps", the sum of the probabilities above p_k (Romano
-    2020, without its random part, so that the class that completes the mass is in, and one of probability 0
-    behind it is not); "raps" adds ``penalty`` for every rank after ``free_ranks`` (Angelopoulos
-    2021, eq. 4). Of equal probabilities the first class ranks first.
+    Of equal probabilities the first class ranks first.
+
+    Args:
+        threshold: () or (K,), one a class.
+        coverage: Promised share of sets that hold the true class; for thresholds of classes, of every class.
+        score: "lac", 1 - p_k (Sadinle 2019); "aps", the sum of the probabilities above p_k (Romano 2020,
+            without its random part, so that the class that completes the mass is in, and one of probability 0
+            behind it is not); "raps", the same with a penalty on ranks (Angelopoulos 2021, eq. 4).
+        penalty: Of "raps", added for every rank after ``free_ranks``.
+        free_ranks: Of "raps", ranks without a penalty.
 
     >>> sets = PredictionSets(np.array(0.625), coverage=0.9, score="aps")
     >>> sets(np.array([[0.5, 0.25, 0.25], [0.875, 0.125, 0.0]])).tolist()
@@ -64,7 +69,11 @@ class PredictionSets:
         return len(self.threshold) if self.threshold.ndim else None
 
     def scores(self, probs: Floats) -> NDArray[np.float64]:
-        """Nonconformity scores (n, K) of probabilities (n, K): how unlikely it is that a class is true."""
+        """Nonconformity scores (n, K): how unlikely it is that a class is true.
+
+        Args:
+            probs: Probabilities (n, K).
+        """
         p = np.asarray(probs, np.float64)
         if self.score == "lac":
             return np.asarray(1 - p)
@@ -91,10 +100,12 @@ class PredictionSets:
 
 @dataclass(frozen=True)
 class Abstain:
-    """No answer where the top probability is below ``threshold``.
+    """No answer where the top probability is below a threshold.
 
-    Of the answers at most the share ``risk`` is wrong, with probability ``level`` over the samples that
-    the threshold was found on.
+    Args:
+        threshold: Least probability that is answered.
+        risk: Share of the answers that is wrong, at most.
+        level: Probability of that, over the samples that the threshold was found on.
 
     >>> Abstain(0.75, risk=0.05)(np.array([[0.5, 0.5], [0.25, 0.75]])).tolist()
     [True, False]

@@ -24,7 +24,12 @@ _NAMED = 10  # classes in a sentence
 
 @dataclass(frozen=True, eq=False)
 class DecisionsEvaluation:
-    """Measures of an artifact's sets and abstention on labelled samples; None where the artifact has none."""
+    """Measures of an artifact's sets and abstention on labelled samples; None where the artifact has none.
+
+    Args:
+        sets: Measures of the prediction sets.
+        abstain: Measures of the abstention.
+    """
 
     sets: SetEvaluation | None
     abstain: SelectiveEvaluation | None
@@ -33,7 +38,11 @@ class DecisionsEvaluation:
         return self.sets is not None or self.abstain is not None
 
     def says(self, class_names: tuple[str, ...] = ()) -> list[str]:
-        """The measures in sentences."""
+        """The measures in sentences.
+
+        Args:
+            class_names: Names of the classes (K,).
+        """
         return [
             *([self.sets.says(class_names)] if self.sets else []),
             *([self.abstain.says()] if self.abstain else []),
@@ -53,9 +62,14 @@ def evaluate_decisions(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> DecisionsEvaluation:
-    """Measure an artifact's decisions on probabilities (n, K) and class ids (n,) that nothing was fitted to.
+    """Measure an artifact's sets and abstention on samples that nothing was fitted to.
 
-    ``groups`` (n,) say which samples belong together.
+    Args:
+        artifact: Artifact whose decisions are measured.
+        probs: Calibrated probabilities (n, K).
+        labels: Class ids (n,).
+        level: Coverage of the intervals, a fraction.
+        groups: Which samples belong together (n,).
     """
     sets, abstain = artifact.sets, artifact.abstain
     if sets is None and abstain is None:

@@ -46,12 +46,19 @@ def is_picture_shape(shape: Sequence[int | None]) -> bool:
 class Preprocessing:
     """The way of a picture to an input (C, H, W): resized, cropped, scaled to [0, 1], normalised.
 
-    ``mean`` and ``std`` of a picture in [0, 1], a number for each channel or one for all: the input is
-    (x - mean) / std; 0 and 1 say that the model takes [0, 1]. ``resize``: a whole number for the shorter
-    edge, the longer one in proportion, or (H, W) whatever the proportions; ``crop``: the (H, W) in the
-    middle, with black around a smaller picture. Without either a picture must have the model's size.
-    ``channels``: 1 for grey, 3 for RGB, None for as many as the model takes. Raises InputError for values
-    that cannot be.
+    Without ``resize`` and ``crop`` a picture must have the model's size.
+
+    Args:
+        mean: Of a picture in [0, 1], a number for each channel or one for all: the input is (x - mean) / std.
+        std: Likewise, above 0; mean 0 and std 1 say that the model takes [0, 1].
+        resize: A whole number for the shorter edge, the longer one in proportion, or (H, W) whatever the
+            proportions.
+        crop: The (H, W) in the middle, with black around a smaller picture.
+        interpolation: Filter of Pillow: "nearest", "bilinear", "bicubic" or "lanczos".
+        channels: 1 for grey, 3 for RGB, None for as many as the model takes.
+
+    Raises:
+        InputError: For values that cannot be.
 
     >>> how = Preprocessing(mean=(0.5, 0.5, 0.4), std=(0.2, 0.2, 0.2), resize=256, crop=(224, 224))
     >>> how.size, how.channels
@@ -105,7 +112,11 @@ class Preprocessing:
 
     @classmethod
     def of(cls, given: Preprocessing | Mapping[str, Any]) -> Preprocessing:
-        """Read a mapping of the same names, such as a file's; unknown names are refused."""
+        """Read a mapping of the same names, such as a file's; unknown names are refused.
+
+        Args:
+            given: Mapping of the fields, or a Preprocessing, which is returned.
+        """
         if isinstance(given, Preprocessing):
             return given
         known = [field.name for field in fields(cls)]
@@ -131,9 +142,13 @@ class Preprocessing:
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def for_input(self, shape: Sequence[int | None]) -> Preprocessing:
-        """Return the same, with a mean and std for each channel of a model whose one input is of ``shape``.
+        """Return the same, with a mean and std for each channel of a model's input.
 
-        Raises ShapeError where pictures that are prepared so cannot be its inputs.
+        Args:
+            shape: Shape of one input, (C, H, W); None for any size.
+
+        Raises:
+            ShapeError: Where pictures that are prepared so cannot be its inputs.
 
         >>> Preprocessing(mean=(0.5,), std=(0.2,)).for_input((3, 32, 32)).mean
         (0.5, 0.5, 0.5)
@@ -291,13 +306,16 @@ _ELSE = "such a model wants its own preprocess: calib-serve pack --handler"
 
 
 def preprocessing_of(given: Any) -> Preprocessing:
-    """Return the preprocessing that ``given`` does.
+    """Return the preprocessing that transforms of torchvision or timm do.
 
-    ``given``: a ``Compose`` of torchvision (v1 or v2) or of timm's ``create_transform``, the preset of
-    torchvision's ``weights.transforms()``, timm's data config (a mapping with ``input_size``), a function
-    without arguments that returns one of these, or the text ``package.module:name`` or
-    ``path/to/file.py:name`` that names one, whose code is then run. Raises InputError for anything else, and
-    for a transform that is not known.
+    Args:
+        given: A ``Compose`` of torchvision (v1 or v2) or of timm's ``create_transform``, the preset of
+            torchvision's ``weights.transforms()``, timm's data config (a mapping with ``input_size``), a
+            function without arguments that returns one of these, or the text ``package.module:name`` or
+            ``path/to/file.py:name`` that names one, whose code is then run.
+
+    Raises:
+        InputError: For anything else, and for a transform that is not known.
     """
     try:
         return _read(_imported(given) if isinstance(given, str) else given)

@@ -71,7 +71,12 @@ class StepBase:
 
     @classmethod
     def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, Floats]) -> S:
-        """Build the step from its options and tensors, which are removed from ``tensors``."""
+        """Build the step from a manifest's entry.
+
+        Args:
+            options: Its options.
+            tensors: Tensors by name; its own are removed.
+        """
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}
         return cls(**held, **{name: options[name] for name in cls.option_names if name in options})
@@ -82,9 +87,12 @@ Exact = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class InputShift(StepBase):
-    """Add ``delta`` (one input's shape, without the batch) to every input, then clip to [low, high].
+    """Add a shift to every input, then clip.
 
-    ``low`` and ``high`` are both numbers or both None (no clipping).
+    Args:
+        delta: Shift, of one input's shape without the batch.
+        low: Least value of a shifted input; None, with ``high``: no clipping.
+        high: Greatest value.
     """
 
     kind: ClassVar[str] = "input_shift"
@@ -118,7 +126,12 @@ class InputShift(StepBase):
 
 @dataclass(frozen=True, eq=False)
 class Head(StepBase):
-    """Replace the last linear layer: ``weights[i]`` (out, in) and ``biases[i]`` (out,), ReLU between."""
+    """Replace the last linear layer by linear layers with ReLU between.
+
+    Args:
+        weights: Of each layer (out, in).
+        biases: Of each layer (out,).
+    """
 
     kind: ClassVar[str] = "head"
 
@@ -160,7 +173,12 @@ class Head(StepBase):
 
     @classmethod
     def build(cls, options: Mapping[str, Any], tensors: dict[str, Floats]) -> Head:
-        """Return the head; its tensors are removed from ``tensors``."""
+        """Build the head from a manifest's entry.
+
+        Args:
+            options: Its options.
+            tensors: Tensors by name; its own are removed.
+        """
         layers = range(int(options["layers"]))
         return cls(
             tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
@@ -180,9 +198,12 @@ class Head(StepBase):
 class LogitMap(StepBase):
     """W z + b on logits or on log-probabilities.
 
-    ``weight`` is () for a scalar (1 / T, so positive), (K,) for a diagonal, (K, K) for a full
-    matrix (row k makes logit k); ``bias`` is (K,) or None. Log-probabilities of less than ``least`` are read
-    as its logarithm, where it is not None.
+    Args:
+        weight: () for a scalar (1 / T, so positive), (K,) for a diagonal, (K, K) for a full matrix, whose row
+            k makes logit k.
+        bias: (K,) or None.
+        on: "logits" or "log_probs".
+        least: Log-probabilities of less are read as its logarithm, where it is not None.
 
     >>> LogitMap.temperature(2.0)(np.array([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
@@ -216,7 +237,11 @@ class LogitMap(StepBase):
 
     @classmethod
     def temperature(cls, t: float) -> LogitMap:
-        """Divide logits by T > 0."""
+        """Divide logits by a temperature.
+
+        Args:
+            t: T above 0.
+        """
         if not (math.isfinite(t) and t > 0):
             raise InputError(f"a temperature must be positive and finite, got {t}")
         return cls(np.array(1 / t))
@@ -255,7 +280,11 @@ class LogitMap(StepBase):
         return bool(np.ptp(sums) <= 1e-12 * np.abs(self.weight).max(initial=1.0))
 
     def fold_into(self, weight: Exact, bias: Exact) -> tuple[Exact, Exact]:
-        """Return the linear layer (K, d), (K,) composed with this map.
+        """Return the linear layer composed with this map.
+
+        Args:
+            weight: Of the linear layer (K, d).
+            bias: Of the linear layer (K,).
 
         >>> LogitMap.temperature(2.0).fold_into(np.array([[2.0], [4.0]]), np.zeros(2))[0].tolist()
         [[1.0], [2.0]]
@@ -279,8 +308,11 @@ class LogitMap(StepBase):
 class Mixture(StepBase):
     """Probabilities as a weighted sum of softmaxes and the uniform distribution (Zhang 2020, eq. 7).
 
-    sum_m ``weights[m]`` softmax(``scales[m]`` z) + ``weights[M]`` / K: ``scales`` (M,) are 1 / T,
-    positive; ``weights`` (M + 1,), the uniform's last, are not negative and sum to 1.
+    sum_m ``weights[m]`` softmax(``scales[m]`` z) + ``weights[M]`` / K.
+
+    Args:
+        scales: 1 / T of each softmax (M,), positive.
+        weights: (M + 1,), the uniform's last, not negative, with the sum 1.
 
     >>> Mixture(scales=[1.0], weights=[0.5, 0.5])(np.array([[0.0, 1e9]])).tolist()
     [[0.25, 0.75]]
@@ -316,9 +348,12 @@ class Mixture(StepBase):
 class ProbTable(StepBase):
     """Look calibrated probabilities up by bin; bins are (lo, hi], the first holds 0.
 
-    ``edges`` (R, B - 1) are the inner bin edges, rising; ``values`` (R, B) the probabilities.
     R = 1: the table maps the top-1 confidence, and the other classes share the rest in their
     old proportions. R = K: one row per class, renormalised; per label, as it is.
+
+    Args:
+        edges: Inner bin edges (R, B - 1), rising.
+        values: Probabilities (R, B).
     """
 
     kind: ClassVar[str] = "prob_table"
@@ -355,7 +390,11 @@ class ProbTable(StepBase):
         return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
 
     def of_each(self, probs: Floats) -> NDArray[np.float64]:
-        """Look up each column (n, R) in its own row of the table, not renormalised: for labels."""
+        """Look up each column in its own row of the table, not renormalised: for labels.
+
+        Args:
+            probs: (n, R).
+        """
         p = np.asarray(probs, np.float64)
         if p.shape[1] != len(self.edges):
             raise ShapeError(f"the table is for {len(self.edges)} classes, got {p.shape[1]}")
@@ -385,10 +424,14 @@ _MOST_NUMBERS = 20_000  # of scores; a manifest's tensors stay small for many cl
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Logits (m, K) as the output steps take them, and their calibrated probabilities (m, K).
+    """Samples of the fit with their calibrated probabilities.
 
     Whoever puts the calibration somewhere else proves the end result by them: the fit's own scores must come
     out as the fit's own probabilities. ``rows`` says which samples are kept.
+
+    Args:
+        logits: (m, K), as the output steps take them.
+        probs: Calibrated probabilities (m, K).
     """
 
     logits: Floats
@@ -406,6 +449,10 @@ class Examples:
     @staticmethod
     def rows(samples: int, classes: int) -> NDArray[np.intp]:
         """Choose the samples that are kept, evenly spread: 8, fewer of very many classes, perhaps none.
+
+        Args:
+            samples: Number of samples.
+            classes: Number of classes.
 
         >>> Examples.rows(100, 10).tolist()
         [0, 14, 28, 42, 56, 70, 84, 99]

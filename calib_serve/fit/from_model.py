@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Union
@@ -22,10 +22,10 @@ from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_effi
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.facts import remarked, with_selection
-from calib_serve.fit.from_scores import calibrate
+from calib_serve.fit.from_scores import AUTO, calibrate, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, measured, unmeasured
-from calib_serve.fit.output.candidates import check_options, fit_by_name, remarks
+from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, remarks
 from calib_serve.fit.output.selection import default_candidates
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
@@ -47,6 +47,9 @@ from calib_serve.scores import LABELS, log_probs, softmax
 
 if TYPE_CHECKING:
     from torch import nn
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ModelFitKeywords
 
 
 Data = tuple[ArrayLike, ArrayLike]
@@ -69,7 +72,7 @@ MODEL_FITTERS: dict[str, Callable[..., Artifact]] = {
 }
 """Names of the methods that need the model, and the function that fits each by default."""
 
-_SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
+SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
     "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
     "paper": (
         fit_neural_clamping_paper,
@@ -79,6 +82,7 @@ _SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
 }
 """Neural Clamping's schedules: what fits by each, and the options it takes."""
 
+_WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its methods' options
 _HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
 _FOLDS = 5
 _GAIN_FOLDS = 3  # of Neural Clamping beside the best output method, each of which costs a fit
@@ -95,26 +99,43 @@ def calibrate_model(
     *,
     test: Data | None = None,
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[ModelFitKeywords],
 ) -> Artifact:
-    """Fit ``method`` to a deployed ``model`` and its calibration data: inputs (n, *input_shape), labels (n,).
+    """Fit ``method`` to a deployed ``model`` and its calibration data.
 
-    ``model``: an ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a
-    .pt2, ONNX or TorchScript file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
-    "neural-clamping-efficient", "masked-head", "tuned-head", any output method (fitted to the model's
-    logits), or "auto": the best output method, and Neural Clamping instead where that gains on held-out
-    folds. The masked head trains on ``train``, steered by the calibration data, or on a part of these. Before
-    and after are measured on ``test``, else on samples that were held out (``cross_validate``). ``outputs``
-    says what the model returns, where its numbers do not show it: of a multi-label model "label_logits" or
-    "label_probabilities"; its labels are (n, L), 0 or 1, and it takes the methods of labels. ``pictures``:
-    how pictures became the inputs, where they did; the artifact says so, and its archive prepares those that
-    are sent in the same way. ``checkpoints``: a folder in which logits, features and the state of a fit are
-    kept; a fit that was killed resumes from it. ``prior``: class shares of what will be served, as of
-    ``calibrate``. Under torchrun the processes share the passes over the data, and each returns the same
-    artifact. Raises InputError and ShapeError for data and options that do not fit, ModelError for a model
-    that cannot be loaded or lacks what the method needs, FitError where the method has no optimum.
+    Before and after are measured on ``test``, else on samples that were held out. How pictures became the
+    inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
+    way. A fit that was killed resumes from its ``checkpoints``: logits, features and the state of the fit.
+    Under torchrun the processes share the passes over the data, and each returns the same artifact.
+
+    Args:
+        model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
+            ONNX or TorchScript file, or ``module:factory`` with its ``weights``.
+        inputs: Inputs (n, *input_shape), as the model takes them.
+        labels: Class ids (n,); of a multi-label model (n, L) of 0 and 1, with ``outputs`` "label_logits" or
+            "label_probabilities", and a method of labels.
+        method: "neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head", any output method
+            (fitted to the model's logits), or "auto": the best output method, and Neural Clamping instead
+            where that gains on held-out folds.
+        options: A ``ModelFitOptions``; keywords replace its fields.
+        test: Inputs and labels that nothing was fitted to.
+        progress: Called with a stage, and how much of it is done, of how much.
+        **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``checkpoints``, ``class_names``,
+            ``cross_validate``, ``device``, ``input_shape``, ``last_linear``, ``mixed_precision``,
+            ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``, ``weights``. Options of Neural
+            Clamping: ``clip``, ``folds``, ``gamma``, ``grid``, ``input_range``, ``judge``, ``norm_power``,
+            ``normalisation``, ``penalty``, ``resolution``, ``schedule``, ``search``, ``start``. Options of
+            heads: ``folds``, ``held_share``, ``reading``, ``strength``, ``then``. Options of output methods,
+            as of ``calibrate``: ``bins``, ``candidates``, ``class_weight``, ``criterion``, ``folds``,
+            ``grid``, ``keep_predictions``, ``lam``, ``level``, ``mu``, ``of``, ``ridge``, ``sample_weight``,
+            ``smoothing``, ``strength``, ``tolerance``.
+
+    Raises:
+        InputError: For data and options that do not fit.
+        ModelError: For a model that cannot be loaded or lacks what the method needs.
+        FitError: Where the method has no optimum.
     """
-    asked, own = divided(options or ModelFitOptions(), given)
+    asked, own = divided(options or ModelFitOptions(), keywords, model_options(), verb=calibrate_model)
     data = _dataset((inputs, labels), tuple(asked.class_names))
     shape = data.inputs.shape[1:]
     prepared = None if asked.pictures is None else Preprocessing.of(asked.pictures).for_input(shape)
@@ -130,6 +151,13 @@ def calibrate_model(
     if held is None or artifact.is_multilabel:  # labels were measured as they were fitted
         return artifact
     return work.measured(artifact, held)
+
+
+@cache
+def model_options() -> tuple[str, ...]:
+    """List the options of all methods on a model, and of those on its scores, which may weigh samples."""
+    names = [name for options in MODEL_OPTIONS.values() for name in options]
+    return tuple(dict.fromkeys([*names, *method_options(), *_WEIGHTS]))
 
 
 def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
@@ -247,6 +275,9 @@ class _Work:
             check_options(method, options, MODEL_OPTIONS[method])
             # A perturbation or a head could be fitted even to sets that output methods refuse.
             said = remarks(self._samples())
+        else:
+            own = AUTO if method == "auto" else options_of(method)
+            check_options(method, options, (*own, *_WEIGHTS))
         measure = asked.cross_validate and held is None
         if method == "masked-head":
             train = None if asked.train is None else self.checked(asked.train)
@@ -352,7 +383,7 @@ class _Work:
 
         ``corrected``: of the output methods that class shares can be corrected behind.
         """
-        if heavy := [name for name in ("sample_weight", "class_weight") if options.get(name) is not None]:
+        if heavy := [name for name in _WEIGHTS if options.get(name) is not None]:
             raise InputError(
                 f"{heavy[0]} is of output methods, and auto compares them with Neural Clamping, which takes "
                 "none: name an output method, or leave the weights out"
@@ -411,9 +442,9 @@ class _Work:
             elif given == "full":
                 known["resolution"] = None
         schedule = known.pop("schedule", "ours")
-        if schedule not in _SCHEDULES:
-            raise InputError(f"schedule must be one of {', '.join(map(repr, _SCHEDULES))}, got {schedule!r}")
-        fit, takes = _SCHEDULES[schedule]
+        if schedule not in SCHEDULES:
+            raise InputError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, got {schedule!r}")
+        fit, takes = SCHEDULES[schedule]
         check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
         if schedule == "toolkit" and "normalisation" not in known:
             if not normalised:

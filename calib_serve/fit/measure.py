@@ -144,10 +144,13 @@ def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:
 
 
 def verdict(artifact: Artifact) -> Verdict:
-    """The verdict on an artifact's held-out samples, with its ECE before and after.
+    """Return what ``judge`` said of the samples that an artifact was measured on, and the ECEs on them.
 
     Of two classes also the ECE of P(y = 1), of labels that of P(label), and which labels were not fitted
     alone. Where nothing was judged, the level is "too_little".
+
+    Args:
+        artifact: A calibration, with its metrics.
 
     >>> from calib_serve.artifact import LogitMap
     >>> known = {"before": {"ece": {"value": 0.0475}}, "after": {"ece": {"value": 0.0113}}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,11 @@ from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import Outputs, Scores, log_probs
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import RefitKeywords
+
 __all__ = ["Refitted", "refit"]
 
 LEAST = 200  # labelled samples, below which nothing is fitted
@@ -34,15 +39,22 @@ _LARGEST = 700.0  # a logarithm whose exponential is finite
 
 @dataclass(frozen=True, eq=False)
 class Refitted:
-    """The new artifact, or None where the evidence for it is too weak, and the numbers that decided.
+    """The new artifact, where the evidence for it suffices, and the numbers that decided.
 
-    ``evidence`` is what a stake of 1 has become that bet, label by label, on a fit to the labels before
-    against the current artifact (``calib_serve.fit.refitting``); the new one is kept where it is at
-    least ``1 / alpha``. ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, each
-    under a fit to earlier ones; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs.
-    ``lost`` names decisions of the current artifact that the new one does not have. ``shift`` is how far
-    confidences and predicted classes of all samples are from those of the calibration set: the population
-    stability index, and how much of one chance alone would show.
+    Args:
+        artifact: The new one; None where the evidence is too weak.
+        samples: Number of samples.
+        held_out: Number of the latest ones, which are measured under fits to earlier ones.
+        nll: Of the current and the new artifact on these.
+        ece: Of the current and the new artifact on these.
+        gain: Fall of the NLL, in pairs.
+        error: Standard error of the gain.
+        evidence: Wealth of a stake of 1 that was bet, label by label, on a fit to the labels before against
+            the current artifact (``calib_serve.fit.refitting``); the new one is kept from ``1 / alpha`` on.
+        alpha: Chance of keeping a new one, at most, while labels are drawn from the current calibration.
+        lost: Decisions of the current artifact that the new one does not have.
+        shift: How far confidences and predicted classes of all samples are from those of the calibration set:
+            the population stability index, and how much of one chance alone would show.
     """
 
     artifact: Artifact | None
@@ -111,21 +123,31 @@ def refit(
     options: RefitOptions | None = None,
     *,
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[RefitKeywords],
 ) -> Refitted:
     """Fit the output steps again; the input shift and the head stay.
 
-    ``scores`` and ``labels``, as in ``Scores.of``, are what was served since ``current`` was, oldest first,
-    as ``current.probs`` takes them: of the model with its input shift and head in place. ``options``, or
-    ``given`` one by one: see ``RefitOptions``. Every
-    label is predicted by a fit to those before it. How far these would move the current one, which was fitted
-    to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept where the
-    evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that happens
-    with a chance of at most ``alpha``, even if asked again whenever there are more samples at the end. That
-    needs the same first sample every time; each other first sample has a chance of its own. Raises FitError
-    for fewer than 200 samples, ShapeError and InputError for arrays and options that cannot be right.
+    Every label is predicted by a fit to those before it. How far these would move the current one, which was
+    fitted to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept
+    where the evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that
+    happens with a chance of at most ``alpha``, even if asked again whenever there are more samples at the
+    end. That needs the same first sample every time; each other first sample has a chance of its own.
+
+    Args:
+        current: The calibration that is served now.
+        scores: What was served since then, oldest first, as ``current.probs`` takes it: scores (n, K) of the
+            model with its input shift and head in place.
+        labels: Class ids or names (n,); by default those in ``scores``.
+        options: A ``RefitOptions``; keywords replace its fields.
+        progress: Called with a stage, and how much of it is done, of how much.
+        **keywords: Fields of ``RefitOptions``: ``alpha``, ``class_names``, ``columns``, ``groups``,
+            ``ignore_label``, ``method``, ``outputs``, ``sample_weight``, ``seed``.
+
+    Raises:
+        FitError: For fewer than 200 samples.
+        InputError: For arrays and options that cannot be right; ShapeError for other shapes.
     """
-    options = changed(options or RefitOptions(), given)
+    options = changed(options or RefitOptions(), keywords, refit)
     if current.is_multilabel:
         raise InputError(
             "a refit is for one class a sample, and this artifact is multi-label; fit it on new data, with "

@@ -95,9 +95,17 @@ class Samples:
         return replace(counted, weight=weight)
 
     @classmethod
-    def of_kind(cls, logits: ArrayLike, labels: ArrayLike, outputs: Outputs, **more: Any) -> Samples:
+    def of_kind(
+        cls,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        outputs: Outputs,
+        *,
+        sample_weight: ArrayLike | None = None,
+    ) -> Samples:
         """Check, as ``of``, logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
-        return replace(cls.of(logits, labels, outputs="logits", **more), outputs=outputs)
+        found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight)
+        return replace(found, outputs=outputs)
 
     def _counted(self, weight: NDArray[np.float64]) -> Self:
         """Leave out rows of weight 0; repeat each row as its weight says, where weights are counts."""

@@ -210,10 +210,14 @@ _FOLDS = 5
 class PriorEstimate:
     """The class shares of samples without labels, by two estimates; the first decides.
 
-    ``counted``: of the predicted classes and confidences, by the confusion with labels on the calibration set
-    (``calib_serve.metrics.shares.bbse``); it asks for nothing but label shift, and tests that. None where the
-    artifact holds no confusion, and then ``unknown`` says why. ``likely``: of the probabilities themselves
-    (``em``), which must be calibrated for each class.
+    Args:
+        counted: Of the predicted classes and confidences, by the confusion with labels on the calibration set
+            (``calib_serve.metrics.shares.bbse``); it asks for nothing but label shift, and tests that. None
+            where the artifact holds no confusion.
+        likely: Of the probabilities themselves (``em``), which must be calibrated for each class.
+        old: Shares in the calibration set (K,).
+        unknown: Why the artifact holds no confusion.
+        class_names: Names of the classes (K,).
     """
 
     counted: ShareEstimate | None
@@ -261,10 +265,16 @@ def estimate_prior(
 ) -> PriorEstimate:
     """Estimate class shares of samples without labels, and whether shares alone differ from the fit's.
 
-    ``scores`` as for ``artifact.probs``, of the kind ``outputs``; or, with ``calibrated``, what the
-    calibrated model returned, by default probabilities. Samples are taken to be independent. Raises
-    InputError for an artifact that does not say under which class shares it was fitted, and of labels, and
-    for scores that cannot be right.
+    Samples are taken to be independent.
+
+    Args:
+        artifact: A calibration that says under which class shares it was fitted.
+        scores: The model's scores (n, K), as for ``artifact.probs``; or those of the calibrated model.
+        outputs: What the scores are; by default as the artifact says, of a calibrated model probabilities.
+        calibrated: Whether they are those of the calibrated model.
+
+    Raises:
+        InputError: For an artifact of labels or without class shares, and for scores that cannot be right.
 
     >>> from calib_serve.fit.from_scores import calibrate
     >>> rng = np.random.default_rng(0)
@@ -298,12 +308,19 @@ def estimate_prior(
 
 
 def with_prior(artifact: Artifact, prior: PriorEstimate | Given) -> Artifact:
-    """Correct an artifact to other class shares: (K,), a mapping of class names to them, or an estimate.
+    """Correct an artifact to other class shares.
 
-    An estimate is refused unless class shares alone have moved. The artifact has no reference for monitoring
-    any more: where you still have the calibration set, ``calibrate`` with ``prior`` keeps all of it. Raises
-    InputError for shares that cannot be right, and where the calibration has no place for the correction (a
-    mixture, a table of the top class).
+    The artifact has no reference for monitoring any more: where you still have the calibration set,
+    ``calibrate`` with ``prior`` keeps all of it.
+
+    Args:
+        artifact: A calibration that says under which class shares it was fitted.
+        prior: Class shares (K,), a mapping of class names to them, or an estimate, which is refused unless
+            class shares alone have moved.
+
+    Raises:
+        InputError: For shares that cannot be right, and where the calibration has no place for the correction
+            (a mixture, a table of the top class).
 
     >>> from calib_serve.artifact import LogitMap
     >>> one = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2,

@@ -52,13 +52,26 @@ def fit_tuned_head(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
-    """Fit the deployed ``head`` to features (n, d) and class ids (n,) of the calibration set.
+    """Fit a change of the deployed head to the calibration set.
 
-    ``strength`` of the penalty, above 0, infinity for none of the change; by default the best of
-    ``STRENGTHS`` on ``folds`` folds. ``then``: the output method behind it, fitted to the logits of each
-    fold under a change that was fitted to the others; "none" for none. ``model`` are the classifier's
-    ``facts()``. Raises ShapeError and InputError for arrays and options that cannot be right, FitError
-    where the logits say nothing about the labels.
+    Args:
+        features: (n, d), of the last linear layer.
+        labels: Class ids (n,).
+        head: The deployed one.
+        strength: Of the penalty on the change, above 0, infinity for no change; by default the best of
+            ``STRENGTHS`` on the folds.
+        folds: Number of folds.
+        then: Output method behind it, fitted to the logits of each fold under a change that was fitted to the
+            others; "none" for none.
+        model: The classifier's ``facts()``.
+        class_names: Names of the classes (K,).
+        seed: Seed by which folds are drawn.
+        progress: Called with how many steps are done, and of how many.
+
+    Raises:
+        InputError: For arrays and options that cannot be right.
+        ShapeError: For arrays of other shapes.
+        FitError: Where the logits say nothing about the labels.
 
     >>> x, y = np.array([[1.0], [-1.0]] * 40), np.array([1, 0, 1, 0, 1, 0, 0, 1] * 10)  # right 3 times of 4
     >>> deployed = Head((np.array([[0.0], [2.0]]),), (np.zeros(2),))

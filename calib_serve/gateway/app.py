@@ -11,14 +11,14 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import read_whole
-from calib_serve.core.options.base import changed
+from calib_serve.core.options.base import changed, check_names
 from calib_serve.core.options.servers import GatewayOptions
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import Counts, OneRegistry
@@ -47,6 +47,11 @@ from calib_serve.monitor import Watch
 from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
 from calib_serve.web import Guard, Tokens, create_app, tokens_and_hosts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import GatewayKeywords
 
 try:
     from fastapi import HTTPException, Request, Response
@@ -299,16 +304,30 @@ def open_gateway(
     *,
     tokens: Tokens = (),
     hosts: Sequence[str] = (),
-    **given: Any,
+    **keywords: Unpack[GatewayKeywords],
 ) -> Iterator[Gateway]:
     """Open the ASGI app before the server ``upstream``; inside the context it may be served.
 
-    ``models``: by (model, version), an artifact, its folder, or the number of classes of a model whose
-    output is calibrated already. ``options``, or ``given`` one by one: see ``GatewayOptions``. The app of a
-    watch in this process is then the gateway's as well, for whoever has one of the ``tokens``; these and
-    ``hosts`` as in ``create_app``. InputError for what does not fit together.
+    The app of a watch in this process is then the gateway's as well, for whoever has one of the tokens.
+
+    Args:
+        models: By (model, version), an artifact, its folder, or the number of classes of a model whose output
+            is calibrated already.
+        options: A ``GatewayOptions``; keywords replace its fields.
+        tokens: Who may use it, as in ``create_app``.
+        hosts: The names it answers to, as in ``create_app``.
+        **keywords: Fields of ``GatewayOptions``, of which ``upstream`` and ``output`` are needed:
+            ``allowed_hosts``, ``grpc_port``, ``grpc_upstream``, ``host``, ``keyring``, ``label_budget``,
+            ``ledger``, ``log_format``, ``max_connections``, ``max_megabytes``, ``max_versions``,
+            ``max_waiting``, ``port``, ``request_seconds``, ``root_path``, ``samples``, ``scores``,
+            ``shadow``, ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``, ``watch``,
+            ``watch_token_file``.
+
+    Raises:
+        InputError: For models and options that do not fit together.
     """
-    options = GatewayOptions(**given) if options is None else changed(options, given)
+    check_names(keywords, [field.name for field in fields(GatewayOptions)], open_gateway)
+    options = GatewayOptions(**dict[str, Any](keywords)) if options is None else changed(options, keywords)
     output, scores = Named.read(options.output, "--output"), Named.read(options.scores, "--scores")
     shadow = Named.read(options.shadow, "--shadow")
     for named in (output, scores, shadow):

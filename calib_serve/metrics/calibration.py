@@ -124,6 +124,10 @@ def _bins(probs: ArrayLike, labels: ArrayLike, bins: int, edges: Edges) -> Bins:
 def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
     """Return share of predictions that are right; ties go to the lowest class id.
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+
     >>> accuracy([[0.7, 0.3], [0.6, 0.4]], [0, 1])
     0.5
     """
@@ -132,12 +136,21 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def mean_confidence(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return mean top-1 confidence."""
+    """Return mean top-1 confidence.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,), which are checked alone.
+    """
     return float(top_label(probs, labels)[0].mean())
 
 
 def signed_gap(probs: ArrayLike, labels: ArrayLike) -> float:
     """Return mean confidence minus accuracy: positive when overconfident.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
 
     >>> round(signed_gap([[0.7, 0.3], [0.6, 0.4]], [0, 1]), 12)
     0.15
@@ -149,6 +162,12 @@ def signed_gap(probs: ArrayLike, labels: ArrayLike) -> float:
 def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
     """Return expected calibration error over equal-width bins (Naeini 2015; Guo 2017, eq. 3).
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+
     >>> ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10)  # (|0.7 - 1| + |0.6 - 0|) / 2
     0.45
     """
@@ -156,41 +175,90 @@ def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "
 
 
 def mce(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return largest gap of a bin that holds a prediction (Guo 2017, eq. 5)."""
+    """Return largest gap of a bin that holds a prediction (Guo 2017, eq. 5).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).mce()
 
 
 def ace(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return average calibration error: the unweighted mean gap of the bins in use (Neumann 2018)."""
+    """Return average calibration error: the unweighted mean gap of the bins in use (Neumann 2018).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).ace()
 
 
 def overconfidence_error(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
 ) -> float:
-    """Return mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
+    """Return mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).overconfidence_error()
 
 
 def underconfidence_error(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
 ) -> float:
-    """Return the mean over bins of confidence times its shortfall below accuracy."""
+    """Return the mean over bins of confidence times its shortfall below accuracy.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).underconfidence_error()
 
 
 def rms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return root mean squared gap over equal-width bins, not debiased: label noise biases it upward."""
+    """Return root mean squared gap over bins, not debiased: label noise biases it upward.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).l2()
 
 
 def rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return root of the debiased mean squared gap (Kumar 2019, eq. 8); 0 where noise explains it all."""
+    """Return root of the debiased mean squared gap (Kumar 2019, eq. 8); 0 where noise explains it all.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return math.sqrt(max(_bins(probs, labels, bins, edges).debiased_l2_squared(), 0.0))
 
 
 def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return the ECE that a perfectly calibrated model with these confidences would show on average."""
+    """Return the ECE that a perfectly calibrated model with these confidences would show on average.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).noise_floor()
 
 
@@ -214,9 +282,14 @@ def gap_errors(count: Floats, confidence: Floats) -> dict[str, Callable[[Floats]
 def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: Split = "equal") -> float:
     """Return expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
 
-    Tied confidences at a bin's edge share their correct answers evenly. The other values of ``split``
-    reproduce other code, and put ties on one side: "interpolated" edges between ranks drop the smallest
-    confidences (Mukhoti 2020's code); "quantile" edges are np.quantile's, closed on the left (netcal).
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal mass.
+        split: "equal": tied confidences at a bin's edge share their correct answers evenly. The others
+            reproduce other code, and put ties on one side: "interpolated" edges between ranks drop the
+            smallest confidences (Mukhoti 2020's code); "quantile" edges are np.quantile's, closed on the left
+            (netcal).
     """
     confidence, correct = top_label(probs, labels)
     if split == "equal":
@@ -237,7 +310,12 @@ def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: 
 
 
 def sweep_ece(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
+    """Return ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     return Ranked.of(*top_label(probs, labels)).sweep_ece()
 
 
@@ -250,9 +328,16 @@ def classwise_ece(
 ) -> float:
     """Return the mean over classes of each class's ECE: the static error (Nixon 2019, eq. 4; Kull 2019).
 
-    All n samples count in each class, and all K columns of ``probs`` are classes, whether or not
-    a label of theirs is present. Probabilities below ``threshold`` are left out of the sums, with
-    their labels (thresholded SCE: Nixon 2019, section 3.3), and not out of the denominator n.
+    All n samples count in each class, and all K columns are classes, whether or not a label of theirs is
+    present.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        threshold: Probabilities below it are left out of the sums, with their labels (thresholded SCE: Nixon
+            2019, section 3.3), and not out of the denominator n.
 
     >>> round(classwise_ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=1), 12)  # |1.3 - 1| / 2, twice
     0.15
@@ -264,11 +349,13 @@ def classwise_ece(
 def adaptive_classwise_ece(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, threshold: float = 0.0
 ) -> float:
-    """Return the mean over classes of each class's ECE over equal-mass bins.
+    """Return the mean over classes of each class's ECE over equal-mass bins (Nixon 2019, eq. 5: ACE, TACE).
 
-    Nixon 2019, eq. 5: ACE, or TACE.
-
-    With a ``threshold``, a class's bins hold the probabilities from it on (TACE); the denominator stays n.
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal mass.
+        threshold: A class's bins hold the probabilities from it on (TACE); the denominator stays n.
     """
     p, y = checked(probs, labels)
     found = []
@@ -282,7 +369,12 @@ def adaptive_classwise_ece(
 def classwise_rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
     """Return root of the debiased squared gap, averaged over classes (Kumar 2019, eq. 8, marginal).
 
-    Over equal-mass bins; a class whose gaps are within noise counts as 0.
+    A class whose gaps are within noise counts as 0.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal mass.
     """
     p, y = checked(probs, labels)
     squares = [
@@ -414,6 +506,10 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
     The Gaussian kernel is reflected at 0 and 1 with the boundary itself counted once; code that
     leaves it out differs where many confidences are 0 or 1.
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+
     >>> round(smooth_ece([[1.0, 0.0], [1.0, 0.0]], [0, 1]), 4)  # as ECE: all mass in one place
     0.5
     """
@@ -422,11 +518,17 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
 
 @dataclass(frozen=True, eq=False)
 class SmoothReliability:
-    """A reliability diagram without bins; each array is (g,), over the rising ``confidence``.
+    """A reliability diagram without bins, over g rising confidences.
 
-    ``accuracy`` is the kernel regression of right answers, ``low`` and ``high`` its pointwise band, all NaN
-    where hardly any prediction lies. ``density`` of the confidences integrates to 1. ``sigma`` is the
-    kernel's width, the smooth ECE (at least 1 / 1024), and ``ece`` is the smooth ECE itself.
+    Args:
+        confidence: (g,), rising.
+        accuracy: Kernel regression of right answers (g,).
+        low: Lower end of its pointwise band (g,), NaN where hardly any prediction lies.
+        high: Upper end of its pointwise band (g,), NaN where hardly any prediction lies.
+        density: Density of the confidences (g,), which integrates to 1.
+        sigma: Width of the kernel: the smooth ECE, at least 1 / 1024.
+        ece: Smooth ECE.
+        n: Number of samples.
     """
 
     confidence: Floats
@@ -442,13 +544,18 @@ class SmoothReliability:
 def smooth_reliability(
     probs: ArrayLike, labels: ArrayLike, *, level: float = 0.95, replicates: int = 200, seed: int = 0
 ) -> SmoothReliability:
-    """Return the smooth reliability diagram of probabilities (n, K) and class ids (n,).
-
-    Blasiok and Nakkiran 2023.
+    """Return the smooth reliability diagram of the predicted class (Blasiok and Nakkiran 2023).
 
     Kernel regression (Nadaraya 1964) of right answers on the top class's confidence, by the reflected
-    Gaussian kernel whose width is the smooth ECE (section 4). The band is between quantiles of ``replicates``
-    resamples at that width (0: none): how far chance moves the curve, not what a calibrated model shows.
+    Gaussian kernel whose width is the smooth ECE (section 4). The band is how far chance moves the curve, not
+    what a calibrated model shows.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        level: Coverage of the pointwise band, a fraction.
+        replicates: Resamples, at that width, between whose quantiles the band is; 0: no band.
+        seed: Seed of the resamples.
 
     >>> curve = smooth_reliability([[0.75, 0.25]] * 4, [0, 0, 0, 1], replicates=0)
     >>> float(curve.accuracy[192].round(6)), curve.sigma  # at 0.75: calibrated, so the narrowest kernel

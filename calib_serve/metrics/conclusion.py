@@ -138,7 +138,11 @@ def gain_of(eces: Sequence[tuple[str, float, float, float]]) -> str:
 
 
 def of_own_samples(found: Verdict, why: str) -> Verdict:
-    """The verdict on the samples of the fit itself, with the reason ``why``: it proves nothing of others.
+    """The verdict on the samples of the fit itself: it proves nothing of others.
+
+    Args:
+        found: Verdict on these samples.
+        why: Why they are of the fit, in words.
 
     >>> of_own_samples(Verdict("calibrated", "Calibrated."), "these are the samples of the fit").level
     'too_little'
@@ -250,13 +254,18 @@ beyond it. Else ``no_error_found``: a large one would have been seen; ``too_litt
 
 @dataclass(frozen=True)
 class Tested:
-    """One thing that was tested: ``what`` in words, and what was found.
+    """One thing that was tested; NaN stands for what such a test does not tell.
 
-    ``p`` is how often a calibrated model shows as much, corrected for all tests; ``error`` the mean
-    absolute gap seen and ``most`` its upper 95 % bound, both fractions; ``tolerance`` what it is held
-    against. NaN stands for what such a test does not tell. ``required`` says whether "calibrated" needs
-    this bound; other tests can only veto. ``finding`` is "within" where the bound is below the tolerance,
-    "off" where an error is proven that may be beyond, else "open".
+    Args:
+        name: Kind of the test.
+        what: The same in words.
+        p: How often a calibrated model shows as much, corrected for all tests.
+        error: Mean absolute gap that was seen, a fraction.
+        most: Its upper 95 % bound.
+        tolerance: Largest error that is within, a fraction.
+        required: Whether "calibrated" needs this bound; other tests can only veto.
+        finding: "within" where the bound is below the tolerance, "off" where an error is proven that may be
+            beyond, else "open".
     """
 
     name: str
@@ -284,10 +293,16 @@ class Tested:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Tell whether a model is calibrated: a level, a headline, the reasons, each test, and what to do.
+    """Tell whether a model is calibrated, why, and what to do; as text, it is all sentences.
 
-    Where a calibration is compared with none, ``gain`` is what it brings, said first, and ``changed`` what
-    else it moved. As text, it is all sentences.
+    Args:
+        level: "calibrated", "off", "no_error_found" or "too_little".
+        headline: The finding in one sentence.
+        reasons: Why, a sentence each.
+        tests: Each test that was made.
+        do: Advice, a sentence each.
+        changed: Other changes by a calibration, where it is compared with none.
+        gain: Gain of the calibration, said first.
 
     >>> found = Verdict("too_little", "Too little to say anything: 3 samples.", do=("Test on 5,000.",))
     >>> print(found)

@@ -147,13 +147,18 @@ _BLOCK = 1 << 22  # resampled counts held at once: 32 MiB of float64
 
 
 class Estimate(float):
-    """A number with its confidence interval; low and high are NaN where none was computed.
-
-    ``debiased`` is the number less what chance adds to it, as it does to every absolute value; NaN where the
-    number has no such bias. The interval is that of the truth, and may lie below a biased number.
+    """A number with its confidence interval.
 
     It is a float: it compares, hashes and is formatted as its value, and arithmetic gives plain floats. Only
-    ``repr`` and ``str`` show the rest. Immutable.
+    ``repr`` and ``str`` show the rest. Immutable. The interval is that of the truth, and may lie below a
+    biased number.
+
+    Args:
+        value: The number.
+        low: Lower end; NaN where no interval was computed.
+        high: Upper end; NaN where no interval was computed.
+        debiased: The number less what chance adds to it, as it does to every absolute value; NaN where the
+            number has no such bias.
 
     >>> e = Estimate(0.0123, 0.0101, 0.015)
     >>> e, round(e, 3), f"{e:.1%}", e < 0.05, e - 0.0123
@@ -255,6 +260,11 @@ def quantile_of(level: float) -> float:
 def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
     """Return a share and its score interval (Wilson 1927).
 
+    Args:
+        successes: Number of them, 0 to n.
+        n: Number of trials.
+        level: Coverage of the interval, a fraction.
+
     >>> str(wilson_interval(8, 10))
     '0.8000 [0.4902, 0.9433]'
     """
@@ -273,9 +283,13 @@ def mean_interval(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Estimate:
-    """Return a mean and its normal interval, mean +- z s / sqrt(n).
+    """Return a mean and its normal interval, mean +- z s / sqrt(n); Student's over groups.
 
-    Student's over groups, where there are any.
+    Args:
+        values: (n,).
+        level: Coverage of the interval, a fraction.
+        groups: Ids of the groups of dependent values (n,).
+        weight: (n,).
     """
     v = as_floats(values)
     mean = float(np.average(v, weights=weight))
@@ -470,7 +484,12 @@ def resamples(
 
 
 def exact_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
-    """Return a share and its exact interval (Clopper and Pearson 1934); both numbers may be effective ones.
+    """Return a share and its exact interval (Clopper and Pearson 1934).
+
+    Args:
+        successes: Number of them, 0 to n; both numbers may be effective ones.
+        n: Number of trials.
+        level: Coverage of the interval, a fraction.
 
     >>> str(exact_interval(8, 10))
     '0.8000 [0.4439, 0.9748]'
@@ -491,6 +510,10 @@ def conformal_rank(n: int, coverage: float) -> int:
 
     Above n there is none: then no finite threshold keeps the promise. Computed without rounding.
 
+    Args:
+        n: Number of scores.
+        coverage: Share of sets that are to hold the true class.
+
     >>> conformal_rank(99, 0.9), conformal_rank(9, 0.9), conformal_rank(8, 0.9)
     (90, 9, 9)
     """
@@ -501,9 +524,14 @@ def conformal_rank(n: int, coverage: float) -> int:
 
 
 def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
-    """Return the share of new samples that sets from n samples hold: its mean, and its range at ``level``.
+    """Return the share of new samples that sets from n samples hold: its mean, and its range.
 
     It is Beta(k, n + 1 - k) over the draws of the n samples, where no scores are tied (Vovk 2012, prop. 2a).
+
+    Args:
+        n: Number of samples that the threshold was found on.
+        coverage: Share of sets that are to hold the true class.
+        level: Coverage of the range, a fraction.
 
     >>> str(coverage_range(1000, 0.9))
     '0.9001 [0.8808, 0.9179]'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,11 @@ from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import JudgeKeywords
+
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
@@ -73,7 +78,17 @@ class _Sample:
     weight: Floats | None = None
 
     @classmethod
-    def of(cls, p: NDArray[np.floating[Any]], y: Codes, **more: Any) -> _Sample:
+    def of(
+        cls,
+        p: NDArray[np.floating[Any]],
+        y: Codes,
+        *,
+        groups: Codes | None,
+        names: tuple[str, ...],
+        tolerance: float,
+        of_class: float,
+        weight: Floats | None = None,
+    ) -> _Sample:
         """Read probabilities (n, K) block by block, with class ids (n,)."""
         n = len(p)
         predicted = np.empty(n, np.intp)
@@ -85,7 +100,7 @@ class _Sample:
             below = block.argmax(axis=1)
             second[rows] = np.minimum(np.clip(block[at, below], 0, 1), 1 - first[rows])
             predicted[rows], right[rows], was[rows] = top, y[rows] == top, y[rows] == below
-        return cls(predicted, first, right, second, was, **more)
+        return cls(predicted, first, right, second, was, groups, names, tolerance, of_class, weight)
 
     def spaced(self) -> _Sample:
         """All samples, or some spread over very many, for the costly test of shape."""
@@ -382,19 +397,28 @@ def judge(
     scores: Any,
     labels: Any = None,
     options: JudgeOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[JudgeKeywords],
 ) -> Verdict:
     """Tell whether a model's scores are calibrated against its labels, within a tolerance.
 
-    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; each of the ``options`` may be
-    ``given`` as a keyword argument. Of more than 500,000 samples, as many that are spread over all are
-    judged. "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the
-    confidence (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much
-    unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
-    held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
-    1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
-    points might hide. Tests of class shares and of shape (see ``calib_serve.metrics.gaps``) can only veto.
-    Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
+    Of more than 500,000 samples, as many that are spread over all are judged. "calibrated": upper 95 % bounds
+    lie below the tolerance, of the mean absolute gap of the confidence (two classes: of P(y = 1), which
+    bounds it), and below ``class_tolerance``, 1.5 times as much unless given, for each class with 500
+    predictions or one in twenty of all. An event rarer than 10 % is held to a fifth of its share, where that
+    is less. "off": a test proves an error (5 % over all tests, Holm 1979) that may be beyond the tolerance.
+    Else "no_error_found", or "too_little" where an error of 20 points might hide. Tests of class shares and
+    of shape (see ``calib_serve.metrics.gaps``) can only veto.
+
+    Args:
+        scores: Probabilities or logits (n, K), an array or a frame, or ``Scores``; as in ``Scores.of``.
+        labels: Class ids or names (n,); (n, L) of 0 and 1 of a multi-label model, which is judged label by
+            label; by default those in ``scores``.
+        options: A ``JudgeOptions``; keywords replace its fields.
+        **keywords: Fields of ``JudgeOptions``: ``class_names``, ``class_tolerance``, ``columns``, ``groups``,
+            ``ignore_label``, ``outputs``, ``sample_weight``, ``tolerance``.
+
+    Raises:
+        InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.
 
     >>> import numpy as np
     >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
@@ -403,7 +427,7 @@ def judge(
     >>> judge(p[:4], p[:4].argmax(axis=1)).level
     'too_little'
     """
-    asked = changed(options or JudgeOptions(), given)
+    asked = changed(options or JudgeOptions(), keywords, judge)
     scored = Scores.of(scores, labels, **asked.of_scores)
     y = scored.labelled()
     if y.ndim > 1 and not scored.is_multilabel:

@@ -151,6 +151,10 @@ def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
 
     NaN when all predictions are right or all are wrong.
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+
     >>> refinement_auroc([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [0, 1, 0])  # one pair of two
     0.5
     """
@@ -158,30 +162,54 @@ def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def aupr_correct(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return average precision of finding right predictions by high confidence."""
+    """Return average precision of finding right predictions by high confidence.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     return float(Separation.of(*top_label(probs, labels)).aupr_right())
 
 
 def aupr_incorrect(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return average precision of finding wrong predictions by low confidence."""
+    """Return average precision of finding wrong predictions by low confidence.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     return float(Separation.of(*top_label(probs, labels)).aupr_wrong())
 
 
 def aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return area under the risk-coverage curve (Geifman 2018); lower is better."""
+    """Return area under the risk-coverage curve (Geifman 2018); lower is better.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     return float(Separation.of(*top_label(probs, labels)).aurc())
 
 
 def e_aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return AURC less that of the best possible order (Geifman 2018); 0 is best."""
+    """Return AURC less that of the best possible order (Geifman 2018); 0 is best.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     separation = Separation.of(*top_label(probs, labels))
     return float(separation.aurc() - separation.best_aurc())
 
 
 def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """Return P(score inside > outside) + P(tie) / 2, of scores in (n,) and out of distribution (m,).
+    """Return P(score inside > outside) + P(tie) / 2.
 
     Scores rise with familiarity: confidences, or negated entropies or energies.
+
+    Args:
+        inside: Scores in distribution (n,).
+        outside: Scores out of distribution (m,).
 
     >>> ood_auroc([0.9, 0.8], [0.8, 0.1])  # three pairs won and one tied, of four
     0.875
@@ -194,6 +222,10 @@ def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
     """Return the share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
 
     The threshold is the highest score that at least 95 % of the inside samples reach.
+
+    Args:
+        inside: Scores in distribution (n,), which rise with familiarity.
+        outside: Scores out of distribution (m,).
 
     >>> fpr95([0.9, 0.8], [0.8, 0.1])
     0.5

@@ -281,11 +281,19 @@ class Around:
 def calibrated_probs(
     classifier: Classifier, inputs: Floats, artifact: Artifact | None, *, progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """Return probabilities (n, K) of inputs (n, *input_shape), of labels (n, L); with None the model's own.
+    """Return probabilities (n, K) of a model's inputs, of labels (n, L), in one pass over them.
 
     The InputShift is added to the inputs, the Head reads the last linear layer's features, the other
-    steps follow. One pass over the inputs. InputError where the model returns what the artifact was not
-    fitted on, and it matters.
+    steps follow.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape).
+        artifact: Its calibration; None: the model's own probabilities.
+        progress: Called with how many inputs are done, and of how many.
+
+    Raises:
+        InputError: Where the model returns what the artifact was not fitted on, and it matters.
     """
     if artifact is None:
         z = classifier.logits(inputs, progress=progress)

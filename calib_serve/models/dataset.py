@@ -159,15 +159,19 @@ def load_data(
     *,
     pictures: Preprocessing | Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Load the data of ``spec``, as the deployed model takes it.
+    """Load inputs and labels, as the deployed model takes them.
 
-    An .npz file or a folder of .npy files, which are then memory-mapped: ``inputs`` (or ``images``,
-    ``x``), ``labels`` (or ``y``) and optionally ``class_names``; ``split`` "cal" reads ``cal_inputs`` and
-    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split if requested): pictures,
-    read as ``pictures`` says, which is wanted then; labels that are not numbers are class names, in
-    alphabetical order.
-    ``package.module:name`` or ``file.py:name``: a function of the split that yields batches (inputs, labels);
-    its code is run. Raises InputError for unreadable data.
+    Args:
+        spec: An .npz file, or a folder of .npy files, which are memory-mapped, with ``inputs`` (or
+            ``images``, ``x``), ``labels`` (or ``y``) and optionally ``class_names``. Or a folder of pictures
+            with ``labels.csv`` (columns file, label, and split if requested); labels that are not numbers are
+            class names, in alphabetical order. Or ``package.module:name`` or ``file.py:name``: a function of
+            the split that yields batches (inputs, labels); its code is run.
+        split: Which split to read: "cal" reads ``cal_inputs`` and ``cal_labels``.
+        pictures: How pictures are prepared; needed for a folder of them, and for nothing else.
+
+    Raises:
+        InputError: For data that cannot be read.
     """
     path = Path(spec)
     if path.is_dir():

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -74,7 +75,7 @@ def transformers() -> Any:
     return found
 
 
-def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
+def local(what: str, path: Path, load: Callable[..., T]) -> T:
     """Call ``load``, a ``from_pretrained``, on a folder: on its files alone, and without its code.
 
     Raises ModelError where it cannot.
@@ -82,7 +83,7 @@ def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
     try:
         with _quiet():
             # Neither a download nor code of the folder's own: what is calibrated is what lies there.
-            return load(str(path), local_files_only=True, trust_remote_code=False, **options)
+            return load(str(path), local_files_only=True, trust_remote_code=False)
     except CalibServeError:
         raise
     except Exception as error:  # from_pretrained raises errors of many types
@@ -296,13 +297,15 @@ def load_folder(
     *,
     input_shape: tuple[int, ...] | None = None,
     last_linear: str | None = None,
+    device: str | torch.device | None = None,
+    batch_size: int = 256,
+    mixed_precision: bool = False,
     outputs: Outputs | None = None,
-    **options: Any,
 ) -> TorchClassifier:
     """Return the classifier in a folder of ``save_pretrained``, in float32 and evaluation mode.
 
     ``input_shape``: of one input as ``data_of`` makes it; ``last_linear`` is a layer's name in the model
-    itself; ``options`` are those of ``from_module``. One that takes texts has no gradient by its inputs,
+    itself; the others are those of ``from_module``. One that takes texts has no gradient by its inputs,
     which are whole numbers. Raises ModelError for a folder that ``read_folder`` refuses, for weights that
     lack a layer, and where padding changes what the model answers.
     """
@@ -338,7 +341,9 @@ def load_folder(
         probe=probe,
         input_dtype="int64" if folder.takes == "texts" else "float32",
         of_texts=folder.takes == "texts",
-        **options,
+        device=device,
+        batch_size=batch_size,
+        mixed_precision=mixed_precision,
     )
     if found.classes != folder.classes:
         raise ModelError(f"{path} names {folder.classes} classes (id2label) and returns {found.classes}")
@@ -380,9 +385,8 @@ class _OfPictures(nn.Module):
 def _network(folder: Folder) -> Any:
     kind = "Sequence" if folder.takes == "texts" else "Image"
     load = getattr(transformers(), f"AutoModelFor{kind}Classification").from_pretrained
-    network, told = local(
-        "the model", folder.path, load, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-    )
+    as_saved = partial(load, use_safetensors=True, dtype=torch.float32, output_loading_info=True)
+    network, told = local("the model", folder.path, as_saved)
     if type(network).__name__ != folder.architecture:
         raise ModelError(
             f"{folder.path} is a {folder.architecture}, and was loaded as {type(network).__name__}"

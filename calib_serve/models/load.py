@@ -54,16 +54,26 @@ def load_model(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> Classifier:
-    """Load the classifier of ``spec``: a .pt2, ONNX or TorchScript file, a folder, or a factory.
+    """Load a classifier. Loading TorchScript or a factory runs its code: load trusted models only.
 
-    A folder is one that Hugging Face's ``save_pretrained`` wrote, of a sequence or image classifier: its
-    safetensors and settings alone are read, and no code of its own is run. A factory is
-    ``package.module:name`` or ``path/to/file.py:name``, a function without arguments that returns an
-    ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that ``torch.load`` reads with
-    ``weights_only=True``; without it, the factory has to return trained weights by itself, and one that makes
-    others every time is refused. ``input_shape`` is one input's shape without the batch; .pt2 and ONNX
-    files know it. The other options are those of ``from_module``. Loading TorchScript or a factory runs its
-    code: load trusted models only. Raises ModelError for a model that cannot be loaded or is no classifier.
+    Args:
+        spec: A .pt2, ONNX or TorchScript file; a folder that Hugging Face's ``save_pretrained`` wrote, of a
+            sequence or image classifier, of which safetensors and settings alone are read; or a factory,
+            ``package.module:name`` or ``path/to/file.py:name``: a function without arguments that returns an
+            ``nn.Module``.
+        weights: A factory's .safetensors file, or a state_dict that ``torch.load`` reads with
+            ``weights_only=True``; without it the factory has to return trained weights by itself, and one
+            that makes others every time is refused.
+        input_shape: One input's shape without the batch; .pt2 and ONNX files know it.
+        last_linear: The layer that makes the logits; by default found by measurement.
+        device: "cpu", "cuda" or "cuda:1"; by default a GPU if there is one.
+        batch_size: Inputs at once.
+        mixed_precision: Whether logits and features are computed in bfloat16; refused where a probability
+            moves by more than 0.005.
+        outputs: What the model returns, where its numbers do not show it, as of labels.
+
+    Raises:
+        ModelError: For a model that cannot be loaded or is no classifier.
     """
     path = Path(spec)
     options: dict[str, Any] = {

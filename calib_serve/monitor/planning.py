@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,11 @@ from calib_serve.metrics import (
 )
 from calib_serve.monitor.bets import Evidence, share_bets
 from calib_serve.receipts import LEAST_CHANCE
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ContractKeywords, PlanKeywords
 
 __all__ = [
     "ClauseCheck",
@@ -93,14 +98,12 @@ def check_contract(
     options: ContractOptions | None = None,
     *,
     groups: ArrayLike | None = None,
-    **given: Any,
+    **keywords: Unpack[ContractKeywords],
 ) -> ContractCheck:
-    """Check whether each clause can be kept, by calibrated probabilities (n, K) and class ids (n,).
+    """Say whether each clause can be kept, by samples that are drawn as those that are served.
 
-    The probabilities must not have been fitted on these samples, which must be drawn as those that are
-    served. Each of the ``options`` may be ``given`` as a keyword argument: ``segments`` (n,) of each sample;
-    without them clauses of segments are not checked. ``groups`` (n,) say which samples belong together.
-    Intervals are exact (Clopper and Pearson 1934), that of a calibration error is of ``replicates`` draws.
+    Without ``segments`` (n,) clauses of segments are not checked. Intervals are exact (Clopper and Pearson
+    1934), that of a calibration error is of ``replicates`` draws.
 
     The probability of an act or a coverage clause is by Jeffreys' posterior: of k right among n, the true
     share is Beta(k + 1/2, n - k + 1/2), and the probability is that of a share of at least the promise. With
@@ -108,7 +111,17 @@ def check_contract(
     them are beta-binomial, and at least the promised share of m is right. Of a calibration, it is normal with
     the interval's own width. Thresholds are those of ``calib_serve.metrics.abstention``, at ``level``.
 
-    Raises InputError for arrays and options that cannot be right.
+    Args:
+        contract: What is promised.
+        probs: Calibrated probabilities (n, K), which must not have been fitted on these samples.
+        labels: Class ids (n,).
+        options: A ``ContractOptions``; keywords replace its fields.
+        groups: Which samples (n,) belong together.
+        **keywords: Fields of ``ContractOptions``: ``level``, ``predictions_per_day``, ``replicates``,
+            ``seed``, ``segments``.
+
+    Raises:
+        InputError: For arrays and options that cannot be right.
 
     >>> found = check_contract(
     ...     Contract((Clause("act", 0.9, above=0.8),)), [[0.9, 0.1], [0.6, 0.4]] * 100, [0, 1] * 100
@@ -116,7 +129,7 @@ def check_contract(
     >>> found.clauses[0].found, found.clauses[0].counted, found.clauses[0].value.value
     ('can be kept', 100, 1.0)
     """
-    asked = changed(options or ContractOptions(), given)
+    asked = changed(options or ContractOptions(), keywords, check_contract)
     p, y = checked(probs, labels)
     contract.check_classes(p.shape[1])
     named = _segments(asked.segments, len(y))
@@ -447,16 +460,24 @@ def plan_contract(
     within: float,
     acted: Mapping[str, float] | None = None,
     streams: int = _STREAMS,
-    **given: Any,
+    **keywords: Unpack[PlanKeywords],
 ) -> list[ClausePlan]:
-    """Plan, by act clause, the labels that notice a breach of ``breach``, a fraction, in ``within`` seconds.
+    """Plan, by act clause, the labels that notice a breach in time.
 
-    ``acted``: by a clause's name, the share of all predictions that is acted on and falls under it.
-    ``streams`` are drawn of each. Each of the ``options`` may be ``given`` as a keyword argument. Raises
-    InputError for options that cannot be right, and where no clause says what may be acted on.
+    Args:
+        contract: What is promised.
+        options: A ``PlanOptions``; keywords replace its fields.
+        breach: By how much the share of right acts falls, a fraction.
+        within: Seconds in which that is to be noticed.
+        acted: By a clause's name, the share of all predictions that is acted on and falls under it.
+        streams: Streams of labels that are simulated for each promise.
+        **keywords: Fields of ``PlanOptions``: ``kept``, ``power``, ``predictions_per_day``, ``seed``.
+
+    Raises:
+        InputError: For options that cannot be right, and where no clause says what may be acted on.
     """
-    asked = changed(options or PlanOptions(), given)
-    check_positive(within=within)
+    asked = changed(options or PlanOptions(), keywords, plan_contract)
+    check_positive("within", within)
     if not contract.decides:
         raise InputError("only act clauses are planned, and the contract has none")
     clauses = [one for one in contract.clauses if one.kind == "act"]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.bins import bin_index
@@ -73,6 +73,11 @@ from calib_serve.receipts import (
     signed,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import WatchKeywords
+
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
@@ -97,21 +102,31 @@ class _Counts:
 
 
 class Watch:
-    """Counts predictions and labels of the ``models`` and looks for drift; safe to use from threads.
+    """Counts predictions and labels of model versions and looks for drift; safe to use from threads.
 
     It is what counts, wherever it runs: in ``calib-serve watch``, in TorchServe's workers, in a Reporter.
     ``Watch.open`` makes one from files and starts it; this constructor takes what is open already.
-    ``detector`` makes the drift detector of a model version (None: no detection). ``tolerance``: that of
-    verdicts. ``ttl``: seconds after its prediction for which a label is accepted. ``maturity``: seconds after
-    which labels are in (None: learned from their delays). ``policy`` makes a version's label policy (None:
-    every label is wanted). ``segments``: how many different segments a version may have before the rest are
-    counted as ``other``, or their names; ``max_classes``: how many predicted classes are counted apart.
-    ``samples`` keeps a sample of logits and labels to refit on, of predictions that come with logits.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
     be sent again all the same, and predictions under the same ``once``. ``start`` begins what is done beside:
     drift detectors are fed, checks made, samples written.
+
+    Args:
+        keyring: Keys that sign and verify receipts.
+        ledger: Where everything is counted.
+        models: What is watched, by (model, version).
+        detector: Makes the drift detector of a model version; None: no detection.
+        tolerance: Tolerance of verdicts, a fraction.
+        ttl: Seconds after its prediction for which a label is accepted.
+        maturity: Seconds after which labels are in; None: learned from their delays.
+        policy: Makes a version's label policy; None: every label is wanted.
+        segments: How many different segments a version may have before the rest are counted as ``other``, or
+            their names.
+        max_classes: Predicted classes that are counted apart.
+        clock: Time in seconds since 1970.
+        samples: Keeps a sample of logits and labels to refit on, of predictions that come with logits.
+        follow: File or folder of further versions, which is read while it runs.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -205,15 +220,24 @@ class Watch:
         cls,
         models: Mapping[Version, Artifact | str | Path | int | Watched],
         options: WatchOptions | None = None,
-        **given: Any,
+        **keywords: Unpack[WatchKeywords],
     ) -> Watch:
         """Open files as a watch and start it; close it, or use it as a context manager.
 
-        ``models``: by (model, version), an artifact, its folder, or the number of classes. ``options``, or
-        ``given`` one by one: see ``WatchOptions``, and ``FollowedVersions`` for ``follow``. Options, keyring,
-        models and samples are validated before the ledger is opened.
+        Options, keyring, models and samples are validated before the ledger is opened.
+
+        Args:
+            models: By (model, version), an artifact, its folder, or the number of classes.
+            options: A ``WatchOptions``; keywords replace its fields.
+            **keywords: Fields of ``WatchOptions``; see ``FollowedVersions`` for ``follow``: ``arl``,
+                ``block``, ``keyring``, ``label_budget``, ``ledger``, ``maturity``, ``sample_days``,
+                ``sample_rate``, ``samples``, ``segments``, ``tolerance``, ``ttl_days``.
+
+        Raises:
+            InputError: For models and options that cannot be right; KeyringError, ArtifactError and
+                LedgerError for files that cannot be used.
         """
-        options = changed(options or WatchOptions(), given)
+        options = changed(options or WatchOptions(), keywords, cls.open)
         drift = DriftOptions(arl=options.arl, tolerance=options.tolerance, block=options.block)
         ring, samples, policy = options.keyring, options.samples, options.label_budget or None
         if isinstance(policy, str):
@@ -257,9 +281,14 @@ class Watch:
             self.samples.start()
 
     def tell(self, version: Version, facts: Mapping[str, Any]) -> None:
-        """Register another version with the facts of ``Watched.of_facts``: here at once, and on this ledger.
+        """Register another version: here at once, and with all on this ledger.
 
-        InputError where facts are none, or others than this program was started with.
+        Args:
+            version: (model, version).
+            facts: Its classes, names and contract, as ``Watched.of_facts`` reads them.
+
+        Raises:
+            InputError: Where facts are none, or others than this program was started with.
         """
         self._check_told(version, Watched.of_facts(facts), facts)
         self.ledger.tell(version, json.dumps(dict(facts)))
@@ -343,7 +372,11 @@ class Watch:
                 )
 
     def know(self, models: Mapping[Version, Watched]) -> None:
-        """Count predictions and labels of these versions from now on, in place of those given before."""
+        """Count predictions and labels of these versions from now on, in place of those given before.
+
+        Args:
+            models: What is watched, by (model, version).
+        """
         self._given = dict(models)
         self.learn()
 
@@ -372,7 +405,11 @@ class Watch:
             self.models = dict(models)
 
     def label_policy(self, version: Version) -> LabelPolicy | None:
-        """Return the policy by which a reporter of this process draws; None: every label is wanted."""
+        """Return the policy by which a reporter of this process draws; None: every label is wanted.
+
+        Args:
+            version: (model, version).
+        """
         if self._policy is None:
             return None
         with self._lock:
@@ -451,10 +488,16 @@ class Watch:
 
         One that comes with its receipt, a ``ServedReceipt``, is counted as that says, and gets no other. It
         counts once in a batch, and again in each further one.
-        ``source``: who sent them, such as the name of a token; ids are of each source its own.
-        ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
-        are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
-        as before. ConflictError, and nothing is counted, where another batch was sent under it.
+
+        Args:
+            items: Predictions to sign, receipts of signed ones, or refusals, which are returned.
+            once: Name of the batch: one that the same ``source`` sends again under it is counted once. Its
+                receipts are then the same ones, so that the label of a prediction counts once as well, and is
+                wanted or not as before.
+            source: Who sent them, such as the name of a token; ids are of each source its own.
+
+        Raises:
+            ConflictError: Where another batch was sent under ``once``; nothing is counted.
         """
         self.may_acknowledge()
         now = self._clock()
@@ -494,9 +537,16 @@ class Watch:
     def served(
         self, sums: Sequence[ServedSums], *, time: float, once: bytes, source: str = ""
     ) -> list[Refused | None]:
-        """Count predictions, summed by their servers and made about ``time``; the refusals.
+        """Count predictions that were summed, and whose receipts were signed, by their servers.
 
-        ``once``: the batch's name, as in ``predictions``. Their receipts are signed where they were made.
+        Args:
+            sums: Sums of predictions of one class, segment and bin of confidence.
+            time: When they were made, about; seconds since 1970.
+            once: Name of the batch, as in ``predictions``.
+            source: Who sent them.
+
+        Returns:
+            For each why it was not counted, or None.
         """
         self.may_acknowledge()
         now = self._clock()
@@ -537,10 +587,12 @@ class Watch:
     def labels(
         self, items: Sequence[object], *, source: str | Sequence[str] = "", ids_of: str | None = None
     ) -> list[Outcome]:
-        """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
+        """Count late labels, once each.
 
-        ``source``: who sent them, such as the name of a token; or who sent each. ``ids_of``: the ``source``
-        of the predictions that an ``id`` in place of a receipt may name; None: of any.
+        Args:
+            items: Mappings with "receipt" or "id", "label", and optionally "by", "segment" and "model".
+            source: Who sent them, such as the name of a token; or who sent each.
+            ids_of: ``source`` of the predictions that an "id" may name; None: of any.
         """
         self.may_acknowledge()
         taken = self.intake.take(items, source=source, ids_of=ids_of)
@@ -571,20 +623,38 @@ class Watch:
         return self.feed.incidents.latest()
 
     def close_incident(self, number: int, *, by: str, note: str = "") -> Incident:
-        """Close an open incident by hand; InputError if there is none of that number."""
+        """Close an open incident by hand.
+
+        Args:
+            number: Number of the incident.
+            by: Who closes it.
+            note: Why, in words.
+
+        Raises:
+            InputError: If there is none of that number.
+        """
         return self.feed.incidents.close(number, by=by, note=note, now=self._clock())
 
     def window(self, version: Version, name: str = "24h", *, provisional: bool = True) -> Window:
-        """Return the predictions of this model version in a window of ``WINDOWS``, with their labels.
+        """Return the predictions of a model version in a window of time, with their labels.
 
-        ``provisional``: while none of its labels is mature, of all that have come; the window says so.
+        Args:
+            version: (model, version).
+            name: Window of ``WINDOWS``.
+            provisional: Whether all labels that have come count while none is mature; the window says so.
         """
         return self.windows(version, [name], provisional=provisional)[name]
 
     def windows(
         self, version: Version, names: Iterable[str], *, provisional: bool = True
     ) -> dict[str, Window]:
-        """The windows of these names, of one moment."""
+        """The windows of these names, of one moment.
+
+        Args:
+            version: (model, version).
+            names: Windows of ``WINDOWS``.
+            provisional: Whether all labels that have come count while none is mature.
+        """
         return read_windows(
             self.ledger,
             version,
@@ -596,12 +666,20 @@ class Watch:
         )
 
     def delays(self, version: Version) -> Delays:
-        """Return how late the labels of this model version came so far."""
+        """Return how late the labels of a model version came so far.
+
+        Args:
+            version: (model, version).
+        """
         now = self._clock()
         return Delays.of(self.ledger.dated(0.0, now, version=version, kind="segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
-        """The state of each clause of the version's contract, in order; none where it has none."""
+        """The state of each clause of the version's contract, in order; none where it has none.
+
+        Args:
+            version: (model, version).
+        """
         contract = self._contracts.contracts.get(version)
         if contract is None:
             return []
@@ -609,13 +687,22 @@ class Watch:
         return contract_states(self.ledger, version, contract, maturity=maturity, now=self._clock())
 
     def shadow_states(self, version: Version) -> list[ShadowState]:
-        """The state of each shadow that ran beside this model version."""
+        """The state of each shadow that ran beside a model version.
+
+        Args:
+            version: (model, version).
+        """
         return shadow_states(self.ledger, version)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
-        """Return the class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
+        """Return the class shares of the predictions in a window that ends now, estimated without labels.
 
-        The window ends now. InputError for a version that is not watched.
+        Args:
+            version: (model, version).
+            name: Window of ``WINDOWS``.
+
+        Raises:
+            InputError: For a version that is not watched.
         """
         watched = self.models.get(version)
         if watched is None:

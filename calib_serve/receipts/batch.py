@@ -59,13 +59,19 @@ def _has_utf8(text: str) -> bool:
 
 @dataclass(frozen=True)
 class ServedPrediction:
-    """One served prediction: class id, top-1 confidence in [0, 1]; a segment, a group and logits if any.
+    """One served prediction, or one decision about a label, as ``decisions`` has it, without logits.
 
-    Of a multi-label model, each label is one, as ``decisions`` has it, without logits.
-
-    ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
-    match's or a session's; only a hash of it is kept. ``id``: the user's own name of the prediction, by which
-    its label may come. ``shadow``: what a shadow of the served artifact said of the same input.
+    Args:
+        model: Name of the model.
+        version: Its version.
+        predicted: Predicted class id.
+        confidence: Top-1 confidence in [0, 1].
+        segment: Segment of the traffic that it is counted in.
+        group: Name that predictions share whose outcomes depend on one another, such as a patient's, a
+            match's or a session's; only a hash of it is kept.
+        logits: What the calibration was applied to (K,).
+        id: The user's own name of the prediction, by which its label may come.
+        shadow: What a shadow of the served artifact said of the same input.
     """
 
     model: str

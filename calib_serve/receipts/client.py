@@ -53,9 +53,21 @@ class Settled(NamedTuple):
     sample_rate: float | None
 
 
-def post_items(url: str, items: Sequence[Mapping[str, Any]], **how: Any) -> list[dict[str, Any]]:
-    """POST one batch to ``url`` and return the outcome of each item; ``how``: see ``post_body``."""
-    return post_body(url, json.dumps({"items": list(items)}).encode(), count=len(items), **how).items
+def post_items(
+    url: str,
+    items: Sequence[Mapping[str, Any]],
+    *,
+    token: str = "",
+    tries: int = LabelOptions.tries,
+    sleep: Callable[[float], None] = time.sleep,
+    seconds: float = 60.0,
+    failed: Callable[[str], None] = lambda _why: None,
+) -> list[dict[str, Any]]:
+    """POST one batch to ``url`` and return the outcome of each item; keywords as in ``post_body``."""
+    body = json.dumps({"items": list(items)}).encode()
+    return post_body(
+        url, body, count=len(items), token=token, tries=tries, sleep=sleep, seconds=seconds, failed=failed
+    ).items
 
 
 def post_body(

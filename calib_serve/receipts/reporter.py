@@ -178,29 +178,35 @@ _CHECKED = 100  # calls of which every row is checked to be probabilities; later
 class Reporter:
     """Counts the predictions of one model version and signs their receipts; safe to use from threads.
 
-    ``what``: an artifact, its folder, or the number of classes. ``keyring``: keys, or their file, which is
-    read again when it changes; None takes the file that ``CALIB_SERVE_KEYRING`` names, and without that there
-    are no receipts.
-
-    Predictions are counted in one place: by ``watch``, the address of a ``calib-serve watch`` (``token``: one
-    of the scopes ``predict`` and ``label``) or a ``Watch`` of this process; else in ``registry``, of
-    prometheus-client (None: the one that applications expose by default). Failures of the monitoring are
-    counted in ``registry`` in any case.
-
-    ``policy`` says whose labels are wanted, such as "500/day" (None: as a ``Watch`` of this process says,
-    else all); ``workers``: how many processes share it.
-    ``samples``: a folder for a share ``sample_rate`` of logits, to refit on, where a watch that was given the
-    same folder puts their labels; not with ``watch``, which keeps both. ``shadow``: an artifact, or its
-    folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only its
-    fingerprint, where its probabilities come with them.
-
-    What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence. Predictions with
-    an ``id``, or with ``logits`` that it keeps, go one by one. ``most``: sums, and such predictions, that
-    may wait while the watch is away; ``spool``: a folder where they wait, so that they outlive their process
-    and the next one sends them; of such predictions ten times as many.
+    Predictions are counted in one place: by ``watch``, else in ``registry``. What goes to the watch every
+    ``flush_seconds`` are sums by class, segment and confidence; predictions with an ``id``, or with
+    ``logits`` that it keeps, go one by one.
 
     A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
     counted when the process ends by itself, within five seconds.
+
+    Args:
+        what: An artifact, its folder, or the number of classes.
+        model: Name of the model.
+        version: Its version.
+        keyring: Keys, or their file, which is read again when it changes; None takes the file that
+            ``CALIB_SERVE_KEYRING`` names, and without that there are no receipts.
+        watch: Address of a ``calib-serve watch``, or a ``Watch`` of this process.
+        token: Token of the watch at an address, with the scopes ``predict`` and ``label``.
+        registry: Registry of prometheus-client, which counts failures of the monitoring in any case; None:
+            the one that applications expose by default.
+        policy: Whose labels are wanted, such as "500/day"; None: as a ``Watch`` of this process says, else
+            all.
+        workers: Processes that share a ``policy`` of text.
+        samples: Folder for a share of logits, to refit on, where a watch that was given the same folder puts
+            their labels; not with ``watch``, which keeps both.
+        sample_rate: Share of predictions whose logits are put there.
+        shadow: An artifact, or its folder, that runs in the shadow of ``what`` on the ``logits`` that come
+            with predictions; or only its fingerprint, where its probabilities come with them.
+        most: Sums, and predictions that go one by one, that may wait while the watch is away.
+        spool: Folder where they wait, so that they outlive their process and the next one sends them; then
+            ten times as many predictions may.
+        flush_seconds: Seconds between two times that counts are sent.
 
     >>> from prometheus_client import CollectorRegistry
     >>> where = {"keyring": Keyring.new(), "registry": CollectorRegistry()}
@@ -310,16 +316,23 @@ class Reporter:
     ) -> list[SignedReceipt | None]:
         """Count predictions; a signed receipt for each, whose ``wanted`` says if its label is asked for.
 
-        ``probs``: calibrated probabilities (n, K), or (K,) of one prediction. ``segment``: by which they are
-        counted apart; ``group``: what predictions share whose outcomes depend on one another; ``id``: your
-        own name of the prediction, which its label may come by; each one text, or n. ``logits``: of the same
-        shape, what the output calibration was applied to, for samples and for the shadow. ``shadow``: the
-        shadow's probabilities, of the same shape, where they are not to be made of the logits.
-
         It does not wait for anything. A row that is no prediction, such as NaN, has None and is counted as
-        invalid. Raises ShapeError or InputError for what the caller has wrong in every call, such as a wrong
-        number of classes, or logits instead of probabilities. What is wrong with the shadow's is counted, as
-        ``calib_monitor_errors_total`` of the stage "shadow", and the receipts go without.
+        invalid. What is wrong with the shadow's is counted, as ``calib_monitor_errors_total`` of the stage
+        "shadow", and the receipts go without.
+
+        Args:
+            probs: Calibrated probabilities (n, K), or (K,) of one prediction.
+            segment: Segment of the traffic that they are counted in, one text or n.
+            group: Name that predictions share whose outcomes depend on one another, one text or n.
+            id: Your own name of the prediction, which its label may come by, one text or n.
+            logits: What the output calibration was applied to, of the same shape, for samples and for the
+                shadow.
+            shadow: Probabilities of the shadow, of the same shape, where they are not to be made of the
+                logits.
+
+        Raises:
+            InputError: For what is wrong in every call, such as logits instead of probabilities.
+            ShapeError: For another number of classes.
         """
         p = probs if isinstance(probs, np.ndarray) else array_of(probs)
         predictions, valid = self._top(p)
@@ -339,8 +352,14 @@ class Reporter:
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
         """Tell whether each prediction may be acted on (n,), by the contract of the artifact.
 
-        ``probs`` and ``segment`` as ``served`` takes them; nothing is counted. A row that is no prediction
-        may not. InputError without an artifact, or where its contract does not say what may be acted on.
+        Nothing is counted. A row that is no prediction may not.
+
+        Args:
+            probs: Calibrated probabilities (n, K), or (K,) of one prediction.
+            segment: Segment of each prediction, one text or n.
+
+        Raises:
+            InputError: Without an artifact, or where its contract does not say what may be acted on.
         """
         contract = None if self.artifact is None else self.artifact.contract
         if contract is None or not contract.decides:
@@ -364,10 +383,15 @@ class Reporter:
         segment: str | Sequence[str] = "",
         group: str | Sequence[str] = "",
     ) -> list[list[Decision]]:
-        """Do the same for a multi-label model: ``probs`` (n, L), each label's own; decisions by row.
+        """Count the decisions of a multi-label model; signed receipts by row, of at most 32 decisions each.
 
-        A label is true where its probability is ``threshold`` or more. Every decision is counted, and at most
-        32 of each row are signed. A row that is no probabilities has no decisions, and counts as invalid.
+        A row that is no probabilities has no decisions, and counts as invalid.
+
+        Args:
+            probs: Calibrated probabilities of each label (n, L).
+            threshold: Least probability of a label that is decided to be true.
+            segment: Segment of the traffic that they are counted in, one text or n.
+            group: Name that samples share whose outcomes depend on one another, one text or n.
         """
         p = np.atleast_2d(array_of(probs))
         if self.artifact is None or not self.artifact.is_multilabel or p.shape[1:] != (self.classes,):
@@ -397,9 +421,13 @@ class Reporter:
         id: str = "",
         by: By | None = None,
     ) -> Outcome:
-        """Send the true class of one prediction home, by its receipt or your own ``id`` of it.
+        """Send the true class of one prediction home, by its receipt or your own id of it; see ``labels``.
 
-        See ``labels``; ``by``: whether a text is a class's "name" or "id".
+        Args:
+            receipt: Receipt of the prediction.
+            label: Class id or name; of a label of many, whether it is true.
+            id: Your own name of the prediction, in place of the receipt.
+            by: Whether a text is a class's "name" or "id".
         """
         if (receipt is None) == (not id) or label is None:
             raise InputError("give a label, and either its receipt or the id of its prediction")
@@ -408,10 +436,15 @@ class Reporter:
         return outcome
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Send labels home, {"receipt" or "id", "label", "by" and "segment" optional}; what became of each.
+        """Send labels home; the outcome of each.
 
         It waits until the watch has counted them; from an event loop, call it by ``asyncio.to_thread``.
-        Raises ServerError where the watch did not answer: send them again, and each is counted once.
+
+        Args:
+            items: Mappings with "receipt" or "id", "label", and optionally "by" and "segment".
+
+        Raises:
+            ServerError: Where the watch did not answer: send them again, and each is counted once.
         """
         if self._home is None:
             raise InputError("labels go home to a watch: give the reporter watch=")
@@ -427,7 +460,11 @@ class Reporter:
 
     @staticmethod
     def close_all(reporters: Iterable[Reporter]) -> None:
-        """Close several, within five seconds together."""
+        """Close several, within five seconds together.
+
+        Args:
+            reporters: Reporters of this process.
+        """
         found = list(reporters)
         for one in found:
             one._background.begin_to_close()

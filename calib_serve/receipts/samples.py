@@ -204,10 +204,17 @@ class SampleLog:
 def read_samples(
     folder: str | Path, *, model: str, version: str, since: float = 0.0, most: int = 1_000_000
 ) -> LabelledSamples:
-    """Return the labelled predictions of one model version since ``since``: the latest ``most`` of them.
+    """Return the latest labelled predictions of one model version.
 
     In the order in which they were written, the prediction and its label: what is read later has more at
     the end, and none in between.
+
+    Args:
+        folder: Folder that a server keeps samples in.
+        model: Name of the model.
+        version: Its version.
+        since: Time of the first prediction, seconds since 1970.
+        most: Number of them, at most.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -38,9 +38,12 @@ TAG = 4
 
 
 class Shadow(NamedTuple):
-    """Prediction of a shadow for the same input: its class, its confidence in [0, 1], and its tag.
+    """Prediction of a shadow for the same input.
 
-    Receipts keep the confidence in single precision. ``tag``: ``shadow_tag`` of the shadow's artifact.
+    Args:
+        predicted: Its class id.
+        confidence: In [0, 1]; receipts keep it in single precision.
+        tag: ``shadow_tag`` of the shadow's artifact.
     """
 
     predicted: int
@@ -50,11 +53,21 @@ class Shadow(NamedTuple):
 
 @dataclass(frozen=True)
 class Receipt:
-    """One served prediction: ``time`` in seconds since 1970, ``confidence`` in [0, 1].
+    """One served prediction.
 
-    ``inclusion``: the chance in (0, 1] with which its label was asked for, and ``wanted`` whether it was.
-    ``group``: a number below 2**63 that predictions share whose outcomes depend on one another, 0 for none.
-    ``shadow``: what a shadow of the served artifact said of the same input, if one ran.
+    Args:
+        key_id: Id of the key that signed it.
+        model: Name of the model.
+        version: Its version.
+        time: Seconds since 1970.
+        nonce: 10 bytes that no other receipt has.
+        predicted: Predicted class id.
+        confidence: Confidence in [0, 1].
+        segment: Segment of the traffic that it is counted in.
+        inclusion: Chance in (0, 1] with which its label was asked for.
+        wanted: Whether its label was asked for.
+        group: Number below 2**63 that predictions share whose outcomes depend on one another; 0 for none.
+        shadow: Prediction of a shadow of the served artifact for the same input, if one ran.
     """
 
     key_id: str
@@ -87,7 +100,12 @@ class UnwantedReceipt(SignedReceipt):
 
 @dataclass(frozen=True)
 class Label:
-    """The true class of the prediction in ``receipt``."""
+    """The true class of a served prediction.
+
+    Args:
+        receipt: Verified receipt of the prediction.
+        label: Class id.
+    """
 
     receipt: Receipt
     label: int

@@ -76,16 +76,19 @@ def read_source(
     columns: Sequence[str] | None = None,
     engine: str | None = None,
     password_file: str | Path | None = None,
-    **asked: str | None,
+    label: str | None = None,
+    weight: str | None = None,
+    group: str | None = None,
 ) -> Source:
     """Return one split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
 
-    ``asked``: label, weight and group, each a column or array of the file by name, or an npy file beside it.
+    ``label``, ``weight`` and ``group``: each a column or array of the file by name, or an npy file beside it.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
     path = Path(where)
     if engine is None and password_file is not None:
         raise InputError("a password goes with the address of a database (engine=); files need none")
+    asked = {"label": label, "weight": weight, "group": group}
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
     if engine is not None or holds_files(path):

@@ -26,9 +26,13 @@ LARGEST = 1e100
 
 
 def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
-    """Return the logarithm of probabilities of any shape, at least ``log(least)``; NaN stays NaN.
+    """Return the logarithm of probabilities; NaN stays NaN.
 
     In float32 for float16 and float32, else in float64.
+
+    Args:
+        probs: Any shape.
+        least: Least probability: less counts as much.
 
     >>> log_probs(np.array([1.0, 0.0])).round(2).tolist()
     [0.0, -87.34]

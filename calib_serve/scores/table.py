@@ -76,9 +76,12 @@ def roles_of(
     *,
     columns: Sequence[str] | None = None,
     index: Sequence[str] = (),
-    **asked: str | None,
+    label: str | None = None,
+    weight: str | None = None,
+    group: str | None = None,
+    id: str | None = None,
 ) -> Roles:
-    """Find the role of each column; ``asked``: label, weight, group or id, as the user calls them.
+    """Find what each named column is; ``label``, ``weight``, ``group`` and ``id``: as the user calls them.
 
     ``columns``: the classes' columns, names or patterns such as ``p_*``; ``index``: row names, as the file
     says. InputError where a column is not there, and where several could be the label.
@@ -87,12 +90,13 @@ def roles_of(
     >>> roles.scores, roles.label, roles.id, roles.left_out
     (('cat', 'dog'), 'label', 'id', ('Unnamed: 0',))
     """
-    for what, name in asked.items():
-        if name is not None and name not in names:
-            raise InputError(f"there is no column {name!r} for the {what}; there are {_listed(names)}")
-    free = [name for name in names if name not in asked.values()]
-    low = {name: name.strip().lower() for name in free}
+    asked = {"label": label, "weight": weight, "group": group, "id": id}
     found: dict[str, Any] = {what: name for what, name in asked.items() if name is not None}
+    for what, name in found.items():
+        if name not in names:
+            raise InputError(f"there is no column {name!r} for the {what}; there are {_listed(names)}")
+    free = [name for name in names if name not in found.values()]
+    low = {name: name.strip().lower() for name in free}
     for what, known in _KNOWN.items():
         if what not in found:
             found[what] = next((name for name in free if low[name] in known), None)
@@ -339,21 +343,27 @@ def of_columns(
     columns: Sequence[str] | None = None,
     index: Sequence[str] = (),
     first: int = 0,
-    **beside: Any,
+    label: Any = None,
+    weight: Any = None,
+    group: Any = None,
+    id: Any = None,
 ) -> Source:
-    """Read columns by name; ``beside``: label, weight, group and id, as column names or as arrays."""
+    """Read columns by name; ``label``, ``weight``, ``group`` and ``id``: a column's name, or an array."""
+    beside = {"label": label, "weight": weight, "group": group, "id": id}
     named = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
     roles = roles_of(list(table), columns=columns, index=index, **named)
-    return of_roles(roles, table, first=first, **others)
+    return of_roles(roles, table, others, first=first)
 
 
-def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others: Any) -> Source:
-    """Read a table's columns by their roles; ``others`` are arrays that the table lacks."""
+def of_roles(
+    roles: Roles, table: Mapping[str, Any], others: Mapping[str, Any] | None = None, *, first: int = 0
+) -> Source:
+    """Read a table's columns by their roles; ``others`` are arrays, by role, that the table lacks."""
     if not roles.scores:
         raise InputError(f"there is no column of scores beside {', '.join(map(shown, table)) or 'none'}")
     found = {
-        what: others.get(what, None if name is None else table[name])
+        what: (others or {}).get(what, None if name is None else table[name])
         for what, name in (
             ("label", roles.label),
             ("weight", roles.weight),

@@ -239,10 +239,16 @@ NOTHING = Decided()
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One prediction: ``probabilities`` (K,) float64 of ``logits``; ``receipt`` None if receipts are off.
+    """One prediction.
 
-    ``decided``: the classes in its set, whether to abstain and whether it may be acted on, where the artifact
-    or the archive says so.
+    Args:
+        probabilities: Calibrated, (K,) float64.
+        predicted: Class id.
+        confidence: Probability of the predicted class.
+        logits: Logits of the probabilities (K,).
+        receipt: None if receipts are off.
+        decided: The classes in its set, whether to abstain and whether it may be acted on, where the artifact
+            or the archive says so.
     """
 
     probabilities: NDArray[np.float64]
@@ -255,10 +261,13 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class LabelsPrediction:
-    """One prediction of a multi-label model: ``probabilities`` (L,) float64 of ``logits``.
+    """One prediction of a multi-label model.
 
-    ``predicted``: the labels whose probability is the archive's threshold or more; ``decisions``: those about
-    labels that receipts are for.
+    Args:
+        probabilities: Calibrated, (L,) float64.
+        predicted: Labels whose probability is the archive's threshold or more.
+        decisions: Those about labels that receipts are for.
+        logits: Logits of the probabilities (L,).
     """
 
     probabilities: NDArray[np.float64]
@@ -269,7 +278,12 @@ class LabelsPrediction:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one item has no prediction; ``reason`` is shown to the client."""
+    """Why one item has no prediction.
+
+    Args:
+        status: HTTP status.
+        reason: In words, which are shown to the client.
+    """
 
     status: int
     reason: str

@@ -51,7 +51,11 @@ class CalibratedClassifier(CalibratedHandler):
     """Subclass it to change ``preprocess`` (one payload to one input) or ``postprocess`` (one reply)."""
 
     def initialize(self, ctx: Any) -> None:
-        """Load the model and the calibration, warm up, and start the counters at 0."""
+        """Load the model and the calibration, warm up, and start the counters at 0.
+
+        Args:
+            ctx: TorchServe's context.
+        """
         self.without_envelope()
         super().initialize(ctx)
         own = type(self).postprocess is not CalibratedClassifier.postprocess
@@ -61,7 +65,11 @@ class CalibratedClassifier(CalibratedHandler):
     def preprocess(self, payload: Payload) -> NDArray[Any]:
         """Turn one request's payload into one input of the model, without the batch.
 
-        Raise InputError for an invalid payload: its message is sent to the client as a 400.
+        Args:
+            payload: Bytes of the request, or what its JSON holds.
+
+        Raises:
+            InputError: For an invalid payload: its message is sent to the client as a 400.
         """
         o = self.options
         return decode(
@@ -73,19 +81,29 @@ class CalibratedClassifier(CalibratedHandler):
         )
 
     def inference(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Run the model on a batch of inputs; the scores (n, K) that it returns are calibrated."""
+        """Run the model on a batch of inputs; the scores (n, K) that it returns are calibrated.
+
+        Args:
+            batch: Inputs (n, *input_shape).
+        """
         return self._run(batch)
 
     def postprocess(self, prediction: Any) -> Any:
         """Write the reply to one request: anything that JSON can hold.
 
-        ``prediction``: a Prediction, of a multi-label model a LabelsPrediction.
+        Args:
+            prediction: A Prediction, of a multi-label model a LabelsPrediction.
         """
         names = self.artifact.class_names
         return full_reply(prediction, self.options, names, model=self.name, version=self.version)
 
     def load(self, folder: Path, ctx: Any) -> None:
-        """Load the model, as CalibratedHandler says, and run it once to check its outputs."""
+        """Load the model, as CalibratedHandler says, and run it once to check its outputs.
+
+        Args:
+            folder: Where the archive is unpacked.
+            ctx: TorchServe's context.
+        """
         self._run = load_runtime(folder, self.options, self.artifact, device=device_of(ctx, self.options))
         self._batch_size = int(ctx.system_properties.get("batch_size") or 1)
         # Both sizes: the first request then waits for no kernels.
@@ -93,7 +111,12 @@ class CalibratedClassifier(CalibratedHandler):
             self._warm_up(n)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
-        """Return one JSON text per request, in order; failed requests have their own status."""
+        """Return one JSON text per request, in order; failed requests have their own status.
+
+        Args:
+            data: Requests, names to values, one dict each.
+            ctx: TorchServe's context.
+        """
         check_requests(data, ctx)
         # The common case at once: to decode each request by itself costs more than a small model.
         batch = self._one_array(data, ctx)

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -40,6 +40,11 @@ from calib_serve.torchserve.configuration import (
     read_properties,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ServeKeywords
+
 NOT_FOUND = httpx.codes.NOT_FOUND
 
 _ERROR = re.compile(
@@ -52,12 +57,21 @@ _PROCESS = 240.0  # seconds: TorchServe gives a process two minutes to start, an
 
 
 class Server:
-    """One TorchServe over the archives ``models`` in the folder ``store``.
+    """One TorchServe over archives; use it as a context manager: it always stops all processes.
 
-    ``options``, or ``given`` one by one: see ``ServeOptions``. ``ports``: where it listens instead of where
-    the configuration says; ``settings``: lines of config.properties. Values of ``properties`` stay, except
-    for what ``notes`` tells. ServerError or KeyringError where these are wrong, before anything starts.
-    Use it as a context manager: it always stops all processes.
+    Values of ``properties`` stay, except for what ``notes`` tells.
+
+    Args:
+        store: The folder of the archives.
+        models: Their files in it, such as ``digits.mar``.
+        options: A ``ServeOptions``; keywords replace its fields.
+        ports: Where it listens, instead of where the configuration says.
+        settings: Lines of config.properties, by name.
+        **keywords: Fields of ``ServeOptions``: ``folder``, ``keyring``, ``label_budget``, ``ledger``,
+            ``properties``, ``sample_rate``, ``sample_seconds``, ``samples``.
+
+    Raises:
+        ServerError: Where these are wrong, before anything starts; KeyringError for an unusable keyring.
     """
 
     def __init__(
@@ -68,9 +82,9 @@ class Server:
         *,
         ports: Ports | None = None,
         settings: Mapping[str, str] | None = None,
-        **given: Any,
+        **keywords: Unpack[ServeKeywords],
     ) -> None:
-        found = changed(options or ServeOptions(), given)
+        found = changed(options or ServeOptions(), keywords, Server)
         self._configuration = configure(store, models, found, ports=ports, settings=settings)
         self._process: Process | None = None
         self.failures: Mapping[str, str] = {}
@@ -110,9 +124,14 @@ class Server:
     def start(self, *, timeout: float | None = None, allow_failures: bool = False) -> Server:
         """Start, and return once every worker of every model is ready.
 
-        A model is waited for as long as TorchServe itself waits: its startupTimeout. ``timeout``: seconds for
-        all of it, at most. ServerError, and nothing runs, where a model fails; with ``allow_failures`` only
-        where none is ready, and ``failures`` tells of the others.
+        A model is waited for as long as TorchServe itself waits: its startupTimeout.
+
+        Args:
+            timeout: Seconds for all of it, at most; None: no limit.
+            allow_failures: Whether to go on where some models fail; ``failures`` tells of them.
+
+        Raises:
+            ServerError: Where a model fails, with ``allow_failures`` where none is ready; then nothing runs.
         """
         self._configuration.write()
         self.key_file.unlink(missing_ok=True)  # an old one would be mistaken for the new server's
@@ -149,7 +168,11 @@ class Server:
         self.stop()
 
     def client(self, *, timeout: float = 60.0) -> httpx.Client:
-        """Make a client of the inference API, with its token where it asks for one."""
+        """Make a client of the inference API, with its token where it asks for one.
+
+        Args:
+            timeout: Seconds to wait for an answer.
+        """
         token = self.tokens.inference if self.has_tokens else None
         return client_of(self.inference, token, timeout=timeout)
 
@@ -159,7 +182,11 @@ class Server:
             return http.get("/metrics").raise_for_status().text
 
     def workers(self, model: str) -> list[int]:
-        """List the pids of a model's ready workers."""
+        """List the pids of a model's ready workers.
+
+        Args:
+            model: Name of the model.
+        """
         return self._api().workers(model)
 
     def _api(self) -> Management:

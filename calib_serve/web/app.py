@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calib_serve.core.errors import (
     ConflictError,
@@ -84,6 +84,11 @@ from calib_serve.web.wire import (
     not_text,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import AppKeywords
+
 try:
     from anyio.to_thread import run_sync
     from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -117,19 +122,27 @@ def create_app(
     tokens: Tokens = (),
     hosts: Sequence[str] = (),
     registry: CollectorRegistry | None = None,
-    **given: Any,
+    **keywords: Unpack[AppKeywords],
 ) -> FastAPI:
-    """Return the app over ``watch``, which stays yours to close.
+    """Return the app over a watch, which stays yours to close.
 
-    ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
-    (for browsers); a text may do everything, a ``Token`` what its scopes say.
-    Empty: those of ``token_file``; without it, everybody who reaches it. ``hosts``: the names it answers to,
-    ``["*"]`` for any; empty: loopback's and ``allowed_hosts``. Whatever the tokens say, a page of another
-    site is refused what changes anything.
-    ``registry``: where to register the metrics; by default one of its own. ``options``, or ``given`` one by
-    one: see ``AppOptions``.
+    Tokens come by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic (for browsers). Whatever
+    they say, a page of another site is refused what changes anything.
+
+    Args:
+        watch: An open watch.
+        options: An ``AppOptions``; keywords replace its fields.
+        tokens: Who may use it: a text may do everything, a ``Token`` what its scopes say; by default those of
+            ``token_file``, and without it everybody who reaches it.
+        hosts: The names it answers to, ``["*"]`` for any; by default loopback's and ``allowed_hosts``.
+        registry: Where to register the metrics; by default one of its own.
+        **keywords: Fields of ``AppOptions``: ``allowed_hosts``, ``max_megabytes``, ``max_versions``,
+            ``max_waiting``, ``token_file``.
+
+    Raises:
+        InputError: For tokens and options that cannot be right.
     """
-    options = changed(options or AppOptions(), given)
+    options = changed(options or AppOptions(), keywords, create_app)
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     tokens, hosts = tokens_and_hosts(options, tokens, hosts)

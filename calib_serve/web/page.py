@@ -81,7 +81,16 @@ class _Look(NamedTuple):
     segment: str
     window: str
 
-    def at(self, **other: str) -> str:
+    def at(
+        self,
+        *,
+        model: str | None = None,
+        version: str | None = None,
+        segment: str | None = None,
+        window: str | None = None,
+    ) -> str:
+        other = {"model": model, "version": version, "segment": segment, "window": window}
+        other = {name: value for name, value in other.items() if value is not None}
         return f"?{urlencode({**self._asdict(), **other})}"
 
 

@@ -8,12 +8,17 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ListenOptions
 from calib_serve.core.signals import interruptible
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ListenKeywords
 
 try:
     import h11
@@ -29,16 +34,24 @@ _HEAD = 16 << 10  # bytes of a request's line and headers
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
-def serve_app(app: App, options: ListenOptions | None = None, **given: Any) -> None:
-    """Serve the ASGI ``app`` and return after SIGINT or SIGTERM, once the requests in hand are answered.
+def serve_app(app: App, options: ListenOptions | None = None, **keywords: Unpack[ListenKeywords]) -> None:
+    """Serve an ASGI app and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
     HTTP/1.1, without WebSockets, by TLS 1.2 or later where there is a certificate. A client that is late with
-    the head of a request, or with a body, loses its connection. ``options``, or ``given`` one by one: see
-    ``ListenOptions``. Raises SystemExit where the port cannot be used, InputError for a certificate that
-    cannot.
+    the head of a request, or with a body, loses its connection.
+
+    Args:
+        app: An ASGI app, such as ``create_app`` returns.
+        options: A ``ListenOptions``; keywords replace its fields.
+        **keywords: Fields of ``ListenOptions``: ``host``, ``max_connections``, ``port``, ``request_seconds``,
+            ``root_path``, ``tls_cert``, ``tls_key``.
+
+    Raises:
+        SystemExit: Where the port cannot be used.
+        InputError: For a certificate, or options, that cannot be right.
     """
-    options = changed(options or ListenOptions(), given)
+    options = changed(options or ListenOptions(), keywords, serve_app)
     cert, key = options.tls_cert, options.tls_key
     context = None if cert is None or key is None else _tls(cert, key)
     config = uvicorn.Config(

@@ -120,7 +120,7 @@ class TrialOptions(Checked):
     """Seconds that the archive's handler may take to answer."""
 
     def _check(self) -> None:
-        check_positive(probe_timeout=self.probe_timeout)
+        check_positive("probe_timeout", self.probe_timeout)
         check(self.seam not in ("", ":"), "seam", f"is PLACE, PLACE:OUTPUT or :OUTPUT, got {self.seam!r}")
 
     @property

@@ -21,12 +21,14 @@ __all__ = [
     "CompareOptions",
     "ContractOptions",
     "DecideOptions",
+    "Edged",
     "EvaluateOptions",
     "Interval",
     "JudgeOptions",
     "MeasureOptions",
     "PlanOptions",
     "PromiseOptions",
+    "ReportOptions",
     "Resampled",
     "VerdictOptions",
 ]
@@ -40,7 +42,7 @@ class Interval(Checked):
     """The level of intervals and guarantees."""
 
     def _check(self) -> None:
-        check_between(level=self.level)
+        check_between("level", self.level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +70,16 @@ class Binned(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureOptions(Interval, Resampled, Binned):
-    """How scores are measured."""
+class Edged(Binned):
+    """Options of what is binned, where bins may hold either end."""
 
     edges: Annotated[Literal["right", "left"], PYTHON] = "right"
     """Which end a bin holds: right is (lo, hi], left [lo, hi)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(Interval, Resampled, Edged):
+    """How scores are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +107,24 @@ class VerdictOptions(Tolerant):
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(ScoresOptions, VerdictOptions):
     """Options of ``judge``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(VerdictOptions, Edged, Resampled):
+    """Options of ``write_report``."""
+
+    target_risk: Annotated[float | None, RARE] = None
+    """The share of errors to abstain down to; half of them if not given."""
+    names: Annotated[tuple[str, str], PYTHON] = ("before", "after")
+    """What the two models are called."""
+    class_names: Annotated[tuple[str, ...], PYTHON] = ()
+    """What the classes are called, in order; by default as the artifact says."""
+    sample_weight: Annotated[Any, PYTHON] = None
+    """Weights (n,): figures and paired tests are of rows that are there as often."""
+    groups: Annotated[Any, PYTHON] = None
+    """Which samples (n,) belong together, such as those of one patient."""
+    own: Annotated[str | None, PYTHON] = None
+    """Says that the artifact was fitted on these samples, if it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +168,7 @@ class ContractOptions(Interval, Resampled):
 
     def _check(self) -> None:
         if self.predictions_per_day is not None:
-            check_positive(predictions_per_day=self.predictions_per_day)
+            check_positive("predictions_per_day", self.predictions_per_day)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,4 +186,4 @@ class PlanOptions(Seeded):
         check(0 < self.power < 1, "power", f"must lie between 0 and 1, got {self.power:g}; 0.9 means 90 %")
         check(self.kept >= 0, "kept", f"must be 0 or more, got {self.kept}")
         if self.predictions_per_day is not None:
-            check_positive(predictions_per_day=self.predictions_per_day)
+            check_positive("predictions_per_day", self.predictions_per_day)

@@ -71,7 +71,7 @@ class FollowOptions(Checked):
     """Seconds between two looks for files."""
 
     def _check(self) -> None:
-        check_positive(every=self.every)
+        check_positive("every", self.every)
         check(self.settle >= 0, "settle", f"must be 0 or more, got {self.settle:g}")
 
 

@@ -48,7 +48,7 @@ class Flushed(Checked):
     """Seconds between a worker's reports."""
 
     def _check(self) -> None:
-        check_positive(flush_seconds=self.flush_seconds)
+        check_positive("flush_seconds", self.flush_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Handled(Flushed, LastLayer):
     """The probability from which on a label of several is predicted."""
 
     def _check(self) -> None:
-        check_between(threshold=self.threshold)
+        check_between("threshold", self.threshold)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ class SampleOptions(Checked):
     """The share of predictions to keep there."""
 
     def _check(self) -> None:
-        check_share(sample_rate=self.sample_rate)
+        check_share("sample_rate", self.sample_rate)
         if not isinstance(self.samples, (str, Path)):
             check_default(self, ["sample_rate"], _OF_FOLDER)
 
@@ -87,7 +87,8 @@ class WatchOptions(SampleOptions, DriftOptions):
     """For how many days samples are kept."""
 
     def _check(self) -> None:
-        check_positive(ttl_days=self.ttl_days, sample_days=self.sample_days)
+        check_positive("ttl_days", self.ttl_days)
+        check_positive("sample_days", self.sample_days)
         if not isinstance(self.samples, (str, Path)):
             check_default(self, ["sample_days"], _OF_FOLDER)
 
@@ -133,7 +134,7 @@ class ListenOptions(Checked):
             lone,
             "is one of two: a certificate and its key, tls_cert and tls_key",
         )
-        check_positive(request_seconds=self.request_seconds)
+        check_positive("request_seconds", self.request_seconds)
         most = self.max_connections
         check(most >= 1, "max_connections", f"must be 1 or more, got {most}")
 
@@ -154,7 +155,7 @@ class AppOptions(Checked):
     """Model versions with series of their own; the rest are 'other'."""
 
     def _check(self) -> None:
-        check_positive(max_megabytes=self.max_megabytes)
+        check_positive("max_megabytes", self.max_megabytes)
         for option in ("max_waiting", "max_versions"):
             value = getattr(self, option)
             check(value >= 1, option, f"must be 1 or more, got {value}")
@@ -230,7 +231,7 @@ class GatewayOptions(WebOptions):
         )
         given = self.grpc_port
         check(given is None or 0 < given <= 65_535, "grpc_port", f"must be 1 to 65535, got {given}")
-        check_positive(timeout=self.timeout)
+        check_positive("timeout", self.timeout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +250,7 @@ class ServeOptions(SampleOptions):
     """Seconds between two writes of samples."""
 
     def _check(self) -> None:
-        check_positive(sample_seconds=self.sample_seconds)
+        check_positive("sample_seconds", self.sample_seconds)
         if self.samples is None:
             check_default(self, ["sample_seconds"], _OF_FOLDER)
 

@@ -29,7 +29,13 @@ Floats = NDArray[np.floating[Any]]
 
 
 def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
-    """Check that labels (n,) and the inputs' shape fit the model; return the labels."""
+    """Check that labels and the inputs' shape fit the model; return the labels.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape).
+        labels: Class ids (n,).
+    """
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
     # They stand for logits: Samples.of checks labels against so many classes.
@@ -53,10 +59,22 @@ def fit_neural_clamping_efficient(
 ) -> Artifact:
     """Fit NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
 
-    One backward and one forward pass. ``search`` is the least calibration ECE over a ``grid`` of T (the
-    paper's by default, "fine": up to 5 in steps of 0.001; a name of ``GRIDS``, or temperatures), or the T of
-    least ``nll``, which has no grid. InputError for options that do not fit. The artifact holds the share of
-    delta's entries that are 0, and the predicted and measured gain of entropy.
+    One backward and one forward pass. The artifact holds the share of delta's entries that are 0, and the
+    predicted and measured gain of entropy.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape), as it takes them.
+        labels: Class ids (n,).
+        search: "ece", the least calibration ECE over a grid of T, or "nll", the T of least NLL.
+        grid: Of "ece": a name of ``GRIDS``, or temperatures; the paper's by default, "fine": up to 5 in steps
+            of 0.001.
+        input_range: Feasible [a, b] of the inputs; by default the range that they take as a whole.
+        class_names: Names of the classes (K,).
+        progress: Called with how many inputs are done, and of how many.
+
+    Raises:
+        InputError: For options that do not fit.
     """
     if search not in ("ece", "nll"):
         raise InputError(f"search must be 'ece' or 'nll', got {search!r}")

@@ -206,8 +206,10 @@ Solver = Callable[[Objective, Vector], Solution]
 class QuasiNewton:
     """L-BFGS over delta and log T together, with T solved exactly before and after.
 
-    Stops after ``passes`` gradients over the data, or when a step gains less than the share
-    ``tolerance`` of the objective.
+    Args:
+        passes: Gradients over the data, at most.
+        tolerance: Share of the objective; it stops when a step gains less.
+        progress: Called with how many passes are done, and of how many.
     """
 
     passes: int = 25

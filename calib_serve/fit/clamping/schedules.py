@@ -42,9 +42,16 @@ Vector = NDArray[np.float64]
 class Schedule:
     """Settings of a descent; T begins at 1, the rate stays constant, and nothing stops it early.
 
-    ``spread`` is the standard deviation of delta's first entries, drawn around 0. ``gamma`` of the focal
-    loss and ``penalty`` of delta (a number, or "tenth" of the loss where the descent begins) hold unless a
-    fit has its own.
+    Args:
+        rate: Learning rate.
+        momentum: Of the descent.
+        batch: Inputs of a step.
+        epochs: Passes over the data.
+        spread: Standard deviation of delta's first entries, drawn around 0.
+        gamma: Of the focal loss, unless a fit has its own.
+        penalty: Of delta: a number, or "tenth" of the loss where the descent begins; unless a fit has
+            its own.
+        augmented: Whether images vary.
     """
 
     rate: float
@@ -165,11 +172,29 @@ def fit_neural_clamping_paper(
 ) -> Artifact:
     """Fit delta and T by the paper's schedule (section 4.1, appendix A).
 
-    ``inputs`` (n, *input_shape), ``labels`` (n,). Lists of ``gamma`` and ``penalty`` are tried in separate
-    runs, and the one of least calibration ECE is taken. ``start`` draws delta from N(0, 0.01), or is the
-    ``data``-driven shift of Theorem 3.2 within ``input_range``. Where delta acts is not printed: on the
-    inputs, or behind their ``normalisation`` (mean, std). Nor is the power of the norm. Raises ShapeError and
-    InputError for data that does not fit the model, FitError where T falls to 0.
+    Lists of ``gamma`` and ``penalty`` are tried in separate runs, and the one of least calibration ECE is
+    taken. Where delta acts is not printed, nor is the power of the norm.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape), as it takes them.
+        labels: Class ids (n,).
+        gamma: Of the focal loss.
+        penalty: "tenth" of the loss where the descent begins, or lambda itself.
+        start: First delta: "random", drawn from N(0, 0.01), or "data", that of Theorem 3.2.
+        norm_power: Power of the penalty's norm.
+        normalisation: (mean, std) of the preprocessing, behind which delta then is; None: on the inputs.
+        input_range: Feasible [a, b] of the inputs, for ``start``.
+        schedule: Settings of the descent.
+        checkpoints: Folder to resume a killed fit from.
+        class_names: Names of the classes (K,).
+        seed: Seed of the random draws.
+        progress: Called with how many epochs are done, and of how many.
+
+    Raises:
+        InputError: For data that does not fit the model.
+        ShapeError: For data of another shape.
+        FitError: Where T falls to 0.
     """
     if start not in ("random", "data"):
         raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
@@ -204,10 +229,25 @@ def fit_neural_clamping_toolkit(
 ) -> Artifact:
     """Fit delta and T as the public toolkit does: behind the normalisation, on images that vary.
 
-    ``inputs`` (n, C, H, W) and the ``normalisation`` (mean, std) that the model begins with; (0, 1) where the
-    inputs are normalised already. One ``gamma`` and one ``penalty``, times the norm of delta. Its focal loss
-    cuts probabilities off at 1e-7, where this one goes on. Raises ShapeError and InputError for data that
-    does not fit the model or is no images, FitError where T falls to 0.
+    Its focal loss cuts probabilities off at 1e-7, where this one goes on.
+
+    Args:
+        classifier: The model.
+        inputs: (n, C, H, W).
+        labels: Class ids (n,).
+        normalisation: (mean, std) that the model begins with; (0, 1) where the inputs are normalised already.
+        gamma: Of the focal loss.
+        penalty: Times the norm of delta.
+        schedule: Settings of the descent.
+        checkpoints: Folder to resume a killed fit from.
+        class_names: Names of the classes (K,).
+        seed: Seed of the random draws.
+        progress: Called with how many epochs are done, and of how many.
+
+    Raises:
+        InputError: For data that does not fit the model or is no images.
+        ShapeError: For data of another shape.
+        FitError: Where T falls to 0.
     """
     y = checked(classifier, inputs, labels)
     chosen = candidates(gamma, penalty, None)

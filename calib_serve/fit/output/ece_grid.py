@@ -111,8 +111,15 @@ def fit_temperature_ece(
 ) -> Artifact:
     """Fit the temperature of a grid with the least ECE on the calibration set.
 
-    ``grid``: a name of GRIDS, or temperatures (g,). Noisier than least NLL, and ignores all but the top
-    class; for comparison with published numbers. Raises InputError for options that cannot be right.
+    Noisier than least NLL, and ignores all but the top class; for comparison with published numbers.
+
+    Args:
+        samples: The calibration set.
+        grid: A name of GRIDS, or temperatures (g,).
+        bins: Number of bins, of equal width.
+
+    Raises:
+        InputError: For options that cannot be right.
     """
     values = _grid(grid)
     gaps = Gaps.of(samples)

@@ -135,9 +135,19 @@ def held_out_facts(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> HeldOutFacts:
-    """Measure every sample under a ``fit`` to the other folds: metrics, verdict and confusion.
+    """Measure every sample under a fit to the other folds: metrics, verdict and confusion.
 
-    Raises what ``fit`` raises, and InputError for folds that the samples cannot fill.
+    Args:
+        samples: The calibration set.
+        fit: Function from samples to an artifact; what it raises is raised.
+        folds: Number of folds.
+        class_names: Names of the classes (K,).
+        level: Coverage of the intervals, a fraction.
+        seed: Seed by which folds are drawn.
+        progress: Called with how many folds are done, and of how many.
+
+    Raises:
+        InputError: For folds that the samples cannot fill.
     """
     fold = folds_of(samples, folds=folds, seed=seed)
 
@@ -177,7 +187,16 @@ def facts_of_probabilities(
     level: float = 0.95,
     seed: int = 0,
 ) -> HeldOutFacts:
-    """Measure held-out probabilities (n, K) of the samples, without and with calibration."""
+    """Measure held-out probabilities, without and with calibration.
+
+    Args:
+        before: Probabilities (n, K) without.
+        after: Probabilities (n, K) with calibration.
+        samples: Their labels, weights and groups.
+        class_names: Names of the classes (K,).
+        level: Coverage of the intervals, a fraction.
+        seed: Seed of the random draws.
+    """
     held = [HeldOut.of(p, samples.labels) for p in (before, after)]
     plain, calibrated = (
         _estimates(one, p, samples, level, seed) for one, p in zip(held, (before, after), strict=True)
@@ -246,8 +265,9 @@ _AVERAGE = "structured-average"
 def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tuple[str, ...]:
     """The default candidates of ``select``, simplest first.
 
-    ``keeping``: those that keep every predicted class; ``for_shares``: those that class shares can be
-    corrected behind.
+    Args:
+        for_shares: Whether class shares must be correctable behind them.
+        keeping: Whether they must keep every predicted class.
     """
     if keeping:
         return ("none", "temperature", "ensemble-temperature")
@@ -270,15 +290,30 @@ def select(
     class_names: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Artifact:
-    """Cross-validate ``candidates``, refit the one chosen on all samples, and record how it was chosen.
+    """Cross-validate methods, refit the one chosen on all samples, and record how it was chosen.
 
-    ``candidates`` are method names, simplest first; "none" always is one. ``keep_predictions``: none but
-    those that keep the order of the classes, and so every prediction. ``tolerance`` is how much accuracy and
-    refinement AUROC may fall, as fractions: a candidate is refused when the whole ``level`` interval of its
-    paired difference lies below. The scores, refusals, seed and criterion are ``artifact.selection``;
-    ``metrics_before`` and ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
-    ``artifact.fit.remarks``. Raises InputError for options that cannot be right, FitError for sets that
-    nothing can be learnt from: labels of one class, the same logits for all, not one sample right.
+    The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
+    ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
+    ``artifact.fit.remarks``.
+
+    Args:
+        samples: The calibration set.
+        candidates: Names of methods, simplest first; "none" always is one.
+        keep_predictions: Whether to try none but methods that keep the order of the classes, and so every
+            prediction.
+        criterion: "nll", "brier" or "ece".
+        folds: Number of folds.
+        tolerance: How much accuracy and refinement AUROC may fall, a fraction: a candidate is refused when
+            the whole interval of its paired difference lies below.
+        level: Coverage of that interval, a fraction.
+        seed: Seed by which folds are drawn.
+        class_names: Names of the classes (K,).
+        progress: Called with a name, how many methods are done, and of how many.
+
+    Raises:
+        InputError: For options that cannot be right.
+        FitError: For sets that nothing can be learnt from: labels of one class, the same logits for all, not
+            one sample right.
     """
     names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(keeping=keep_predictions)))))
     for name in names:

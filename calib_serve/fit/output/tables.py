@@ -261,6 +261,9 @@ class _Row:
 class VennAbers:
     """Probability intervals, one row of scores for each class against the rest.
 
+    Args:
+        rows: Of each class (K,); ``of`` makes them.
+
     >>> found = VennAbers.of([[0.6, 0.4], [0.4, 0.6]], [0, 1])
     >>> found.intervals([[0.3, 0.7]])[0, 1].tolist()  # with (0.7, 0): 1 and 0 pool to 1/2; with (0.7, 1): 1
     [0.5, 1.0]
@@ -272,7 +275,13 @@ class VennAbers:
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> VennAbers:
-        """Fit to probabilities (n, K), class ids (n,) and weights (n,) of a calibration set."""
+        """Fit to a calibration set.
+
+        Args:
+            probs: Probabilities (n, K).
+            labels: Class ids (n,).
+            sample_weight: (n,).
+        """
         p, y = checked(probs, labels)
         weight = sample_weights(y, p.shape[1], sample_weight, None)
         # Of mean 1: a predictor adds one whole sample to those that it knows.
@@ -281,10 +290,13 @@ class VennAbers:
         return cls(tuple(_Row.of(c, (y == k).astype(np.float64), w) for k, c in enumerate(columns)))
 
     def intervals(self, probs: ArrayLike) -> Floats:
-        """p0 and p1 of each class, (n, K, 2), of the model's probabilities (n, K).
+        """p0 and p1 of each class, (n, K, 2).
 
         Of each class alone, one of the two is calibrated; p0 <= p1, and they lie near each other where the
         calibration set has many samples.
+
+        Args:
+            probs: The model's probabilities (n, K).
         """
         p, _ = checked(probs, np.zeros(len(as_array(probs, "probs")), np.intp))
         if p.shape[1] != len(self.rows):
@@ -293,7 +305,11 @@ class VennAbers:
         return np.stack([row.intervals(columns[k]) for k, row in enumerate(self.rows)], axis=1)
 
     def probs(self, probs: ArrayLike) -> Floats:
-        """Merged probabilities (n, K), divided by their sum; of two classes the sum is 1."""
+        """Merged probabilities (n, K), divided by their sum; of two classes the sum is 1.
+
+        Args:
+            probs: The model's probabilities (n, K).
+        """
         p = merged(self.intervals(probs))
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 

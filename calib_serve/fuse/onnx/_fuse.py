@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -38,6 +38,11 @@ from calib_serve.fuse.onnx._parity import (
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx._probabilities import ALL, keep_raw_scores
 from calib_serve.scores import check_outputs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import OnnxKeywords
 
 _MARK = "calib_serve.fingerprint"
 """The metadata key of the artifacts' fingerprints, with commas between them; it marks a calibrated model."""
@@ -92,28 +97,33 @@ def fuse_onnx(
     artifact: Artifact,
     out_path: str | Path,
     options: OnnxOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[OnnxKeywords],
 ) -> FuseReport:
-    """Write ``model_path`` with the artifact inside to ``out_path``, atomically.
+    """Write an ONNX model with the artifact inside, atomically, once it agrees with the calibration in numpy.
 
     ``returns``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in the
-    place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there. ``outputs``
-    says what the scores are now, where no Softmax shows it, ``output_name`` which output holds them where
-    several may, ``input_name`` which input is shifted, ``features`` the tensor a new head reads.
-    ``normalization`` goes into the graph, before the shift. Parity is measured on ``inputs`` by name (or an
-    npz of them), else on ``samples`` generated ones, on ``device`` ("cpu", "cuda", "cuda:1"). ``keep_raw``
-    keeps the raw scores in one more output, "raw_" and the output's name. ``decisions``: what the artifact
-    decides goes into outputs of its own, behind all others: "set", bool (n, K), whether each class is in the
-    prediction set, "abstain", bool (n,), and "act", bool (n,), whether the contract lets a prediction be
-    acted on, by its confidence as it is returned. Every other output that is made of the scores follows; the
-    report says of each what it is. ``output_name`` may also be a tensor inside, or another head's output of a
-    graph that holds an artifact already.
+    place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there. Decisions go
+    into outputs of their own, behind all others: "set", bool (n, K), whether each class is in the prediction
+    set, "abstain", bool (n,), and "act", bool (n,), whether the contract lets a prediction be acted on, by
+    its confidence as it is returned. Raw scores that are kept are the output "raw_" and its name. Every other
+    output that is made of the scores follows; the report says of each what it is. ``output_name`` may also be
+    a tensor inside, or another head's output of a graph that holds an artifact already.
 
-    Raises ModelError for an invalid model file or a device that is not there, FuseError where a step cannot
-    be put in, the artifact was fitted for another model (unless ``force``), parity does not hold, or, if
-    ``strict``, an output that is made of the scores is left raw.
+    Args:
+        model_path: The model, .onnx.
+        artifact: The calibration that was fitted on this model's scores.
+        out_path: The file to write.
+        options: An ``OnnxOptions``; keywords replace its fields.
+        **keywords: Fields of ``OnnxOptions``: ``decisions``, ``device``, ``features``, ``force``,
+            ``input_name``, ``inputs``, ``keep_raw``, ``normalization``, ``output_name``, ``outputs``,
+            ``returns``, ``samples``, ``strict``.
+
+    Raises:
+        ModelError: For an invalid model file or a device that is not there.
+        FuseError: Where a step cannot be put in, the artifact was fitted for another model (unless
+            ``force``), parity does not hold, or, if ``strict``, an output of the scores is left raw.
     """
-    asked = changed(options or OnnxOptions(), given)
+    asked = changed(options or OnnxOptions(), keywords, fuse_onnx)
     check_outputs(asked.outputs)
     source, out = Path(model_path), Path(out_path)
     model = read(source)

@@ -7,7 +7,7 @@ import warnings
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,11 @@ from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
 from calib_serve.fuse.torch._modules import parameters
 from calib_serve.scores import Outputs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import TorchKeywords
 
 _MARK = "calib_serve.json"  # an extra file of the archive, with the artifact's fingerprint
 Kind = Literal["torchscript", "exported"]
@@ -62,18 +67,30 @@ def fuse_torch(
     artifact: Artifact,
     out_path: str | Path,
     options: TorchOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[TorchKeywords],
 ) -> TorchReport:
-    """Write the model of ``model_path`` with the artifact inside to ``out_path``, atomically.
+    """Write a TorchScript or .pt2 model with the artifact inside, atomically.
 
-    Each of the ``options``, which are those of ``calibrated`` and more, may be ``given`` as a keyword
-    argument. What was written is read again, run on ``device``, and compared with the model calibrated in
-    numpy: on ``inputs`` by name (or an npz of them), else on a .pt2's own example inputs, else on ``samples``
-    made-up inputs of ``input_shape``, or of the shape that the artifact was fitted on. Loading TorchScript
-    runs its code: load trusted files only. Raises ModelError for a file that is neither TorchScript nor .pt2,
-    FuseError where the artifact does not fit or is inside already, there are no inputs, or results differ.
+    What was written is read again, run on ``device``, and compared with the model calibrated in numpy: on
+    ``inputs`` by name (or an npz of them), else on a .pt2's own example inputs, else on ``samples`` made-up
+    inputs of ``input_shape``, or of the shape that the artifact was fitted on. Loading TorchScript runs its
+    code: load trusted files only.
+
+    Args:
+        model_path: The model, TorchScript or .pt2 of torch.export.
+        artifact: The calibration that was fitted on this model's scores.
+        out_path: The file to write, of the same kind.
+        options: A ``TorchOptions``; keywords replace its fields.
+        **keywords: Fields of ``TorchOptions``, which are those of ``calibrated`` and more: ``decisions``,
+            ``device``, ``fold``, ``force``, ``input_shape``, ``inputs``, ``last_linear``, ``output``,
+            ``outputs``, ``returns``, ``samples``.
+
+    Raises:
+        ModelError: For a file that is neither TorchScript nor .pt2.
+        FuseError: Where the artifact does not fit or is inside already, there are no inputs, or results
+            differ.
     """
-    asked = changed(options or TorchOptions(), given)
+    asked = changed(options or TorchOptions(), keywords, fuse_torch)
     source, out = Path(model_path), Path(out_path)
     kind, where = _kind(source), _device(asked.device)
     hashed = sha256(source)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -55,6 +55,11 @@ from calib_serve.scores import (
     to_probs,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ModuleKeywords
+
 Returns = Literal["probabilities", "logits", "all"]
 _TAILS: dict[str, Callable[..., Tail]] = {
     "logits": Logits,
@@ -69,9 +74,9 @@ def calibrated(
     options: ModuleOptions | None = None,
     *,
     example: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
-    **given: Any,
+    **keywords: Unpack[ModuleKeywords],
 ) -> nn.Module:
-    """Put the artifact into ``model``, which itself is not changed, and return it as one module.
+    """Put the artifact into a model, which itself is not changed, and return it as one module.
 
     ``returns``: "probabilities" (n, K), (n, 2) of a binary model with one column; "logits" in the shape of
     the model's own scores, one logit for one, log-probabilities where a table or mixture leaves no logits,
@@ -81,26 +86,37 @@ def calibrated(
     "abstain", bool (n,), and "act", bool (n,), whether the contract lets it be acted on. Without it, they are
     not in the module.
 
-    ``example`` is one input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
-    made from the artifact's ``model.input_shape``. The model is run on it. Its scores must be as wide as the
-    artifact is, and of a kind that it was fitted on or that can be turned into that: where it was fitted on
-    log-probabilities and that matters, logits are normalised first. What the calibrated module returns is
-    compared with numpy. ``outputs`` says what the scores are where their numbers do not, ``output`` where
-    they lie in a tuple, mapping or object, as in "logits" or "0". Without any example, ``outputs`` or what
-    the artifact records is believed, and only the width is checked, when the module is called.
+    The model is run on ``example``. Its scores must be as wide as the artifact is, and of a kind that it was
+    fitted on or that can be turned into that: where it was fitted on log-probabilities and that matters,
+    logits are normalised first. What the calibrated module returns is compared with numpy. ``outputs`` says
+    what the scores are where their numbers do not, ``output`` where they lie in a tuple, mapping or object,
+    as in "logits" or "0". Without any example, ``outputs`` or what the artifact records is believed, and only
+    the width is checked, when the module is called.
 
     ``last_linear`` names the layer that makes the logits, for an artifact with a Head and for ``fold``, which
     multiplies the logit maps into that layer; by default it is found by its shape. Tensors are shared with
     ``model``, but for the layer that changes. Returned in evaluation mode, on the model's device and dtype; a
-    model of several inputs, or that returns several things, is to be scripted before, not after. Raises
-    FuseError where a check or the comparison fails, ModelError where the model refuses the example or
-    returns no such scores, InputError for wrong options.
+    model of several inputs, or that returns several things, is to be scripted before, not after.
+
+    Args:
+        model: A module, scripted or not.
+        artifact: The calibration that was fitted on this model's scores.
+        options: A ``ModuleOptions``; keywords replace its fields.
+        example: One input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
+            made from the artifact's ``model.input_shape``.
+        **keywords: Fields of ``ModuleOptions``: ``decisions``, ``fold``, ``last_linear``, ``output``,
+            ``outputs``, ``returns``.
+
+    Raises:
+        FuseError: Where a check or the comparison fails.
+        ModelError: Where the model refuses the example or returns no such scores.
+        InputError: For wrong options.
 
     >>> halved = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> calibrated(nn.Identity(), halved, returns="logits")(torch.tensor([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
     """
-    asked = changed(options or ModuleOptions(), given)
+    asked = changed(options or ModuleOptions(), keywords, calibrated)
     shown = Example.of_shape(model, artifact) if example is None else Example.of(example)
     return fused(model, artifact, asked, shown).whole
 

@@ -105,15 +105,19 @@ class Tensor:
     kind: str
     dims: tuple[int, ...]  # -1 where free; the batch first
 
-    def declared(self, batch: int, **more: object) -> Block:
+    def declared(self, batch: int, *, labels: str | None = None) -> Block:
         """Declare the tensor for Triton, which adds the batch; one number per sample is [1]."""
-        block = self.shown(batch, **more)
+        block = self.shown(batch, labels=labels)
         return block if self.rest(batch) else {**block, "reshape": {"shape": []}}
 
-    def shown(self, batch: int, **more: object) -> Block:
-        """Declare the tensor as clients see it: one number per sample is (n, 1)."""
+    def shown(self, batch: int, *, labels: str | None = None) -> Block:
+        """Declare the tensor as clients see it: one number per sample is (n, 1).
+
+        ``labels``: the file that names the classes, one a line.
+        """
         dims = list(self.rest(batch)) or [1]
-        return {"name": self.name, "data_type": Word(self.kind), "dims": dims, **more}
+        named: Block = {} if labels is None else {"label_filename": labels}
+        return {"name": self.name, "data_type": Word(self.kind), "dims": dims, **named}
 
     def rest(self, batch: int) -> tuple[int, ...]:
         """The dimensions behind the batch."""
@@ -250,8 +254,11 @@ def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, m
 
 
 def _outputs(found: Signature) -> list[Block]:
-    labelled = {"label_filename": LABELS}
-    return [t.declared(found.batch, **(labelled if t.name == "probabilities" else {})) for t in found.outputs]
+    return [t.declared(found.batch, labels=_labels_of(t)) for t in found.outputs]
+
+
+def _labels_of(output: Tensor) -> str | None:
+    return LABELS if output.name == "probabilities" else None
 
 
 def _running(batch: int, settings: TritonOptions) -> Block:
@@ -312,7 +319,6 @@ def _parameters(**given: str | None) -> list[Block]:
 def ensemble(name: str, inner: str, step: str, found: Signature) -> Block:
     """Configure what clients call: the graph, and the step behind it."""
     inputs, outputs = ([t.name for t in tensors] for tensors in (found.inputs, found.outputs))
-    labelled = {"label_filename": LABELS}
     shown = (*found.outputs, found.receipt)
     # Triton waits for ever for an output of the ensemble that a later step reads too: what goes from step to
     # step has names of its own.
@@ -322,7 +328,7 @@ def ensemble(name: str, inner: str, step: str, found: Signature) -> Block:
         "platform": "ensemble",
         "max_batch_size": found.batch,
         "input": [t.shown(found.batch) for t in found.inputs],
-        "output": [t.shown(found.batch, **(labelled if t.name == "probabilities" else {})) for t in shown],
+        "output": [t.shown(found.batch, labels=_labels_of(t)) for t in shown],
         "ensemble_scheduling": {
             "step": [
                 _step(inner, {n: n for n in inputs}, private),

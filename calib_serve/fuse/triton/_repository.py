@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -41,6 +41,11 @@ from calib_serve.fuse.triton._config import (
     text,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import TritonKeywords
+
 BACKEND = '''"""Signs and counts the predictions of the model beside it."""
 
 from calib_serve.fuse.triton.step import TritonPythonModel
@@ -65,17 +70,32 @@ def fuse_triton(
     options: TritonOptions | None = None,
     *,
     name: str,
-    **given: Any,
+    **keywords: Unpack[TritonKeywords],
 ) -> FuseReport:
-    """Fuse ``model`` and put it under ``repository`` as a version of ``name``.
+    """Fuse an ONNX model and put it into a repository of Triton.
 
-    Each of the ``options`` may be ``given`` as a keyword argument. A batch that is fixed at 1 is made free
-    where rows together give what each gives alone, by the graph and on rows that are run, that of ``inputs``
-    among them; else the report warns that Triton makes no batches. Models and versions that are there stay as
-    they are, also where this raises or is killed. Raises what ``fuse_onnx`` raises, InputError for an invalid
-    name, FuseError where the version is there, or differs from the others in what all of them share.
+    A batch that is fixed at 1 is made free where rows together give what each gives alone, by the graph and
+    on rows that are run, that of ``inputs`` among them; else the report warns that Triton makes no batches.
+    Models and versions that are there stay as they are, also where this raises or is killed.
+
+    Args:
+        model: The model, .onnx.
+        artifact: The calibration that was fitted on this model's scores.
+        repository: The folder of the models that Triton serves.
+        options: A ``TritonOptions``; keywords replace its fields.
+        name: The model's name in Triton; the fused graph becomes a version of it.
+        **keywords: Fields of ``TritonOptions``: ``backend``, ``decisions``, ``delay``, ``device``,
+            ``features``, ``force``, ``input_name``, ``inputs``, ``instances``, ``max_batch``,
+            ``normalization``, ``output_name``, ``outputs``, ``receipts``, ``samples``, ``strict``,
+            ``tensorrt``, ``trt_cache``, ``trt_level``, ``trt_workspace``, ``version``, ``versions``.
+
+    Raises:
+        InputError: For an invalid name or options.
+        FuseError: As ``fuse_onnx``, and where the version is there, or differs from the others in settings
+            that all of them share.
+        ModelError: As ``fuse_onnx``.
     """
-    settings = changed(options or TritonOptions(), given)
+    settings = changed(options or TritonOptions(), keywords, fuse_triton)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
     models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.core.names import parse_duration
@@ -24,6 +24,11 @@ from calib_serve.core.options.label import CollectOptions
 from calib_serve.integrations.collect.sending import in_batches, post_in_parts
 from calib_serve.integrations.collect.source import DeadLetter, DeadLetters, Piece, Source
 from calib_serve.receipts import post_items
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import CollectKeywords
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +82,22 @@ class _Stopped(Exception):
 
 
 class Collector:
-    """Sends what comes from ``source`` to ``url``, and what cannot be counted to ``dead``.
+    """Sends labels of a source to a watch, and those that cannot be counted to the dead letters.
 
-    ``token``: gives the bearer token, asked before each batch. ``options``, or ``given`` one by one: see
-    ``CollectOptions``; a label that is held back for longer than ``wait`` is a dead letter. ``most_held``:
-    labels that are held back, beyond which nothing more is taken. ``stop``: set it to end. The source and
-    the dead letters stay yours to close.
+    A label that is held back for longer than ``wait`` is a dead letter. The source and the dead letters stay
+    yours to close.
+
+    Args:
+        source: Where labels come from.
+        url: Where labels are taken.
+        dead: Where labels go that cannot be counted.
+        options: A ``CollectOptions``; keywords replace its fields.
+        token: Gives the bearer token, asked before each batch.
+        most_held: Labels that are held back, beyond which nothing more is taken.
+        stop: Set it to end.
+        clock: Seconds that never go back.
+        **keywords: Fields of ``CollectOptions``: ``batch``, ``by``, ``every``, ``id_column``,
+            ``label_column``, ``receipt_column``, ``settle``, ``state``, ``wait``.
     """
 
     def __init__(
@@ -96,9 +111,9 @@ class Collector:
         most_held: int = 100_000,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
-        **given: Any,
+        **keywords: Unpack[CollectKeywords],
     ) -> None:
-        options = changed(options or CollectOptions(), given)
+        options = changed(options or CollectOptions(), keywords, Collector)
         wait = options.wait
         self._wait = parse_duration(wait, what="wait") if isinstance(wait, str) else float(wait)
         self.totals, self.sending = Totals(), False
@@ -110,9 +125,13 @@ class Collector:
         self._told = (clock(), "")
 
     def run(self, *, once: bool = False) -> Totals:
-        """Collect until ``stop``; with ``once`` until every label at the source is settled.
+        """Collect until ``stop``.
 
-        ServerError where what answers at the address is no watch.
+        Args:
+            once: Whether to end when every label at the source is settled.
+
+        Raises:
+            ServerError: Where what answers at the address is no watch.
         """
         try:
             while not self._stop.is_set():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from calib_serve.core.errors import InputError, Rejected
 from calib_serve.core.files import written_whole
@@ -17,6 +17,11 @@ from calib_serve.core.options.label import LabelOptions
 from calib_serve.integrations.collect.reading import Columns, read_rows
 from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts import post_items
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import LabelKeywords
 
 SETTLED = frozenset({"duplicate", "not_wanted"})
 """Why a label is refused where nobody has to look."""
@@ -74,17 +79,25 @@ def send_label_file(
     *,
     token: str = "",
     progress: Callable[[int, int | None], None] = lambda _done, _total: None,
-    **given: Any,
+    **keywords: Unpack[LabelKeywords],
 ) -> Sent:
-    """Send the labels of a CSV, Parquet or JSON lines file; safe to repeat.
+    """Send the labels of a file; safe to repeat.
 
-    The file has a column of receipts, or one of ``id``, the user's own of predictions (and ``model``, where
-    those of two models have one id), one of labels (class ids or names) and, if wanted, ``segment``.
-    Each of the ``options`` may be ``given`` as a keyword argument. ``progress`` is called with how many were
-    read. Raises InputError where the file is no table of labels, and ServerError where a request
-    failed or was refused as a whole; then no file of the refused is written.
+    Args:
+        path: A CSV, Parquet or JSON lines file with a column of receipts, or one of ``id``, the user's own of
+            predictions (and ``model``, where those of two models have one id), one of labels (class ids or
+            names) and, if wanted, ``segment``.
+        options: A ``LabelOptions``; keywords replace its fields.
+        token: A token of the scope label, where the watch asks for one.
+        progress: Called with how many rows were read, and of how many, where that is known.
+        **keywords: Fields of ``LabelOptions``: ``batch``, ``by``, ``id_column``, ``label_column``,
+            ``receipt_column``, ``refused``, ``tries``, ``url``.
+
+    Raises:
+        InputError: Where the file is no table of labels.
+        ServerError: Where a request failed or was refused as a whole; then no file of the refused is written.
     """
-    asked = changed(options or LabelOptions(), given)
+    asked = changed(options or LabelOptions(), keywords, send_label_file)
     columns, url, tries = Columns.of(asked), asked.url, asked.tries
     sent = Sent()
     try:

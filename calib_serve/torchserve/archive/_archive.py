@@ -109,13 +109,15 @@ def write_archive(
     name: str,
     version: str,
     manifest: Mapping[str, Any] | None = None,
-    **model: str | None,
+    handler: str | None = None,
+    serialized_file: str | None = None,
+    config_file: str | None = None,
 ) -> Path:
     """Write a .mar reproducibly: the same files give the same bytes.
 
     ``files``: the content by name in the archive; ``manifest``: an older one, whose other entries are
-    kept; ``model``: more of the manifest's ``model`` entries (handler, serializedFile, modelFile). The
-    write is atomic, and takes no more memory for large files than for small ones.
+    kept; ``handler``, ``serialized_file`` and ``config_file`` are entries of its ``model``. The write is
+    atomic, and takes no more memory for large files than for small ones.
     """
     for what, text in (("name", name), ("version", version)):
         if not _NAME.match(text):
@@ -124,7 +126,8 @@ def write_archive(
                 f"got {text!r}: give another ({what}, --{what})"
             )
     config = {"configFile": CONFIG} if CONFIG in files and manifest is None else {}
-    given = {key: value for key, value in sorted(model.items()) if value is not None}
+    given = {"configFile": config_file, "handler": handler, "serializedFile": serialized_file}
+    given = {key: value for key, value in given.items() if value is not None}
     kept = manifest or {}
     whole = {
         "runtime": "python",

@@ -84,7 +84,14 @@ def artifact_of(archive: Archive) -> Artifact:
 
 
 def load_artifact(path: str | Path) -> Artifact:
-    """Load the artifact in a folder or inside a TorchServe archive of any form, every hash checked."""
+    """Load an artifact, every hash checked.
+
+    Args:
+        path: The artifact's folder, or a TorchServe archive of any form that holds it.
+
+    Raises:
+        ArtifactError: For an artifact that cannot be used; ModelError for an archive that cannot be read.
+    """
     return artifact_of(read_archive(Path(path))) if is_archive(Path(path)) else Artifact.load(path)
 
 

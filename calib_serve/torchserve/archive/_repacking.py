@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,11 @@ from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.torchserve.seam._handler import INFERENCE
 from calib_serve.torchserve.seam._host import SECONDS, Request, alternatives, run_trial
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import AroundKeywords
+
 T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"
 _ARTIFACT = "calibration"
@@ -71,28 +76,43 @@ def pack_around(
     *,
     name: str | None = None,
     force: bool = False,
-    **given: Any,
+    **keywords: Unpack[AroundKeywords],
 ) -> Path:
     """Write ``out/NAME-VERSION.mar``: the same handler, calibrated where its class scores pass.
 
-    ``source``: an archive of any form, which stays. ``name``, ``version``: by default the old name, and the
-    old version with "-calibrated" behind it, so that TorchServe can serve both at once. The manifest's
-    other entries, all files and the configuration are kept; ``workers``, ``batch_size`` and ``batch_delay``
-    (milliseconds) change the latter, ``extra`` files are added.
+    The manifest's other entries, all files and the configuration are kept; ``workers``, ``batch_size`` and
+    ``batch_delay`` (milliseconds) change the latter, ``extra`` files are added. The version is by default the
+    old one with "-calibrated" behind it, so that TorchServe can serve both at once.
 
     The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``. It
     is asked before and after, alone and in batches, in a process of its own: so the packages that it needs
-    must be here. Each of the ``options`` may be ``given`` as a keyword argument. It is asked some of
-    ``probe_data`` (data that ``read_requests`` reads), else ``probe`` and others made from it, else made-up
-    ones. ``seam`` names the place where its class scores pass, a dotted path from the handler such as
-    "model", and behind a colon where they lie in what passes there, as in "model:logits"; by default as the
-    artifact was fitted, or as found. ``untried`` asks nothing, and proves nothing: the seam is then
-    ``inference`` unless named, and what it returns must be a tensor of scores. ``threshold``: from which
-    probability on receipts of a multi-label model say that a label is predicted; its replies decide as the
-    handler does. Another archive of that name that is there is replaced only with ``force``, and ``source``
-    never. Raises ModelError or FuseError where the seam is not found, or the reply does not hold.
+    must be here. It is asked some of ``probe_data`` (data that ``read_requests`` reads), else ``probe`` and
+    others made from it, else made-up ones. ``seam`` names the place where its class scores pass, a dotted
+    path from the handler such as "model", and behind a colon where they lie in what passes there, as in
+    "model:logits"; by default as the artifact was fitted, or as found. ``untried`` asks nothing, and proves
+    nothing: the seam is then ``inference`` unless named, and what it returns must be a tensor of scores.
+    ``threshold``: from which probability on receipts of a multi-label model say that a label is predicted;
+    its replies decide as the handler does.
+
+    Args:
+        source: An archive of any form, which stays.
+        artifact: The calibration, or its folder.
+        out: The folder to write into.
+        options: An ``AroundOptions``; keywords replace its fields.
+        name: The model's name in TorchServe; by default the old one.
+        force: Whether another archive of that name is replaced; ``source`` never is.
+        **keywords: Fields of ``AroundOptions``: ``batch_delay``, ``batch_size``, ``extra``,
+            ``flush_seconds``, ``last_linear``, ``outputs``, ``probe``, ``probe_data``, ``probe_timeout``,
+            ``receipts``, ``seam``, ``standalone``, ``threshold``, ``untried``, ``version``, ``workers``.
+
+    Returns:
+        The archive's path.
+
+    Raises:
+        ModelError: Where the handler does not answer, or its scores are not found.
+        FuseError: Where the archive or the artifact does not fit, or a reply does not hold.
     """
-    asked = changed(options or AroundOptions(), given)
+    asked = changed(options or AroundOptions(), keywords, pack_around)
     old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     handler = wrappable(str(old.model.get("handler", "")), old.files, source)
@@ -173,7 +193,7 @@ def pack_around(
             version=version,
             manifest=old.manifest,
             handler=_ENTRY,
-            configFile=config_name,
+            config_file=config_name,
         )
         # The written archive is read and asked again, as a worker will: the proof is of the served file.
         made = read_archive(written, verify=False)
@@ -387,19 +407,17 @@ def find_seam(
     ``kind``: where they are known; ``seconds`` that an answer may take. Raises ModelError, which says what
     was tried.
     """
-    found = run_trial(
-        folder,
-        "look",
-        seconds=seconds,
-        requests=[request.as_dict() for request in requests],
-        others=[[request.as_dict() for request in forms] for forms in others],
-        shape=None if input_shape is None else [-1 if size is None else size for size in input_shape],
-        classes=classes,
-        seam=seam,
-        output=output,
-        outputs=kind,
-        batch_size=batch_size,
-    )
+    job = {
+        "requests": [request.as_dict() for request in requests],
+        "others": [[request.as_dict() for request in forms] for forms in others],
+        "shape": None if input_shape is None else [-1 if size is None else size for size in input_shape],
+        "classes": classes,
+        "seam": seam,
+        "output": output,
+        "outputs": kind,
+        "batch_size": batch_size,
+    }
+    found = run_trial(folder, "look", job, seconds=seconds)
     measured: Outputs = found.pop("kind")
     if kind is not None and exact(kind, found["columns"]) != measured:
         raise ModelError(
@@ -436,13 +454,8 @@ def prove_seam(
     rows = [*(row[None] for row in seam.rows), *seam.batched]
     before = [*([reply] for reply in seam.replies), *([None] * len(batch) for batch in ordered)]
     try:
-        got = run_trial(
-            folder,
-            "answer",
-            seconds=seconds,
-            batches=[[dict(request) for request in batch] for batch in batches],
-            bare=seam.bare,
-        )
+        job = {"batches": [[dict(request) for request in batch] for batch in batches], "bare": seam.bare}
+        got = run_trial(folder, "answer", job, seconds=seconds)
         for asked, scores, replies in zip(got, rows, before, strict=True):
             for row, headers, first, reply in zip(
                 scores, asked["headers"], replies, asked["replies"], strict=True

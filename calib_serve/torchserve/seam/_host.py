@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -328,14 +328,14 @@ _LOADS = 600.0  # seconds that a handler may take to load its model
 def run_trial(
     folder: Path,
     what: str,
+    job: Mapping[str, Any],
     *,
     seconds: float = SECONDS,
     progress: Callable[[int, int], None] | None = None,
-    **job: Any,
 ) -> Any:
     """Run the trial ``what`` of ``_trial_worker`` on the archive unpacked in ``folder``.
 
-    ``job`` are its parameters, as JSON holds them; ``progress`` is called with (done, of) where that is
+    ``job`` holds its parameters, as JSON does; ``progress`` is called with (done, of) where that is
     known. Raises ModelError, with the handler's last words, where it does not load, does not answer a batch
     within ``seconds``, or where the trial itself says why not. No process is left, however this one ends.
     """
