@@ -149,7 +149,7 @@ def confidence_of_labels(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Flo
         probs: Probabilities of labels (n, L).
         labels: 0 or 1 (n, L).
 
-    >>> confidence, right = decisions(np.array([[0.9, 0.25]]), np.array([[1, 1]]))
+    >>> confidence, right = confidence_of_labels(np.array([[0.9, 0.25]]), np.array([[1, 1]]))
     >>> confidence.tolist(), right.tolist()
     ([[0.9, 0.75]], [[True, False]])
     """
