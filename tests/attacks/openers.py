@@ -35,7 +35,8 @@ from calib_serve.models.labelled import read_texts
 from calib_serve.monitor.planning import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.client import read_token
-from calib_serve.receipts.destination import BatchFolder, Served
+from calib_serve.receipts.delivery import BatchFolder
+from calib_serve.receipts.destination import Served
 from calib_serve.receipts.environment import host_setting
 from calib_serve.receipts.outbox import _Spool
 from calib_serve.receipts.samples import read_samples
