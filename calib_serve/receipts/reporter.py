@@ -37,7 +37,7 @@ from calib_serve.receipts.inputs import (
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.policy import LabelPolicy, parse_policy
-from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
+from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions, sink_of
 from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
@@ -254,7 +254,7 @@ class Reporter:
             sample_rate=sample_rate,
             spool=spool,
         )
-        self._sink = RegistrySink(registry)
+        self._sink = sink_of(registry, posts=watch is not None)
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
             ring.failed = functools.partial(self._sink.failed, "keyring")
@@ -290,7 +290,7 @@ class Reporter:
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
         self._sink.failed(*_STAGES, times=0)
-        if reference is not None and reference.n and home is None:
+        if home is None and isinstance(self._sink, RegistrySink) and reference is not None and reference.n:
             # The calibration set's bins: the reference for drift, which a watch has of its own.
             self._sink.set_all(
                 {
