@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +18,8 @@ from calib_serve.receipts.series import BY_NAME, PUBLISHED
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+log = logging.getLogger(__name__)
 
 SeriesKey = tuple[str, tuple[str, ...]]
 """A series: its name, and the values of its labels in their order."""
@@ -98,6 +103,42 @@ class SeriesCounts:
     def after_fork(self) -> None:
         """Drop the predictions that the parent process counts."""
         self._waiting = deque()
+
+
+def sink_of(registry: CollectorRegistry | None, *, posts: bool) -> RegistrySink | LogSink:
+    """Counters in the registry; a reporter that posts does without prometheus-client, by the log.
+
+    Raises MissingDependency where its counters would be the only ones, or a registry is given.
+    """
+    try:
+        return RegistrySink(registry)
+    except MissingDependency:
+        if registry is not None or not posts:
+            raise
+        return LogSink()
+
+
+class LogSink:
+    """Failures and invalid predictions in the log, each at most once a minute, with their number so far."""
+
+    registry = None
+
+    def __init__(self) -> None:
+        self._totals, self._logged = dict[SeriesKey, float](), dict[SeriesKey, float]()
+
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
+        """Add to counts."""
+        now = time.monotonic()
+        for key, value in changes.items():
+            if value:
+                self._totals[key] = self._totals.get(key, 0) + value
+                if now - self._logged.get(key, -math.inf) >= 60.0:  # seconds
+                    self._logged[key] = now
+                    log.warning("%s of %s: %g", key[0], ", ".join(key[1]), self._totals[key])
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself."""
+        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
 
 
 class RegistrySink:

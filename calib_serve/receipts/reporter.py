@@ -17,7 +17,7 @@ from calib_serve.core.names import By
 from calib_serve.core.options.servers import SampleOptions
 from calib_serve.receipts.background import Background
 from calib_serve.receipts.batch import Outcome
-from calib_serve.receipts.counters import RegistrySink
+from calib_serve.receipts.counters import RegistrySink, sink_of
 from calib_serve.receipts.delivery import HomewardQueue
 from calib_serve.receipts.destination import LocalWatch, Served, home_of
 from calib_serve.receipts.inputs import (
@@ -129,7 +129,7 @@ class Reporter:
             sample_rate=sample_rate,
             spool=spool,
         )
-        self._sink = RegistrySink(registry)
+        self._sink = sink_of(registry, posts=watch is not None)
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
             ring.failed = functools.partial(self._sink.failed, "keyring")
@@ -165,7 +165,7 @@ class Reporter:
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
         self._sink.failed(*_STAGES, times=0)
-        if reference is not None and reference.n and home is None:
+        if home is None and isinstance(self._sink, RegistrySink) and reference is not None and reference.n:
             # The calibration set's bins: the reference for drift, which a watch has of its own.
             self._sink.set_all(
                 {
