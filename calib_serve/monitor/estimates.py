@@ -18,10 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
-from calib_serve.metrics import (
-    quantile_of,
-    student_quantile,
-)
+from calib_serve.metrics import quantile_of, student_quantile
 from calib_serve.monitor._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.monitor.drift.statistics import wilson
 from calib_serve.receipts import Sums

@@ -15,9 +15,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.names import as_duration
 from calib_serve.core.options.base import changed, check, check_positive
 from calib_serve.core.options.evaluate import PlanOptions
-from calib_serve.metrics import (
-    binomial_at_most,
-)
+from calib_serve.metrics import binomial_at_most
 from calib_serve.monitor.bets import Evidence, share_bets
 from calib_serve.monitor.clause_evidence import ALPHA
 from calib_serve.receipts import DAY, LEAST_CHANCE

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from calib_serve.core.errors import (
-    InputError,
-    LedgerError,
-    Refused,
-    ServerError,
-    Unanswered,
-)
+from calib_serve.core.errors import InputError, LedgerError, Refused, ServerError, Unanswered
 from calib_serve.receipts.batch import Item, Outcome, ServedReceipt, ServedSums
 
 if TYPE_CHECKING:

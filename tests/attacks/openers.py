@@ -24,7 +24,7 @@ from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse import fuse_onnx
-from calib_serve.fuse.triton._repository import Pack
+from calib_serve.fuse.triton._publish import Pack
 from calib_serve.gateway.app import _pair
 from calib_serve.integrations.collect.opening import kafka_settings
 from calib_serve.integrations.collect.reading import read_rows
