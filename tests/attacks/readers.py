@@ -46,10 +46,10 @@ from calib_serve.monitor.contract_check import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import Scores
-from calib_serve.torchserve._model import decode
-from calib_serve.torchserve.configuration import changed, read_properties
+from calib_serve.torchserve._decoding import decode
 from calib_serve.torchserve.feedback import parse_items
 from calib_serve.torchserve.mar_options import ModelOptions
+from calib_serve.torchserve.properties import changed, read_properties
 from calib_serve.web import read_tokens
 
 __all__ = ["READERS", "sound_archive", "warm_up"]

@@ -17,7 +17,8 @@ from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.policy import LabelPolicy
 from calib_serve.receipts.recorder import decisions
-from calib_serve.torchserve._observer import Emitter, Observer
+from calib_serve.torchserve._channel import Emitter
+from calib_serve.torchserve._observer import Observer
 
 pytestmark = pytest.mark.store
 

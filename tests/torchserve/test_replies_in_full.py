@@ -13,7 +13,7 @@ from calib_serve.core.oip import Tensor
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
 from calib_serve.receipts.recorder import Decision
 from calib_serve.receipts.wire import SignedReceipt, UnwantedReceipt
-from calib_serve.torchserve._handler import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
+from calib_serve.torchserve._predictions import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
 from calib_serve.torchserve._replies import columns, full_reply
 from calib_serve.torchserve.mar_options import ModelOptions
 
