@@ -141,15 +141,14 @@ def shown_example(example: str) -> str:
     return "\n".join(f"  {line}" for line in example.splitlines())
 
 
-def subcommand(app: App, *, name: str | None = None) -> Callable[[F], F]:
+def subcommand(app: App) -> Callable[[F], F]:
     """Return a decorator that makes a function a command below ``app``; its docstring is the help."""
 
     def add(function: F) -> F:
         # Help is wrapped to the terminal: line ends of the source would break lines twice.
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
-        own = name or function.__name__
-        app.command(function, name=own, help=text, help_prologue="")
+        app.command(function, name=function.__name__.strip("_"), help=text, help_prologue="")
         return function
 
     return add

@@ -27,7 +27,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(ArchiveOptions):
+class _Asked(ArchiveOptions):
     """How an archive's handler is asked."""
 
     from_: Path | None = None
@@ -37,10 +37,10 @@ class Asked(ArchiveOptions):
 
 
 @app.default
-def inspect(
+def _inspect(
     path: Annotated[Path | None, Parameter(help="An artifact's folder, or a calibrated archive.")] = None,
     *,
-    asked: Annotated[Asked, shown_as("An archive's handler")] = Asked(),
+    asked: Annotated[_Asked, shown_as("An archive's handler")] = _Asked(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show what is known."""
@@ -62,7 +62,7 @@ def inspect(
         out.print(table)
 
 
-def _look(asked: Asked, output: Json) -> None:
+def _look(asked: _Asked, output: Json) -> None:
     """Run the handler, and print all that was found, as JSON or for people."""
     from rich.table import Table
 

@@ -30,7 +30,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(VerdictOptions, Binned, Resampled):
+class _Options(VerdictOptions, Binned, Resampled):
     """Options of ``calib-serve report``."""
 
     artifact: Path | None = None
@@ -45,7 +45,7 @@ class Options(VerdictOptions, Binned, Resampled):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Json):
+class _Written(Json):
     """Where the report goes."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("report.html")
@@ -64,12 +64,12 @@ class _Samples:
 
 
 @app.default
-def report(
+def _report(
     data: str,
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[_Options, Flat] = _Options(),
     source: Annotated[ModelData, OfData] = ModelData(),
-    written: Annotated[Written, OfOutput] = Written(),
+    written: Annotated[_Written, OfOutput] = _Written(),
 ) -> None:
     """Write one self-contained file: the verdict first, then every figure and number behind it."""
     from calib_serve.artifact import Artifact
@@ -103,7 +103,7 @@ def report(
     out.print(f"written to {written.out}")
 
 
-def _names(options: Options) -> tuple[str, str]:
+def _names(options: _Options) -> tuple[str, str]:
     if options.against is None or options.artifact is None:
         return ("before", "after") if options.artifact else ("", "the model")
     return options.against.name, options.artifact.name

@@ -22,7 +22,7 @@ app = command(
 
 
 @app.default
-def watch(
+def _watch(
     models: list[str] | None = None,
     *,
     options: Annotated[WatchOptions, Flat] = WatchOptions(),
