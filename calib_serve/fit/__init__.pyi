@@ -1,6 +1,5 @@
 """Fitters: calibration data in, an artifact out."""
 
-from calib_serve.fit.clamping.efficient import checked as checked
 from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient as fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS as GAMMAS
 from calib_serve.fit.clamping.fit import fit_neural_clamping as fit_neural_clamping

@@ -18,8 +18,8 @@ from urllib.parse import unquote_to_bytes
 
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
-from calib_serve.gateway.calibration import ADDED, About, Calibrated, Calibration, Calibrations
-from calib_serve.gateway.exporter import Counts
+from calib_serve.gateway.calibration import ADDED, About, CalibratedOutput, Calibration, Calibrations
+from calib_serve.gateway.exporter import UncalibratedReplies
 from calib_serve.gateway.http import Headers, at_most_one, forwarded, without
 
 log = logging.getLogger("calib_serve.gateway")
@@ -246,7 +246,9 @@ class Reply:
         """Return the names of the model's outputs."""
         return frozenset(one.get("name") for one in self.document["outputs"])
 
-    def write(self, ask: Ask, output: str, datatype: str, calibrated: Calibrated) -> tuple[bytes, int | None]:
+    def write(
+        self, ask: Ask, output: str, datatype: str, calibrated: CalibratedOutput
+    ) -> tuple[bytes, int | None]:
         """Write the client's reply; return the length of its JSON as well, if there are bytes after it."""
         entries, blobs, binary = [], list[bytes](), False
         for place, one in enumerate(self.document["outputs"]):
@@ -277,7 +279,7 @@ class Reply:
 # --- inferences -------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
+class UpstreamRequest(NamedTuple):
     """The body and the headers to send to the server; ``of``: what the client wants of the reply."""
 
     body: bytes
@@ -297,27 +299,29 @@ class Wanted(NamedTuple):
     most: int
     may_add: frozenset[str] = ADDED
 
-    def ask(self, held: bytes, headers: Headers) -> Asked:
+    def ask(self, held: bytes, headers: Headers) -> UpstreamRequest:
         """Return what to send for the body ``held``; InputError for what the gateway does not take."""
         coding = at_most_one(headers, b"content-encoding").lower()
         body = decoded(held, coding, most=self.most)
         ask = read_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
         sent = forwarded(headers, b"host", b"content-length")
         if ask.body is body:  # which is not kept decompressed while the server is at work
-            return Asked(held, [*sent, _length(held)], ask._replace(body=held))
+            return UpstreamRequest(held, [*sent, _length(held)], ask._replace(body=held))
         sent = without(sent, b"content-encoding", JSON_LENGTH)
         if ask.json_length is not None:
             sent.append((JSON_LENGTH, str(ask.json_length).encode()))
-        return Asked(ask.body, [*sent, _length(ask.body)], ask)
+        return UpstreamRequest(ask.body, [*sent, _length(ask.body)], ask)
 
 
 class Inference:
     """Makes the replies of calibrated models; safe to use from threads."""
 
-    def __init__(self, calibrations: Calibrations, counts: Counts) -> None:
+    def __init__(self, calibrations: Calibrations, counts: UncalibratedReplies) -> None:
         self._calibrations, self._counts = calibrations, counts
 
-    def reply(self, wanted: Wanted, asked: Asked, headers: Headers, content: bytes) -> tuple[bytes, Headers]:
+    def reply(
+        self, wanted: Wanted, asked: UpstreamRequest, headers: Headers, content: bytes
+    ) -> tuple[bytes, Headers]:
         """Make the client's reply of the server's of status 200; never raises."""
         model, version = wanted.route.model, wanted.route.version
         try:

@@ -15,7 +15,7 @@ from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.intervals import (
     Estimate,
-    Estimates,
+    EstimateRecord,
     calibrated_share,
     inverted,
     mean_interval,
@@ -54,7 +54,7 @@ class LabelEvaluation:
 
 
 @dataclass(frozen=True, repr=False)
-class LabelsEvaluation(Estimates):
+class LabelsEvaluation(EstimateRecord):
     """The result of ``evaluate_labels``: means over the labels, ``labels`` one by one, and ``bins``.
 
     ``bins`` are of all labels' decisions: the confidence max(p, 1 - p) of each against whether it was right.

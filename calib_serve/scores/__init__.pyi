@@ -9,7 +9,7 @@ from calib_serve.scores.form import EACH as EACH
 from calib_serve.scores.form import Form as Form
 from calib_serve.scores.form import FoundScores as FoundScores
 from calib_serve.scores.form import Leaf as Leaf
-from calib_serve.scores.form import Shown as Shown
+from calib_serve.scores.form import Rounded as Rounded
 from calib_serve.scores.form import all_scores as all_scores
 from calib_serve.scores.form import as_json as as_json
 from calib_serve.scores.form import find_scores as find_scores

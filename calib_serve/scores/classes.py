@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.kinds import NUMBERED, Place
+from calib_serve.scores.kinds import NUMBERED, CellNames
 
 Ids = NDArray[np.intp]
 
@@ -31,7 +31,7 @@ def class_ids(
     names: Sequence[str] = (),
     *,
     column: str = "",
-    place: Place = NUMBERED,
+    place: CellNames = NUMBERED,
 ) -> tuple[Ids, tuple[str, ...], str]:
     """Return class ids (n,) of labels (n,) of any type, class names if known by now, and a remark.
 

@@ -278,7 +278,7 @@ class Recognised:
 
 
 @dataclass(frozen=True)
-class Place:
+class CellNames:
     """Names of rows and columns of scores in messages: rows of files count from 1."""
 
     first: int = 0
@@ -294,7 +294,7 @@ class Place:
         return f"{self.row(row)}, column {name}"
 
 
-NUMBERED = Place()
+NUMBERED = CellNames()
 """Rows and columns by their numbers, from 0."""
 
 
@@ -352,7 +352,7 @@ def recognise(
     *,
     called: Outputs | None = None,
     truths: bool = False,
-    place: Place = NUMBERED,
+    place: CellNames = NUMBERED,
 ) -> Recognised:
     """Recognise the kind of scores (n, K): as ``told``, as ``called``, else by their numbers.
 
@@ -420,7 +420,7 @@ def _refuse_misnamed(seen: _Seen) -> None:
         )
 
 
-def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: Place) -> Recognised:
+def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNames) -> Recognised:
     """Return the values as numbers of this kind; ``why`` it is guessed."""
     if kind not in PROBABILITIES:
         _check_logits(values, seen, place)
@@ -454,7 +454,7 @@ def _close(seen: _Seen) -> bool:
     return max(1 - seen.least_sum, seen.most_sum - 1) <= _SUM + 1e-9
 
 
-def _check_logits(values: Floats, seen: _Seen, place: Place) -> None:
+def _check_logits(values: Floats, seen: _Seen, place: CellNames) -> None:
     if np.isfinite([seen.low, seen.high]).all():
         if max(-seen.low, seen.high) > _LARGEST:
             raise InputError(

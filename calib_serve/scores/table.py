@@ -259,7 +259,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class RawScores:
     """Values (n, K) of numbers, and each of the others or None; ``first`` is the number of its first row."""
 
     values: Floats
@@ -274,7 +274,7 @@ class Source:
     first: int = 0
     calibrated_by: str = ""
 
-    def take(self, kept: NDArray[np.bool_]) -> Source:
+    def take(self, kept: NDArray[np.bool_]) -> RawScores:
         """Return some of the samples."""
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
@@ -283,7 +283,7 @@ class Source:
         return replace(self, values=self.values[kept], **parts)
 
 
-def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: Any) -> Source:
+def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: Any) -> RawScores:
     """Read an array (n, K), (n,), or of more axes: its samples are then pixels, a picture a group."""
     given = {"labels": label, "weights": weight, "groups": group, "ids": id}
     if text := next((what for what, value in given.items() if isinstance(value, str)), None):
@@ -297,10 +297,10 @@ def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: 
         return _of_pictures(values, given)
     if values.ndim != 2 or not values.shape[1]:
         raise ShapeError(f"scores must be (n, K), or (n,) for one a sample, got {values.shape}")
-    return Source(values, **given)
+    return RawScores(values, **given)
 
 
-def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
+def _of_pictures(values: Floats, given: dict[str, Any]) -> RawScores:
     """Return scores (n, K, ...) or (n, ..., K) as (n * ..., K), by the shape of their labels (n, ...)."""
     if given["labels"] is None:
         raise ShapeError(
@@ -324,7 +324,7 @@ def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
     if beside["groups"] is None and n > 1:
         beside["groups"] = np.repeat(np.arange(n), each)
         said = (f"the {each:,} places of each of {n:,} samples are taken as one group",)
-    return Source(flat, labels=labels.reshape(-1), remarks=said, **beside)
+    return RawScores(flat, labels=labels.reshape(-1), remarks=said, **beside)
 
 
 def _over(value: Any, labels: NDArray[Any]) -> NDArray[Any]:
@@ -340,7 +340,7 @@ def of_columns(
     index: Sequence[str] = (),
     first: int = 0,
     **beside: Any,
-) -> Source:
+) -> RawScores:
     """Read columns by name; ``beside``: label, weight, group and id as a column's name, or as arrays."""
     named = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
@@ -348,7 +348,7 @@ def of_columns(
     return of_roles(roles, table, first=first, **others)
 
 
-def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others: Any) -> Source:
+def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others: Any) -> RawScores:
     """Read the columns of a table whose roles are known; ``others`` are arrays that it has not."""
     if not roles.scores:
         raise InputError(f"there is no column of scores beside {', '.join(map(shown, table)) or 'none'}")
@@ -379,7 +379,7 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
     said += [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
     names, prefix = _without_prefix(names, labels)
     said.append(prefix)
-    return Source(
+    return RawScores(
         values,
         labels=labels,
         class_names=names,

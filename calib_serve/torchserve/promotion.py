@@ -27,13 +27,13 @@ from calib_serve.torchserve.archive._packing import labelled_models, served_arti
 from calib_serve.torchserve.configuration import read_properties
 from calib_serve.torchserve.server import Management
 
-__all__ = ["Evidence", "Exchange", "Host", "Running", "evidence_of", "swap"]
+__all__ = ["Exchange", "Host", "PromotionEvidence", "Running", "evidence_of", "swap"]
 
 _PATIENCE = 60.0  # seconds in which a version that was there already must have its workers
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PromotionEvidence:
     """``verdict`` of the shadow's test, whether it is enough to promote, and a sentence for people."""
 
     enough: bool
@@ -41,7 +41,9 @@ class Evidence:
     says: str
 
 
-def evidence_of(ledger: Ledger, served: Version, fingerprint: str, *, unless_worse: bool = False) -> Evidence:
+def evidence_of(
+    ledger: Ledger, served: Version, fingerprint: str, *, unless_worse: bool = False
+) -> PromotionEvidence:
     """Judge the artifact of this ``fingerprint``, which ran in the shadow of the version ``served``.
 
     "better" is enough, and with ``unless_worse`` also "no worse". Raises LedgerError where the ledger cannot
@@ -51,9 +53,9 @@ def evidence_of(ledger: Ledger, served: Version, fingerprint: str, *, unless_wor
     state = next((one for one in shadow_states(ledger, served) if one.tag == tag), None)
     if state is None:
         missing = f"No label says anything of shadow {tag} of {served[1]}: serve it as a shadow first."
-        return Evidence(False, "unknown", missing)
+        return PromotionEvidence(False, "unknown", missing)
     enough = state.verdict == "better" or (unless_worse and state.verdict == "no worse")
-    return Evidence(enough, state.verdict, state.says())
+    return PromotionEvidence(enough, state.verdict, state.says())
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from calib_serve.app.demo import digits, offline, online
 from calib_serve.app.demo.digits import Split
-from calib_serve.app.demo.offline import Calibrated, Deployed, Fused
+from calib_serve.app.demo.offline import CalibrationChoice, Deployed, Fused
 from calib_serve.app.demo.online import Answers, Counters, label, predict, refusals, sampled
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, ServerError
@@ -81,7 +81,7 @@ def tell(story: Story, store: Path, *, keep: bool, seed: int) -> None:
         deployed = offline.deploy(out, seed=seed)
         say(f"torch.export {deployed.model}, ONNX {deployed.onnx}")
     with story.step("fit three calibrations on 500 other digits"):
-        calibrated = offline.calibrate(deployed, seed=seed)
+        calibrated = offline.choose_calibration(deployed, seed=seed)
         _show_table(story, deployed, calibrated)
     with story.step("save the artifact, and fuse it into the ONNX graph"):
         fused = offline.fuse(deployed, calibrated, out)
@@ -108,7 +108,7 @@ def tell(story: Story, store: Path, *, keep: bool, seed: int) -> None:
     say(f"\nAll eight steps done; everything is in {out}/. Next: docs/quickstart.md, with your own model.")
 
 
-def _show_table(story: Story, deployed: Deployed, calibrated: Calibrated) -> None:
+def _show_table(story: Story, deployed: Deployed, calibrated: CalibrationChoice) -> None:
     title = f"{len(deployed.digits.test.labels)} test digits, with 95 % intervals"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1))
     table.add_column("", no_wrap=True)
@@ -211,7 +211,7 @@ def _said(bins: Bins) -> str:
     )
 
 
-def _refitted(story: Story, server: Server, calibrated: Calibrated, *, predictions: int) -> Path:
+def _refitted(story: Story, server: Server, calibrated: CalibrationChoice, *, predictions: int) -> Path:
     """Fit the output again on what the server sampled after the shift; the new artifact's folder."""
     kept = sampled(server, version="1.0", predictions=predictions, latest=_MOST_SHIFTED)
     judged = refit(calibrated.artifact, kept.logits, kept.labels, method="temperature")
@@ -227,7 +227,7 @@ def _recovered(story: Story, server: Server, deployed: Deployed, *, seed: int) -
     story.say(f"version 1.1 serves; {fresh.bins.n:.0f} digits shifted afresh: {_said(fresh.bins)}")
 
 
-def _report(story: Story, deployed: Deployed, calibrated: Calibrated) -> None:
+def _report(story: Story, deployed: Deployed, calibrated: CalibrationChoice) -> None:
     labels = deployed.digits.test.labels
     path = write_report(
         story.out / "report.html",

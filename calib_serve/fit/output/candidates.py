@@ -163,7 +163,7 @@ _ROUNDING = 1e-12  # of the number that tells rows apart, relative to the larges
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class _Rows:
     """Of each sample: is it right, does its largest logit tie, and a number that tells rows apart."""
 
     right: NDArray[np.bool_]
@@ -171,7 +171,7 @@ class Rows:
     same: NDArray[np.float64]
 
     @classmethod
-    def of(cls, samples: Samples) -> Rows:
+    def of(cls, samples: Samples) -> _Rows:
         """Look at the logits in one pass; a constant added to a row makes no other row."""
         right, tied = np.empty((2, len(samples)), bool)
         same = np.empty(len(samples))
@@ -200,7 +200,7 @@ def remarks(samples: Samples) -> list[str]:
     Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
     and sets of which no sample is right: whatever is fitted to them is wrong for others.
     """
-    rows, n, k = Rows.of(samples), len(samples), samples.classes
+    rows, n, k = _Rows.of(samples), len(samples), samples.classes
     counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
     seen = np.unique(counted)
     if len(seen) == 1:

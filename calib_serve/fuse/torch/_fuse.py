@@ -30,12 +30,12 @@ from calib_serve.fuse._kinds import (
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.torch._model import Example, evaluating, features_of, find_linear, home, replace_last
 from calib_serve.fuse.torch._modules import (
+    CalibrateScores,
     Deciding,
     Everything,
     Logits,
     Probabilities,
-    Shift,
-    Tail,
+    ShiftInputs,
     Unchanged,
     Where,
     assemble,
@@ -56,7 +56,7 @@ from calib_serve.scores import (
 )
 
 Returns = Literal["probabilities", "logits", "all"]
-_TAILS: dict[str, Callable[..., Tail]] = {
+_TAILS: dict[str, Callable[..., CalibrateScores]] = {
     "logits": Logits,
     "probabilities": Probabilities,
     "all": Everything,
@@ -106,7 +106,7 @@ def calibrated(
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class _ReturnedScores:
     """What a model returns: ``path`` to its scores, what they are, their dtype and device."""
 
     path: Where
@@ -127,7 +127,7 @@ class Fusion:
     model: nn.Module
     artifact: Artifact
     returns: Returns
-    scores: Scores
+    scores: _ReturnedScores
     change: Change
     layer: str | None
     left_out: tuple[str, ...]
@@ -243,7 +243,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     own_scores = (0, 0.0) if folded else _check_examples(tail, artifact, scores.device)
     shift = artifact.input_shift
     whole = assemble(
-        nn.Identity() if shift is None or shift.is_nothing else Shift(shift).to(scores.device),
+        nn.Identity() if shift is None or shift.is_nothing else ShiftInputs(shift).to(scores.device),
         evaluating(changed),
         nn.Sequential(*extra).eval(),
         tail,
@@ -255,15 +255,17 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     return replace(fusion, parity=fusion.prove(whole, model, example))
 
 
-def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None) -> Scores:
+def _told(
+    model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None
+) -> _ReturnedScores:
     """Believe what is told of the scores, without a look at them."""
     device, dtype = home(model)
-    return Scores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
+    return _ReturnedScores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
 
 def _found(
     returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
-) -> Scores:
+) -> _ReturnedScores:
     """Find where the scores lie in what the model returned for an example, and what they are."""
     classes = artifact.classes if artifact.classes > 1 else None
     form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
@@ -284,7 +286,7 @@ def _found(
             f"the model returns {tuple(scores.shape)}, {columns} of {kind} a sample, and the artifact is for "
             f"{artifact.classes} {'labels' if artifact.is_multilabel else 'classes'}; fit it on this model"
         )
-    return Scores(path, kind, scores.dtype, scores.device)
+    return _ReturnedScores(path, kind, scores.dtype, scores.device)
 
 
 def _positions(returned: Any, path: Where) -> Where:

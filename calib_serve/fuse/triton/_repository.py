@@ -31,8 +31,8 @@ from calib_serve.fuse.triton._config import (
     LABELS,
     VERSION,
     Block,
+    GraphTensor,
     Signature,
-    Tensor,
     ensemble,
     fields,
     graph,
@@ -102,7 +102,7 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
     if settings.ensemble:
         inner, step, _ = pack.models
         _tell_version(path, pack.version)
-        told = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+        told = GraphTensor(VERSION, "TYPE_INT64", found.predicted.dims)
         pack.configure(inner, graph(inner, found, settings, more=[told]))
         (pack.folder(step) / "model.py").write_text(BACKEND, encoding="utf-8")
         pack.configure(step, receipts(step, pack.name, found, bins=bins, multilabel=artifact.is_multilabel))

@@ -125,7 +125,7 @@ def seconds(column: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditQuery:
     """A question to the logs: by which columns ``by``, from ``since`` until before ``until``, in windows.
 
     Times are whole seconds since 1970 in UTC; None is without an end, or one window. ``unique``: nobody looks
@@ -170,7 +170,7 @@ def by_name(by: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"by{i}" for i in range(len(by)))
 
 
-def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
+def prediction_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     """Select the predictions in the window: id, predicted, confidence, weight, and where they count."""
     import ibis  # noqa: PLC0415
 
@@ -216,7 +216,7 @@ def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
     return rows
 
 
-def label_rows(table: Any, asked: Asked, *, where: str) -> Any:
+def label_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     """Return the labels that have an id and a value: ``id`` and ``label``."""
     names = asked.columns
     check_columns(table, [names.id, names.label], what="labels", where=where)
@@ -224,7 +224,7 @@ def label_rows(table: Any, asked: Asked, *, where: str) -> Any:
     return rows.filter(rows["id"].notnull() & rows["label"].notnull())
 
 
-def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any:
+def joined(predictions: Any, labels: Any, asked: AuditQuery, *, repeats: bool) -> Any:
     """Join each prediction with its ``fate``, whether it is ``correct``, its ``bin`` and its label count.
 
     ``repeats``: some ids have several predictions. Alike ones count once, and others as ``repeated``.
@@ -322,7 +322,7 @@ class Term:
         return 1.0 if self.column is None else self.column
 
 
-def grouped(rows: Any, asked: Asked) -> Any:
+def grouped(rows: Any, asked: AuditQuery) -> Any:
     """Return a row for each place, fate and bin: ``n`` predictions, ``label_rows``, and sums by name."""
     c, y = Term(rows["confidence"]), Term(rows["correct"])
     weight = Term(rows["weight"]) if "weight" in rows.columns else Term()
@@ -349,13 +349,13 @@ class Counted:
     label_rows: dict[str, int]
 
 
-def place_of(row: Mapping[str, Any], asked: Asked) -> Place:
+def place_of(row: Mapping[str, Any], asked: AuditQuery) -> Place:
     """Return the place that a row of ``grouped`` counts at; what has no value counts as ""."""
     keys = tuple("" if row[f"by{i}"] is None else str(row[f"by{i}"]) for i in range(len(asked.by)))
     return keys, row["at"] if asked.every else None
 
 
-def counted(rows: Sequence[Mapping[str, Any]], asked: Asked, *, most: int) -> Counted:
+def counted(rows: Sequence[Mapping[str, Any]], asked: AuditQuery, *, most: int) -> Counted:
     """Return the sums of the monitor, of the rows of ``grouped``.
 
     Raises InputError for ``most`` rows or many groups.
@@ -395,7 +395,7 @@ class Ranks:
     adaptive_ece: float
 
 
-def ranked(rows: Any, asked: Asked) -> Any:
+def ranked(rows: Any, asked: AuditQuery) -> Any:
     """Return a row for each place and pair of equal-mass bins in which a confidence begins and ends.
 
     A pair of two different bins is of one confidence alone, as two cannot both lie over an edge.
@@ -443,7 +443,7 @@ def _bin_of_rank(rank: Any, total: Any, bins: int) -> Any:
     return (rank < in_longer).ifelse(rank // (size + 1), small).cast("int64")
 
 
-def ranks_of(rows: Iterable[Mapping[str, Any]], asked: Asked, *, weighted: bool) -> dict[Place, Ranks]:
+def ranks_of(rows: Iterable[Mapping[str, Any]], asked: AuditQuery, *, weighted: bool) -> dict[Place, Ranks]:
     """Return the metrics of each place, of the rows of ``ranked``."""
     places: dict[Place, list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -18,7 +18,7 @@ from calib_serve.integrations.audit.expressions import (
     FATES,
     MOST,
     REFUSED,
-    Asked,
+    AuditQuery,
     Columns,
     Counted,
     Place,
@@ -87,7 +87,7 @@ def audit(
             check_columns(told, [getattr(names, name)], what="predictions", where=str(predictions))
         if by is None:
             by = tuple(name for name in (names.model, names.version) if name in told.columns)
-        asked = Asked(
+        asked = AuditQuery(
             names,
             by=tuple(by),
             since=_whole(options.begin, "since"),
@@ -134,7 +134,7 @@ class _Run:
     def __init__(
         self,
         engine: Engine,
-        asked: Asked,
+        asked: AuditQuery,
         predictions: Any,
         labels: Any,
         progress: Progress,
@@ -223,7 +223,7 @@ class _Run:
         return self._engine.rows(expression, f"answer ({what})")
 
 
-def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
+def _ends(window: int | None, asked: AuditQuery) -> tuple[int | None, int | None]:
     """Return where a window begins and ends, within what was asked for."""
     if window is None or asked.every is None:
         return asked.since, asked.until

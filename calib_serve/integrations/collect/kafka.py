@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
-from calib_serve.integrations.collect.reading import USUAL, Columns, read_message
+from calib_serve.integrations.collect.reading import USUAL, LabelFields, read_message
 from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
@@ -42,7 +42,7 @@ class KafkaSource:
         *,
         group: str,
         config: Mapping[str, str] | None = None,
-        columns: Columns = USUAL,
+        columns: LabelFields = USUAL,
     ) -> None:
         own: dict[str, Any] = {
             "bootstrap.servers": servers,

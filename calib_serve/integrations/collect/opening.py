@@ -12,7 +12,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_private
 from calib_serve.core.options.base import changed, check_default
 from calib_serve.core.options.label import CollectOptions
-from calib_serve.integrations.collect.reading import Columns
+from calib_serve.integrations.collect.reading import LabelFields
 from calib_serve.integrations.collect.source import DeadLetters, FolderDeadLetters, Source
 
 _KAFKA = "kafka://"
@@ -39,7 +39,7 @@ def open_source(
     ``options``, or ``given`` one by one: see ``CollectOptions``. InputError for an address that cannot be.
     """
     options = changed(options or CollectOptions(), given)
-    columns = Columns.of(options)
+    columns = LabelFields.of(options)
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.integrations.collect.kafka import KafkaSource  # noqa: PLC0415  an optional extra
@@ -51,9 +51,9 @@ def open_source(
             options, ("state", "settle", "every"), "is for files; Kafka knows what was read of a topic"
         )
         return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka, columns=columns)
-    from calib_serve.integrations.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
+    from calib_serve.integrations.collect.files import FileSource, SettledFiles  # noqa: PLC0415  an optional extra
 
-    kept = State(options.state)
+    kept = SettledFiles(options.state)
     try:
         return FileSource(
             address, kept, settle=options.settle, every=options.every, skip=skip, columns=columns

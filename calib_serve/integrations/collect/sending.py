@@ -14,7 +14,7 @@ from calib_serve.core.errors import InputError, Rejected
 from calib_serve.core.files import written_whole
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import LabelOptions
-from calib_serve.integrations.collect.reading import Columns, read_rows
+from calib_serve.integrations.collect.reading import LabelFields, read_rows
 from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts import post_items
 
@@ -85,7 +85,7 @@ def send_label_file(
     failed or was refused as a whole; then no file of the refused is written.
     """
     asked = changed(options or LabelOptions(), given)
-    columns, url, tries = Columns.of(asked), asked.url, asked.tries
+    columns, url, tries = LabelFields.of(asked), asked.url, asked.tries
     sent = Sent()
     try:
         with _lines_of(asked.refused) as file:
@@ -110,7 +110,7 @@ def send_label_file(
     return sent
 
 
-def _labels(path: Path, columns: Columns, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
+def _labels(path: Path, columns: LabelFields, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
     for row in read_rows(path, columns=columns):
         for letter in row.dead:
             refuse(letter)

@@ -46,14 +46,14 @@ _TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envel
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamedFile:
     """A file's content that need not be in memory: its bytes' number, and what yields them anew."""
 
     size: int
     pieces: Callable[[], Iterable[bytes]]
 
 
-Content = bytes | Path | Stream
+Content = bytes | Path | StreamedFile
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Archive:
         with opened(self.path) as form, scratch() as folder:
             unpacked = form.unpacked(folder) if form.serial else {}
             yield {
-                name: unpacked.get(name) or Stream(size, partial(form.pieces, name))
+                name: unpacked.get(name) or StreamedFile(size, partial(form.pieces, name))
                 for name, size in form.sizes.items()
                 if name not in (MANIFEST, HASHES)
             }
@@ -192,14 +192,14 @@ def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
     return {**manifest, "model": {k: v for k, v in manifest["model"].items() if k not in _TEXTS} | texts}
 
 
-def _verify(form: Form, hashes: Mapping[str, str]) -> None:
+def _verify(form: OpenArchive, hashes: Mapping[str, str]) -> None:
     if not hashes:
         return
     # A file that was added is as bad as one that was changed: Python would import it.
     if set(form.sizes) != set(hashes) | {HASHES}:
         raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")
     for name, expected in hashes.items():
-        if digest(Stream(0, partial(form.pieces, name))) != expected:
+        if digest(StreamedFile(0, partial(form.pieces, name))) != expected:
             raise IntegrityError(f"{name} in {form.path} was changed after it was packed; pack it again")
 
 
@@ -214,7 +214,7 @@ def digest(content: Content) -> str:
 def _pieces(content: Content) -> Iterator[bytes]:
     if isinstance(content, bytes):
         yield content
-    elif isinstance(content, Stream):
+    elif isinstance(content, StreamedFile):
         yield from content.pieces()
     else:
         with content.open("rb") as file:
@@ -230,7 +230,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
     if isinstance(content, Path):
         info.file_size = content.stat().st_size
     else:
-        info.file_size = content.size if isinstance(content, Stream) else len(content)
+        info.file_size = content.size if isinstance(content, StreamedFile) else len(content)
     with archive.open(info, "w") as target:
         for piece in _pieces(content):
             target.write(piece)
@@ -298,7 +298,7 @@ def scratch() -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Form:
+class OpenArchive:
     """An archive that is open: the bytes of each file by name, in the archive's own order.
 
     ``serial``: reading in another order than that takes long.
@@ -340,7 +340,7 @@ class Form:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Form]:
+def opened(path: Path) -> Iterator[OpenArchive]:
     """Open the archive at ``path``, its names and sizes checked.
 
     Raises ModelError for what is no archive, for links, devices and names that leave its folder, and for
@@ -381,7 +381,7 @@ def inside(path: Path, name: str) -> str:
 
 
 @contextmanager
-def _zip(path: Path) -> Iterator[Form]:
+def _zip(path: Path) -> Iterator[OpenArchive]:
     with open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
         found = {}
         entries = archive.infolist()
@@ -392,11 +392,11 @@ def _zip(path: Path) -> Iterator[Form]:
                 found[name] = entry
         sizes = {name: entry.file_size for name, entry in found.items()}
         refuse_bomb(archive)
-        yield Form(path, sizes, lambda name: archive.open(found[name]))
+        yield OpenArchive(path, sizes, lambda name: archive.open(found[name]))
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[Form]:
+def _folder(path: Path) -> Iterator[OpenArchive]:
     root = _root(path)
     files: dict[str, Path] = {}
     for file, name in _named(path, _walk(root)):
@@ -406,7 +406,7 @@ def _folder(path: Path) -> Iterator[Form]:
             raise ModelError(f"{path} holds {name!r}, a link or a device; put the file itself there")
         files[name] = file
     sizes = {name: file.stat().st_size for name, file in files.items()}
-    yield Form(path, sizes, lambda name: files[name].open("rb"))
+    yield OpenArchive(path, sizes, lambda name: files[name].open("rb"))
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
@@ -428,7 +428,7 @@ def _root(path: Path) -> Path:
 
 
 @contextmanager
-def _tar(path: Path) -> Iterator[Form]:
+def _tar(path: Path) -> Iterator[OpenArchive]:
     limit = min(_LARGEST, most_unpacked(path.stat().st_size))
     with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as file:
         bounded = _Bounded(cast("IO[bytes]", file), limit)
@@ -442,7 +442,7 @@ def _tar(path: Path) -> Iterator[Form]:
             if bounded.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise ValueError(f"it is damaged after {len(found)} files")
             sizes = {name: member.size for name, member in found.items()}
-            yield Form(path, sizes, partial(_member, archive, found), serial=True)
+            yield OpenArchive(path, sizes, partial(_member, archive, found), serial=True)
 
 
 def _below_first(member: tarfile.TarInfo) -> str | None:
