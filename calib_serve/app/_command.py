@@ -32,11 +32,10 @@ __all__ = [
     "Replacing",
     "command",
     "pairs",
-    "prepared",
+    "panel",
     "program",
     "refuse_existing",
     "run_command",
-    "shown_as",
     "shown_example",
     "subcommand",
 ]
@@ -55,13 +54,13 @@ Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
 
 
-def shown_as(title: str) -> Parameter:
+def panel(title: str) -> Parameter:
     """Return the same as ``Flat``, in a part of its own of the help."""
     # Groups without a key would come behind what is seldom needed.
     return Parameter(name="*", group=Group(title, sort_key=1))
 
 
-OfData, OfOutput = shown_as("Data"), shown_as("Output")
+OfData, OfOutput = panel("Data"), panel("Output")
 _RARE = Parameter(group=Group("Seldom needed", sort_key=2))
 
 
@@ -185,7 +184,7 @@ class Given(dict[str, str]):
                     check(fraction is None, one.field_info.name, says)
 
 
-def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
+def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
     """Set where the options of the command ``asked`` come from.
 
     What is given on the command line wins over the environment, and that over the file of --config. Return
@@ -342,7 +341,7 @@ def run_command(arguments: Sequence[str]) -> int:
     given = Given()
     try:
         app = program(asked)
-        tokens, given = prepared(app, asked, arguments)
+        tokens, given = _prepared(app, asked, arguments)
         code = app(tokens, exit_on_error=False, print_error=False)
     except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
         says, code = _explained(error, asked, given)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Json, OfOutput, command, shown_as
+from calib_serve.app._command import Json, OfOutput, command, panel
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import fields_of
@@ -40,7 +40,7 @@ class _Asked(ArchiveOptions):
 def _inspect(
     path: Annotated[Path | None, Parameter(help="An artifact's folder, or a calibrated archive.")] = None,
     *,
-    asked: Annotated[_Asked, shown_as("An archive's handler")] = _Asked(),
+    asked: Annotated[_Asked, panel("An archive's handler")] = _Asked(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show what is known."""

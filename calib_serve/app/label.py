@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from calib_serve.app._command import Flat, Json, OfOutput, command, shown_as
+from calib_serve.app._command import Flat, Json, OfOutput, command, panel
 from calib_serve.app._show import note, print_json, stages
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check, check_default, fields_of
@@ -79,7 +79,7 @@ def _label(
     source: str,
     *,
     options: Annotated[_Options, Flat] = _Options(),
-    followed: Annotated[_Followed, shown_as("Of a folder, bucket or topic")] = _Followed(),
+    followed: Annotated[_Followed, panel("Of a folder, bucket or topic")] = _Followed(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
     """Send labels that came back."""

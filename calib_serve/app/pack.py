@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfOutput, command, shown_as
+from calib_serve.app._command import Flat, OfOutput, command, panel
 from calib_serve.app._data import PictureOptions, preprocessing
 from calib_serve.app._show import console
 from calib_serve.core.errors import InputError
@@ -75,9 +75,9 @@ def _pack(
     *,
     what: Annotated[_What, Flat] = _What(),
     options: Annotated[_Options, Flat] = _Options(),
-    of_model: Annotated[_OfModel, shown_as("With --model")] = _OfModel(),
-    of_archive: Annotated[ArchivePack, shown_as("With --from")] = ArchivePack(),
-    of_feedback: Annotated[_OfFeedback, shown_as("With --feedback")] = _OfFeedback(),
+    of_model: Annotated[_OfModel, panel("With --model")] = _OfModel(),
+    of_archive: Annotated[ArchivePack, panel("With --from")] = ArchivePack(),
+    of_feedback: Annotated[_OfFeedback, panel("With --feedback")] = _OfFeedback(),
     store: Annotated[_Store, OfOutput] = _Store(),
 ) -> None:
     """Pack an archive."""
@@ -155,7 +155,7 @@ def _around(what: _What, options: _Options, of_archive: ArchivePack, store: _Sto
 
 
 def _model(what: _What, options: _Options, of_model: _OfModel, store: _Store) -> Path:
-    from calib_serve.torchserve import Batching, check_names, pack, read_archive, staged
+    from calib_serve.torchserve import Batching, check_class_mapping, pack, read_archive, staged
 
     if not options.name:
         raise InputError("give the model a name: --name NAME")
@@ -175,5 +175,5 @@ def _model(what: _What, options: _Options, of_model: _OfModel, store: _Store) ->
             **fields_of(Packed, options),
             **fields_of(ModelPack, of_model),
         )
-        check_names(read_archive(path, verify=False))  # before it leaves the stage for the store
+        check_class_mapping(read_archive(path, verify=False))  # before it leaves the stage for the store
     return path

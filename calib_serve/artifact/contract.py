@@ -51,7 +51,7 @@ _PER = "30d"
 _TOLD = 5  # names in a message
 
 
-def read_contract(text: str | bytes) -> Any:
+def _read_contract(text: str | bytes) -> Any:
     """Return the content of a YAML document.
 
     Raises InputError for what is none, and for names that are there twice.
@@ -299,7 +299,7 @@ class Contract:
 
         A class is its name, or its id; in quotes, a text that is both is the name.
         """
-        return cls.of(read_contract(text), class_names)
+        return cls.of(_read_contract(text), class_names)
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:

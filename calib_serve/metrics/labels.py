@@ -22,7 +22,7 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.samples import checked_weights, weighing_rows
-from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
+from calib_serve.metrics.truths import Event, possible_truths, recalibrate_event, signs
 from calib_serve.scores import LEAST, truths
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class _Gaps:
     def _far(self, k: int) -> tuple[Floats, Floats]:
         """Return a label's gaps by filled bin, if it is far further off than it looks, and residuals (n,)."""
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
-        fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+        fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])
         far = possible_truths(event.probs, fitted, event.code, event.bins, observed)[-1]
         gaps, residuals = self.weight * (event.probs - far), self.weight * (fitted - came_true)

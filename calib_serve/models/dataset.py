@@ -250,7 +250,7 @@ def listed(table: Path, split: str | None) -> list[dict[str, str]]:
     return found
 
 
-def inside(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str) -> Path:
     """Return the file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
@@ -263,7 +263,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]:
-    path = inside(folder, name)
+    path = path_inside(folder, name)
     try:
         with open_regular(path) as file:
             return read_picture(file, how, max_pixels=_MAX_PIXELS)

@@ -121,7 +121,7 @@ def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: floa
     Raises Unanswered where that is not whole within ``seconds``, or is no HTTP, and InputError for an address
     that is none.
     """
-    check_address(url)
+    check_url(url)
     # Moments, which _InTime takes for the time that is left; httpcore hands them on to it.
     until = dict.fromkeys(("connect", "write", "read"), time.monotonic() + seconds)
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -145,7 +145,7 @@ def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: floa
     )
 
 
-def check_address(url: str) -> None:
+def check_url(url: str) -> None:
     """Raise InputError for an address that is none."""
     parts = urlsplit(url)
     try:

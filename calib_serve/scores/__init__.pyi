@@ -28,9 +28,9 @@ from calib_serve.scores.kinds import check_outputs as check_outputs
 from calib_serve.scores.kinds import class_count as class_count
 from calib_serve.scores.kinds import exact as exact
 from calib_serve.scores.kinds import from_probs as from_probs
+from calib_serve.scores.kinds import infer_outputs as infer_outputs
 from calib_serve.scores.kinds import log_probs as log_probs
 from calib_serve.scores.kinds import log_softmax as log_softmax
-from calib_serve.scores.kinds import measured as measured
 from calib_serve.scores.kinds import sigmoid as sigmoid
 from calib_serve.scores.kinds import softmax as softmax
 from calib_serve.scores.kinds import to_logits as to_logits

@@ -158,13 +158,13 @@ def alike(one: Outputs, other: Outputs) -> bool:
     return one == other or any(one in group and other in group for group in groups)
 
 
-def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
+def infer_outputs(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
     """Tell what scores (n, K), (n,) or (n, 1) are by their values, if they are of one class a sample.
 
     Logits of a label and logits of a class cannot be told apart by numbers, and are taken for the latter;
     rows within [0, 1] that do not sum to 1 are one probability a label.
 
-    >>> measured([[0.25, 0.75]]), measured([[2.0, -1.0]]), measured([1.5, -1.0])
+    >>> infer_outputs([[0.25, 0.75]]), infer_outputs([[2.0, -1.0]]), infer_outputs([1.5, -1.0])
     ('probabilities', 'logits', 'logit')
     """
     # Of a batch of a running model, which must be answered: ``recognise`` reads whole files, and may refuse.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.classes import is_missing, plain
+from calib_serve.scores.classes import is_missing, plain_label
 from calib_serve.scores.kinds import Outputs, softmax
 
 LISTS: Mapping[str, Outputs] = {"logits": "logits", "log_probs": "log_probs", "probs": "probabilities"}
@@ -414,7 +414,7 @@ def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str
             raise InputError(
                 f"column {name!r} holds booleans, which are no scores; leave it out by --columns"
             )
-        if is_missing(plain(value)):
+        if is_missing(plain_label(value)):
             raise InputError(f"{what}: the score is missing ({value}); leave such rows out, or fill them in")
         try:
             float(value)

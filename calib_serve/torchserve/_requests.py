@@ -167,10 +167,10 @@ def tag_of(headers: Mapping[str, str]) -> Tag:
     return _NO_TAG
 
 
-def opened(payload: Any) -> Any:
+def decode_base64(payload: Any) -> Any:
     r"""Decode ``payload`` where it is base64 text, as JSON and workflows carry pictures.
 
-    >>> opened("iVBORw0KGgoAAAANSUhEUg==")[:4], opened("[1, 2]")
+    >>> decode_base64("iVBORw0KGgoAAAANSUhEUg==")[:4], decode_base64("[1, 2]")
     (b'\x89PNG', '[1, 2]')
     """
     if isinstance(payload, (bytes, bytearray)):

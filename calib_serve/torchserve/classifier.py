@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.receipts import Tag
-from calib_serve.scores import measured, to_logits
+from calib_serve.scores import infer_outputs, to_logits
 from calib_serve.torchserve._handler import (
     INVALID,
     AnyPrediction,
@@ -36,7 +36,7 @@ from calib_serve.torchserve._replies import columns, full_reply, refusal, v2_rep
 from calib_serve.torchserve._requests import (
     Message,
     RequestRows,
-    opened,
+    decode_base64,
     plain_tags,
     read_messages,
     read_request,
@@ -72,7 +72,7 @@ class CalibratedClassifier(CalibratedHandler):
         """
         o = self.options
         return decode(
-            opened(payload),
+            decode_base64(payload),
             shape=o.input_shape,
             dtype=o.input_dtype,
             pictures=o.pictures,
@@ -124,7 +124,7 @@ class CalibratedClassifier(CalibratedHandler):
             )
         if not np.isfinite(scores).all():
             return  # on zeros alone
-        found = measured(scores)
+        found = infer_outputs(scores)
         if not np.isfinite(logits).all() or (found == "probabilities" and expected in _LOGITS):
             raise ModelError(
                 f"the model returns {found}, and the archive says {expected}; pack it with --outputs "

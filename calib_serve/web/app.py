@@ -52,12 +52,12 @@ from calib_serve.web.guard import (
     Scope,
     TokenFile,
     Tokens,
-    ids_of,
+    id_source,
     secured,
     source_of,
     tokens_and_hosts,
 )
-from calib_serve.web.page import render
+from calib_serve.web.page import render_page
 from calib_serve.web.wire import (
     ClassSharesOut,
     ClauseOut,
@@ -268,7 +268,7 @@ class _Routes:
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
         parse, content = parser_of(request), await self._bodies.read(request)
-        source, whose = source_of(request), ids_of(request)
+        source, whose = source_of(request), id_source(request)
 
         def count() -> Response:
             items = parse(content)
@@ -371,7 +371,7 @@ class _Routes:
         """Return the page."""
         asked = {"model": model, "version": version, "segment": segment, "window": window}
         try:
-            return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
+            return HTMLResponse(await run_sync(lambda: render_page(self._watch, **asked)))
         except LedgerError as error:
             log.error("the page: %s", error)
             raise HTTPException(503, NOT_READ, {"Retry-After": "5"}) from error

@@ -85,7 +85,9 @@ class _Look(NamedTuple):
         return f"?{urlencode({**self._asdict(), **other})}"
 
 
-def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = "") -> str:
+def render_page(
+    watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = ""
+) -> str:
     """Render the page of a model version (by default the most served), a segment and a window.
 
     Without ``window``, the latest day, or the next longer one whose labels say something.

@@ -20,14 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import InputError
-from calib_serve.integrations.collect.reading import USUAL, LabelFields, read_rows
+from calib_serve.integrations.collect.reading import USUAL, LabelFields, read_label_rows
 
 ORDERS = LabelFields(id="order_id", label="outcome")
 
 
 def read(path: Path, columns: LabelFields = USUAL) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """What is sent, and the place and the reason of what is not."""
-    rows = list(read_rows(path, path.name, columns))
+    rows = list(read_label_rows(path, path.name, columns))
     dead = [(one.where, one.reason) for row in rows for one in row.dead]
     return [one for row in rows for one in row.labels], dead
 
@@ -126,7 +126,7 @@ def test_a_table_without_the_columns_is_refused_and_says_which_it_has(
     columns: LabelFields, told: str, write: Callable[..., Path]
 ) -> None:
     with pytest.raises(InputError, match=f"{told}.*'orders', 'y'"):
-        read_rows(write("orders,y\na,1\n"), columns=columns)
+        read_label_rows(write("orders,y\na,1\n"), columns=columns)
 
 
 def test_one_column_cannot_be_two_things() -> None:
@@ -151,7 +151,7 @@ def test_what_is_no_table_of_labels_is_refused_before_a_row_is_read(
     content: str | bytes, write: Callable[..., Path]
 ) -> None:
     with pytest.raises(InputError):
-        read_rows(write(content))
+        read_label_rows(write(content))
 
 
 def test_a_row_of_another_encoding_or_length_is_set_aside_alone(write: Callable[..., Path]) -> None:
@@ -185,7 +185,7 @@ def test_a_huge_file_is_streamed(tmp_path: Path) -> None:
             file.write(f"order-{i:060d},1\n")
     size = path.stat().st_size
     tracemalloc.start()
-    assert sum(len(row.labels) for row in read_rows(path)) == 100_000
+    assert sum(len(row.labels) for row in read_label_rows(path)) == 100_000
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < size / 10
@@ -204,7 +204,7 @@ def test_a_parquet_bomb_is_refused_before_it_is_unpacked(how: str, tmp_path: Pat
     assert path.stat().st_size < 1 << 20
     if how != "texts":
         with pytest.raises(InputError, match="as a bomb does"):
-            read_rows(path)
+            read_label_rows(path)
         return
     sent, dead = read(path)
     assert (sent, dead) == ([], [("l.parquet behind row 0", "unreadable")])
@@ -226,7 +226,7 @@ def test_of_each_row_of_a_csv_it_is_said_what_became_of_it(
     csv.writer(text).writerows([["id", "label"], *rows])
     path = tmp_path_factory.getbasetemp() / "property.csv"
     path.write_text(text.getvalue(), "utf-8", newline="")
-    found = list(read_rows(path))
+    found = list(read_label_rows(path))
     assert len(found) == len(rows)
     for row, cells in zip(found, rows, strict=True):
         assert len(row.labels) + len(row.dead) == 1
@@ -243,7 +243,7 @@ def test_what_is_sent_of_json_can_be_sent_and_the_rest_can_be_mended(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "property.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in items))
-    for item, row in zip(items, read_rows(path), strict=True):
+    for item, row in zip(items, read_label_rows(path), strict=True):
         assert len(row.labels) + len(row.dead) == 1
         for sent in row.labels:
             json.dumps(sent, allow_nan=False).encode()

@@ -73,8 +73,8 @@ class Fused:
 def deploy(out: Path, *, seed: int = 0) -> Deployed:
     """Train on 100 digits and export, then load the classifier from its .pt2 file only."""
     torch.set_num_threads(1)  # so small a network only waits for a second thread
-    data = digits.load(seed=seed)
-    model, onnx = digits.export(digits.train(data.train, seed=seed), out / "model")
+    data = digits.load_splits(seed=seed)
+    model, onnx = digits.write_models(digits.train(data.train, seed=seed), out / "model")
     return Deployed(data, model, onnx, load_model(model))
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from calib_serve.app.demo import digits, offline, online
 from calib_serve.app.demo.digits import Split
 from calib_serve.app.demo.offline import CalibrationChoice, Deployed, Fused
-from calib_serve.app.demo.online import Answers, Counters, label, predict, refusals, sampled
+from calib_serve.app.demo.online import Answers, Counters, predict, refusals, sampled, send_labels
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, ServerError
 from calib_serve.fit import refit
@@ -150,7 +150,7 @@ def _predict_and_label(story: Story, server: Server, deployed: Deployed) -> Answ
     story.say(f"{len(answers.replies)} predictions by workers {dict(answers.workers)}; the first:")
     receipt = f"receipt {first['receipt'][:32]}..."
     story.say(f"  predicted {first['predicted']}, confidence {first['confidence']:.4f}, {receipt}")
-    counted = sum(outcome["accepted"] for outcome in label(server, answers.items))
+    counted = sum(outcome["accepted"] for outcome in send_labels(server, answers.items))
     before = Counters.holding(server, answers.bins).feedback()
     story.say(f"{counted} labels counted")
     refused = refusals(server, answers)
@@ -184,7 +184,7 @@ def _shift(story: Story, server: Server, deployed: Deployed, answers: Answers, *
     seen: list[Answers] = []
     for start in range(0, _MOST_SHIFTED, _ALARM_BATCH):
         seen.append(predict(server, shifted[start : start + _ALARM_BATCH]))
-        told += sum(outcome["accepted"] for outcome in label(server, seen[-1].items))
+        told += sum(outcome["accepted"] for outcome in send_labels(server, seen[-1].items))
         if Counters.after(server, told).total("calib_drift_alarms_total"):
             break
     else:
@@ -195,7 +195,7 @@ def _shift(story: Story, server: Server, deployed: Deployed, answers: Answers, *
     )
     story.say(_said(bins))
     more = predict(server, shifted[int(bins.n) : _MOST_SHIFTED])
-    label(server, more.items)
+    send_labels(server, more.items)
 
 
 def _shifted(deployed: Deployed, *, seed: int) -> Split:

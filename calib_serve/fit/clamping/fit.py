@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
-from calib_serve.fit.clamping.efficient import checked
+from calib_serve.fit.clamping.efficient import checked_inputs
 from calib_serve.fit.clamping.objective import (
     Candidate,
     Objective,
@@ -87,7 +87,7 @@ def fit_neural_clamping(
     ``checkpoints`` is a folder to resume a killed fit from. Raises ShapeError and
     InputError for data that does not fit the model, FitError where no temperature is best.
     """
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     if resolution == "auto":
         resolution = _resolutions(classifier.input_shape, judge)
 

@@ -106,7 +106,7 @@ def fit_by_name(
         options["seed"] = seed
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     # Of folds, which are temporary, nothing is said; and none fits nothing.
-    said = [] if samples.part or method == "none" else remarks(samples)
+    said = [] if samples.part or method == "none" else sample_remarks(samples)
     with one_thread(samples.size):
         artifact = fit(samples, **options)
     told = remarked(artifact, after=said)
@@ -194,7 +194,7 @@ class _Rows:
         return bool(np.ptp(self.same) <= _ROUNDING * max(1, np.abs(self.same).max()))
 
 
-def remarks(samples: Samples) -> list[str]:
+def sample_remarks(samples: Samples) -> list[str]:
     """Say what the set cannot teach, a sentence each.
 
     Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,

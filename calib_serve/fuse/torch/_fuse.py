@@ -28,7 +28,14 @@ from calib_serve.fuse._kinds import (
     check_truths,
 )
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
-from calib_serve.fuse.torch._model import Example, evaluating, features_of, find_linear, home, replace_last
+from calib_serve.fuse.torch._model import (
+    Example,
+    evaluating,
+    features_of,
+    home,
+    linear_layer_name,
+    replace_last,
+)
 from calib_serve.fuse.torch._modules import (
     CalibrateScores,
     Deciding,
@@ -50,7 +57,7 @@ from calib_serve.scores import (
     check_outputs,
     exact,
     find_scores,
-    measured,
+    infer_outputs,
     to_logits,
     to_probs,
 )
@@ -230,7 +237,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     extra: list[nn.Module] = []
     if layered:
         features = None if artifact.head is None else artifact.head.weights[0].shape[1]
-        layer = find_linear(model, features, artifact.classes, asked.last_linear)
+        layer = linear_layer_name(model, features, artifact.classes, asked.last_linear)
         changed, extra = replace_last(model, layer, artifact.head, folded)
     tail_of = _TAILS[asked.returns]
     if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
@@ -279,7 +286,7 @@ def _found(
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
         )
-    kind = kind_of(scores, artifact, outputs)
+    kind = _kind_of(scores, artifact, outputs)
     columns, wanted = scores[0].numel(), 1 if kind in ONE_COLUMN else artifact.classes
     if columns != wanted or (kind in ONE_COLUMN and artifact.classes != 2):
         raise FuseError(
@@ -318,7 +325,7 @@ _SUM_OF_HALF = 1e-2  # of a thousand probabilities, each rounded
 _TELLING = 20  # fewer numbers may lie in [0, 1] by chance
 
 
-def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
+def _kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
     """Tell what ``scores`` (n, K), (n,) or (n, 1) are: as ``told`` if they can be, else by their numbers.
 
     Raises FuseError where they are not what was told, or their numbers do not say.
@@ -331,7 +338,7 @@ def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs
         )
     wide = scores.dtype in (torch.float32, torch.float64)
     tolerance = _SUM if wide else _SUM_OF_HALF
-    numbers = measured(rows, tolerance=tolerance)
+    numbers = infer_outputs(rows, tolerance=tolerance)
     columns = 1 if rows.ndim == 1 else rows.shape[1]
     if told is not None:
         kind = exact(told, columns)

@@ -80,7 +80,7 @@ def fuse_triton(
         raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
     models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
     root = Path(repository).resolve()
-    with prepared(root) as place:
+    with _staging_folder(root) as place:
         pack = Pack(place, root, name, settings.version, models)
         pack.check()
         graph = fields_of(GraphOptions, settings)
@@ -157,7 +157,7 @@ SHARED = ("backend", "platform", "max_batch_size", "input", "output", "parameter
 
 
 @contextmanager
-def prepared(root: Path) -> Iterator[Path]:
+def _staging_folder(root: Path) -> Iterator[Path]:
     """Make an empty folder beside the repository ``root``, for one process at a time; removed afterwards."""
     place, lock = (root.parent / f".{root.name}.{what}" for what in ("staging", "lock"))
     with ExitStack() as held:

@@ -92,7 +92,7 @@ def _kind(column: Any) -> str:
     return next((name for name, is_it in _KINDS.items() if getattr(kind, is_it)()), str(kind))
 
 
-def number(column: Any, *, what: str) -> Any:
+def _number(column: Any, *, what: str) -> Any:
     """Return the column in float64; InputError where it holds no numbers."""
     kind = column.type()
     if not kind.is_numeric() or kind.is_boolean():
@@ -177,7 +177,7 @@ def prediction_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     names = asked.columns
     needed = [names.id, names.predicted, names.confidence, *asked.by, *([names.time] if asked.timed else [])]
     check_columns(table, needed, what="predictions", where=where)
-    confidence = number(table[names.confidence], what="confidences")
+    confidence = _number(table[names.confidence], what="confidences")
     # DuckDB knows the largest number of a Parquet file, NaN aside, and compares that.
     fits = ((confidence >= 0) & (confidence <= 1) & ~confidence.isnan()).fill_null(False)
     refused = [
@@ -195,7 +195,7 @@ def prediction_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
         },
     }
     if names.weight in table.columns:
-        weight = number(table[names.weight], what="weights")
+        weight = _number(table[names.weight], what="weights")
         weighs = ((weight >= 1) & ~weight.isinf() & ~weight.isnan()).fill_null(False)
         made["weight"] = weighs.ifelse(weight, 1.0)
         refused.append((~weighs, "weight"))

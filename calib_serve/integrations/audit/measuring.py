@@ -33,7 +33,7 @@ from calib_serve.integrations.audit.expressions import (
     ranks_of,
 )
 from calib_serve.metrics import TOLERANCE, Verdict
-from calib_serve.monitor import Estimates, Missing, Number, estimate, judge
+from calib_serve.monitor import Estimates, Missing, Number, estimate, judge_estimates
 from calib_serve.receipts import Sums
 from calib_serve.scores import Engine, open_engine
 
@@ -301,7 +301,7 @@ class Measured:
     @cached_property
     def verdict(self) -> Verdict:
         """Judge the estimates."""
-        return judge(self.estimates, tolerance=self.tolerance)
+        return judge_estimates(self.estimates, tolerance=self.tolerance)
 
     @property
     def brier(self) -> float:

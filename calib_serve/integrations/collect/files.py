@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
 from calib_serve.core.files import make_private
-from calib_serve.integrations.collect.reading import KINDS, USUAL, LabelFields, Row, read_rows
+from calib_serve.integrations.collect.reading import KINDS, USUAL, LabelFields, Row, read_label_rows
 from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
@@ -321,7 +321,7 @@ class FileSource:
 def _rows(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
     """Yield the rows of a file; a dead letter where it is no table of labels."""
     try:
-        yield from read_rows(path, name, columns)
+        yield from read_label_rows(path, name, columns)
     except InputError as error:
         told = str(error).replace(str(path), name)
         yield Row(name, [], [DeadLetter("unreadable", told, name, item={"file": name})])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.core.addresses import holds_password, shown
+from calib_serve.core.addresses import holds_password, redacted
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_private
 from calib_serve.core.options.base import changed, check_default
@@ -46,7 +46,7 @@ def open_source(
 
         topic = _topic(address)
         if not topic.group:
-            raise InputError(f"name the consumer group: {_SHAPE}, got {shown(address)}")
+            raise InputError(f"name the consumer group: {_SHAPE}, got {redacted(address)}")
         check_default(
             options, ("state", "settle", "every"), "is for files; Kafka knows what was read of a topic"
         )
@@ -113,5 +113,5 @@ def _topic(address: str) -> _Topic:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     name = parts.path.strip("/")
     if not parts.netloc or not name or "/" in name or "@" in parts.netloc or set(options) - {"group"}:
-        raise InputError(f"a topic is {_SHAPE}, got {shown(address)}")
+        raise InputError(f"a topic is {_SHAPE}, got {redacted(address)}")
     return _Topic(parts.netloc, name, options.get("group", ""))

@@ -111,10 +111,10 @@ class Row(NamedTuple):
     dead: list[DeadLetter]
 
 
-def read_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> Row:
+def read_label_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> Row:
     """Read a label, or a list of them, of JSON.
 
-    >>> read_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
+    >>> read_label_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
     [{'id': 'order-17', 'label': 3}]
     """
     try:
@@ -139,7 +139,7 @@ def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> Row:
         return Row(where, [], [DeadLetter(refusal.reason, str(refusal), where, item=found or dict(item))])
 
 
-def read_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[Row]:
+def read_label_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[Row]:
     """Read the rows of a file that people call ``name``; InputError at once where it is no table of labels.
 
     Where it breaks off in the middle, its last row is a dead letter that says so. What is called neither
@@ -315,7 +315,7 @@ def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
                 if not ends:
                     return
             elif line.strip():
-                yield read_message(line, where, columns)
+                yield read_label_message(line, where, columns)
             else:
                 yield Row(where, [], [])
 

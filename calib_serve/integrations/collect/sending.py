@@ -14,7 +14,7 @@ from calib_serve.core.errors import InputError, Rejected
 from calib_serve.core.files import written_whole
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import LabelOptions
-from calib_serve.integrations.collect.reading import LabelFields, read_rows
+from calib_serve.integrations.collect.reading import LabelFields, read_label_rows
 from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts import post_items
 
@@ -111,7 +111,7 @@ def send_label_file(
 
 
 def _labels(path: Path, columns: LabelFields, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
-    for row in read_rows(path, columns=columns):
+    for row in read_label_rows(path, columns=columns):
         for letter in row.dead:
             refuse(letter)
         for label in row.labels:

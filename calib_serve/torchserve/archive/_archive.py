@@ -134,7 +134,7 @@ def write_archive(
     }
     content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
     # Of the manifest, too: what is added or changed after packing is seen by a worker.
-    hashes = {entry: digest(content[entry]) for entry in sorted(content)}
+    hashes = {entry: content_digest(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
         with (
@@ -188,7 +188,7 @@ def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
     texts = {key: written[key] for key in _TEXTS if written.get(key) is not None}
     if odd := [key for key, value in texts.items() if not isinstance(value, str)]:
         raise ValueError(f"{odd[0]} in its manifest is not text, but {texts[odd[0]]!r}")
-    texts |= {key: inside(path, texts[key]) for key in _FILES if texts.get(key)}
+    texts |= {key: _inside(path, texts[key]) for key in _FILES if texts.get(key)}
     return {**manifest, "model": {k: v for k, v in manifest["model"].items() if k not in _TEXTS} | texts}
 
 
@@ -199,11 +199,11 @@ def _verify(form: OpenArchive, hashes: Mapping[str, str]) -> None:
     if set(form.sizes) != set(hashes) | {HASHES}:
         raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")
     for name, expected in hashes.items():
-        if digest(StreamedFile(0, partial(form.pieces, name))) != expected:
+        if content_digest(StreamedFile(0, partial(form.pieces, name))) != expected:
             raise IntegrityError(f"{name} in {form.path} was changed after it was packed; pack it again")
 
 
-def digest(content: Content) -> str:
+def content_digest(content: Content) -> str:
     """Return the hexadecimal sha256 of a file's content."""
     found = hashlib.sha256()
     for piece in _pieces(content):
@@ -372,7 +372,7 @@ def stored_archives(store: Path) -> list[Path]:
     return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: _SUFFIX.sub("", path.name))
 
 
-def inside(path: Path, name: str) -> str:
+def _inside(path: Path, name: str) -> str:
     """Return ``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\x00" in name or not pure.parts:
@@ -490,7 +490,7 @@ def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tu
             raise ModelError(f"{path} holds more than {_MOST} files; it is not served")
         if given is None:
             continue
-        name = inside(path, given)
+        name = _inside(path, given)
         if name in seen:
             raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
         seen.add(name)

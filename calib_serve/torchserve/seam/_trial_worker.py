@@ -37,7 +37,7 @@ from calib_serve.scores import (
     class_count,
     exact,
     find_scores,
-    measured,
+    infer_outputs,
     shown_as,
     to_logits,
 )
@@ -60,7 +60,7 @@ from calib_serve.torchserve.seam._host import (
     alternatives,
     ask,
     context_of,
-    made_up,
+    synthetic_requests,
     told,
     varied,
 )
@@ -152,7 +152,7 @@ def look(
 
 
 def _made_up(shapes: Sequence[Sequence[int] | None], seed: int = 0) -> list[Request]:
-    return [request for one in shapes for request in made_up(one, seed)]
+    return [request for one in shapes for request in synthetic_requests(one, seed)]
 
 
 def _never_there(handler: Handler, recorders: dict[str, PlaceRecorder], own: set[str]) -> dict[str, str]:
@@ -351,7 +351,9 @@ def _kind(recorder: PlaceRecorder, values: NDArray[np.float64], told: Outputs | 
     more than one row tells whether numbers within [0, 1] are logits.
     """
     columns = values.shape[1]
-    may_be = _may_be(recorder.sigmoid(values), measured(values), shown_as(reply, values[0].tolist()), columns)
+    may_be = _may_be(
+        recorder.sigmoid(values), infer_outputs(values), shown_as(reply, values[0].tolist()), columns
+    )
     told = told and exact(told, columns)
     if told in may_be:
         return told
@@ -527,7 +529,7 @@ def _logits(
             "sample each row is of is not known; try --batch-size 1"
         )
     values = np.concatenate(found)
-    if kind == "probabilities" and np.isfinite(values).all() and measured(values) != kind:
+    if kind == "probabilities" and np.isfinite(values).all() and infer_outputs(values) != kind:
         raise ModelError("probabilities are expected here as on the first sample; its scores are others")
     with np.errstate(over="ignore"):
         logits = to_logits(values, kind).astype("<f4")
