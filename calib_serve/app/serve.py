@@ -40,7 +40,7 @@ class _Options(ServeOptions):
 @app.default
 def _serve(models: list[str] | None = None, *, options: Annotated[_Options, Flat] = _Options()) -> int:
     """Run TorchServe, until it is stopped."""
-    from calib_serve.core.signals import interruptible
+    from calib_serve.core.process import interruptible
     from calib_serve.torchserve import Ports, Server, ensure_keyring, stored_archives
 
     # One that is named must be there: making another would refuse every receipt that is out.

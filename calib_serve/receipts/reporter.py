@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.forks import around_forks
 from calib_serve.core.names import By
 from calib_serve.core.options.servers import SampleOptions
+from calib_serve.core.process import around_forks
 from calib_serve.receipts.batch import Outcome
 from calib_serve.receipts.destination import HomewardQueue, LocalWatch, Served, home_of
 from calib_serve.receipts.inputs import (
