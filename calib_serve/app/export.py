@@ -116,7 +116,7 @@ def _probabilities(
     import numpy as np
 
     from calib_serve.artifact import Artifact
-    from calib_serve.core.files import written_whole
+    from calib_serve.core.files import write_atomically
     from calib_serve.scores import holds_files
 
     out = output.out
@@ -136,7 +136,7 @@ def _probabilities(
     found = known.accepted(plain_scores(data, source, known))
     arrays = _arrays(known, found)
     try:
-        with written_whole(out) as partial:
+        with write_atomically(out) as partial:
             np.savez_compressed(partial, allow_pickle=False, **arrays)
     except OSError as error:
         raise InputError(f"cannot write {out}: {error}") from error

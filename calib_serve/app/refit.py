@@ -130,7 +130,7 @@ def _promote(
         raise InputError("give the archive of the new version, or --back MODEL")
     host = Host.of(options.folder)
     # Two promotions at a time would each keep the other's version as the one before.
-    with host.alone():
+    with host.lock():
         if archive is None:
             model, last = options.back, host.before(options.back)
             archive, served, version = host.store / last.archive_before, last.version, last.before

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from calib_serve.core.errors import CalibServeError, ConflictError, InputError, ServerError
-from calib_serve.core.files import alone, read_whole, sha256, write_whole, written_whole
+from calib_serve.core.files import lock, read_whole, sha256, write_atomically, write_whole
 from calib_serve.ledger import Ledger
 from calib_serve.monitor import shadow_states
 from calib_serve.receipts import LEDGER, MODELS, Version, host_setting, shadow_tag
@@ -142,7 +142,7 @@ class Host:
         target = self.store / archive.name
         try:
             if not target.exists():
-                with written_whole(target) as partial:
+                with write_atomically(target) as partial:
                     shutil.copyfile(archive, partial)
             # By content: an earlier try may have copied it already.
             elif not target.samefile(archive) and sha256(target) != sha256(archive):
@@ -155,7 +155,7 @@ class Host:
         """Add the archive's version to the list of models; feedback workers read it again at once."""
         path = self.models_file
         try:
-            with alone(path):
+            with lock(path):
                 known = {(m["name"], m["version"]): m for m in json.loads(read_whole(path))}
                 known |= {(m["name"], m["version"]): m for m in labelled_models([archive])}
                 write_whole(path, json.dumps(list(known.values()), ensure_ascii=False))
@@ -194,9 +194,9 @@ class Host:
             ) from error
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Let this process alone exchange versions on this server while inside; others wait."""
-        with alone(self._exchanges_file):
+        with lock(self._exchanges_file):
             yield
 
 

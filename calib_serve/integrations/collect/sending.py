@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 from calib_serve.core.errors import InputError, Rejected
-from calib_serve.core.files import written_whole
+from calib_serve.core.files import write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import LabelOptions
 from calib_serve.integrations.collect.reading import LabelFields, read_label_rows
@@ -134,7 +134,7 @@ def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
     if path is None:
         yield None
         return
-    with written_whole(Path(path), mode=0o600) as partial, partial.open("wb") as file:
+    with write_atomically(Path(path), mode=0o600) as partial, partial.open("wb") as file:
         yield file
 
 

@@ -23,7 +23,7 @@ import yaml
 
 from calib_serve.artifact import read_yaml
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
-from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, written_whole
+from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, write_atomically
 from calib_serve.torchserve.mar_options import SECTION
 
 MANIFEST = "MAR-INF/MANIFEST.json"
@@ -138,7 +138,7 @@ def write_archive(
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
         with (
-            written_whole(path) as partial_file,
+            write_atomically(path) as partial_file,
             zipfile.ZipFile(partial_file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
             # In one order, and with one date: the same files give the same bytes.
