@@ -178,7 +178,7 @@ def create_app(
     telling = needs("admin")
     telling["openapi_extra"] |= body(VersionIn)
     app.post("/v1/versions", **telling, responses=answers(VersionOut, 400, 401, 403, 413, 415, 429, 503))(
-        routes.tell
+        routes.register_version
     )
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
     app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
@@ -328,11 +328,11 @@ class _Routes:
             raise HTTPException(404, str(error)) from error
         return JSONResponse(closed.as_dict())
 
-    async def tell(self, request: Request) -> Response:
+    async def register_version(self, request: Request) -> Response:
         """Watch another version from now on; what was held for it is counted. All on this ledger learn it."""
         said = await read_one(request, VersionIn)
         facts = said.model_dump(exclude={"model", "version"}, exclude_none=True)
-        work = functools.partial(self._watch.tell, (said.model, said.version), facts)
+        work = functools.partial(self._watch.register_version, (said.model, said.version), facts)
         try:
             await self._gate.run(work)
         except InputError as error:
