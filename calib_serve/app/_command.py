@@ -24,7 +24,6 @@ from calib_serve.core.options.servers import ServeOptions, variable
 
 __all__ = [
     "Flat",
-    "Given",
     "Json",
     "OfData",
     "OfOutput",
@@ -153,7 +152,7 @@ def subcommand(app: App) -> Callable[[F], F]:
     return add
 
 
-class Given(dict[str, str]):
+class _OptionNames(dict[str, str]):
     """Names of options, by their field, as they were given: a flag, a variable, or a name in a file."""
 
     def name(self, field: str) -> str:
@@ -184,7 +183,7 @@ class Given(dict[str, str]):
                     check(fraction is None, one.field_info.name, says)
 
 
-def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
+def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], _OptionNames]:
     """Set where the options of the command ``asked`` come from.
 
     What is given on the command line wins over the environment, and that over the file of --config. Return
@@ -197,7 +196,7 @@ def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[li
         sources += [_check_variables, Env(_PREFIX)]
     if file is not None:
         sources.append(Dict(_read_config(file), source=str(file), use_commands_as_keys=False))
-    given = Given()
+    given = _OptionNames()
     # The order counts: commas are split once every source has given its tokens, and before they are checked.
     app.config = [*sources, _split_at_commas, given.note, given.check_whole]
     return left, given
@@ -338,7 +337,7 @@ def program(asked: str | None = None) -> App:
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command line, and return its exit code; an error becomes one line on stderr."""
     asked = next((word for word in arguments if not word.startswith("-")), None)
-    given = Given()
+    given = _OptionNames()
     try:
         app = program(asked)
         tokens, given = _prepared(app, asked, arguments)
@@ -350,7 +349,7 @@ def run_command(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _explained(error: Exception, asked: str | None, given: Given) -> tuple[str, int]:
+def _explained(error: Exception, asked: str | None, given: _OptionNames) -> tuple[str, int]:
     """Return the line and the exit code of an error; raise one of a module of ours that is missing."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))

@@ -31,7 +31,7 @@ from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.shares import correctable, for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.metrics import Given, as_shares
+from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
     CachedClassifier,
     Classifier,
@@ -330,7 +330,7 @@ class _Work:
         )
         return replace(artifact, model=self.classifier.facts())
 
-    def _shares(self, prior: Given, method: str) -> NDArray[np.float64]:
+    def _shares(self, prior: ClassShares, method: str) -> NDArray[np.float64]:
         """Return the class shares to correct to, checked before anything is fitted."""
         if self.classifier.outputs in LABELS:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")

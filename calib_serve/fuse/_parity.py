@@ -177,7 +177,7 @@ def prove_own_scores(
         raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
 
 
-def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
+def read_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
     """Return inputs by name; those of no dimension as arrays too, as onnxruntime wants them."""
     if not isinstance(inputs, (str, Path)):
         return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}

@@ -39,13 +39,13 @@ def read_kept(
     return found, damaged
 
 
-def note_anew(ledger: Ledger, version: Version, what: str, why: object, *, now: float) -> None:
+def note_recovery(ledger: Ledger, version: Version, what: str, why: object, *, now: float) -> None:
     """Log it and keep it in the ledger; to be called in the transaction that stores the new state."""
     log.error("%s %s: %s begins anew: %s", *version, what, why)
     ledger.keep(_KIND, version, what, str(why).encode(), now=now)
 
 
-def told_anew(ledger: Ledger, *, now: float) -> str | None:
+def recent_recovery(ledger: Ledger, *, now: float) -> str | None:
     """Return what began anew in the last day, in a sentence; None where nothing did."""
     lately = [one for one in ledger.states(_KIND) if abs(now - one.changed_at) < DAY]
     if not lately:

@@ -116,9 +116,9 @@ from calib_serve.metrics.samples import of_classes as of_classes
 from calib_serve.metrics.samples import one_of_each as one_of_each
 from calib_serve.metrics.samples import row_blocks as row_blocks
 from calib_serve.metrics.samples import top_label as top_label
+from calib_serve.metrics.shares import ClassShares as ClassShares
 from calib_serve.metrics.shares import Confusion as Confusion
 from calib_serve.metrics.shares import EmShares as EmShares
-from calib_serve.metrics.shares import Given as Given
 from calib_serve.metrics.shares import ShareEstimate as ShareEstimate
 from calib_serve.metrics.shares import as_shares as as_shares
 from calib_serve.metrics.shares import bbse as bbse

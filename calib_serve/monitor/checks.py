@@ -298,7 +298,7 @@ def _ahead(intake: Intake) -> str | None:
 
 def drift_check(feed: DriftFeed) -> Check:
     """Tell whether labels reach the drift detectors, by one set of options, and what was kept was read."""
-    return Check("drift", lambda: feed.trouble or feed.contested() or feed.begun_anew())
+    return Check("drift", lambda: feed.trouble or feed.contested() or feed.recent_recovery())
 
 
 def samples_check(samples: SampleLog) -> Check:

@@ -21,7 +21,7 @@ from calib_serve.core.names import By
 from calib_serve.core.options.servers import SampleOptions
 from calib_serve.core.process import around_forks
 from calib_serve.receipts.batch import Outcome
-from calib_serve.receipts.destination import HomewardQueue, LocalWatch, Served, home_of
+from calib_serve.receipts.destination import LocalWatch, PredictionQueue, Served, destination_of
 from calib_serve.receipts.inputs import (
     KEYRING,
     ReporterShadow,
@@ -62,7 +62,7 @@ class Background:
     def __init__(
         self,
         recorder: Recorder,
-        outboxes: Sequence[HomewardQueue | Outbox],
+        outboxes: Sequence[PredictionQueue | Outbox],
         sink: Sink,
         *,
         seconds: float,
@@ -252,14 +252,18 @@ class Reporter:
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
             ring.failed = functools.partial(self._sink.failed, "keyring")
-        home = None if watch is None else home_of(watch, token)
-        self._home = home
-        self._queue = None if home is None else HomewardQueue(home, self._sink.failed, most=most, spool=spool)
+        destination = None if watch is None else destination_of(watch, token)
+        self._destination = destination
+        self._queue = (
+            None
+            if destination is None
+            else PredictionQueue(destination, self._sink.failed, most=most, spool=spool)
+        )
         contract = None if self.artifact is None else self.artifact.contract
         outbox = None
-        if home is not None:
+        if destination is not None:
             outbox = Outbox(
-                home,
+                destination,
                 self._sink.failed,
                 model=model,
                 version=version,
@@ -284,7 +288,7 @@ class Reporter:
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
         self._sink.failed(*_STAGES, times=0)
-        if reference is not None and reference.n and home is None:
+        if reference is not None and reference.n and destination is None:
             # The calibration set's bins: the reference for drift, which a watch has of its own.
             self._sink.set_all(
                 {
@@ -413,9 +417,9 @@ class Reporter:
         It waits until the watch has counted them; from an event loop, call it by ``asyncio.to_thread``.
         Raises ServerError where the watch did not answer: send them again, and each is counted once.
         """
-        if self._home is None:
+        if self._destination is None:
             raise InputError("labels go home to a watch: give the reporter watch=")
-        return self._home.labels(items)
+        return self._destination.labels(items)
 
     def flush(self) -> int:
         """Count what waits now; how many predictions still wait, as the watch does not take them."""
@@ -486,7 +490,7 @@ class Reporter:
         clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
-        rate = 0.0 if z is None or self._home is None else self._home.sample_rate
+        rate = 0.0 if z is None or self._destination is None else self._destination.sample_rate
         one_by_one = self._queue is not None and (bool(id) or rate > 0)
         told = [tags[i] for i in good]
         receipts = self._recorder.served(

@@ -76,7 +76,7 @@ class How:
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class ComparedModel:
     """One model on the test samples: its metrics and its reliability diagram."""
 
     name: str
@@ -86,7 +86,7 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassesSide(Side):
+class ComparedClassifier(ComparedModel):
     """A model of one class a sample, with what each of its figures shows.
 
     ``positive`` is of P(y = 1), of two classes alone; ``smooth`` is None of samples in groups.

@@ -20,7 +20,7 @@ from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse._decisions import decided, deciding
-from calib_serve.fuse._parity import Parity, check_owner, check_response, given_inputs
+from calib_serve.fuse._parity import Parity, check_owner, check_response, read_inputs
 from calib_serve.fuse.onnx._files import pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx._graph import Editor
@@ -124,7 +124,7 @@ def fuse_onnx(
     unknown = check_owner(artifact, hashed, source, force=asked.force)
     acting, left = deciding(artifact, wanted=asked.decisions, option="--no-decisions")
     nodes_before, editor = len(model.graph), Editor(model)
-    feeds = given_inputs(asked.inputs)
+    feeds = read_inputs(asked.inputs)
     # Before the plan, which looks for the places of steps by shapes.
     _learn_shapes(model, artifact, asked.features, feeds)
     plan = make_plan(editor, acting, asked)

@@ -30,9 +30,9 @@ from calib_serve.fuse._kinds import (
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.torch._model import (
     Example,
+    device_and_dtype,
     evaluating,
     features_of,
-    home,
     linear_layer_name,
     replace_last,
 )
@@ -187,7 +187,7 @@ class Fusion:
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
         """Return the logits (n, K) that ``model`` gives for inputs (n, ...); None where it takes others."""
         scores = self.scores
-        made = torch.from_numpy(inputs).to(scores.device, home(self.model)[1])
+        made = torch.from_numpy(inputs).to(scores.device, device_and_dtype(self.model)[1])
         try:
             found = lookup(Example((made,)).run(self.model), scores.path)
         except ModelError:
@@ -266,7 +266,7 @@ def _told(
     model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None
 ) -> _ReturnedScores:
     """Believe what is told of the scores, without a look at them."""
-    device, dtype = home(model)
+    device, dtype = device_and_dtype(model)
     return _ReturnedScores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
 
