@@ -25,7 +25,7 @@ Change = Literal["none", "normalise", "difference"]
 """How logits (n, K) become those that an artifact was fitted on: log_softmax, or (0, z1 - z0)."""
 
 
-def check_truths(artifact: Artifact, kind: Outputs, what: str) -> None:
+def check_multilabel(artifact: Artifact, kind: Outputs, what: str) -> None:
     """Raise FuseError where one is of labels, of which any may be true, and the other of one class a sample.
 
     ``what``: the scores in words, such as "the model returns logits".

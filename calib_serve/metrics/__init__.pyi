@@ -84,6 +84,8 @@ from calib_serve.metrics.labels import LabelsEvaluation as LabelsEvaluation
 from calib_serve.metrics.labels import checked_label_probs as checked_label_probs
 from calib_serve.metrics.labels import confidence_of_labels as confidence_of_labels
 from calib_serve.metrics.labels import evaluate_label_probs as evaluate_label_probs
+from calib_serve.metrics.plausible import Event as Event
+from calib_serve.metrics.plausible import event_error as event_error
 from calib_serve.metrics.proper import BrierTerms as BrierTerms
 from calib_serve.metrics.proper import EceTerms as EceTerms
 from calib_serve.metrics.proper import LossTerms as LossTerms
@@ -126,7 +128,5 @@ from calib_serve.metrics.shares import checked_probs as checked_probs
 from calib_serve.metrics.shares import corrected as corrected
 from calib_serve.metrics.shares import em as em
 from calib_serve.metrics.stream import Tally as Tally
-from calib_serve.metrics.truths import Event as Event
-from calib_serve.metrics.truths import event_error as event_error
 from calib_serve.scores.kinds import sigmoid as sigmoid
 from calib_serve.scores.kinds import softmax as softmax

@@ -61,7 +61,7 @@ def _has_utf8(text: str) -> bool:
 class ServedPrediction:
     """One served prediction: class id, top-1 confidence in [0, 1]; a segment, a group and logits if any.
 
-    Of a multi-label model, each label is one, as ``decisions`` has it, without logits.
+    Of a multi-label model, each label is one, as ``count_choices`` has it, without logits.
 
     ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
     match's or a session's; only a hash of it is kept. ``id``: the user's own name of the prediction, by which

@@ -19,7 +19,7 @@ _EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says
 class Classes:
     """Classes that a label of one model version may be: an id in [0, count), or one of ``names``.
 
-    ``pairs``: each two of them are a label of a multi-label model, not true and true (``decisions``).
+    ``pairs``: each two of them are a label of a multi-label model, not true and true (``choose_labels``).
 
     >>> Classes(2, ("cat", "dog")).find("dog")
     1
@@ -38,7 +38,7 @@ class Classes:
     @classmethod
     def of_labels(cls, labels: int, names: Sequence[str] = ()) -> Classes:
         """Make one of a multi-label model with so many labels."""
-        return cls(2 * labels, decision_names(labels, names), pairs=True)
+        return cls(2 * labels, choice_names(labels, names), pairs=True)
 
     def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
         """Return the class id of an id or a name, or Refused.
@@ -96,10 +96,10 @@ def choose_labels(
     return 2 * np.arange(probs.shape[1]) + yes, np.where(yes, probs, 1 - probs).astype(np.float64)
 
 
-def decision_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
+def choice_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
 
-    >>> decision_names(1, ["cat"]), decision_names(1)
+    >>> choice_names(1, ["cat"]), choice_names(1)
     (('not cat', 'cat'), ('not label 0', 'label 0'))
     """
     called = names or [f"label {k}" for k in range(labels)]

@@ -314,8 +314,8 @@ SIGNED_LABELS = 32
 """Labels of one row that get a receipt; of more, so many are drawn by chance."""
 
 
-class Decision(NamedTuple):
-    """Decision whether ``label`` is true, and the probability that this is right."""
+class LabelChoice(NamedTuple):
+    """Choice whether ``label`` is true, and the probability that this is right."""
 
     label: int
     true: bool
@@ -332,14 +332,14 @@ class Decision(NamedTuple):
         return told if self.receipt.wanted else {**told, "label_wanted": False}
 
 
-def decisions(
+def count_choices(
     recorder: Recorder,
     probs: Sequence[NDArray[np.float64]],
     *,
     threshold: float,
     tags: Sequence[Tag],
     invalid: int = 0,
-) -> list[list[Decision]]:
+) -> list[list[LabelChoice]]:
     """Count what is decided of every label in rows ``probs`` (L,); sign ``SIGNED_LABELS`` of a row at most.
 
     These are drawn anew for each row, and their receipts say with which chance. Decisions of one row depend
@@ -363,7 +363,7 @@ def decisions(
         )
     )
     return [
-        [Decision(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
+        [LabelChoice(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
         for row, some in enumerate(drawn)
     ]
 

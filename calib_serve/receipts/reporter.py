@@ -37,7 +37,7 @@ from calib_serve.receipts.inputs import (
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.policy import LabelPolicy, parse_policy
-from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
+from calib_serve.receipts.recorder import ROUNDING, LabelChoice, Recorder, RegistrySink, Sink, count_choices
 from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
@@ -347,7 +347,7 @@ class Reporter:
         may not. InputError without an artifact, or where its contract does not say what may be acted on.
         """
         contract = None if self.artifact is None else self.artifact.contract
-        if contract is None or not contract.decides:
+        if contract is None or not contract.has_acts:
             raise InputError(
                 "no contract says what may be acted on: give the reporter an artifact that has one, set with "
                 "calib-serve contract set"
@@ -367,7 +367,7 @@ class Reporter:
         threshold: float = 0.5,
         segment: str | Sequence[str] = "",
         group: str | Sequence[str] = "",
-    ) -> list[list[Decision]]:
+    ) -> list[list[LabelChoice]]:
         """Do the same for a multi-label model: ``probs`` (n, L), each label's own; decisions by row.
 
         A label is true where its probability is ``threshold`` or more. Every decision is counted, and at most
@@ -383,7 +383,7 @@ class Reporter:
             self._background.start()
         good = np.asarray(((p >= 0) & (p <= 1)).all(axis=1))
         found = iter(
-            decisions(
+            count_choices(
                 self._recorder,
                 list(p[good]),
                 threshold=threshold,

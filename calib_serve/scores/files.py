@@ -497,8 +497,8 @@ def _of_spooled(
     found = of_roles(roles, {**few, **shown}, first=1)
     whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
     columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
-    if roles.truths:
-        columns["labels"] = np.stack([beside[name] for name in roles.truths], axis=1)
+    if roles.label_columns:
+        columns["labels"] = np.stack([beside[name] for name in roles.label_columns], axis=1)
     return replace(found, values=values, **columns)
 
 

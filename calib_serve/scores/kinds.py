@@ -351,12 +351,12 @@ def recognise(
     told: Outputs | None = None,
     *,
     called: Outputs | None = None,
-    truths: bool = False,
+    multilabel: bool = False,
     place: CellNames = NUMBERED,
 ) -> Recognised:
     """Recognise the kind of scores (n, K): as ``told``, as ``called``, else by their numbers.
 
-    ``truths``: labels are (n, L), of which any number is true. Values that are rounded out of [0, 1] are
+    ``multilabel``: labels are (n, L), of which any number is true. Values that are rounded out of [0, 1] are
     clipped, percent become fractions. InputError for numbers that are not of this kind, naming the row, and
     for such as may be of two kinds, naming the option.
 
@@ -369,7 +369,7 @@ def recognise(
     seen = _Seen.of(values)
     why = ""
     if told is None and called is None:
-        told, why = _by_numbers(seen, truths)
+        told, why = _by_numbers(seen, multilabel)
     # An array called logits is believed, unless its numbers say that it is none.
     if told is None and called == "logits":
         _refuse_misnamed(seen)
@@ -379,8 +379,8 @@ def recognise(
     return replace(found, remark="; ".join(filter(None, (found.remark, _RANKS)))) if seen.falls else found
 
 
-def _by_numbers(seen: _Seen, truths: bool) -> tuple[Outputs, str]:
-    if truths:
+def _by_numbers(seen: _Seen, multilabel: bool) -> tuple[Outputs, str]:
+    if multilabel:
         kind: Outputs = "label_probabilities" if seen.within else "label_logits"
         return kind, f"read as {kind}, one a label: labels are (n, {seen.columns}), 0 or 1"
     if seen.columns == 1:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import ModelError
-from calib_serve.receipts import Decision, SignedReceipt, Tag, decisions
+from calib_serve.receipts import LabelChoice, SignedReceipt, Tag, count_choices
 from calib_serve.scores import to_logits
 from calib_serve.torchserve._observer import Observer, observe, wait_until_counted
 from calib_serve.torchserve.mar_options import ModelOptions
@@ -223,7 +223,7 @@ class Ending:
 # --- From scores to predictions ---------------------------------------------------------------------
 
 
-class Decided(NamedTuple):
+class RowDecisions(NamedTuple):
     """The ids of the classes in the set, likeliest first; whether to abstain; whether it may be acted on.
 
     None where not decided.
@@ -234,15 +234,15 @@ class Decided(NamedTuple):
     act: bool | None = None
 
 
-NOTHING = Decided()
+NOTHING = RowDecisions()
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """One prediction: ``probabilities`` (K,) float64 of ``logits``; ``receipt`` None if receipts are off.
 
-    ``decided``: the classes in its set, whether to abstain and whether it may be acted on, where the artifact
-    or the archive says so.
+    ``decisions``: the classes in its set, whether to abstain and whether it may be acted on, where the
+    artifact or the archive says so.
     """
 
     probabilities: NDArray[np.float64]
@@ -250,20 +250,20 @@ class Prediction:
     confidence: float
     logits: NDArray[Any]
     receipt: SignedReceipt | None = None
-    decided: Decided = NOTHING
+    decisions: RowDecisions = NOTHING
 
 
 @dataclass(frozen=True, eq=False)
 class LabelsPrediction:
     """One prediction of a multi-label model: ``probabilities`` (L,) float64 of ``logits``.
 
-    ``predicted``: the labels whose probability is the archive's threshold or more; ``decisions``: those about
+    ``predicted``: the labels whose probability is the archive's threshold or more; ``choices``: those about
     labels that receipts are for.
     """
 
     probabilities: NDArray[np.float64]
     predicted: tuple[int, ...]
-    decisions: Sequence[Decision]
+    choices: Sequence[LabelChoice]
     logits: NDArray[Any]
 
 
@@ -376,22 +376,22 @@ class CalibratedHandler(WorkerHandler):
         receipts = self._observer.served(
             pairs, logits=[row.logits for row in rows], tags=tags, invalid=invalid
         )
-        found = decide_rows(
+        found = row_decisions(
             self.artifact,
             [row.probs for row in rows],
             abstain_below=self.options.abstain_below,
             segments=[tag.segment for tag in tags] or "",
         )
         return [
-            Prediction(row.probs, k, confidence, row.logits, receipt, decided)
-            for row, (k, confidence), receipt, decided in zip(rows, pairs, receipts, found, strict=True)
+            Prediction(row.probs, k, confidence, row.logits, receipt, decisions)
+            for row, (k, confidence), receipt, decisions in zip(rows, pairs, receipts, found, strict=True)
         ]
 
     def _of_labels(
         self, rows: Sequence[CalibratedRow], tags: Sequence[Tag], invalid: int
     ) -> Sequence[AnyPrediction]:
         threshold = self.options.threshold
-        found = decisions(
+        found = count_choices(
             self._observer, [row.probs for row in rows], threshold=threshold, tags=tags, invalid=invalid
         )
         return [
@@ -402,13 +402,13 @@ class CalibratedHandler(WorkerHandler):
         ]
 
 
-def decide_rows(
+def row_decisions(
     artifact: Artifact,
     probs: Sequence[NDArray[np.float64]],
     *,
     abstain_below: float | None = None,
     segments: str | Sequence[str] = "",
-) -> list[Decided]:
+) -> list[RowDecisions]:
     """Decide by calibrated probabilities, each (K,), as artifact and archive (``abstain_below``) say.
 
     ``segments`` of each, or of all: what may be acted on there may depend on them.
@@ -428,9 +428,9 @@ def decide_rows(
     elif abstain_below is not None:
         below = (p.max(axis=1) < abstain_below).tolist()
     acts: Sequence[Any] = [None] * len(p)
-    if artifact.contract is not None and artifact.contract.decides:
+    if artifact.contract is not None and artifact.contract.has_acts:
         acts = artifact.contract.acts(p.max(axis=1), p.argmax(axis=1), segments).tolist()
-    return [Decided(*one) for one in zip(sets, below, acts, strict=True)]
+    return [RowDecisions(*one) for one in zip(sets, below, acts, strict=True)]
 
 
 def _likeliest_first(probs: NDArray[np.float64], ids: NDArray[np.intp]) -> tuple[int, ...]:

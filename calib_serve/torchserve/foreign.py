@@ -78,7 +78,7 @@ def scores_of_archive(
         names = _names(found, where, requests, calibration)
         # Before the run: a wrong label should not cost one.
         several = where.kind in LABELS
-        truths = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in requests]
+        labels = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in requests]
         how: dict[str, Any] = {"batch_size": at_once, "probe_timeout": asked.probe_timeout}
         logits = [
             _collected(part, found, where, number=k, progress=progress, **how)
@@ -89,7 +89,7 @@ def scores_of_archive(
         shown = ()  # Two classes of one name are told apart by the archive's own mapping, as it is packed.
     parts = [
         Scores.of_logits(z, y, where.kind, class_names=shown, name=found.archive.name)
-        for z, y in zip(logits, truths, strict=True)
+        for z, y in zip(logits, labels, strict=True)
     ]
     rows = requests[0].rows
     facts = ModelFacts(

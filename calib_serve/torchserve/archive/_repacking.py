@@ -20,7 +20,7 @@ from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
-from calib_serve.fuse import change_to_fitted, check_truths
+from calib_serve.fuse import change_to_fitted, check_multilabel
 from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, leaves, same_format, to_logits
 from calib_serve.torchserve.archive._archive import (
@@ -415,7 +415,7 @@ def find_seam(
 def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
-    check_truths(artifact, seam.kind, what)
+    check_multilabel(artifact, seam.kind, what)
     # An artifact that does not say what it was fitted on is believed to be of logits, or of what is told.
     if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
         change_to_fitted(artifact, seam.kind, what, can=())

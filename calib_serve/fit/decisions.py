@@ -275,7 +275,7 @@ def decide(
         raise InputError("the promise is of samples as they come, each of weight 1; leave sample_weight out")
     samples = Samples.of(artifact.accepted(read))
     refuse_seen(artifact, samples)
-    return _decided(artifact, samples, asked, read.groups)
+    return _with_decisions(artifact, samples, asked, read.groups)
 
 
 def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
@@ -287,7 +287,7 @@ def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
         )
 
 
-def _decided(
+def _with_decisions(
     artifact: Artifact, samples: Samples, asked: DecideOptions, groups: ArrayLike | None
 ) -> Artifact:
     probs, y = artifact.of_logits(samples.logits), samples.labels
