@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import MissingDependency
-from calib_serve.receipts.classes import decide
+from calib_serve.receipts.classes import choose_labels
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.nonces import Nonces
 from calib_serve.receipts.policy import LabelPolicy
@@ -349,7 +349,7 @@ def decisions(
     if not probs:
         recorder.served([], invalid=invalid)
         return []
-    classes, confidence = decide(np.stack(probs), threshold)
+    classes, confidence = choose_labels(np.stack(probs), threshold)
     rows, labels = classes.shape
     drawn = [sorted(random.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
     at = [(row, label) for row, some in enumerate(drawn) for label in some]

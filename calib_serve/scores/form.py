@@ -283,14 +283,14 @@ def as_json(reply: Any) -> Any:
         return f"{type(reply).__name__}"
 
 
-class Shown(NamedTuple):
+class Rounded(NamedTuple):
     """A number in a reply, and the unit that it is rounded to."""
 
     value: float
     step: float
 
 
-Leaf = Union[Shown, str]
+Leaf = Union[Rounded, str]
 """A number, or a text without its numbers."""
 
 
@@ -298,7 +298,7 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
     """Map each place in a reply to its number or text; numbers inside of texts are read, too.
 
     >>> leaves({"top": ["cat", 0.25], "says": "cat: 93.5 %"})["reply.says, number 1"]
-    Shown(value=93.5, step=0.1)
+    Rounded(value=93.5, step=0.1)
     """
     if isinstance(reply, Mapping):
         return {k: v for key, one in reply.items() for k, v in leaves(one, f"{place}.{key}").items()}
@@ -316,10 +316,10 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
     return found | {f"{place}, number {i}": _shown(text) for i, text in enumerate(numbers, 1)}
 
 
-def _shown(text: str) -> Shown:
+def _shown(text: str) -> Rounded:
     number = Decimal(text)
     exponent = number.as_tuple().exponent  # a letter, of NaN and of the infinite
-    return Shown(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
+    return Rounded(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
 
 
 def same_format(before: Any, after: Any) -> bool:
@@ -362,7 +362,7 @@ def shows(reply: Any, confidence: float) -> bool:
 
 def _numbers(reply: Any) -> list[float]:
     """List a reply's numbers, those inside of texts too; whole ones are class ids or counts."""
-    return [one.value for one in leaves(reply).values() if isinstance(one, Shown) and one.step < 1]
+    return [one.value for one in leaves(reply).values() if isinstance(one, Rounded) and one.step < 1]
 
 
 def _holds(numbers: list[float], wanted: float) -> bool:

@@ -96,7 +96,7 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Series:
+class DotSeries:
     """The dots of one model, under its name, drawn as ``style``: "before" or "after"."""
 
     name: str
@@ -104,7 +104,9 @@ class Series:
     dots: Sequence[Dot]
 
 
-def reliability_diagram(series: Sequence[Series], *, across: str = "confidence", up: str = "accuracy") -> str:
+def reliability_diagram(
+    series: Sequence[DotSeries], *, across: str = "confidence", up: str = "accuracy"
+) -> str:
     """Draw accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell."""
     f = _Frame()
     parts = [*f.grid(), f'<line class="ideal" x1="{f.x(0)}" y1="{f.y(0)}" x2="{f.x(1)}" y2="{f.y(1)}"/>']
