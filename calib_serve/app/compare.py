@@ -68,7 +68,7 @@ class _Options:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source(FileOptions, Factory):
-    """What the methods are fitted on and measured on."""
+    """Options of the samples to fit and measure on."""
 
     fit_split: str = "cal"
     """The split to fit on."""
@@ -82,7 +82,7 @@ class _Source(FileOptions, Factory):
 
 @dataclass(frozen=True, kw_only=True)
 class _Written(Json):
-    """What is written of it."""
+    """Options of the output."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
     """Write the table to this .csv file; of a study study.json, .csv and .svg into this folder."""
@@ -179,7 +179,7 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
 
 
 def _like(value: Any, default: Any) -> Any:
-    """Return a value as its default is: where that is a sequence, a sequence."""
+    """A value in the shape of its default: a sequence where the default is one."""
     several = isinstance(default, (tuple, list)) and not isinstance(value, list)
     return [value] if several else value
 
@@ -187,7 +187,7 @@ def _like(value: Any, default: Any) -> Any:
 def _samples(
     data: Sequence[str], source: _Source, *, plain: bool, seed: int
 ) -> list[tuple[list[tuple[Any, Any]], "FitOnModel | None"]]:
-    """Read both splits of each trained model, and make what fits methods on it; None for scores."""
+    """Read both splits of each trained model, and make its fitter; None for scores."""
     splits = (source.fit_split, source.test_split)
     if source.model:
         refuse_file_options(source, "--model")
@@ -207,7 +207,7 @@ def _samples(
 def _of_model(
     model: str, data: str, splits: Sequence[str], source: _Source, *, plain: bool, seed: int
 ) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
-    """Read splits of a model's inputs, ``plain`` pictures in [0, 1]; make what fits methods on it."""
+    """Read splits of a model's inputs, ``plain`` pictures in [0, 1], and make its fitter."""
     from calib_serve.artifact import Preprocessing
     from calib_serve.fit import FitOnModel
     from calib_serve.models import load_model, model_data, weights_remarks
@@ -259,7 +259,7 @@ def _cell(value: Any) -> str:
 
 
 def _shown(rows: "Sequence[Compared]") -> dict[str, str]:
-    """Return the metrics that there are and their headings; of two classes, those of P(y = 1)."""
+    """The available metrics and their headings; of two classes, those of P(y = 1)."""
     measured = next((row.metrics.estimates() for row in rows if row.metrics), dict.fromkeys(_SHOWN))
     if "positive_ece" not in measured:
         return _SHOWN

@@ -40,7 +40,7 @@ Folder = Annotated[Path, Parameter(help="The artifact's folder.")]
 
 @dataclass(frozen=True, kw_only=True)
 class _Written(Json, Replacing):
-    """Where the artifact goes, and what is shown of it."""
+    """Options of the output: the artifact's place, and the display."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
     """The folder to write; the artifact itself if not given."""
@@ -53,7 +53,7 @@ def _put(
     *,
     output: Annotated[_Written, OfOutput] = _Written(),
 ) -> None:
-    """Put a contract into an artifact, in place of the one that it has.
+    """Put a contract into an artifact, in place of an earlier one.
 
     Its probabilities stay as they are; its fingerprint changes, as the
     contract is part of it.
@@ -252,7 +252,7 @@ def _promised(where: Path) -> "tuple[Artifact | None, Contract]":
 
 
 def _told(contract: "Contract", share: float) -> dict[str, float]:
-    """Return the share by act clause about all predictions, not about a segment's or a class's."""
+    """The given share for each act clause about all predictions, not about a segment or a class."""
     of_all = [one for one in contract.clauses if not one.segment and one.predicted is None]
     found = {one.name: share for one in of_all if one.kind == "act"}
     check(bool(found), "acted_share", "is of all predictions, and no act clause is about all of them")
@@ -260,7 +260,7 @@ def _told(contract: "Contract", share: float) -> dict[str, float]:
 
 
 def _measured(artifact: "Artifact", contract: "Contract", data: Path, source: PlainData) -> dict[str, float]:
-    """Measure the share acted on by clause; of none of a segment, as a file of scores has no segments."""
+    """Measure the share acted on by clause, except of segments, which a file of scores has not."""
     import numpy as np
 
     if artifact.model_steps:

@@ -26,7 +26,7 @@ app = command(
 
 @dataclass(frozen=True, kw_only=True)
 class _Written(Output, Json):
-    """Where the artifact goes, and what is shown of it."""
+    """Options of the output: the artifact's place, and the display."""
 
 
 @app.default

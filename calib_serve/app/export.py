@@ -1,4 +1,4 @@
-"""``calib-serve export``: write what other programs are set up with, or read."""
+"""``calib-serve export``: files that configure other programs, or that they read."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ app = command(
 
 @dataclass(frozen=True, kw_only=True)
 class _Overwriting:
-    """Options of what writes files that others edit."""
+    """Options of commands whose files people edit."""
 
     force: bool = False
     """Overwrite files that say something else."""
@@ -46,7 +46,7 @@ class _Rules(MonitoringOptions, _Overwriting):
 
 @dataclass(frozen=True, kw_only=True)
 class _Npz:
-    """Where ``calib-serve export probabilities`` writes."""
+    """Options of the output of ``calib-serve export probabilities``."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
     """The npz file to write."""

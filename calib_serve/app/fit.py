@@ -35,7 +35,7 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 @dataclass(frozen=True, kw_only=True)
 class _Written(Output, Json):
-    """Where the artifact goes, and what is shown of it."""
+    """Options of the output: the artifact's place, and the display."""
 
     seed: int = 0
     """The seed of folds, and of methods that draw."""
@@ -102,7 +102,7 @@ def _fit(
 
 
 def shares(given: str | list[Any]) -> Any:
-    """Read class shares: numbers in order, or names with theirs; or a file of such text, of JSON or YAML.
+    """Read class shares: numbers in order, or names with their shares; or a file of either, JSON or YAML.
 
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
     ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
@@ -195,7 +195,7 @@ def _of_model(
 
 
 def _is_first_rank() -> bool:
-    """Tell whether this process writes the artifact: under torchrun, where all have it, the first."""
+    """Whether this process writes the artifact: under torchrun, where all have it, the first one does."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
     import torch.distributed as dist
@@ -213,7 +213,7 @@ def _print_json(artifact: "Artifact", out: Path) -> None:
 
 
 def _show(artifact: "Artifact", data: str, options: _Options, source: DataOptions, output: _Written) -> None:
-    """Print the verdict first, then where the artifact was written, and the commands that come next."""
+    """Print the verdict first, then the artifact's place, and the commands that come next."""
     from calib_serve.fit import verdict
 
     out, found = console(), verdict(artifact)
@@ -234,7 +234,7 @@ def _show(artifact: "Artifact", data: str, options: _Options, source: DataOption
 def next_commands(
     artifact: "Artifact", data: str, options: _Options, source: DataOptions, out: Path
 ) -> list[str]:
-    """Return what can be run as it stands after a fit: a report, a fused model, all facts.
+    """The commands that can be run after a fit: for a report, a fused model, all facts.
 
     A report is of samples that nothing was fitted to: the test split, or another one of the file.
     """

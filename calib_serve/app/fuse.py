@@ -29,7 +29,7 @@ Fitted = Annotated[Path, Parameter(help="The folder that calib-serve fit wrote."
 
 @dataclass(frozen=True, kw_only=True)
 class _Written(Json):
-    """Where the calibrated model goes."""
+    """Options of the output: the calibrated model's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
     """Where the calibrated model is written, a file; for Triton the model repository."""

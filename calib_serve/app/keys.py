@@ -30,17 +30,17 @@ app = command(
 
 @dataclass(frozen=True, kw_only=True)
 class _Accepted(Checked):
-    """For how long keys are needed."""
+    """Options of the time for which keys are needed."""
 
     ttl_days: float = WatchOptions.ttl_days
     """For how many days labels are accepted, as the servers have it."""
 
     def _check(self) -> None:
-        check_positive(ttl_days=self.ttl_days)
+        check_positive("ttl_days", self.ttl_days)
 
     @property
     def seconds(self) -> float:
-        """Return the time to live in seconds."""
+        """The time to live in seconds."""
         return self.ttl_days * 86_400.0
 
 

@@ -1,4 +1,4 @@
-"""``calib-serve label``: the labels of a file, or those of a folder, bucket or topic as they come."""
+"""``calib-serve label``: send the labels of a file, or those of a folder, bucket or topic as they come."""
 
 import contextlib
 import logging
@@ -82,7 +82,7 @@ def _label(
     followed: Annotated[_Followed, panel("Of a folder, bucket or topic")] = _Followed(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
-    """Send labels that came back."""
+    """Send labels."""
     from calib_serve.core.names import parse_duration
 
     if "://" in source or Path(source).is_dir():
@@ -169,7 +169,7 @@ def _publish(collector: "Collector", labels: "Source", followed: _Followed) -> N
 
 
 def _below(dead_letter: str, source: str) -> str:
-    """Return the place of dead letters that may lie among the files of the source, where they are skipped."""
+    """The place of dead letters among the source's own files, where they are skipped."""
     # A folder of dead letters below the folder of labels would feed itself.
     return "" if "kafka://" in (dead_letter[:8], source[:8]) else dead_letter
 

@@ -58,7 +58,7 @@ class _Revoked(Json):
 
 @subcommand(app)
 def _check(ledger: str) -> int:
-    """Say what is wrong with a ledger, while others use it; exit code 1 if anything is."""
+    """Name the faults of a ledger, while others use it; exit code 1 if there are any."""
     with _opened(ledger) as book:
         wrong = book.check()
         trouble, extent = book.database.trouble(), book.database.extent()

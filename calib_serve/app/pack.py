@@ -27,7 +27,7 @@ app = command(
 
 @dataclass(frozen=True, kw_only=True)
 class _What:
-    """What is packed."""
+    """Options of the contents of an archive."""
 
     model: str | None = None
     """A .pt2, ONNX or TorchScript file, or module:factory."""
@@ -41,7 +41,7 @@ class _What:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(Packed, Batched):
-    """How it is packed."""
+    """Options of packing."""
 
     name: str | None = None
     """What the model is called in URLs; with --from the old name if not given."""
@@ -62,7 +62,7 @@ class _OfFeedback(FeedbackPack):
 
 @dataclass(frozen=True, kw_only=True)
 class _Store:
-    """Where the archive is written."""
+    """Options of the output: the archive's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("model_store")
     """The model store that the archive is written to."""
@@ -115,7 +115,7 @@ _OF_FEEDBACK = ("feedback", "name", "version", "standalone")
 
 
 def _refuse(kind: str, *others: Any) -> None:
-    """Raise InputError for an option that is given and that this kind of archive has no use for."""
+    """Raise InputError for a given option that this kind of archive does not use."""
     for one in others:
         for known in fields(one):
             given = getattr(one, known.name) != getattr(type(one)(), known.name)

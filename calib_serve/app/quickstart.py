@@ -1,4 +1,4 @@
-"""``calib-serve quickstart``: a folder with a project of one's own that runs as it stands."""
+"""``calib-serve quickstart``: a folder with a small project that runs as it stands."""
 
 import shlex
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""``calib-serve refit``: from what is served to its next calibration, the next version, or new shares."""
+"""``calib-serve refit``: from served traffic to its next calibration, the next version, or new shares."""
 
 import contextlib
 import sys
@@ -47,7 +47,7 @@ _ROWS = 50  # classes that a table of shares shows, those that moved most
 
 @dataclass(frozen=True, kw_only=True)
 class _Written(Output, Json):
-    """Where the new artifact goes."""
+    """Options of the output: the new artifact's place."""
 
     new_version: str = ""
     """Pack the archive again, beside it, as this version."""
@@ -152,7 +152,7 @@ def _agreed(question: str) -> bool:
 
 
 def _checked(host: "Host", archive: Path, options: _Promotion) -> tuple[str, str, str] | None:
-    """Show what labels say of the archive; (model, served version, its version), None if not enough."""
+    """Show the labels' verdict on the archive; (model, served version, its version), None if not enough."""
     from calib_serve.ledger import Ledger
     from calib_serve.torchserve import evidence_of, same_model, served_artifact
 
@@ -182,7 +182,7 @@ class _Traffic(PlainData):
 
 @dataclass(frozen=True, kw_only=True)
 class _Corrected(Replacing, Json):
-    """Where the corrected artifact goes."""
+    """Options of the output: the corrected artifact's place."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
     """Write the corrected artifact here, where that is right."""

@@ -65,7 +65,7 @@ def _serve(models: list[str] | None = None, *, options: Annotated[_Options, Flat
 
 
 def _lines(given: list[str]) -> dict[str, str]:
-    """Read KEY=VALUE, values as they are written: TorchServe reads them, not YAML."""
+    """Read KEY=VALUE, with values as they are written: TorchServe reads them, not YAML."""
     found = [line.partition("=") for line in given]
     if odd := [key for key, equals, _ in found if not (key and equals)]:
         raise InputError(f"--option takes KEY=VALUE, such as job_queue_size=100; got {odd}")

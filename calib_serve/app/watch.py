@@ -28,7 +28,7 @@ def _watch(
     options: Annotated[WatchOptions, Flat] = WatchOptions(),
     web: Annotated[WebOptions, panel("Where it listens")] = WebOptions(),
 ) -> None:
-    """Count what is served and labelled, until it is stopped."""
+    """Count predictions and labels, until stopped."""
     from calib_serve.monitor import Watch
     from calib_serve.web import create_app, serve_app
 

@@ -1,4 +1,4 @@
-"""Addresses of servers and the passwords that belong to them: never in the address, which others may read.
+"""Addresses of servers and their passwords, which never stand in the address, as others may read it.
 
 A command's arguments are there for every user of its host (``ps``), and addresses end up in logs.
 """
@@ -28,7 +28,7 @@ _SECRET = (
 
 
 def holds_password(address: str) -> bool:
-    """Tell whether ``scheme://user:password@host/?password=...`` holds a password, or another secret.
+    """Whether ``scheme://user:password@host/?password=...`` holds a password, or another secret.
 
     >>> holds_password("postgres://ana@db:5432/logs"), holds_password("postgres://ana:x@db/logs")
     (False, True)
@@ -45,7 +45,7 @@ def holds_password(address: str) -> bool:
 
 
 def redacted(address: str) -> str:
-    """Return an address without what stands before an @ or after a ?: a password that should not be there.
+    """An address without the text before an @ or after a ?, where a password may be.
 
     >>> redacted("postgres://ana:x@db:5432/logs?sslmode=require")
     'postgres://db:5432/logs'
@@ -57,7 +57,7 @@ def redacted(address: str) -> str:
 def password_of(
     whose: str, variable: str, file: str | Path | None, *, environment: Mapping[str, str]
 ) -> str | None:
-    """Return the first line of ``file``, else of the file in ``variable``_FILE, else ``variable``, else None.
+    """The first line of ``file``, else of the file in ``variable``_FILE, else ``variable``, else None.
 
     ``whose`` stands in errors. InputError for a file that cannot be read, that others may read, or without a
     password.

@@ -38,30 +38,11 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency
 
 __all__ = [
-    "GROUP_READS",
-    "LEAST_ROOM",
-    "LONGEST_LINE",
-    "MOST_PROTOBUF",
-    "ZIP_ERRORS",
-    "FollowedFile",
-    "check_header",
-    "import_object",
-    "lock",
-    "make_private",
-    "map_npy",
-    "most_unpacked",
-    "open_parquet",
-    "open_regular",
-    "private_folder",
-    "read_npz",
-    "read_private",
-    "read_whole",
-    "refuse_bomb",
-    "sha256",
-    "short_lines",
-    "write_atomically",
-    "write_whole",
-]
+    "GROUP_READS", "LEAST_ROOM", "LONGEST_LINE", "MOST_PROTOBUF", "ZIP_ERRORS", "FollowedFile",
+    "check_header", "import_object", "lock", "make_private", "map_npy", "most_unpacked", "open_parquet",
+    "open_regular", "private_folder", "read_npz", "read_private", "read_whole", "refuse_bomb", "sha256",
+    "short_lines", "write_atomically", "write_whole",
+]  # fmt: skip
 
 LEAST_ROOM = 64 << 20
 """Bytes that are to be free where a ledger or samples are written."""
@@ -79,7 +60,7 @@ _PIECE = 1 << 20  # bytes of a file that are hashed at once
 
 
 def sha256(source: bytes | Path) -> str:
-    """Return the hexadecimal sha256 of bytes or of a file of any size; OSError for an unreadable file.
+    """The hexadecimal sha256 of bytes or of a file of any size; OSError for an unreadable file.
 
     >>> sha256(b"abc")[:8]
     'ba7816bf'
@@ -140,7 +121,7 @@ def read_private(path: Path) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to be read; OSError for a device or a pipe, whose end may never come."""
+    """Open a file to be read; OSError for a device or a pipe, which may be endless."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -167,7 +148,7 @@ def _whole(file: IO[bytes], limit: int) -> bytes:
 
 
 def short_lines(file: IO[str], path: Path, *, limit: int) -> Iterator[str]:
-    """Yield the lines of a text; InputError for one of over ``limit`` characters, which may have no end."""
+    """Yield the lines of a text; InputError for one of over ``limit`` characters, which may be endless."""
     while line := file.readline(limit):
         if len(line) == limit and not line.endswith("\n"):
             raise InputError(f"{path} has a line of more than {limit} characters")
@@ -223,7 +204,7 @@ def _locked(file: Path) -> int:
 
 
 def import_object(spec: str) -> Any:
-    """Return the object named ``package.module:name`` or ``path/to/file.py:name``; runs the module's code.
+    """Import the object named ``package.module:name`` or ``path/to/file.py:name``; runs its module's code.
 
     A name may have dots: an attribute of an attribute.
 
@@ -335,7 +316,7 @@ def plain_values(pickled: bytes, count: int) -> list[Any]:
 
 
 def _plain_value(name: str, argument: Any, memo: list[Any]) -> Any:
-    """Return the text or number that one code of a pickle puts down, if it does."""
+    """The text or number that one code of a pickle puts on the stack, if any."""
     if name in ("BINGET", "LONG_BINGET"):
         return memo[argument]
     if name in _CONSTANTS:
@@ -363,7 +344,7 @@ _HEADERS = {
 
 
 def most_unpacked(packed: int) -> int:
-    """Return how many bytes ``packed`` bytes may unpack to without being taken for a bomb."""
+    """The number of bytes that ``packed`` bytes may unpack to without being taken for a bomb."""
     return max(_SMALL, _RATIO * packed)
 
 
@@ -386,7 +367,7 @@ def check_header(path: Path, names: Sequence[str]) -> None:
 
 
 def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
-    """Open a ``pyarrow.parquet.ParquetFile``, whose footer promises no more than its size allows.
+    """Open a ``pyarrow.parquet.ParquetFile`` whose footer promises no more than its size allows.
 
     Of the columns ``texts`` each text is read once, as a dictionary. Raises InputError where it cannot be
     read, is a bomb, or names a column twice.
@@ -416,7 +397,7 @@ T = TypeVar("T")
 
 
 class FollowedFile(Generic[T]):
-    """What ``read`` makes of the file at ``path``, read again when that has changed; for any thread.
+    """The result of ``read`` for the file at ``path``, read again after a change; for any thread.
 
     The file is looked at when it is used, at most every so many seconds, and at once after ``again``. One of
     which ``read`` raises an error of ours leaves what was read before: that is logged once, told by
@@ -440,13 +421,13 @@ class FollowedFile(Generic[T]):
         self._due, self._asked = clock() + every, False
 
     def current(self) -> T:
-        """Return what is in the file at this moment."""
+        """The result for the file as it is at this moment."""
         if self._clock() >= self._due:
             self._look(again=True)
         return self._read.made
 
     def changed(self) -> T:
-        """Return the same, and look at the file whenever that was last; a broken one is not tried again."""
+        """The result, after a look at the file now; a broken file is not tried again."""
         self._look(again=False)
         return self._read.made
 
@@ -455,7 +436,7 @@ class FollowedFile(Generic[T]):
         self._asked, self._due = True, -math.inf
 
     def trouble(self) -> str | None:
-        """Say why the file cannot be used, if so: then what was read before still holds."""
+        """The reason why the file cannot be used, if so: the last good result still holds."""
         self.current()
         return self._read.why
 
@@ -479,7 +460,7 @@ class FollowedFile(Generic[T]):
 
 @dataclass(frozen=True)
 class _Read(Generic[T]):
-    """What was made of a file, of which one, and why a later one could not be read."""
+    """The result for a file, the file's identity, and the reason why a later file could not be read."""
 
     file: tuple[int, ...] | None
     made: T
@@ -487,7 +468,7 @@ class _Read(Generic[T]):
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """Return what tells a file from the one before, chmod's time included; None if it is missing."""
+    """The identity of a file's content and mode, by its times and numbers; None if it is missing."""
     try:
         found = path.stat()
     except OSError:

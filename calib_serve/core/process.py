@@ -17,7 +17,7 @@ _LIVE: dict[int, weakref.ref[Any]] = {}
 
 
 def around_forks(one: object) -> None:
-    """Call ``before_fork``, ``after_in_parent`` and ``after_in_child`` of ``one``, those that it has.
+    """Call the hooks ``before_fork``, ``after_in_parent`` and ``after_in_child`` that an object has.
 
     It is held weakly: hooks of ``os.register_at_fork`` stay as long as the process, so there is one for all.
     """
@@ -61,7 +61,7 @@ def interruptible() -> Iterator[None]:
 
 
 def on_hangup(act: Callable[[], object]) -> Callable[[], None]:
-    """Let SIGHUP call ``act`` from now on, instead of ending the process; returns what undoes that.
+    """Let SIGHUP call ``act`` from now on, instead of ending the process; return a function that undoes it.
 
     ``act`` runs between two instructions of the main thread: it should only set what is looked at later.
     Outside of the main thread, and where the system has no such signal, nothing changes.

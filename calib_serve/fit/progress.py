@@ -1,4 +1,4 @@
-"""How far a fit is: told to who listens, and kept, so that a killed fit resumes."""
+"""Progress of a fit: reported to a callback, and kept on disk, so that a killed fit resumes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
-    """Return the callback of one part of the work, (done, total); None where nobody listens.
+    """The callback of one part of the work, (done, total); None without a callback.
 
     >>> calls = []
     >>> stage(lambda *call: calls.append(call), "logits")(1, 2)
@@ -39,7 +39,7 @@ class Checkpoints:
     folder: Path
 
     def load(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """Return the arrays saved under ``key``, or None; unreadable ones count as missing."""
+        """The arrays saved under ``key``, or None; unreadable ones count as missing."""
         try:
             return read_npz(self._path(key))[0]
         # A checkpoint only saves time: what cannot be read is computed again.

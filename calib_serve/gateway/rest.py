@@ -1,4 +1,4 @@
-"""Inferences over REST: addresses, requests and replies, in JSON or in JSON and bytes after it.
+"""Inferences over REST: addresses, requests and replies, in JSON or in JSON with bytes after it.
 
 A request goes on as it came unless the server must be asked for something else. Of a reply, the calibrated
 output is replaced and outputs are added; all else keeps its values and its order. A reply that cannot be
@@ -44,7 +44,7 @@ Kind = Literal["infer", "inference", "health", "other"]
 
 
 class Route(NamedTuple):
-    """Kind of a request, and its model; ``inference`` is one that is not the protocol's ``infer``."""
+    """The kind of a request, and its model; ``inference`` is one outside the protocol's ``infer``."""
 
     kind: Kind
     model: str = ""
@@ -123,7 +123,7 @@ def decompress(body: bytes, coding: str, *, most: int) -> bytes:
 
 
 def compress(body: bytes, coding: str) -> bytes:
-    """Put a body into its coding again."""
+    """Encode a body again, as it came."""
     if coding == "gzip":
         return gzip.compress(body, 1, mtime=0)
     return zlib.compress(body, 1) if coding == "deflate" else body
@@ -137,7 +137,7 @@ class Unsupported(InputError):
 
 
 class Ask(NamedTuple):
-    """Wishes of a client: ``body`` to send on, its JSON's length if it has bytes after it.
+    """A client's wishes: ``body`` to send on, and its JSON's length if bytes follow it.
 
     ``returned``: whether the calibrated output goes to the client; ``added``: which of the outputs that are
     added, None for all.
@@ -149,7 +149,7 @@ class Ask(NamedTuple):
     added: frozenset[str] | None = None
 
     def picked(self, added: list[Tensor], own: frozenset[str]) -> list[Tensor]:
-        """Pick the outputs to add: wanted ones of which the model has none of its own."""
+        """Pick the wanted outputs to add, unless the model has an output of the name."""
         wanted = [one for one in added if self.added is None or one.name in self.added]
         return [one for one in wanted if one.name not in own]
 
@@ -157,7 +157,7 @@ class Ask(NamedTuple):
 def read_infer_request(
     body: bytes, json_length: int | None, output: str, may_add: frozenset[str] = ADDED
 ) -> Ask:
-    """Read what is asked of a model whose ``output`` is calibrated, and whose replies get ``may_add``.
+    """Read the wishes of a request to a calibrated ``output``; its reply may get the outputs ``may_add``.
 
     Unsupported where the output is asked for in a form that cannot be calibrated. A body that is not of the
     protocol goes on as it is: the server says what is wrong with it.
@@ -191,7 +191,7 @@ def read_infer_request(
 
 
 def check_parameters(output: str, parameters: Any) -> None:
-    """Raise Unsupported for an output in a form that is not its scores."""
+    """Raise Unsupported for a form of the output that hides its scores."""
     for name in _NOT_OURS:
         if isinstance(parameters, Mapping) and name in parameters:
             raise Unsupported(
@@ -200,7 +200,7 @@ def check_parameters(output: str, parameters: Any) -> None:
 
 
 def _form_of(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the binary form, where the client asks for another output in it."""
+    """The binary form, where the client asks for another output in it."""
     asked = [one.get("parameters") for one in outputs]
     binary = any(isinstance(one, dict) and one.get("binary_data") for one in asked)
     return {"parameters": {"binary_data": True}} if binary else {}
@@ -208,14 +208,14 @@ def _form_of(outputs: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass
 class Reply:
-    """A reply, read: its JSON, and the bytes of outputs by their place."""
+    """A parsed reply: its JSON, and the bytes of outputs by their place."""
 
     document: dict[str, Any]
     blobs: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
     def read(cls, body: bytes, json_length: int | None) -> Reply:
-        """Read a reply; InputError for what is none of the protocol."""
+        """Read a reply; InputError for one outside the protocol."""
         head = body if json_length is None else body[:json_length]
         try:
             document = json.loads(head)
@@ -234,24 +234,24 @@ class Reply:
 
     @property
     def version(self) -> str:
-        """Return the version of the model; "" where it is not named."""
+        """The version of the model; "" where the reply has none."""
         return str(self.document.get("model_version") or "")
 
     def scores(self, output: str) -> Tensor | None:
-        """Return the output of this name, None if there is none."""
+        """The output of this name, None if there is none."""
         for place, one in enumerate(self.document["outputs"]):
             if one.get("name") == output:
                 return read_tensor(one, self.blobs.get(place))
         return None
 
     def own(self) -> frozenset[str]:
-        """Return the names of the model's outputs."""
+        """The names of the model's outputs."""
         return frozenset(one.get("name") for one in self.document["outputs"])
 
     def write(
         self, ask: Ask, output: str, datatype: str, calibrated: CalibratedOutput
     ) -> tuple[bytes, int | None]:
-        """Write the client's reply; return the length of its JSON as well, if there are bytes after it."""
+        """Write the client's reply; return the length of its JSON as well, if bytes follow it."""
         entries, blobs, binary = [], list[bytes](), False
         for place, one in enumerate(self.document["outputs"]):
             blob = self.blobs.get(place)
@@ -282,7 +282,7 @@ class Reply:
 
 
 class UpstreamRequest(NamedTuple):
-    """The body and the headers to send to the server; ``of``: what the client wants of the reply."""
+    """The body and the headers to send to the server; ``of``: the client's wishes for the reply."""
 
     body: bytes
     headers: Headers
@@ -290,7 +290,7 @@ class UpstreamRequest(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An inference of a model of which ``output`` is calibrated; ``most`` bytes are read of its body.
+    """An inference of a model with a calibrated ``output``; at most ``most`` bytes of its body are read.
 
     ``may_add``: the outputs that its replies may get.
     """
@@ -302,7 +302,7 @@ class Wanted(NamedTuple):
     may_add: frozenset[str] = ADDED
 
     def ask(self, held: bytes, headers: Headers) -> UpstreamRequest:
-        """Return what to send for the body ``held``; InputError for what the gateway does not take."""
+        """The request to send for the body ``held``; InputError for one that the gateway does not take."""
         coding = at_most_one(headers, b"content-encoding").lower()
         body = decompress(held, coding, most=self.most)
         ask = read_infer_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
@@ -324,7 +324,7 @@ class Inference:
     def reply(
         self, wanted: Wanted, asked: UpstreamRequest, headers: Headers, content: bytes
     ) -> tuple[bytes, Headers]:
-        """Make the client's reply of the server's of status 200; never raises."""
+        """Turn the server's reply of status 200 into the client's; never raises."""
         model, version = wanted.route.model, wanted.route.version
         try:
             coding = at_most_one(headers, b"content-encoding").lower()
@@ -347,7 +347,7 @@ class Inference:
 def found(
     calibrations: Calibrations, model: str, version: str, scores: Tensor | None
 ) -> tuple[Calibration, Tensor]:
-    """Return the calibration of a reply, and what it acts on; InputError where either is missing."""
+    """The calibration of a reply, and its scores; InputError where either is missing."""
     calibration = calibrations.find(model, version)
     if calibration is None:
         raise InputError(f"there is no calibration of version {version[:40]!r}")
@@ -359,7 +359,7 @@ def found(
 
 
 def why_not(error: Exception, model: str, version: str) -> str:
-    """Return why a reply is not calibrated, in a line for its client; all of it in the log."""
+    """The reason why a reply is not calibrated, in a line for its client; in full in the log."""
     known = isinstance(error, CalibServeError)
     log.error(
         "%s:%s passes without calibration: %s", model, version, error, exc_info=None if known else error
@@ -383,7 +383,7 @@ def _length(body: bytes) -> tuple[bytes, bytes]:
 
 
 def _with(headers: Headers, values: dict[bytes, bytes]) -> Headers:
-    """Return the headers in their order, with these values; what had none before comes last."""
+    """The headers in their order, with these values; new headers come last."""
     rest = dict(values)
     found = []
     for name, value in headers:

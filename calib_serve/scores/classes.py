@@ -1,4 +1,4 @@
-"""Labels as class ids: names, digits, booleans, ids that begin elsewhere; missing and void ones are told."""
+"""Labels as class ids: names, digits, booleans, ids that begin elsewhere; missing and void labels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def class_ids(
     column: str = "",
     place: CellNames = NUMBERED,
 ) -> tuple[Ids, tuple[str, ...], str]:
-    """Return class ids (n,) of labels (n,) of any type, class names if known by now, and a remark.
+    """Class ids (n,) of labels (n,) of any type, class names if known by now, and a remark.
 
     ``names`` (K,) are the classes' own, ``column`` what the only column of a binary model is called.
     InputError for a label that is missing, that is no class, or that may be two.
@@ -55,7 +55,7 @@ def class_ids(
 
 
 def is_missing(label: Any) -> bool:
-    """Tell whether a label, as ``_distinct`` gives it, stands for none."""
+    """Whether a label, as ``_distinct`` gives it, is a missing one."""
     return label is None or _is_nan(label) or (isinstance(label, str) and label.lower() in MISSING)
 
 
@@ -79,7 +79,7 @@ def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
 
 
 def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
-    """Return the different labels, as plain values or None, and which of them each row has."""
+    """The distinct labels, as plain values or None, and the index of each row's label among them."""
     if labels.dtype.kind in "iu" and labels.size and np.ptp(labels) < _FEW:
         low = labels.min()
         place = (labels.ravel() - low).astype(np.intp)
@@ -109,7 +109,7 @@ def _key(label: Any) -> Any:
 
 
 def plain_label(value: Any) -> Any:
-    """Return a label as a text without blanks around it, a whole number, a bool, a float, or None."""
+    """A label as a text without blanks around it, a whole number, a bool, a float, or None."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, bytes):
@@ -160,7 +160,7 @@ def _mapped(
 
 
 def _by_name(found: list[Any], names: tuple[str, ...]) -> list[int] | None:
-    """Return the ids of labels that are all names; of numbers only where names are numbers, too."""
+    """The ids of labels that are all names; of numbers only where names are numbers, too."""
     index: dict[str, int] = {}
     for k, name in enumerate(names):
         if name in index:
@@ -220,7 +220,7 @@ def _are_positions(names: tuple[str, ...]) -> bool:
 
 
 def _of_two(found: list[Any], column: str) -> list[int] | None:
-    """Return ids of two classes by what everybody means by yes and no, or by the name of the column."""
+    """The ids of two classes, from common words for yes and no, or from the name of the scores' column."""
     texts = [str(label).lower() for label in found]
     if all(text in (*_NEGATIVE, *_POSITIVE) for text in texts):
         return [int(text in _POSITIVE) for text in texts]

@@ -21,7 +21,7 @@ from calib_serve.torchserve.archive._repacking import ForeignArchive as ForeignA
 from calib_serve.torchserve.archive._repacking import Seam as Seam
 from calib_serve.torchserve.archive._repacking import find_seam as find_seam
 from calib_serve.torchserve.archive._repacking import pack_around as pack_around
-from calib_serve.torchserve.archive._repacking import sample_requests as sample_requests
+from calib_serve.torchserve.archive._repacking import some_requests as some_requests
 from calib_serve.torchserve.archive._repacking import unpacked as unpacked
 from calib_serve.torchserve.configuration import Ports as Ports
 from calib_serve.torchserve.configuration import ensure_keyring as ensure_keyring

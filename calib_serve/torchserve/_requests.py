@@ -31,7 +31,7 @@ _BASE64 = re.compile(rb"\s?([A-Za-z0-9+/\s]{16,}={0,2})\s?")
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One request: ``body`` is the payload of a plain one, the JSON object of the others, None if missing.
+    """One request: ``body`` is a plain payload, or the JSON object of other protocols; None if missing.
 
     ``headers``: HTTP's, or what gRPC's input map holds besides the body; lower-case names. ``fields``: the
     names of what was sent. ``id``: the client's, else the server's. ``grpc``: whether by OIP ModelInfer.
@@ -73,7 +73,7 @@ def read_message(row: Mapping[str, Any], headers: Mapping[str, Any], *, id: str 
 
 
 def _headers(row: Mapping[str, Any], headers: Mapping[str, Any]) -> dict[str, str]:
-    """Return the request's headers; gRPC has none, so what ``row`` names like one of ours counts as one."""
+    """The request's headers; gRPC has none, so inputs in ``row`` named like our headers stand for them."""
     # TorchServe puts each parameter's type among the headers, as a dict.
     found = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
     if len(row) > 1:
@@ -131,7 +131,7 @@ def read_tensors(message: Message) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class RequestRows:
-    """The rows of ``message``: ``payloads`` and ``tags``, one each, of a refused one none.
+    """The rows of ``message``: ``payloads`` and ``tags``, one each; a refused message has none.
 
     ``outputs``: the names of output tensors asked for (v2), () for all. ``refused``: why there is no answer.
     """
@@ -144,7 +144,7 @@ class RequestRows:
 
 
 def read_request(message: Message, *, shape: Sequence[int | None]) -> RequestRows:
-    """Read the rows of a request; ``shape`` is that of one input, without the batch. It never raises."""
+    """Read the rows of a request; ``shape`` is one input's, without the batch. It never raises."""
     try:
         if message.form == "v1":
             return _of_instances(message)
@@ -156,12 +156,12 @@ def read_request(message: Message, *, shape: Sequence[int | None]) -> RequestRow
 
 
 def plain_tags(data: Sequence[Mapping[str, Any]], ctx: Any) -> list[Tag]:
-    """Return what each request of a batch names, one row a request."""
+    """The tags of each request of a batch, one row a request."""
     return [tag_of(_headers(row, ctx.get_all_request_header(i))) for i, row in enumerate(data)]
 
 
 def tag_of(headers: Mapping[str, str]) -> Tag:
-    """Read what a whole request names: its segment, group and id."""
+    """Read the tags of a whole request: its segment, group and id."""
     if _SEGMENT in headers or _GROUP in headers or _ID in headers:
         return Tag(headers.get(_SEGMENT, "")[:LONGEST_SEGMENT], headers.get(_GROUP, ""), headers.get(_ID, ""))
     return _NO_TAG

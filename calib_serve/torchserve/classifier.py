@@ -23,11 +23,11 @@ from calib_serve.torchserve._handler import (
     INVALID,
     AnyPrediction,
     CalibratedHandler,
-    CalibratedRow,
     Failure,
     LabelsPrediction,
     Prediction,
     Result,
+    Row,
     all_or_none,
     check_requests,
 )
@@ -58,7 +58,11 @@ class CalibratedClassifier(CalibratedHandler):
     """Subclass it to change ``preprocess`` (one payload to one input) or ``postprocess`` (one reply)."""
 
     def initialize(self, ctx: Any) -> None:
-        """Load the model and the calibration, warm up, and start the counters at 0."""
+        """Load the model and the calibration, warm up, and start the counters at 0.
+
+        Args:
+            ctx: TorchServe's context.
+        """
         self.without_envelope()
         super().initialize(ctx)
         own = type(self).postprocess is not CalibratedClassifier.postprocess
@@ -68,7 +72,11 @@ class CalibratedClassifier(CalibratedHandler):
     def preprocess(self, payload: Payload) -> NDArray[Any]:
         """Turn one request's payload into one input of the model, without the batch.
 
-        Raise InputError for an invalid payload: its message is sent to the client as a 400.
+        Args:
+            payload: Bytes of the request, or what its JSON holds.
+
+        Raises:
+            InputError: For an invalid payload: its message is sent to the client as a 400.
         """
         o = self.options
         return decode(
@@ -80,19 +88,29 @@ class CalibratedClassifier(CalibratedHandler):
         )
 
     def inference(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Run the model on a batch of inputs; the scores (n, K) that it returns are calibrated."""
+        """Run the model on a batch of inputs; the scores (n, K) that it returns are calibrated.
+
+        Args:
+            batch: Inputs (n, *input_shape).
+        """
         return self._run(batch)
 
     def postprocess(self, prediction: Any) -> Any:
         """Write the reply to one request: anything that JSON can hold.
 
-        ``prediction``: a Prediction, of a multi-label model a LabelsPrediction.
+        Args:
+            prediction: A Prediction, of a multi-label model a LabelsPrediction.
         """
         names = self.artifact.class_names
         return full_reply(prediction, self.options, names, model=self.name, version=self.version)
 
     def load(self, folder: Path, ctx: Any) -> None:
-        """See CalibratedHandler; the model is asked once, to see that it returns what the archive says."""
+        """Load the model, as CalibratedHandler says, and run it once to check its outputs.
+
+        Args:
+            folder: Where the archive is unpacked.
+            ctx: TorchServe's context.
+        """
         self._run = load_runtime(folder, self.options, self.artifact, device=device_of(ctx, self.options))
         self._batch_size = int(ctx.system_properties.get("batch_size") or 1)
         # Both sizes: the first request then waits for no kernels.
@@ -100,7 +118,12 @@ class CalibratedClassifier(CalibratedHandler):
             self._warm_up(n)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
-        """Return one JSON text per request, in order; failed requests have their own status."""
+        """Return one JSON text per request, in order; failed requests have their own status.
+
+        Args:
+            data: Requests, names to values, one dict each.
+            ctx: TorchServe's context.
+        """
         check_requests(data, ctx)
         # The common case at once: to decode each request by itself costs more than a small model.
         batch = self._one_array(data, ctx)
@@ -151,7 +174,7 @@ class CalibratedClassifier(CalibratedHandler):
         return request
 
     def _results(self, requests: Sequence[RequestRows]) -> list[list[Result]]:
-        """Return for each request one result a row, or the one reason why it has none."""
+        """One result a row for each request, or one failure with the reason."""
         payloads = [p for one in requests for p in (one.payloads or [Failure(400, one.refused)])]
         piece = max(self._batch_size, _PIECE)
         rows = [
@@ -186,15 +209,13 @@ class CalibratedClassifier(CalibratedHandler):
         except (Exception, SystemExit) as error:  # a subclass's preprocess may raise anything
             return Failure(400, f"the input cannot be read ({type(error).__name__})")
 
-    def _rows_of(self, inputs: list[NDArray[Any] | Failure]) -> list[CalibratedRow | Failure]:
+    def _rows_of(self, inputs: list[NDArray[Any] | Failure]) -> list[Row | Failure]:
         """Run inputs of one shape and type at once; a failure stays in its place."""
         by_kind: dict[tuple[Any, ...], list[int]] = {}
         for index, item in enumerate(inputs):
             if not isinstance(item, Failure):
                 by_kind.setdefault((item.shape, item.dtype.str), []).append(index)
-        found: dict[int, CalibratedRow | Failure] = {
-            i: one for i, one in enumerate(inputs) if isinstance(one, Failure)
-        }
+        found: dict[int, Row | Failure] = {i: one for i, one in enumerate(inputs) if isinstance(one, Failure)}
         for indices in by_kind.values():
             # Failed items keep their rows: in a batch of another size, some kernels would round the other
             # rows differently.
@@ -205,7 +226,7 @@ class CalibratedClassifier(CalibratedHandler):
             found |= {i: rows[i] for i in indices}
         return [found[i] for i in range(len(inputs))]
 
-    def _rows(self, batch: NDArray[Any]) -> list[CalibratedRow | Failure]:
+    def _rows(self, batch: NDArray[Any]) -> list[Row | Failure]:
         try:
             rows, _ = self.calibrated(self.inference(batch))
             if len(rows) != len(batch):

@@ -48,7 +48,7 @@ class Digits:
 
 
 def load_splits(*, seed: int = 0, sizes: tuple[int, int, int] = (100, 500, 300)) -> Digits:
-    """Shuffle the digits into splits; what ``sizes`` leaves is the test split."""
+    """Shuffle the digits into splits; the rest beyond ``sizes`` is the test split."""
     pixels, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(labels))
     images = (pixels[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
@@ -74,7 +74,7 @@ class DigitsNet(nn.Module):
         self.linear = nn.Linear(64, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits, not probabilities."""
+        """Logits (n, 10), not probabilities."""
         x = (images - self.mean) / self.std
         x = torch.relu(self.conv1(x))
         x = self.pool(torch.relu(self.conv2(x)))

@@ -56,7 +56,7 @@ class CalibrationChoice:
 
     @property
     def artifact(self) -> Artifact:
-        """Return the chosen artifact."""
+        """The chosen artifact."""
         return self.artifacts[self.chosen]
 
 

@@ -1,4 +1,4 @@
-"""The online half of the demo: a real TorchServe, real labels, and what its counters say."""
+"""The online half of the demo: a real TorchServe, real labels, and its counters."""
 
 from __future__ import annotations
 
@@ -23,17 +23,9 @@ from calib_serve.receipts import LabelledSamples, read_samples
 from calib_serve.torchserve import Batching, Ports, Server, ensure_keyring, pack, pack_feedback
 
 __all__ = [
-    "FEEDBACK",
-    "MODEL",
-    "Answers",
-    "Counters",
-    "fresh_folder",
-    "predict",
-    "refusals",
-    "sampled",
-    "send_labels",
-    "server",
-]
+    "FEEDBACK", "MODEL", "Answers", "Counters", "fresh_folder", "predict", "refusals", "sampled",
+    "send_labels", "server",
+]  # fmt: skip
 
 MODEL = "digits"
 FEEDBACK = "calibration_feedback"
@@ -75,7 +67,7 @@ def server(
 
 
 def sampled(server: Server, *, version: str, predictions: int, latest: int) -> LabelledSamples:
-    """Return the ``latest`` labelled ones of ``predictions``, once the server has written all of them."""
+    """The ``latest`` labelled samples of ``predictions``, once the server has written all of them."""
     end = time.monotonic() + _PATIENCE
     while True:
         kept = read_samples(server.folder / "samples", model=MODEL, version=version, most=latest)
@@ -103,7 +95,7 @@ class Answers:
 
     @property
     def bins(self) -> Bins:
-        """Return the client's own record of these predictions."""
+        """The client's own bins of these predictions."""
         predicted = np.array([reply["predicted"] for reply in self.replies])
         return Bins.tally([reply["confidence"] for reply in self.replies], predicted == self.labels)
 
@@ -196,11 +188,11 @@ class Counters:
         return now
 
     def total(self, name: str) -> float:
-        """Return the sum over all labels of one family."""
+        """The sum over all labels of one family."""
         return sum(self.samples.get(name, {}).values())
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Return one family's values by one of its labels."""
+        """One family's values by one of its labels."""
         sums: dict[str, float] = {}
         for labels, value in self.samples.get(name, {}).items():
             key = dict(labels)[label]
@@ -208,7 +200,7 @@ class Counters:
         return sums
 
     def feedback(self) -> Bins:
-        """Return the bins that the feedback counters hold."""
+        """The bins that the feedback counters hold."""
         columns = [self.by(f"calib_feedback{part}_total", "bin") for part in ("", "_confidence", "_correct")]
         order = sorted(columns[0], key=int)
         return Bins(*(np.array([column.get(b, 0.0) for b in order]) for column in columns))

@@ -1,4 +1,4 @@
-"""The demo's eight steps, told as they happen."""
+"""The demo's eight steps, printed as they happen."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _plain(error: CalibServeError) -> bool:
 
 
 def tell(story: Story, store: Path, *, keep: bool, seed: int) -> None:
-    """Tell all eight steps; archives go into ``store``, and ``keep`` leaves the server up until Ctrl-C."""
+    """Run and print all eight steps; archives go into ``store``; ``keep`` leaves the server up."""
     out, say = story.out, story.say
     out.mkdir(parents=True, exist_ok=True)
     with story.step("train a small network on 100 digits, and export it"):
@@ -212,7 +212,7 @@ def _said(bins: Bins) -> str:
 
 
 def _refitted(story: Story, server: Server, calibrated: CalibrationChoice, *, predictions: int) -> Path:
-    """Fit the output again on what the server sampled after the shift; the new artifact's folder."""
+    """Fit the output again on the server's samples after the shift; return the new artifact's folder."""
     kept = sampled(server, version="1.0", predictions=predictions, latest=_MOST_SHIFTED)
     judged = refit(calibrated.artifact, kept.logits, kept.labels, method="temperature")
     story.say(f"refit on the {judged.samples} latest labelled predictions that the server kept:")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -20,13 +20,7 @@ from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import ModuleOptions
 from calib_serve.fuse._decisions import decision_names, with_decisions
-from calib_serve.fuse._kinds import (
-    Change,
-    as_fitted,
-    change_to_fitted,
-    check_multilabel,
-    check_numbers,
-)
+from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_multilabel, check_numbers
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.torch._model import (
     Example,
@@ -62,6 +56,11 @@ from calib_serve.scores import (
     to_probs,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ModuleKeywords
+
 Returns = Literal["probabilities", "logits", "all"]
 _TAILS: dict[str, Callable[..., CalibrateScores]] = {
     "logits": Logits,
@@ -76,9 +75,9 @@ def calibrated(
     options: ModuleOptions | None = None,
     *,
     example: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
-    **given: Any,
+    **keywords: Unpack[ModuleKeywords],
 ) -> nn.Module:
-    """Put the artifact into ``model``, which itself is not changed, and return it as one module.
+    """Put the artifact into a model, which itself is not changed, and return it as one module.
 
     ``returns``: "probabilities" (n, K), (n, 2) of a binary model with one column; "logits" in the shape of
     the model's own scores, one logit for one, log-probabilities where a table or mixture leaves no logits,
@@ -88,33 +87,44 @@ def calibrated(
     "abstain", bool (n,), and "act", bool (n,), whether the contract lets it be acted on. Without it, they are
     not in the module.
 
-    ``example`` is one input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
-    made from the artifact's ``model.input_shape``. The model is run on it. Its scores must be as wide as the
-    artifact is, and of a kind that it was fitted on or that can be turned into that: where it was fitted on
-    log-probabilities and that matters, logits are normalised first. What the calibrated module returns is
-    compared with numpy. ``outputs`` says what the scores are where their numbers do not, ``output`` where
-    they lie in a tuple, mapping or object, as in "logits" or "0". Without any example, ``outputs`` or what
-    the artifact records is believed, and only the width is checked, when the module is called.
+    The model is run on ``example``. Its scores must be as wide as the artifact is, and of a kind that it was
+    fitted on or that can be turned into that: where it was fitted on log-probabilities and that matters,
+    logits are normalised first. What the calibrated module returns is compared with numpy. ``outputs`` says
+    what the scores are where their numbers do not, ``output`` where they lie in a tuple, mapping or object,
+    as in "logits" or "0". Without any example, ``outputs`` or what the artifact records is believed, and only
+    the width is checked, when the module is called.
 
     ``last_linear`` names the layer that makes the logits, for an artifact with a Head and for ``fold``, which
     multiplies the logit maps into that layer; by default it is found by its shape. Tensors are shared with
     ``model``, but for the layer that changes. Returned in evaluation mode, on the model's device and dtype; a
-    model of several inputs, or that returns several things, is to be scripted before, not after. Raises
-    FuseError where a check or the comparison fails, ModelError where the model refuses the example or
-    returns no such scores, InputError for wrong options.
+    model of several inputs, or that returns several things, is to be scripted before, not after.
+
+    Args:
+        model: A module, scripted or not.
+        artifact: The calibration that was fitted on this model's scores.
+        options: A ``ModuleOptions``; keywords replace its fields.
+        example: One input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
+            made from the artifact's ``model.input_shape``.
+        **keywords: Fields of ``ModuleOptions``: ``decisions``, ``fold``, ``last_linear``, ``output``,
+            ``outputs``, ``returns``.
+
+    Raises:
+        FuseError: Where a check or the comparison fails.
+        ModelError: Where the model refuses the example or returns no such scores.
+        InputError: For wrong options.
 
     >>> halved = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> calibrated(nn.Identity(), halved, returns="logits")(torch.tensor([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
     """
-    asked = changed(options or ModuleOptions(), given)
+    asked = changed(options or ModuleOptions(), keywords, calibrated)
     shown = Example.of_shape(model, artifact) if example is None else Example.of(example)
     return fused(model, artifact, asked, shown).whole
 
 
 @dataclass(frozen=True, eq=False)
 class _ReturnedScores:
-    """What a model returns: ``path`` to its scores, what they are, their dtype and device."""
+    """The scores among a model's results: the ``path`` to them, their kind, dtype and device."""
 
     path: Where
     outputs: Outputs
@@ -142,7 +152,7 @@ class Fusion:
     parity: Parity | None = None
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
-        """Compare ``whole`` with ``model`` calibrated in numpy: these two, or copies of them elsewhere."""
+        """Compare ``whole`` with ``model`` calibrated in numpy, or copies of both on another device."""
         artifact, path = self.artifact, self.scores.path
         moved = example.shifted(artifact.input_shift)
 
@@ -185,7 +195,7 @@ class Fusion:
             raise
 
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
-        """Return the logits (n, K) that ``model`` gives for inputs (n, ...); None where it takes others."""
+        """The logits (n, K) of ``model`` for inputs (n, ...); None where it takes other inputs."""
         scores = self.scores
         made = torch.from_numpy(inputs).to(scores.device, device_and_dtype(self.model)[1])
         try:
@@ -196,7 +206,7 @@ class Fusion:
 
     @property
     def _shown(self) -> Outputs | None:
-        """Return the kind that ``whole`` returns in place of probabilities, if not these."""
+        """The kind that ``whole`` returns in place of probabilities; None where it returns probabilities."""
         own = self.scores.outputs
         if self.returns != "logits":
             return None
@@ -206,7 +216,7 @@ class Fusion:
 
 
 def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
-    """Do what ``calibrated`` does, and return what was found on the way."""
+    """Fuse as ``calibrated`` does, and return the fused model with its parity."""
     check_outputs(asked.outputs)
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -265,7 +275,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
 def _told(
     model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None
 ) -> _ReturnedScores:
-    """Believe what is told of the scores, without a look at them."""
+    """Take the scores' place and kind as told, without an example."""
     device, dtype = device_and_dtype(model)
     return _ReturnedScores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
@@ -273,7 +283,7 @@ def _told(
 def _found(
     returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
 ) -> _ReturnedScores:
-    """Find where the scores lie in what the model returned for an example, and what they are."""
+    """Find the scores among the results of an example, and their kind."""
     classes = artifact.classes if artifact.classes > 1 else None
     form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
     form.scores(returned, classes)
@@ -281,7 +291,7 @@ def _found(
     scores = lookup(returned, path)
     if not isinstance(scores, Tensor):
         raise FuseError(f"the model returns its scores as a {type(scores).__name__}; it must be one tensor")
-    # Scores of one row for many inputs are pooled over the batch: nobody's.
+    # One row of scores for many inputs is pooled over the batch, and belongs to no sample.
     if len(scores) != samples:
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
@@ -297,7 +307,7 @@ def _found(
 
 
 def _positions(returned: Any, path: Where) -> Where:
-    """Put positions for the names of a named tuple, which TorchScript and exports need."""
+    """Replace the names of a named tuple by positions, which TorchScript and exports need."""
     made: list[str | int] = []
     for step in path:
         fields = getattr(returned, "_fields", ())
@@ -326,7 +336,7 @@ _TELLING = 20  # fewer numbers may lie in [0, 1] by chance
 
 
 def _kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
-    """Tell what ``scores`` (n, K), (n,) or (n, 1) are: as ``told`` if they can be, else by their numbers.
+    """The kind of ``scores`` (n, K), (n,) or (n, 1): as ``told`` if possible, else by their numbers.
 
     Raises FuseError where they are not what was told, or their numbers do not say.
     """
@@ -395,7 +405,7 @@ def _expect(logits: Numbers, artifact: Artifact, dtype: torch.dtype, *, relayere
 
 
 def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> tuple[int, float]:
-    """Prove that the fit's own scores become its own probabilities in ``tail``; how many, and how far."""
+    """Prove that ``tail`` maps the fit's own scores to the fit's probabilities; return count and gap."""
     wide = torch.float64 if tail.wide else torch.float32
 
     def run(logits: NDArray[np.float64]) -> tuple[Numbers, dict[str, Any]]:
@@ -410,6 +420,6 @@ def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -
 
 
 def numbers(tensor: Tensor) -> Numbers:
-    """Return a tensor as an array, at least float32."""
+    """A tensor as an array, at least float32."""
     exact = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().float()
     return exact.cpu().numpy()

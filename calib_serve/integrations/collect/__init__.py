@@ -1,4 +1,4 @@
-"""Labels from where they are, Kafka or files, to the watch: each is counted once, and none is lost."""
+"""Collectors: labels from Kafka or files to the watch; each is counted once, and none is lost."""
 
 from calib_serve.integrations.collect.collector import Collector, Totals
 from calib_serve.integrations.collect.opening import open_dead_letters, open_source

@@ -1,4 +1,4 @@
-"""The labels in a message of JSON, or in a file: CSV, Parquet, or JSON lines; what can be none is named.
+"""Labels in a message of JSON, or in a file: CSV, Parquet, or JSON lines; bad ones become dead letters.
 
 A row that is wrong is set aside alone. Files are streamed: a row, or a thousand of Parquet, at a time.
 """
@@ -44,7 +44,7 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class LabelFields:
-    """Names of columns, or fields, of labels; InputError where one is to be two things.
+    """Names of columns, or fields, of labels; InputError where one has two roles.
 
     Without ``receipt`` and ``id`` these two names are looked for. ``by``: whether labels are class ids or
     names; None: what a column ``by`` says, and the watch refuses what may be both. ``model`` and ``segment``
@@ -65,7 +65,7 @@ class LabelFields:
 
     @classmethod
     def of(cls, options: LabelColumns) -> LabelFields:
-        """Return what the options say of columns."""
+        """Read the names of columns in the options."""
         return cls(
             receipt=options.receipt_column,
             id=options.id_column,
@@ -79,7 +79,7 @@ class LabelFields:
 
     @functools.cached_property
     def names(self) -> dict[str, str]:
-        """Return the column of each field."""
+        """The column of each field."""
         of = {"receipt": self.receipt, "id": self.id}
         if self.receipt is self.id is None:
             of = {name: name for name in ("receipt", "id") if name != self.label}
@@ -87,7 +87,7 @@ class LabelFields:
         return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
 
     def check(self, there: Sequence[str], name: str) -> None:
-        """Raise InputError where the table that people call ``name`` has not these columns."""
+        """Raise InputError where the table called ``name`` lacks these columns."""
         lack = [one for one in self._asked if one not in there]
         either = [self.names[one] for one in ("receipt", "id") if one in self.names]
         if not set(either) & set(there):
@@ -103,15 +103,15 @@ USUAL = LabelFields()
 """receipt or id, and label."""
 
 
-class Row(NamedTuple):
-    """The labels of a row or a message, as the watch takes them, and what of it can be none."""
+class LabelRow(NamedTuple):
+    """The labels of a row or a message, as the watch takes them, and its dead letters."""
 
     where: str
     labels: list[dict[str, Any]]
     dead: list[DeadLetter]
 
 
-def read_label_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> Row:
+def read_label_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> LabelRow:
     """Read a label, or a list of them, of JSON.
 
     >>> read_label_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
@@ -120,27 +120,31 @@ def read_label_message(content: bytes | None, where: str, columns: LabelFields =
     try:
         found = read_json((content or b"").decode())
     except ValueError:
-        return Row(where, [], [DeadLetter("malformed", "it is no JSON", where, content=content or b"")])
+        return LabelRow(where, [], [DeadLetter("malformed", "it is no JSON", where, content=content or b"")])
     rows = [read_label(one, where, columns) for one in (found if isinstance(found, list) else [found])]
-    return Row(where, [one for row in rows for one in row.labels], [one for row in rows for one in row.dead])
+    return LabelRow(
+        where, [one for row in rows for one in row.labels], [one for row in rows for one in row.dead]
+    )
 
 
-def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> Row:
-    """Read one label; what cannot be one is not sent, as its whole batch would be refused for it."""
+def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> LabelRow:
+    """Read one label; an invalid one is not sent, as its whole batch would be refused for it."""
     if not isinstance(item, Mapping):
         told = 'a label is an object, such as {"id": "order-17", "label": 3}'
-        return Row(where, [], [DeadLetter("malformed", told, where, item=item)])
+        return LabelRow(where, [], [DeadLetter("malformed", told, where, item=item)])
     found = {field: item[name] for field, name in columns.names.items() if not _missing(item.get(name))}
     if columns.by:
         found["by"] = columns.by
     try:
-        return Row(where, [_label(found)], [])
+        return LabelRow(where, [_label(found)], [])
     except Refused as refusal:
-        return Row(where, [], [DeadLetter(refusal.reason, str(refusal), where, item=found or dict(item))])
+        return LabelRow(
+            where, [], [DeadLetter(refusal.reason, str(refusal), where, item=found or dict(item))]
+        )
 
 
-def read_label_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[Row]:
-    """Read the rows of a file that people call ``name``; InputError at once where it is no table of labels.
+def read_label_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[LabelRow]:
+    """Read the rows of a file called ``name``; InputError at once where it is no table of labels.
 
     Where it breaks off in the middle, its last row is a dead letter that says so. What is called neither
     .parquet nor .jsonl or .ndjson is read as CSV, once and in order, so it may be a pipe. OSError is not
@@ -162,7 +166,7 @@ def _missing(value: Any) -> bool:
 
 
 def _label(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is sent of these fields; Refused."""
+    """The label to send, from these fields; Refused for invalid ones."""
     for value in found.values():
         if isinstance(value, str):
             _check_text(value)
@@ -194,7 +198,7 @@ def _check_text(text: str) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Return a whole number as such, where pandas or a database wrote it as a float or a decimal.
+    """A whole number from the float or decimal in which pandas or a database wrote it.
 
     >>> _whole(3.0), _whole(3.5), _whole(Decimal("7.00")), _whole(1e300), _whole("3.0")
     (3, 3.5, 7, 1e+300, '3.0')
@@ -232,7 +236,7 @@ _Rows = Iterator["dict[str, Any] | list[str]"]
 """By column, or the cells of a row that has more or fewer than the header."""
 
 
-def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
+def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator[LabelRow]:
     number = 0
     try:
         for number, row in enumerate(rows, 1):
@@ -241,10 +245,10 @@ def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator
                 yield read_label(row, where, columns)
             else:
                 told = f"it has {len(row)} cells, the header has others; a text with a comma needs quotes"
-                yield Row(where, [], [DeadLetter("malformed", told, where, item=row)])
+                yield LabelRow(where, [], [DeadLetter("malformed", told, where, item=row)])
     except InputError as error:
         where, told = f"{name} behind row {number}", str(error).replace(str(path), name)
-        yield Row(where, [], [DeadLetter("unreadable", told, where, item={"file": name})])
+        yield LabelRow(where, [], [DeadLetter("unreadable", told, where, item={"file": name})])
 
 
 def _csv(path: Path) -> tuple[list[str], _Rows]:
@@ -301,7 +305,7 @@ def _parquet_rows(path: Path, file: Any, columns: Sequence[str]) -> _Rows:
 # --- lines of JSON ----------------------------------------------------------------------------
 
 
-def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
+def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[LabelRow]:
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_LINE):
@@ -311,17 +315,17 @@ def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
                 told, reason, ends = f"a line of more than {_LINE} bytes", "malformed", _ends(file)
                 if not ends:
                     told, reason = f"{told}, whose end was not found: what follows was not read", "unreadable"
-                yield Row(where, [], [DeadLetter(reason, told, where, content=line[:1000])])
+                yield LabelRow(where, [], [DeadLetter(reason, told, where, content=line[:1000])])
                 if not ends:
                     return
             elif line.strip():
                 yield read_label_message(line, where, columns)
             else:
-                yield Row(where, [], [])
+                yield LabelRow(where, [], [])
 
 
 def _ends(file: IO[bytes]) -> bool:
-    """Skip the rest of a line; False where that has no end, as of a device."""
+    """Skip the rest of a line; False where it is endless, as a device's is."""
     for _ in range(_MOST_SKIPPED // _LINE):
         more = file.readline(_LINE)
         if not more or more.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Write TorchServe archives reproducibly, and read them as untrusted input."""
+"""TorchServe archives: written reproducibly, and read as untrusted input."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envel
 
 @dataclass(frozen=True)
 class StreamedFile:
-    """A file's content that need not be in memory: its bytes' number, and what yields them anew."""
+    """A file's content that need not be in memory: its size, and a function that yields its bytes."""
 
     size: int
     pieces: Callable[[], Iterable[bytes]]
@@ -75,7 +75,7 @@ class Archive:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """Return the manifest's entries for the model."""
+        """The manifest's entries for the model."""
         model: Mapping[str, Any] = self.manifest["model"]
         return model
 
@@ -109,13 +109,15 @@ def write_archive(
     name: str,
     version: str,
     manifest: Mapping[str, Any] | None = None,
-    **model: str | None,
+    handler: str | None = None,
+    serialized_file: str | None = None,
+    config_file: str | None = None,
 ) -> Path:
     """Write a .mar reproducibly: the same files give the same bytes.
 
     ``files``: the content by name in the archive; ``manifest``: an older one, whose other entries are
-    kept; ``model``: more of the manifest's ``model`` entries (handler, serializedFile, modelFile). The
-    write is atomic, and takes no more memory for large files than for small ones.
+    kept; ``handler``, ``serialized_file`` and ``config_file`` are entries of its ``model``. The write is
+    atomic, and takes no more memory for large files than for small ones.
     """
     for what, text in (("name", name), ("version", version)):
         if not _NAME.match(text):
@@ -124,7 +126,8 @@ def write_archive(
                 f"got {text!r}: give another ({what}, --{what})"
             )
     config = {"configFile": CONFIG} if CONFIG in files and manifest is None else {}
-    given = {key: value for key, value in sorted(model.items()) if value is not None}
+    given = {"configFile": config_file, "handler": handler, "serializedFile": serialized_file}
+    given = {key: value for key, value in given.items() if value is not None}
     kept = manifest or {}
     whole = {
         "runtime": "python",
@@ -133,7 +136,7 @@ def write_archive(
         "model": {**kept.get("model", {}), "modelName": name, "modelVersion": version, **given, **config},
     }
     content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
-    # Of the manifest, too: what is added or changed after packing is seen by a worker.
+    # Hashes cover the manifest, too: a worker notices every addition or change after packing.
     hashes = {entry: content_digest(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
@@ -204,7 +207,7 @@ def _verify(form: OpenArchive, hashes: Mapping[str, str]) -> None:
 
 
 def content_digest(content: Content) -> str:
-    """Return the hexadecimal sha256 of a file's content."""
+    """The hexadecimal sha256 of a file's content."""
     found = hashlib.sha256()
     for piece in _pieces(content):
         found.update(piece)
@@ -226,7 +229,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
     info = zipfile.ZipInfo(name, _DATE)
     info.external_attr = 0o100644 << 16
     info.create_system = 3
-    # Told before it is written: the header of a file beyond 4 GiB is another one.
+    # The size is set before writing: a file beyond 4 GiB has another header.
     if isinstance(content, Path):
         info.file_size = content.stat().st_size
     else:
@@ -257,7 +260,7 @@ def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
 
 
 def new_file(source: str | Path, out: str | Path, *, name: str, version: str) -> Path:
-    """Return where an archive made from ``source`` goes: beside it, never in its place (FuseError)."""
+    """The path for an archive made from ``source``, never its own (FuseError)."""
     target = Path(out) / f"{name}-{version}.mar"
     if target.exists() and target.samefile(source):
         raise FuseError(
@@ -284,7 +287,7 @@ def _place(written: Path, target: Path, *, force: bool) -> None:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a temporary folder; FuseError where there is no space for it."""
+    """Yield a temporary folder; FuseError where the disk has no space."""
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield Path(folder)
@@ -299,7 +302,7 @@ def scratch() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class OpenArchive:
-    """An archive that is open: the bytes of each file by name, in the archive's own order.
+    """An open archive: the bytes of each file by name, in the archive's own order.
 
     ``serial``: reading in another order than that takes long.
     """
@@ -327,7 +330,7 @@ class OpenArchive:
         return b"".join(self.pieces(name))
 
     def unpacked(self, folder: Path) -> dict[str, Path]:
-        """Write every file below ``folder``; FuseError where there is no space for it."""
+        """Write every file below ``folder``; FuseError where the disk has no space."""
         for name in self.sizes:
             pieces = self.pieces(name)
             try:
@@ -360,7 +363,7 @@ def opened(path: Path) -> Iterator[OpenArchive]:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether ``path`` is called as archives are, or is a folder with a manifest of TorchServe's."""
+    """Whether ``path`` is named like an archive, or is a folder with a TorchServe manifest."""
     if path.is_dir():
         return (_root(path) / MANIFEST).is_file()
     return path.is_file() and _SUFFIX.search(path.name) is not None
@@ -373,7 +376,7 @@ def stored_archives(store: Path) -> list[Path]:
 
 
 def _inside(path: Path, name: str) -> str:
-    """Return ``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
+    """``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\x00" in name or not pure.parts:
         raise ModelError(f"{path} names {name!r}, which leaves its folder; it is not served")
@@ -421,7 +424,7 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _root(path: Path) -> Path:
-    """Return the one folder that is all a folder holds, into which TorchServe looks, else the folder."""
+    """The one folder that a folder holds, where TorchServe looks into it, else the folder itself."""
     within = [*path.iterdir()]
     lone = len(within) == 1 and within[0].is_dir() and not within[0].is_symlink()
     return within[0] if lone else path
@@ -446,7 +449,7 @@ def _tar(path: Path) -> Iterator[OpenArchive]:
 
 
 def _below_first(member: tarfile.TarInfo) -> str | None:
-    """Drop all up to the first slash of the name, as TorchServe does; None for a folder."""
+    """Drop the name up to its first slash, as TorchServe does; None for a folder."""
     if member.isdir():
         return None
     below = member.name.partition("/")[2]
@@ -459,7 +462,7 @@ def _member(archive: tarfile.TarFile, found: Mapping[str, tarfile.TarInfo], name
 
 @dataclass(frozen=True)
 class _Bounded:
-    """A file of which no more than ``limit`` bytes are read, and few at once."""
+    """A file that yields at most ``limit`` bytes, in small pieces."""
 
     file: IO[bytes]
     limit: int
@@ -483,7 +486,7 @@ class _Bounded:
 
 
 def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tuple[Any, str]]:
-    """Yield each entry that has a name, with that name checked; none may come twice, in any spelling."""
+    """Yield each named entry with its checked name; no name may come twice, in any spelling."""
     seen: set[str] = set()
     for count, (entry, given) in enumerate(entries):
         if count >= _MOST:
@@ -498,7 +501,7 @@ def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tu
 
 
 def _hint(path: Path) -> str:
-    """Say what a file is that is called otherwise: TorchServe goes by the name alone."""
+    """Hint at a file's true format: TorchServe goes by the name alone."""
     try:
         with open_regular(path) as file:
             start = file.read(4)

@@ -1,4 +1,4 @@
-"""Find and prove the seam of an archive's handler, or ask it, in the process that ``run_trial`` starts.
+"""The process that ``run_trial`` starts: finds and proves the seam of an archive's handler, or asks it.
 
 ``python -m calib_serve.torchserve.seam._trial_worker JOB RESULT`` runs one of three trials: ``look`` finds
 and proves the seam of an archive's original handler, ``answer`` asks a calibrated archive the same requests,
@@ -60,7 +60,7 @@ from calib_serve.torchserve.seam._host import (
     alternatives,
     ask,
     context_of,
-    synthetic_requests,
+    random_requests,
     told,
     varied,
 )
@@ -83,7 +83,7 @@ def look(
     batch_size: int = 1,
     progress: str,
 ) -> dict[str, Any]:
-    """Find where the class scores pass, of which kind they are, and what proves it.
+    """Find where the class scores pass, and their kind, with the evidence.
 
     ``requests``: one sample in the forms that it may be sent in, and ``others`` more samples in the same
     forms; without these, others are made from the one, and without any all are made up. Raises ModelError
@@ -152,11 +152,11 @@ def look(
 
 
 def _made_up(shapes: Sequence[Sequence[int] | None], seed: int = 0) -> list[Request]:
-    return [request for one in shapes for request in synthetic_requests(one, seed)]
+    return [request for one in shapes for request in random_requests(one, seed)]
 
 
 def _never_there(handler: Handler, recorders: dict[str, PlaceRecorder], own: set[str]) -> dict[str, str]:
-    """Say why some places hold no scores: networks that come late, functions before a network."""
+    """The reasons why some places hold no scores: late networks, and functions before a network."""
     last = max((one.began for name, one in recorders.items() if name not in own), default=0)
     before = {name: "a network comes behind it" for name in own if 0 < recorders[name].ended < last}
     late = "it is loaded with the first request, and not by initialize, as it has to be"
@@ -164,7 +164,7 @@ def _never_there(handler: Handler, recorders: dict[str, PlaceRecorder], own: set
 
 
 def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Request], Seen]:
-    """See requests one by one, those that it answers; find whether it pads its batch."""
+    """Ask requests one by one, and keep the answered ones; find whether the handler pads its batch."""
     found: list[tuple[Request, Seen]] = []
     for request in requests:
         try:
@@ -194,10 +194,10 @@ def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Reque
 def _together(
     place: Place, requests: Sequence[Request], alone: Seen, output: str | None
 ) -> tuple[Place, list[Seen], str]:
-    """See all requests at once; say why it is not to be asked so, if not."""
+    """Ask all requests at once; return the reason why that must not be done, if any."""
     forms, reason = [place.form], ""
     some = replace(alone, rows=alone.rows[: len(requests)], replies=alone.replies[: len(requests)])
-    if output is None and not place.form.path:  # what is one of one may be a list of rows, or of outputs
+    if output is None and not place.form.path:  # a list of one may hold rows, or outputs
         with suppress(ModelError):
             place.recorder.clear()
             place.ask(requests[:2])
@@ -218,7 +218,7 @@ def _together(
 def recorded(
     folder: Path, seam: str | None, batch_size: int
 ) -> tuple[Handler, dict[str, PlaceRecorder], Any]:
-    """Load the archive's handler with a recorder at the seam, or at every place that may be one.
+    """Load the archive's handler with a recorder at the seam, or at every place that may be the seam.
 
     Returns it, the recorders by place, and the context that a worker would give it.
     """
@@ -306,7 +306,7 @@ def _candidates(
     outputs: Outputs | None,
     reply: Any,
 ) -> tuple[list[_Candidate], dict[str, str]]:
-    """List where scores passed, the likeliest first; and why other places are none."""
+    """List the places where scores passed, the likeliest first; and the reasons against the others."""
     found, why = [], {}
     for place, recorder in recorders.items():
         if not recorder.returned:
@@ -345,7 +345,7 @@ def _no_place(why: dict[str, str]) -> ModelError:
 
 
 def _kind(recorder: PlaceRecorder, values: NDArray[np.float64], told: Outputs | None, reply: Any) -> Outputs:
-    """Tell what the scores are, by their values and by what was done with them; ModelError if unknown.
+    """The kind of the scores, by their values and their activations; ModelError if unknown.
 
     As ``told`` where nothing speaks against it: numbers alone tell logits of a label from those of a class no
     more than one row tells whether numbers within [0, 1] are logits.
@@ -372,7 +372,7 @@ def _may_be(
     shown: Literal["sigmoid", "softmax"] | None,
     columns: int,
 ) -> tuple[Outputs, ...]:
-    """List all that scores may be, the likeliest first."""
+    """List the possible kinds of the scores, the likeliest first."""
     if sigmoid is None and shown == "sigmoid":
         sigmoid = "after"
     if columns == 1:
@@ -428,7 +428,7 @@ def answer(
 
 @dataclass(frozen=True, eq=False)
 class _Samples:
-    """What is sent: ``files``, or ``rows`` (n, ...); the ``form`` of this number of ``alternatives``."""
+    """The samples to send: ``files``, or ``rows`` (n, ...); ``form``: the number among ``alternatives``."""
 
     files: Sequence[str]
     rows: NDArray[Any] | None
@@ -519,7 +519,7 @@ def _failed(samples: _Samples, batch: range, alone: Sequence[str], together: str
 def _logits(
     recorder: PlaceRecorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
 ) -> NDArray[np.float32]:
-    """Return what passed for one batch as logits (n, K); ModelError where it is not one row a sample."""
+    """The scores of one batch as logits (n, K); ModelError where it is not one row a sample."""
     found = [place.scores(value, max(2, columns)).values for value in recorder.returned]
     found = [one[:samples] for one in found] if padded and len(found) == 1 else found
     count = sum(map(len, found))
@@ -543,7 +543,7 @@ TRIALS: dict[str, Callable[..., Any]] = {"look": look, "answer": answer, "scores
 
 
 def main(order: str, result: str) -> None:
-    """Run the trial that the file ``order`` describes, and write what comes of it to ``result``."""
+    """Run the trial that the file ``order`` describes, and write its result to ``result``."""
     job = json.loads(Path(order).read_text("utf-8"))
     trial, folder = TRIALS[job.pop("what")], Path(job.pop("folder"))
     # Kept under another number: the handler may read or close its standard input.
