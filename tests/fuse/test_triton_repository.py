@@ -446,7 +446,8 @@ def test_folders_of_somebody_else_are_not_taken(tmp_path):
 DIES = """
 import os, sys
 from calib_serve import load_artifact
-from calib_serve.fuse.triton import _repository, fuse_triton
+from calib_serve.fuse import fuse_triton
+from calib_serve.fuse.triton import _repository
 from calib_serve.core.options.fuse import TritonOptions
 left = int(sys.argv[1])
 def move(old, new):
