@@ -34,6 +34,7 @@ from calib_serve.metrics.conclusion import DEPLOY as DEPLOY
 from calib_serve.metrics.conclusion import MORE as MORE
 from calib_serve.metrics.conclusion import TOLERANCE as TOLERANCE
 from calib_serve.metrics.conclusion import Level as Level
+from calib_serve.metrics.conclusion import Tested as Tested
 from calib_serve.metrics.conclusion import Verdict as Verdict
 from calib_serve.metrics.conclusion import conclude as conclude
 from calib_serve.metrics.conclusion import direction as direction
