@@ -34,7 +34,8 @@ def _named() -> Iterator[Any]:
         name for page in REFERENCE.glob("*.md") for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)
     ]
     for one in map(pkgutil.resolve_name, shown):
-        names = getattr(one, "__all__", vars(one)) if inspect.ismodule(one) else ()
+        own = [name for name, of in vars(one).items() if getattr(of, "__module__", "") == one.__name__]
+        names = getattr(one, "__all__", own) if inspect.ismodule(one) else ()
         yield from (getattr(one, name) for name in names if not name.startswith("_"))
 
 
