@@ -220,8 +220,8 @@ def read_picture(
         max_pixels: Largest number of pixels, width times height, of the file and once resized.
 
     Raises:
-        InputError: Where it is no picture of 8 bits, has more pixels, or does not get the shape; the message may
-            be shown to a client.
+        InputError: Where it is no picture of 8 bits, has more pixels, or does not get the shape; the message
+            may be shown to a client.
     """
     try:
         with opened_picture(file, max_pixels) as picture:
