@@ -354,7 +354,7 @@ class Decision(NamedTuple):
 
     Args:
         label: Id of the label.
-        true: The decision.
+        true: Whether the label is decided to be true.
         confidence: Probability that it is right.
         receipt: Its receipt; None where none is signed.
     """

@@ -382,8 +382,8 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether a server could listen there now.
 
     Args:
-        port: The port.
-        host: The address.
+        port: Number, 1 to 65535.
+        host: Address, or name, of this machine.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -81,7 +81,7 @@ class Stream:
         """Note that a piece has come; positions rise.
 
         Args:
-            position: Its position.
+            position: Its position in the stream, above that of the piece before.
             labels: Number of labels to settle.
         """
         self._left[position] = labels
@@ -115,7 +115,7 @@ class Piece:
         position: Position in the stream.
         where: The same for a person.
         labels: Items, as the watch takes them.
-        dead: Its dead letters.
+        dead: Labels of it that cannot be counted.
     """
 
     stream: Stream

@@ -205,7 +205,7 @@ def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
     """List remarks on an archive, for the user.
 
     Args:
-        archive: The archive.
+        archive: Archive as it was read; it may be of others.
         installs: Whether the server installs the packages that it requires.
     """
     found = []
