@@ -35,7 +35,7 @@ import numpy as np  # noqa: E402
 from drift_rivals import ABSENT, RIVALS  # noqa: E402
 from goals import ONE_POINT  # noqa: E402
 
-from calib_serve.monitor import drift  # noqa: E402
+from calib_serve.monitor import Detector  # noqa: E402
 
 ARL = 10_000
 LENGTH = 6 * ARL  # of a null stream, after which it counts as watched so long
@@ -127,7 +127,7 @@ def check_twin():
     for seed in range(3):
         (c, y, classes), _ = streams.changed("drawn", seed, "5 points, cancelling over classes")
         c, y, classes = c[:6_000], y[:6_000], classes[:6_000]
-        alarm = drift.Detector(arl=ARL, tolerance=ONE_POINT).update(c, y, predicted=classes)[0]
+        alarm = Detector(arl=ARL, tolerance=ONE_POINT).update(c, y, predicted=classes)[0]
         label, evidence = drift_twin.run(c, y, classes, tolerance=ONE_POINT, arl=float(ARL))
         assert alarm.label == label, "the twin has drifted from the package"
         assert abs(alarm.evidence / evidence - 1) < 1e-9, "the twin has drifted from the package"

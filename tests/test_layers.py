@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -93,6 +94,14 @@ def test_there_are_seventeen_rooms_and_no_file_between_them() -> None:
 def test_rooms_are_listed_from_the_ground_up() -> None:
     for n, (name, others) in enumerate(STANDS_ON.items()):
         assert set(others) <= set(ROOMS[:n]), name
+
+
+def test_the_architecture_page_has_these_rooms_and_arrows() -> None:
+    page = (ROOT.parent / "docs" / "architecture.md").read_text()
+    table: dict[str, tuple[str, ...]] = {}
+    for name, others in re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE):
+        table[name] = tuple(table) if others == "every other" else tuple(re.findall(r"`(\w+)`", others))
+    assert list(table.items()) == list(STANDS_ON.items())
 
 
 def test_each_room_imports_exactly_the_rooms_that_it_stands_on() -> None:

@@ -32,11 +32,10 @@ __all__ = [
     "Replacing",
     "command",
     "pairs",
-    "prepared",
+    "panel",
     "program",
     "refuse_existing",
     "run_command",
-    "shown_as",
     "shown_example",
     "subcommand",
 ]
@@ -55,13 +54,13 @@ Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
 
 
-def shown_as(title: str) -> Parameter:
+def panel(title: str) -> Parameter:
     """Options shown in a part of the help of their own, otherwise as ``Flat`` shows them."""
     # Groups without a key would come behind what is seldom needed.
     return Parameter(name="*", group=Group(title, sort_key=1))
 
 
-OfData, OfOutput = shown_as("Data"), shown_as("Output")
+OfData, OfOutput = panel("Data"), panel("Output")
 _RARE = Parameter(group=Group("Seldom needed", sort_key=2))
 
 
@@ -145,15 +144,14 @@ def shown_example(example: str) -> str:
     return "\n".join(f"  {line}" for line in example.splitlines())
 
 
-def subcommand(app: App, *, name: str | None = None) -> Callable[[F], F]:
+def subcommand(app: App) -> Callable[[F], F]:
     """Decorate a function as a command below ``app``; its docstring is the help."""
 
     def add(function: F) -> F:
         # Help is wrapped to the terminal: line ends of the source would break lines twice.
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
-        own = name or function.__name__
-        app.command(function, name=own, help=text, help_prologue="")
+        app.command(function, name=function.__name__.strip("_"), help=text, help_prologue="")
         return function
 
     return add
@@ -190,7 +188,7 @@ class Given(dict[str, str]):
                     check(fraction is None, one.field_info.name, says)
 
 
-def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
+def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
     """Set the sources of the options of the command ``asked``.
 
     What is given on the command line wins over the environment, and that over the file of --config. Return
@@ -347,7 +345,7 @@ def run_command(arguments: Sequence[str]) -> int:
     given = Given()
     try:
         app = program(asked)
-        tokens, given = prepared(app, asked, arguments)
+        tokens, given = _prepared(app, asked, arguments)
         code = app(tokens, exit_on_error=False, print_error=False)
     except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
         says, code = _explained(error, asked, given)

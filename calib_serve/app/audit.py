@@ -29,7 +29,7 @@ _VERDICTS = 10  # printed; an audit by day and model has hundreds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(AuditOptions):
+class _Options(AuditOptions):
     """Options of ``calib-serve audit``."""
 
     labels: str
@@ -39,10 +39,10 @@ class Options(AuditOptions):
 
 
 @app.default
-def audit(
+def _audit(
     predictions: str,
     *,
-    options: Annotated[Options, Flat],
+    options: Annotated[_Options, Flat],
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Measure the calibration of logged predictions."""

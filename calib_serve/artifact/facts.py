@@ -147,7 +147,7 @@ _KEPT = 8  # numbers of each sample
 _NEAR = 1e-3  # of the largest number; float32 moves logits by a hundredth of that
 
 
-def made_up(
+def synthetic_inputs(
     shape: Sequence[int | None] | None, *, samples: int = _SAMPLES, dtype: str = "float32"
 ) -> NDArray[Any] | None:
     """Make inputs (samples, *shape), the same ones every time: half in [0, 1], half around zero.
@@ -159,7 +159,7 @@ def made_up(
         samples: Number of inputs.
         dtype: numpy's name of their type.
 
-    >>> made_up((3, 8, 8)).shape, made_up((3, None, None))
+    >>> synthetic_inputs((3, 8, 8)).shape, synthetic_inputs((3, None, None))
     ((4, 3, 8, 8), None)
     """
     sizes = [] if shape is None else [size for size in shape if size is not None and size > 0]
@@ -359,12 +359,12 @@ def _as_declared(kind: Any, value: Any) -> Any:
     raise TypeError(f"{repr(value)[:80]} is not {getattr(kind, '__name__', kind)}")
 
 
-def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
+def read_metrics(facts: Mapping[str, Any]) -> dict[str, Estimate]:
     """Metrics by name from a manifest's values; an unknown number is NaN.
 
-    >>> measured({"ece": {"value": 0.1, "low": None}})
+    >>> read_metrics({"ece": {"value": 0.1, "low": None}})
     {'ece': 0.1000}
-    >>> measured({"ece": {"value": 0.1, "low": 0.0, "high": 0.09, "debiased": 0.05}})
+    >>> read_metrics({"ece": {"value": 0.1, "low": 0.0, "high": 0.09, "debiased": 0.05}})
     {'ece': 0.1000 (debiased 0.0500) [0.0000, 0.0900]}
     """
     found = {}
@@ -388,7 +388,7 @@ def temperature_of(steps: Sequence[Step]) -> float | None:
     return None
 
 
-def as_text(
+def summary_line(
     method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics, *, labels: bool = False
 ) -> str:
     """One line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""

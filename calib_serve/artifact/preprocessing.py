@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.core.files import named
+from calib_serve.core.files import import_object
 from calib_serve.core.options.base import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ def preprocessing_of(given: Any) -> Preprocessing:
 def _imported(spec: str) -> Any:
     if ":" not in spec:
         raise InputError(f"transforms are named as package.module:name or file.py:name, got {spec!r}")
-    return named(spec)
+    return import_object(spec)
 
 
 def _read(given: Any) -> Preprocessing:

@@ -1,6 +1,5 @@
 """Fitters: calibration data in, an artifact out."""
 
-from calib_serve.fit.clamping.efficient import checked as checked
 from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient as fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS as GAMMAS
 from calib_serve.fit.clamping.fit import fit_neural_clamping as fit_neural_clamping
@@ -33,7 +32,7 @@ from calib_serve.fit.output.candidates import check_options as check_options
 from calib_serve.fit.output.candidates import fit_by_name as fit_by_name
 from calib_serve.fit.output.candidates import options_of as options_of
 from calib_serve.fit.output.candidates import own_options as own_options
-from calib_serve.fit.output.candidates import remarks as remarks
+from calib_serve.fit.output.candidates import sample_remarks as sample_remarks
 from calib_serve.fit.output.ece_grid import fit_temperature_ece as fit_temperature_ece
 from calib_serve.fit.output.selection import default_candidates as default_candidates
 from calib_serve.fit.output.selection import facts_of_probabilities as facts_of_probabilities

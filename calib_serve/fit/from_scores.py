@@ -17,7 +17,7 @@ from calib_serve.core.text import percent
 from calib_serve.fit._unseen import Unseen
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
-from calib_serve.fit.measure import cross_validated, measured
+from calib_serve.fit.measure import cross_validated, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, own_options
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
@@ -252,7 +252,7 @@ def _fitted_to_labels(
 
 
 def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
-    return measured(
+    return with_metrics(
         artifact,
         test.logits,
         artifact.of_logits(test.logits),

@@ -42,7 +42,7 @@ _LOSS = 0.02  # of accuracy: no calibration is worth it
 _NAMED = 10  # labels in a sentence
 
 
-def measured(
+def with_metrics(
     artifact: Artifact,
     logits: ArrayLike,
     probs: ArrayLike,

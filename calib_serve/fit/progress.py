@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import FitError
-from calib_serve.core.files import private_folder, read_npz, sha256, written_whole
+from calib_serve.core.files import private_folder, read_npz, sha256, write_atomically
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how much of it is done, how much of it there is)."""
@@ -56,7 +56,7 @@ class Checkpoints:
         try:
             # For the user alone: results on that user's data are in it.
             private_folder(self.folder)
-            with written_whole(path, mode=0o600) as partial:
+            with write_atomically(path, mode=0o600) as partial:
                 np.savez(partial, **arrays)
         except OSError as error:
             raise FitError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, log_softmax, measured
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, infer_outputs, log_softmax
 
 Floats = NDArray[np.floating[Any]]
 
@@ -50,7 +50,7 @@ def check_numbers(rows: Floats, kind: Outputs, what: str, *, told: bool, toleran
     ``told``: somebody said the kind, so that logits may lie within [0, 1]. ``tolerance``: how far a row of
     probabilities may be from 1 together.
     """
-    found = measured(rows, tolerance=tolerance)
+    found = infer_outputs(rows, tolerance=tolerance)
     # Labels that exclude one another sum to 1 as classes do, and one label has one column.
     may_be = {"label_probabilities": ("label_probabilities", "probabilities", "probability")}
     if kind in PROBABILITIES or kind == "log_probs":

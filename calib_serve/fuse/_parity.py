@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, PredictionSets, ProbTable, made_up, response, same_response
+from calib_serve.artifact import (
+    Artifact,
+    PredictionSets,
+    ProbTable,
+    response,
+    same_response,
+    synthetic_inputs,
+)
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import read_npz
 from calib_serve.fuse._decisions import act_least
@@ -328,7 +335,7 @@ def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -
         return None
     # Exported again, a model has other bytes and the same scores: its scores for made-up inputs identify
     # it.
-    inputs = None if fitted.response is None else made_up(fitted.input_shape)
+    inputs = None if fitted.response is None else synthetic_inputs(fitted.input_shape)
     if inputs is None:
         raise FuseError(f"{_other(artifact, source)}, and does not say what would tell another export of it")
     return inputs

@@ -13,8 +13,8 @@ from typing import Any
 
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
-from calib_serve.gateway.calibration import ADDED, Calibrated, Calibrations
-from calib_serve.gateway.exporter import Counts
+from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibrations
+from calib_serve.gateway.exporter import UncalibratedReplies
 from calib_serve.gateway.http import Full, Headers, Waiting, about
 from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters, found, why_not
 
@@ -57,7 +57,7 @@ class GrpcGateway:
         upstream: str,
         listen: str,
         waiting: Waiting,
-        counts: Counts,
+        counts: UncalibratedReplies,
         timeout: float,
         tls: tuple[bytes, bytes] | None = None,
     ) -> None:
@@ -300,7 +300,7 @@ def _scores_of(reply: Any, output: str) -> Tensor | None:
     return None
 
 
-def _calibrated_reply(ask: Ask, reply: Any, output: str, calibrated: Calibrated) -> bytes:
+def _calibrated_reply(ask: Ask, reply: Any, output: str, calibrated: CalibratedOutput) -> bytes:
     """Write the calibrated reply to the client."""
     raw = bool(reply.raw_output_contents)
     for place, one in enumerate(reply.outputs):

@@ -234,9 +234,9 @@ class Intake:
         self.ahead = (0.0, -math.inf)
         self._lock = threading.Lock()
         self._ttl, self._clock, self._detect, self._ids = ttl, clock, detect, ids
-        self.know(models, slices or Slices({version: one.count for version, one in models.items()}))
+        self.set_versions(models, slices or Slices({version: one.count for version, one in models.items()}))
 
-    def know(self, models: Mapping[Version, Classes], slices: Slices) -> None:
+    def set_versions(self, models: Mapping[Version, Classes], slices: Slices) -> None:
         """Take labels of some versions from now on.
 
         Args:

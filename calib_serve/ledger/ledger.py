@@ -345,13 +345,13 @@ class Ledger:
 
     # --- versions, and what waits until they are known ---
 
-    def told(self) -> dict[Version, str]:
+    def versions(self) -> dict[Version, str]:
         """The facts of versions that were registered while programs ran."""
         with self.database.reading() as connection:
             rows = connection.execute(select(VERSION).where(VERSION.c.facts.is_not(None)))
             return {(row.model, row.version): row.facts for row in rows}
 
-    def tell(self, version: Version, facts: str) -> None:
+    def register_version(self, version: Version, facts: str) -> None:
         """Register the facts of a version, for all programs on this ledger.
 
         Args:

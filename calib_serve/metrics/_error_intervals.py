@@ -37,7 +37,7 @@ from calib_serve.metrics.truths import (
     further_shifts,
     outcomes,
     possible_truths,
-    recalibrated,
+    recalibrate_event,
     signs,
     wider,
 )
@@ -58,7 +58,7 @@ def error_intervals(
     if draws < 2:
         return {name: Estimate(value) for name, value in values.items()}
     code = sample.code()
-    fitted = recalibrated(sample.confidence, sample.correct, code, sample.bins)
+    fitted = recalibrate_event(sample.confidence, sample.correct, code, sample.bins)
     line = possible_truths(sample.confidence, fitted, code, sample.bins, values["ece"])
     # The same random draws for all truths: the errors that they show then rise smoothly along the line.
     blocks = outcomes(sample.correct, fitted, draws, seed=seed, groups=groups)
@@ -288,7 +288,7 @@ def _shown(sample: Sample, draws: int, seed: int, groups: Codes | None) -> dict[
 
 
 def _of_top_label(sample: Sample) -> Turned:
-    fitted = recalibrated(sample.confidence, sample.correct, sample.code(), sample.bins)
+    fitted = recalibrate_event(sample.confidence, sample.correct, sample.code(), sample.bins)
 
     def errors(turned: Floats) -> dict[str, tuple[Floats, Floats]]:
         noise = turned[:, sample.order] * (sample.correct - fitted)
@@ -303,7 +303,7 @@ def _of_positive(sample: Sample) -> Turned | None:
     event, came_true = sample.positive, sample.came_true
     if event is None:
         return None
-    fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+    fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
 
     def errors(turned: Floats) -> dict[str, tuple[Floats, Floats]]:
         noise = turned[:, sample.order] * (came_true - fitted)

@@ -20,7 +20,7 @@ from calib_serve.metrics._error_intervals import error_intervals
 from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import (
     Estimate,
-    Estimates,
+    EstimateRecord,
     mean_interval,
     resampled_interval,
     resamples,
@@ -51,7 +51,7 @@ _SHARE = 8  # of the replicates are drawn from each of as many possible truths
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Estimates):
+class Evaluation(EstimateRecord):
     """Hold the result of ``evaluate``: counts, the bins, and an Estimate of each metric.
 
     Fractions, not percent. Metrics of P(y = 1), the probability of class 1, are there for two classes alone.

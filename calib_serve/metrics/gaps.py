@@ -283,7 +283,7 @@ def _one(
 
 
 @dataclass(frozen=True)
-class Totals:
+class ClassTotals:
     """Expected and true counts of classes, and the class that stands out most.
 
     ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess as a share of
@@ -305,7 +305,7 @@ def class_totals(
     predicted: Codes,
     groups: Codes | None,
     weight: Floats | None = None,
-) -> Totals:
+) -> ClassTotals:
     """Sum probabilities (n, K) and class ids (n,) over all samples, and test the class that stands out."""
     classes = probs.shape[1]
     expected, noise = np.zeros(classes), np.ones(classes)
@@ -324,7 +324,7 @@ def class_totals(
     p = min(classes * chi_square_beyond(float(scores[k] ** 2), 1), 1.0)
     stake = max(float(w[(labels == k) | (predicted == k)].sum()), float(expected[k]), 1.0)
     gap = float(expected[k] - occurs[k]) / stake
-    return Totals(
+    return ClassTotals(
         p, k, float(expected[k]), round(float(occurs[k])), gap, abs(gap) + 1.645 * math.sqrt(noise[k]) / stake
     )
 

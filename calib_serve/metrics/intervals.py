@@ -233,7 +233,7 @@ class Estimate(float):
     __str__ = __repr__
 
 
-class Estimates:
+class EstimateRecord:
     """Give a record of ``Estimate`` fields their common forms: a dict, JSON, a frame, a notebook's table."""
 
     HEADLINE: ClassVar[tuple[str, str, str]]

@@ -14,14 +14,14 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.intervals import (
     Estimate,
-    Estimates,
+    EstimateRecord,
     calibrated_share,
     inverted,
     mean_interval,
     wilson_interval,
 )
 from calib_serve.metrics.samples import checked_weights, weighing_rows
-from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
+from calib_serve.metrics.truths import Event, possible_truths, recalibrate_event, signs
 from calib_serve.scores import LEAST, truths
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LabelEvaluation:
 
 
 @dataclass(frozen=True, repr=False)
-class LabelsEvaluation(Estimates):
+class LabelsEvaluation(EstimateRecord):
     """The result of ``evaluate_labels``.
 
     Decisions are of all labels: the confidence max(p, 1 - p) of each against whether it is right.
@@ -319,7 +319,7 @@ class _Gaps:
     def _far(self, k: int) -> tuple[Floats, Floats]:
         """A label's gaps by filled bin, were it far worse calibrated than it looks, and residuals (n,)."""
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
-        fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+        fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])
         far = possible_truths(event.probs, fitted, event.code, event.bins, observed)[-1]
         gaps, residuals = self.weight * (event.probs - far), self.weight * (fitted - came_true)

@@ -53,7 +53,7 @@ _ROUNDS = 12  # of Newton's method; with the prior it converges in five
 _PRIOR = np.array([1.0, 4.0])  # precision of the normal prior of intercept and slope: they are near 0 and 1
 
 
-def recalibrated(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
+def recalibrate_event(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
     """Recalibrate an event's probabilities (n,), of bins ``code`` (n,), to this sample.
 
     A logistic regression on the log-odds (Platt 1999) with a weak prior; then each bin's residual, shrunk
@@ -147,7 +147,7 @@ def event_error(
     observed = float(event.ece(came_true[None])[0])
     if draws < 2:
         return Estimate(observed)
-    fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+    fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
     line = possible_truths(event.probs, fitted, event.code, event.bins, observed)
     blocks = outcomes(came_true, fitted, draws, seed=seed, groups=groups)
     drawn = np.concatenate([[event.ece(draw(truth)) for truth in line] for draw in blocks], axis=1)

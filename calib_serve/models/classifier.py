@@ -33,7 +33,7 @@ from calib_serve.scores import (
     Outputs,
     class_count,
     exact,
-    measured,
+    infer_outputs,
     sigmoid,
     softmax,
     to_logits,
@@ -211,7 +211,7 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
     """
     # By numbers: the rows of a softmax add up to 1, and those of logits do not by chance.
-    found, columns = measured(out, tolerance=_SUM_TOLERANCE), out.shape[1]
+    found, columns = infer_outputs(out, tolerance=_SUM_TOLERANCE), out.shape[1]
     kind = found if told is None else exact(told, columns)
     unit = found in PROBABILITIES
     wrong = kind in PROBABILITIES and not (found == kind or (unit and kind == "label_probabilities"))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Preprocessing, read_picture
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.files import map_npy, named, open_regular, read_npz
+from calib_serve.core.files import import_object, map_npy, open_regular, read_npz
 from calib_serve.core.names import check_names
 from calib_serve.scores import read_rows, truths
 
@@ -266,7 +266,7 @@ def listed(table: Path, split: str | None) -> list[dict[str, str]]:
     return found
 
 
-def inside(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str) -> Path:
     """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
@@ -279,7 +279,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]:
-    path = inside(folder, name)
+    path = path_inside(folder, name)
     try:
         with open_regular(path) as file:
             return read_picture(file, how, max_pixels=_MAX_PIXELS)
@@ -289,7 +289,7 @@ def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]
 
 def _called(spec: str, split: str | None) -> Dataset:
     try:
-        batches = [(np.asarray(x), np.asarray(y)) for x, y in named(spec)(split)]
+        batches = [(np.asarray(x), np.asarray(y)) for x, y in import_object(spec)(split)]
         inputs, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     except Exception as error:  # the function is foreign code
         raise InputError(

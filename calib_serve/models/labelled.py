@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import shown
-from calib_serve.models.dataset import inside, listed, load_data
+from calib_serve.models.dataset import listed, load_data, path_inside
 from calib_serve.scores import read_rows
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def read_requests(spec: str | Path, split: str | None = None) -> LabelledRequest
 
 def _of_table(table: Path, split: str | None) -> LabelledRequests:
     rows = listed(table, split)
-    files = tuple(inside(table.parent, row["file"]) for row in rows)
+    files = tuple(path_inside(table.parent, row["file"]) for row in rows)
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{len(missing)} files of {table} are not there, such as {missing[0]}")
     # Of every split: one may lack a class.

@@ -16,7 +16,7 @@ from torch import nn
 
 from calib_serve.artifact import Preprocessing
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.core.files import named, open_regular, sha256
+from calib_serve.core.files import import_object, open_regular, sha256
 from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.models.dataset import Dataset, load_data
 from calib_serve.models.hugging_face import data_of, is_folder, load_folder
@@ -249,7 +249,7 @@ def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -
 
 def _made(spec: str) -> nn.Module:
     try:
-        made = named(spec)()
+        made = import_object(spec)()
     except Exception as error:  # the factory is foreign code
         raise ModelError(f"{spec} made no model: {type(error).__name__}: {error}") from error
     if not isinstance(made, nn.Module):

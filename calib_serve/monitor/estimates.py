@@ -405,7 +405,7 @@ _OFTEN = 0.003  # the risk of what is looked at often: three standard errors
 _COVERED = 0.9  # share of predictions that "calibrated" must speak of
 
 
-def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
+def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
     """Judge whether confidence is near accuracy on average, as far as labels show.
 
     The levels of ``calib_serve.metrics``, over the bins of the estimates. "off" is as sure as three

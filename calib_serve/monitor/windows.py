@@ -22,7 +22,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.names import parse_duration
 from calib_serve.ledger import SPANS, Ledger, WindowSums
 from calib_serve.metrics import TOLERANCE, Verdict
-from calib_serve.monitor.estimates import Estimates, estimate, judge
+from calib_serve.monitor.estimates import Estimates, estimate, judge_estimates
 from calib_serve.receipts import DAY, DELAYS, Key, Kind, Sums, Version
 
 AUTO = "auto"
@@ -193,7 +193,7 @@ class Window:
 
     def judged(self, estimates: Estimates) -> Verdict:
         """The verdict on estimates of this window; labels that are not mature prove nothing."""
-        found = judge(estimates, tolerance=self.tolerance)
+        found = judge_estimates(estimates, tolerance=self.tolerance)
         if not (self.provisional and estimates.labels):
             return found
         says = f"Provisional, as more labels may come: {found.headline[0].lower()}{found.headline[1:]}"

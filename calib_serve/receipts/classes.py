@@ -95,14 +95,14 @@ class Classes:
         )
 
 
-def decide(
+def choose_labels(
     probs: NDArray[np.floating[Any]], threshold: float = 0.5
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Decide each label (n, L): as a class below 2 L, with its confidence (n, L).
 
     A label is decided to be true where its probability in ``probs`` (n, L) is ``threshold`` or more.
 
-    >>> [found.tolist() for found in decide(np.array([[0.125, 0.75]]))]
+    >>> [found.tolist() for found in choose_labels(np.array([[0.125, 0.75]]))]
     [[[0, 3]], [[0.875, 0.75]]]
     """
     yes = probs >= threshold

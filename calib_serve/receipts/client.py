@@ -38,7 +38,7 @@ _LARGEST = 16 << 20  # bytes of an answer
 _PIECE = 1 << 16  # bytes that are written at once
 
 
-class Answer(NamedTuple):
+class _Answer(NamedTuple):
     """The status of an answer, its content, and the seconds for which it asks to be left alone."""
 
     status: int
@@ -141,13 +141,13 @@ def read_token(path: str | Path) -> str:
     return words[0]
 
 
-def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> Answer:
+def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> _Answer:
     """POST ``body`` to ``url`` once and return its answer.
 
     Raises Unanswered where that is not whole within ``seconds``, or is no HTTP, and InputError for an address
     that is none.
     """
-    check_address(url)
+    check_url(url)
     # Moments, which _InTime takes for the time that is left; httpcore hands them on to it.
     until = dict.fromkeys(("connect", "write", "read"), time.monotonic() + seconds)
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -166,12 +166,12 @@ def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: floa
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, OSError) as error:
         raise Unanswered(f"{type(error).__name__}: {error}") from error
     after = {name.lower(): value for name, value in answer.headers}.get(b"retry-after", b"")
-    return Answer(
+    return _Answer(
         answer.status, bytes(content), min(float(after), _LONGEST_ASKED) if after.isdigit() else 0.0
     )
 
 
-def check_address(url: str) -> None:
+def check_url(url: str) -> None:
     """Raise InputError for a text that is no address of a watch."""
     parts = urlsplit(url)
     try:

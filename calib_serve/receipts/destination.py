@@ -159,9 +159,9 @@ class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        from calib_serve.receipts.client import check_address, post_body  # noqa: PLC0415 - not where no watch is asked
+        from calib_serve.receipts.client import check_url, post_body  # noqa: PLC0415 - not where no watch is asked
 
-        check_address(url)
+        check_url(url)
         self._url, self._token, self._post = url.rstrip("/"), token, post_body
         self.sample_rate = 1.0  # until the watch has said what it keeps
 

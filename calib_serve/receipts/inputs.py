@@ -29,7 +29,7 @@ KEYRING = "CALIB_SERVE_KEYRING"
 _SUM_TOLERANCE = 0.02  # of what the probabilities of a row add up to, in half precision
 
 
-def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
+def optional_artifact(what: Artifact | str | Path | int) -> Artifact | None:
     """The artifact, or None where the number of classes is given."""
     if isinstance(what, int):
         if what < 2:
@@ -70,7 +70,7 @@ def are_probabilities(p: NDArray[Any]) -> bool:
     return bool((np.abs(sums - 1) <= _SUM_TOLERANCE).all())
 
 
-def logits_of(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
+def logits_in_shape(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Logits of this shape; ShapeError for any other."""
     z = np.atleast_2d(np.asarray(logits, np.float64))
     if z.shape != shape:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.core.errors import KeyringError, Refused, of_a_newer
-from calib_serve.core.files import FollowedFile, alone, private_folder, read_private, write_whole
+from calib_serve.core.files import FollowedFile, lock, private_folder, read_private, write_whole
 from calib_serve.receipts.nonces import Nonces
 from calib_serve.receipts.wire import (
     DAY,
@@ -225,7 +225,7 @@ class Keyring:
             KeyringError: Where there is a file.
         """
         path = Path(path)
-        with _alone(path, make=True):
+        with _lock(path, make=True):
             if path.exists():
                 raise KeyringError(f"{path} exists and its receipts would be lost; use: calib-serve keys add")
             ring = cls.new()
@@ -241,7 +241,7 @@ class Keyring:
             change: Function from the keyring to its replacement.
         """
         cls.load(path)  # what is no keyring is not locked either
-        with _alone(Path(path)):
+        with _lock(Path(path)):
             ring = change(cls.load(path))
             ring.save(path)
         return ring
@@ -370,12 +370,12 @@ class Keyring:
 
 
 @contextlib.contextmanager
-def _alone(path: Path, *, make: bool = False) -> Iterator[None]:
+def _lock(path: Path, *, make: bool = False) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             if make:
                 private_folder(path.parent)
-            stack.enter_context(alone(path))
+            stack.enter_context(lock(path))
         except OSError as error:
             raise KeyringError(f"cannot write the keyring {path}: {error}") from error
         yield

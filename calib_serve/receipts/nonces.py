@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calib_serve.core.forks import around_forks
+from calib_serve.core.process import around_forks
 
 __all__ = ["NONCE_BYTES", "PER_EPOCH", "Nonces", "split"]
 

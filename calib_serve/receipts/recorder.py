@@ -7,6 +7,7 @@ counts it. What is counted waits in memory until ``settle`` adds it up and hands
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import MissingDependency
-from calib_serve.receipts.classes import decide
+from calib_serve.receipts.classes import choose_labels
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.nonces import Nonces
 from calib_serve.receipts.policy import LabelPolicy
@@ -397,7 +398,7 @@ def decisions(
     if not probs:
         recorder.served([], invalid=invalid)
         return []
-    classes, confidence = decide(np.stack(probs), threshold)
+    classes, confidence = choose_labels(np.stack(probs), threshold)
     rows, labels = classes.shape
     drawn = [sorted(random.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
     at = [(row, label) for row, some in enumerate(drawn) for label in some]
@@ -418,10 +419,47 @@ def decisions(
 
 
 _ERRORS = "calib_monitor_errors_total"
+_LOG_EVERY = 60.0  # seconds between two lines of one series
 
 # A registry takes each family once; the reporters of several models share it.
 _FAMILIES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
+
+
+def sink_of(registry: CollectorRegistry | None, *, posts: bool) -> RegistrySink | LogSink:
+    """Counters in the registry; a reporter that posts does without prometheus-client, by the log.
+
+    Raises MissingDependency where its counters would be the only ones, or a registry is given.
+    """
+    try:
+        return RegistrySink(registry)
+    except MissingDependency:
+        if registry is not None or not posts:
+            raise
+        return LogSink()
+
+
+class LogSink:
+    """Failures and invalid predictions in the log, each at most once a minute, with their number so far."""
+
+    registry = None
+
+    def __init__(self) -> None:
+        self._totals, self._logged = dict[SeriesKey, float](), dict[SeriesKey, float]()
+
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
+        """Add to counts."""
+        now = time.monotonic()
+        for key, value in changes.items():
+            if value:
+                self._totals[key] = self._totals.get(key, 0) + value
+                if now - self._logged.get(key, -math.inf) >= _LOG_EVERY:
+                    self._logged[key] = now
+                    log.warning("%s of %s: %g", key[0], ", ".join(key[1]), self._totals[key])
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself."""
+        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
 
 
 class RegistrySink:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.forks import around_forks
 from calib_serve.core.names import By
 from calib_serve.core.options.servers import SampleOptions
+from calib_serve.core.process import around_forks
 from calib_serve.receipts.batch import Outcome
 from calib_serve.receipts.destination import HomewardQueue, LocalWatch, Served, home_of
 from calib_serve.receipts.inputs import (
@@ -27,17 +27,17 @@ from calib_serve.receipts.inputs import (
     ReporterShadow,
     are_probabilities,
     array_of,
-    artifact_of,
     each_of,
     ids_of,
     keyring_of,
-    logits_of,
+    logits_in_shape,
+    optional_artifact,
     tags_of,
 )
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.policy import LabelPolicy, parse_policy
-from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
+from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions, sink_of
 from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
@@ -240,7 +240,7 @@ class Reporter:
         flush_seconds: float = 0.5,
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name not in ("self", "what")}
-        self.artifact = artifact_of(what)
+        self.artifact = optional_artifact(what)
         self.classes = what if isinstance(what, int) else self.artifact.classes if self.artifact else 0
         self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
         ring = keyring_of(keyring)
@@ -254,7 +254,7 @@ class Reporter:
             sample_rate=sample_rate,
             spool=spool,
         )
-        self._sink = RegistrySink(registry)
+        self._sink = sink_of(registry, posts=watch is not None)
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
             ring.failed = functools.partial(self._sink.failed, "keyring")
@@ -290,7 +290,7 @@ class Reporter:
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
         self._sink.failed(*_STAGES, times=0)
-        if reference is not None and reference.n and home is None:
+        if home is None and isinstance(self._sink, RegistrySink) and reference is not None and reference.n:
             # The calibration set's bins: the reference for drift, which a watch has of its own.
             self._sink.set_all(
                 {
@@ -519,7 +519,7 @@ class Reporter:
             raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
         tags = tags_of(segment, group, count, failed=self._recorder.broken)
         ids = ids_of(id, count, failed=self._recorder.broken)
-        z = None if logits is None else logits_of(logits, (count, self.classes))
+        z = None if logits is None else logits_in_shape(logits, (count, self.classes))
         clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from calib_serve.core.text import count, decimals, percent, span
 from calib_serve.report.comparison import ClassesSide, Side
 from calib_serve.report.look import Table
-from calib_serve.report.look.charts import Dot, Series, histogram, reliability_diagram
+from calib_serve.report.look.charts import Dot, DotSeries, histogram, reliability_diagram
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -115,7 +115,7 @@ def diagram(
     up: str = "accuracy",
 ) -> Picture:
     """A figure of each side's reliability diagram, in one frame."""
-    series = [Series(side.name, side.color, dots(side.reliability)) for side in sides]
+    series = [DotSeries(side.name, side.color, dots(side.reliability)) for side in sides]
     rows = [
         (
             side.name,

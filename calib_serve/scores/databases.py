@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.core.addresses import holds_password, password_of, shown
+from calib_serve.core.addresses import holds_password, password_of, redacted
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, ServerError
 
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
@@ -149,8 +149,8 @@ def open_engine(
         return
     if holds_password(address):
         raise InputError(
-            f"the engine's address {shown(address)} holds a password, which others could read; leave it out, "
-            f"and give it by {PASSWORD}, or in a file by --password-file or {PASSWORD}_FILE"
+            f"the engine's address {redacted(address)} holds a password, which others could read; leave it "
+            f"out, and give it by {PASSWORD}, or in a file by --password-file or {PASSWORD}_FILE"
         )
     if "://" not in address:
         raise InputError(f"an engine's address is such as postgres://user@host/database, got {address!r}")
@@ -159,7 +159,7 @@ def open_engine(
     foreign = _session_of_others()
     connection = _connected(address, secret)
     try:
-        yield Engine(connection, shown(address), secret=secret)
+        yield Engine(connection, redacted(address), secret=secret)
     finally:
         if connection.name != "pyspark" or not foreign:
             connection.disconnect()
@@ -203,7 +203,7 @@ def _connected(address: str, secret: str | None) -> Any:
     except ImportError as error:
         raise MissingDependency(f"ibis-framework[{scheme}]") from error
     except Exception as error:  # each engine has an error tree of its own
-        raise ServerError(f"cannot open {shown(address)}: {_said(error, secret)}") from None
+        raise ServerError(f"cannot open {redacted(address)}: {_said(error, secret)}") from None
 
 
 def _session_of_others() -> bool:

@@ -318,7 +318,7 @@ def as_json(reply: Any) -> Any:
         return f"{type(reply).__name__}"
 
 
-class Shown(NamedTuple):
+class Rounded(NamedTuple):
     """A number in a reply.
 
     Args:
@@ -330,7 +330,7 @@ class Shown(NamedTuple):
     step: float
 
 
-Leaf = Union[Shown, str]
+Leaf = Union[Rounded, str]
 """A number, or a text without its numbers."""
 
 
@@ -342,7 +342,7 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
         place: Name of the reply, with which each place begins.
 
     >>> leaves({"top": ["cat", 0.25], "says": "cat: 93.5 %"})["reply.says, number 1"]
-    Shown(value=93.5, step=0.1)
+    Rounded(value=93.5, step=0.1)
     """
     if isinstance(reply, Mapping):
         return {k: v for key, one in reply.items() for k, v in leaves(one, f"{place}.{key}").items()}
@@ -360,10 +360,10 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
     return found | {f"{place}, number {i}": _shown(text) for i, text in enumerate(numbers, 1)}
 
 
-def _shown(text: str) -> Shown:
+def _shown(text: str) -> Rounded:
     number = Decimal(text)
     exponent = number.as_tuple().exponent  # a letter, of NaN and of the infinite
-    return Shown(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
+    return Rounded(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
 
 
 def same_format(before: Any, after: Any) -> bool:
@@ -420,7 +420,7 @@ def shows(reply: Any, confidence: float) -> bool:
 
 def _numbers(reply: Any) -> list[float]:
     """List a reply's numbers, those inside of texts too; whole ones are class ids or counts."""
-    return [one.value for one in leaves(reply).values() if isinstance(one, Shown) and one.step < 1]
+    return [one.value for one in leaves(reply).values() if isinstance(one, Rounded) and one.step < 1]
 
 
 def _holds(numbers: list[float], wanted: float) -> bool:

@@ -186,7 +186,7 @@ def alike(one: Outputs, other: Outputs) -> bool:
     return one == other or any(one in group and other in group for group in groups)
 
 
-def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
+def infer_outputs(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
     """The kind of scores by their values, for one class a sample.
 
     Logits of a label and logits of a class cannot be told apart by numbers, and are taken for the latter;
@@ -196,7 +196,7 @@ def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
         scores: (n, K), (n,) or (n, 1).
         tolerance: How far a row's sum of probabilities may be from 1.
 
-    >>> measured([[0.25, 0.75]]), measured([[2.0, -1.0]]), measured([1.5, -1.0])
+    >>> infer_outputs([[0.25, 0.75]]), infer_outputs([[2.0, -1.0]]), infer_outputs([1.5, -1.0])
     ('probabilities', 'logits', 'logit')
     """
     # For a batch of a running model, which needs an answer: ``recognise`` is for files, and may refuse.
@@ -321,7 +321,7 @@ class Recognised:
 
 
 @dataclass(frozen=True)
-class Place:
+class CellNames:
     """Names of rows and columns of scores in messages; rows of files count from 1."""
 
     first: int = 0
@@ -337,7 +337,7 @@ class Place:
         return f"{self.row(row)}, column {name}"
 
 
-NUMBERED = Place()
+NUMBERED = CellNames()
 """Rows and columns by their numbers, from 0."""
 
 
@@ -395,7 +395,7 @@ def recognise(
     *,
     called: Outputs | None = None,
     truths: bool = False,
-    place: Place = NUMBERED,
+    place: CellNames = NUMBERED,
 ) -> Recognised:
     """Recognise the kind of scores (n, K): as ``told``, as ``called``, else by their numbers.
 
@@ -463,7 +463,7 @@ def _refuse_misnamed(seen: _Seen) -> None:
         )
 
 
-def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: Place) -> Recognised:
+def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNames) -> Recognised:
     """The values as numbers of this kind, or InputError; ``why`` says how the kind was guessed."""
     if kind not in PROBABILITIES:
         _check_logits(values, seen, place)
@@ -497,7 +497,7 @@ def _close(seen: _Seen) -> bool:
     return max(1 - seen.least_sum, seen.most_sum - 1) <= _SUM + 1e-9
 
 
-def _check_logits(values: Floats, seen: _Seen, place: Place) -> None:
+def _check_logits(values: Floats, seen: _Seen, place: CellNames) -> None:
     if np.isfinite([seen.low, seen.high]).all():
         if max(-seen.low, seen.high) > _LARGEST:
             raise InputError(

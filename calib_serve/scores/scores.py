@@ -20,14 +20,14 @@ from calib_serve.scores.kinds import (
     NUMBERED,
     ONE_COLUMN,
     PROBABILITIES,
+    CellNames,
     Outputs,
-    Place,
     exact,
     recognise,
     to_logits,
     to_probs,
 )
-from calib_serve.scores.table import Source, of_arrays, of_columns
+from calib_serve.scores.table import RawScores, of_arrays, of_columns
 
 Floats = NDArray[np.floating[Any]]
 
@@ -354,7 +354,7 @@ class Scores:
             raise ShapeError(f"{self.classes} classes but {len(names)} class names")
         check_names(names)
         found = self if names == self.class_names else replace(self, class_names=names)
-        given = Source(self.values, labels=labels, class_names=names, name=self.name)
+        given = RawScores(self.values, labels=labels, class_names=names, name=self.name)
         if labels is not None and labels is not self.labels:
             found = replace(found, labels=made(given, outputs=self.outputs).labels)
         if weight is not None:
@@ -445,7 +445,7 @@ def _classes(values: Floats, outputs: Outputs) -> int:
 
 
 def made(
-    source: Source, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
+    source: RawScores, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
 ) -> Scores:
     """Check scores from a file or a caller, and make ``Scores`` of them."""
     # First: a void label often stands beside a void score.
@@ -462,7 +462,7 @@ def made(
         raise InputError(f"the scores are named {source.outputs}, and --outputs (outputs=) says {outputs}")
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), values)
     names = source.class_names if values.shape[1] > 1 else ()
-    place = Place(source.first, names)
+    place = CellNames(source.first, names)
     truths = labels is not None and labels.ndim == 2 and not _is_soft(labels)
     called = _called(source.outputs, expected, values.shape[1])
     found = recognise(values, outputs, called=called, truths=truths, place=place)
@@ -510,7 +510,7 @@ def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outp
     return several.get(expected, expected) if columns > 1 else expected
 
 
-def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
+def _kept(source: RawScores, ignore_label: Any) -> tuple[RawScores, list[str]]:
     """Leave out samples with the label ``ignore_label``."""
     if ignore_label is None or source.labels is None:
         return source, []
@@ -524,7 +524,7 @@ def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
 
 
 def _labels_of(
-    labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: Place
+    labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: CellNames
 ) -> tuple[NDArray[Any], tuple[str, ...], str]:
     """Class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
     names = place.names
@@ -548,7 +548,7 @@ def _is_soft(labels: NDArray[Any]) -> bool:
     return bool((shares >= 0).all() and (np.abs(shares.sum(axis=1) - 1) < 1e-6).all())
 
 
-def truths(labels: Any, shape: tuple[int, ...], place: Place = NUMBERED) -> NDArray[np.intp]:
+def truths(labels: Any, shape: tuple[int, ...], place: CellNames = NUMBERED) -> NDArray[np.intp]:
     """Check labels of 0 and 1, and return them as integers (n, L).
 
     Args:

@@ -6,7 +6,7 @@ from calib_serve.torchserve.archive._archive import staged as staged
 from calib_serve.torchserve.archive._archive import stored_archives as stored_archives
 from calib_serve.torchserve.archive._contents import Batching as Batching
 from calib_serve.torchserve.archive._contents import artifact_of as artifact_of
-from calib_serve.torchserve.archive._contents import check_names as check_names
+from calib_serve.torchserve.archive._contents import check_class_mapping as check_class_mapping
 from calib_serve.torchserve.archive._contents import is_calibrated as is_calibrated
 from calib_serve.torchserve.archive._contents import load_artifact as load_artifact
 from calib_serve.torchserve.archive._contents import remarks as remarks

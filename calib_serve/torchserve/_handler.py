@@ -302,7 +302,7 @@ class Failure:
 INVALID = Failure(500, "the model's output for this input is NaN or infinite")
 
 
-class Row(NamedTuple):
+class CalibratedRow(NamedTuple):
     """One row's calibrated probabilities (K,), and its logits (K,)."""
 
     probs: NDArray[np.float64]
@@ -358,7 +358,7 @@ class CalibratedHandler(WorkerHandler):
         """Load the model of the archive unpacked in ``folder``."""
         raise NotImplementedError
 
-    def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
+    def calibrated(self, scores: NDArray[Any]) -> tuple[list[CalibratedRow | Failure], NDArray[np.float64]]:
         """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID.
 
         Args:
@@ -368,14 +368,14 @@ class CalibratedHandler(WorkerHandler):
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():
             probs = self.artifact.of_logits(logits)
-            return list(map(Row, probs, logits)), probs
+            return list(map(CalibratedRow, probs, logits)), probs
         finite = np.asarray(np.isfinite(logits).all(axis=1))
         probs = self.artifact.of_logits(np.where(finite[:, None], logits, 0.0))
         rows = zip(probs, logits, finite.tolist(), strict=True)
-        return [Row(p, z) if ok else INVALID for p, z, ok in rows], probs
+        return [CalibratedRow(p, z) if ok else INVALID for p, z, ok in rows], probs
 
     def predictions(
-        self, rows: Sequence[Row | Failure], tags: Sequence[Tag] = (), *, invalid: int | None = None
+        self, rows: Sequence[CalibratedRow | Failure], tags: Sequence[Tag] = (), *, invalid: int | None = None
     ) -> list[Result]:
         """Count, sign and decide on the rows; a failure stays in its place.
 
@@ -399,7 +399,9 @@ class CalibratedHandler(WorkerHandler):
         rest = iter(found)
         return [row if isinstance(row, Failure) else next(rest) for row in rows]
 
-    def _of_classes(self, rows: Sequence[Row], tags: Sequence[Tag], invalid: int) -> Sequence[AnyPrediction]:
+    def _of_classes(
+        self, rows: Sequence[CalibratedRow], tags: Sequence[Tag], invalid: int
+    ) -> Sequence[AnyPrediction]:
         top = [int(row.probs.argmax()) for row in rows]
         pairs = [(k, min(float(row.probs[k]), 1.0)) for row, k in zip(rows, top, strict=True)]
         receipts = self._observer.served(
@@ -416,7 +418,9 @@ class CalibratedHandler(WorkerHandler):
             for row, (k, confidence), receipt, decided in zip(rows, pairs, receipts, found, strict=True)
         ]
 
-    def _of_labels(self, rows: Sequence[Row], tags: Sequence[Tag], invalid: int) -> Sequence[AnyPrediction]:
+    def _of_labels(
+        self, rows: Sequence[CalibratedRow], tags: Sequence[Tag], invalid: int
+    ) -> Sequence[AnyPrediction]:
         threshold = self.options.threshold
         found = decisions(
             self._observer, [row.probs for row in rows], threshold=threshold, tags=tags, invalid=invalid

@@ -96,7 +96,7 @@ Columns = Mapping[str, Callable[[Sequence[Any]], Tensor]]
 """Output tensors by name, each made of a request's predictions."""
 
 
-def tensor(name: str, datatype: str, values: Any) -> Tensor:
+def reply_tensor(name: str, datatype: str, values: Any) -> Tensor:
     """Make a tensor of one value, or one row of values, for each row asked about; BYTES are texts."""
     return Tensor(name, datatype, np.array(values, object) if datatype == "BYTES" else np.asarray(values))
 
@@ -111,7 +111,7 @@ def columns(
     made = dict[str, Callable[[Sequence[Any]], Tensor]]()
 
     def column(name: str, datatype: str, value: Callable[[Any], Any]) -> None:
-        made[name] = lambda found: tensor(name, datatype, [value(one) for one in found])
+        made[name] = lambda found: reply_tensor(name, datatype, [value(one) for one in found])
 
     names, labels = artifact.class_names, artifact.is_multilabel
     if reply is not None:
@@ -168,7 +168,7 @@ def refusal(message: Message, status: int, reason: str, *, model: str, version: 
     ``code`` are the outputs.
     """
     if message.grpc:
-        outputs = [tensor("error", "BYTES", [reason]), tensor("code", "INT32", [status])]
+        outputs = [reply_tensor("error", "BYTES", [reason]), reply_tensor("code", "INT32", [status])]
         return v2_reply(message, outputs, model=model, version=version)
     return {"code": status, "message": reason} if message.form == "plain" else {"error": reason}
 

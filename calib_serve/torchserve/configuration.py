@@ -76,7 +76,7 @@ def adjusted(
     """
     source = base or shipped("config.properties")
     try:
-        text = changed(read_whole(Path(source)).decode(), settings)
+        text = edit_properties(read_whole(Path(source)).decode(), settings)
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {source}: {error}") from error
     found = parse_properties(text)
@@ -103,7 +103,7 @@ def adjusted(
     paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
     if "vmargs" in found:
         paths["vmargs"] = " ".join(map(_absolute, found["vmargs"].split()))
-    return Adjusted(changed(text, {**paths, **ours}), merged, notes)
+    return Adjusted(edit_properties(text, {**paths, **ours}), merged, notes)
 
 
 def _refuse(found: Mapping[str, str]) -> None:
@@ -417,10 +417,10 @@ def is_true(value: str | None) -> bool:
     return (value or "").strip().lower() == "true"
 
 
-def changed(text: str, values: Mapping[str, str | None]) -> str:
+def edit_properties(text: str, values: Mapping[str, str | None]) -> str:
     r"""Put ``values`` into ``text``, comments kept; new keys are appended, None takes a line out.
 
-    >>> changed("# why\na=1\nc=4\n", {"a": "2", "b": "3", "c": None})
+    >>> edit_properties("# why\na=1\nc=4\n", {"a": "2", "b": "3", "c": None})
     '# why\na=2\nb=3\n'
     """
     for key, value in values.items():

@@ -24,7 +24,13 @@ from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import LABELS, Outputs, Scores, shows, to_probs
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
-from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, some_of, unpacked
+from calib_serve.torchserve.archive._repacking import (
+    ForeignArchive,
+    Seam,
+    find_seam,
+    sample_requests,
+    unpacked,
+)
 from calib_serve.torchserve.seam._host import Request, alternatives, run_trial
 
 if TYPE_CHECKING:
@@ -194,7 +200,7 @@ def _seam_with(
     """Find and prove the seam with some of the samples; return it and the number to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = asked.batch_size or found.batch_size
-    first, *others = some_of(data)
+    first, *others = sample_requests(data)
     try:
         where = find_seam(
             found.folder,

@@ -268,7 +268,7 @@ class Guard:
         async def check(request: Request) -> None:
             if tokens := self._tokens():
                 request.state.token = _token_of(tokens, request, scopes)
-            if request.method == "POST" and kind_of(request) not in _KINDS:
+            if request.method == "POST" and media_type(request) not in _KINDS:
                 raise HTTPException(415, f"send {' or '.join(_KINDS)}")
 
         return check
@@ -288,7 +288,7 @@ def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]
     return one
 
 
-def kind_of(request: Request) -> str:
+def media_type(request: Request) -> str:
     """The content type of a request, without its parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
@@ -304,7 +304,7 @@ def source_of(request: Request) -> str:
     return "" if token is None else token.name
 
 
-def ids_of(request: Request) -> str | None:
+def id_source(request: Request) -> str | None:
     """The source of predictions that a request may label by their ids; None: any source."""
     token: Token | None = getattr(request.state, "token", None)
     return None if token is None or "ids" in token.scopes else token.name

@@ -9,8 +9,8 @@ from calib_serve.core.options.data import ModelScores
 __all__ = [
     "FuseOptions",
     "GraphOptions",
-    "Measured",
     "ModuleOptions",
+    "OnDevice",
     "OnnxOptions",
     "TorchOptions",
     "TritonOptions",
@@ -38,7 +38,7 @@ class FuseOptions(ModelScores):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Checked):
+class OnDevice(Checked):
     """Options of the comparison of a fused model with its calibration."""
 
     device: Annotated[str, RARE] = "cpu"
@@ -64,7 +64,7 @@ class GraphOptions(FuseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxOptions(GraphOptions, Measured):
+class OnnxOptions(GraphOptions, OnDevice):
     """Options of ``fuse_onnx``."""
 
     returns: Shown = "same"
@@ -94,7 +94,7 @@ class ModuleOptions(ModelScores, LastLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchOptions(ModuleOptions, FuseOptions, Measured):
+class TorchOptions(ModuleOptions, FuseOptions, OnDevice):
     """Options of ``fuse_torch``."""
 
     input_shape: tuple[int, ...] | None = None

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _MARK = "calib_serve.fingerprint"
 """The metadata key of the artifacts' fingerprints, with commas between them; it marks a calibrated model."""
 
-_MODEL = "calib_serve.models"
+_MODEL = "calib_serve.model"
 """That of the original file's sha256."""
 
 _TOUCHED = "calib_serve.outputs"

@@ -32,7 +32,7 @@ def cast(editor: Editor, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     return editor.node("Cast", [value], {"to": dtype.value})
 
 
-def softmax(editor: Editor, logits: ir.Value) -> ir.Value:
+def _softmax(editor: Editor, logits: ir.Value) -> ir.Value:
     """Make probabilities of logits."""
     return editor.node("Softmax", [logits], {"axis": -1})
 
@@ -57,7 +57,7 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
     dtype = dtype_of(logits)
     scales = editor.number(step.scales[:, None], dtype, "scales")
     # All temperatures in one softmax: the graph does not grow with their number.
-    parts = softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
+    parts = _softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
     weights = editor.number(step.weights[None, :-1], dtype, "weights")
     mixed = editor.node("MatMul", [weights, parts])
     summed = editor.node("Squeeze", [mixed, _axes(editor, 1)])
@@ -194,9 +194,9 @@ def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     """
     old, followers = tail.logits, tail.followers
     bare = tail.activation is None
-    logits = two_columns(editor, old, probability=bare and tail.outputs == "probability")
+    logits = _two_columns(editor, old, probability=bare and tail.outputs == "probability")
     if tail.outputs == "probability":
-        scores = softmax(editor, logits)
+        scores = _softmax(editor, logits)
         column = editor.number([1], ir.DataType.INT64, "column")
         one = editor.node("Gather", [scores, column], {"axis": 1})
     else:
@@ -223,7 +223,7 @@ def _odds(editor: Editor, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
     return scores, editor.node("MatMul", [scores, difference])
 
 
-def two_columns(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:
+def _two_columns(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:
     """Make (0, z) from a logit z (n, 1), or log(1 - p), log p from a probability."""
     dtype = dtype_of(one)
     if probability:
@@ -360,7 +360,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     old, name = tail.logits, tail.logits.name
     if tail.outputs == "probabilities":
         logits = clamped_log(editor, old)
-        scores = softmax(editor, logits)
+        scores = _softmax(editor, logits)
         what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
     elif tail.outputs == "label_probabilities":
         logits = log_odds(editor, old)
@@ -422,7 +422,9 @@ def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
         probs = activation.outputs[0]
     else:
         logits = flat(editor, cast(editor, tail.logits, dtype))
-        probs = softmax(editor, two_columns(editor, logits, probability=False) if tail.one_column else logits)
+        probs = _softmax(
+            editor, _two_columns(editor, logits, probability=False) if tail.one_column else logits
+        )
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
 
 

@@ -120,7 +120,7 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
     _check_quantized(value, outputs)
     columns = _columns(value, classes, chosen)
     op = None if activation is None else activation.op_type
-    kind = kind_of(op, columns, artifact, outputs, str(chosen.name))
+    kind = _kind_of(op, columns, artifact, outputs, str(chosen.name))
     tail = Tail(value, chosen, tuple(path[behind:]), activation, kind)
     return replace(tail, followers=_followers(tail, artifact))
 
@@ -411,7 +411,7 @@ _MADE: dict[str, Outputs] = {"Softmax": "probabilities", "LogSoftmax": "log_prob
 _OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
 
 
-def kind_of(
+def _kind_of(
     activation: str | None, columns: int | None, artifact: Artifact, told: Outputs | None, output: str
 ) -> Outputs:
     """The kind of ``output``: by its ``activation``, else as told, else as the artifact was fitted.
@@ -443,7 +443,7 @@ def kind_of(
     return kind
 
 
-def as_fitted(artifact: Artifact, kind: Outputs, *, activated: bool, one_column: bool) -> Artifact:
+def adapt_artifact(artifact: Artifact, kind: Outputs, *, activated: bool, one_column: bool) -> Artifact:
     """The artifact as it acts on the graph's logits; FuseError where it was fitted on another kind.
 
     A fit sees a model that ends in a softmax through its log-probabilities; the graph has logits before it.

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError, ModelError
-from calib_serve.core.files import sha256, written_whole
+from calib_serve.core.files import sha256, write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import TorchOptions
 from calib_serve.fuse._decisions import decided
@@ -121,7 +121,7 @@ def fuse_torch(
         if unknown is not None:
             check_response(artifact, fusion.response_of(unknown), source)
         try:
-            with written_whole(out) as partial:
+            with write_atomically(out) as partial:
                 _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
                 # The written file is read again: the proof is of the file, not of the module in memory.
                 whole, model = (_load(path, kind).to(where) for path in (partial, source))

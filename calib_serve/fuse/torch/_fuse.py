@@ -28,14 +28,21 @@ from calib_serve.fuse._kinds import (
     check_truths,
 )
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
-from calib_serve.fuse.torch._model import Example, evaluating, features_of, find_linear, home, replace_last
+from calib_serve.fuse.torch._model import (
+    Example,
+    evaluating,
+    features_of,
+    home,
+    linear_layer_name,
+    replace_last,
+)
 from calib_serve.fuse.torch._modules import (
+    CalibrateScores,
     Deciding,
     Everything,
     Logits,
     Probabilities,
-    Shift,
-    Tail,
+    ShiftInputs,
     Unchanged,
     Where,
     assemble,
@@ -50,7 +57,7 @@ from calib_serve.scores import (
     check_outputs,
     exact,
     find_scores,
-    measured,
+    infer_outputs,
     to_logits,
     to_probs,
 )
@@ -61,7 +68,7 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import ModuleKeywords
 
 Returns = Literal["probabilities", "logits", "all"]
-_TAILS: dict[str, Callable[..., Tail]] = {
+_TAILS: dict[str, Callable[..., CalibrateScores]] = {
     "logits": Logits,
     "probabilities": Probabilities,
     "all": Everything,
@@ -122,7 +129,7 @@ def calibrated(
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class _ReturnedScores:
     """The scores among a model's results: the ``path`` to them, their kind, dtype and device."""
 
     path: Where
@@ -143,7 +150,7 @@ class Fusion:
     model: nn.Module
     artifact: Artifact
     returns: Returns
-    scores: Scores
+    scores: _ReturnedScores
     change: Change
     layer: str | None
     left_out: tuple[str, ...]
@@ -246,7 +253,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     extra: list[nn.Module] = []
     if layered:
         features = None if artifact.head is None else artifact.head.weights[0].shape[1]
-        layer = find_linear(model, features, artifact.classes, asked.last_linear)
+        layer = linear_layer_name(model, features, artifact.classes, asked.last_linear)
         changed, extra = replace_last(model, layer, artifact.head, folded)
     tail_of = _TAILS[asked.returns]
     if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
@@ -259,7 +266,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     own_scores = (0, 0.0) if folded else _check_examples(tail, artifact, scores.device)
     shift = artifact.input_shift
     whole = assemble(
-        nn.Identity() if shift is None or shift.is_nothing else Shift(shift).to(scores.device),
+        nn.Identity() if shift is None or shift.is_nothing else ShiftInputs(shift).to(scores.device),
         evaluating(changed),
         nn.Sequential(*extra).eval(),
         tail,
@@ -271,15 +278,17 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     return replace(fusion, parity=fusion.prove(whole, model, example))
 
 
-def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None) -> Scores:
+def _told(
+    model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None
+) -> _ReturnedScores:
     """Take the scores' place and kind as told, without an example."""
     device, dtype = home(model)
-    return Scores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
+    return _ReturnedScores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
 
 def _found(
     returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
-) -> Scores:
+) -> _ReturnedScores:
     """Find the scores among the results of an example, and their kind."""
     classes = artifact.classes if artifact.classes > 1 else None
     form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
@@ -293,14 +302,14 @@ def _found(
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
         )
-    kind = kind_of(scores, artifact, outputs)
+    kind = _kind_of(scores, artifact, outputs)
     columns, wanted = scores[0].numel(), 1 if kind in ONE_COLUMN else artifact.classes
     if columns != wanted or (kind in ONE_COLUMN and artifact.classes != 2):
         raise FuseError(
             f"the model returns {tuple(scores.shape)}, {columns} of {kind} a sample, and the artifact is for "
             f"{artifact.classes} {'labels' if artifact.is_multilabel else 'classes'}; fit it on this model"
         )
-    return Scores(path, kind, scores.dtype, scores.device)
+    return _ReturnedScores(path, kind, scores.dtype, scores.device)
 
 
 def _positions(returned: Any, path: Where) -> Where:
@@ -332,7 +341,7 @@ _SUM_OF_HALF = 1e-2  # of a thousand probabilities, each rounded
 _TELLING = 20  # fewer numbers may lie in [0, 1] by chance
 
 
-def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
+def _kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
     """The kind of ``scores`` (n, K), (n,) or (n, 1): as ``told`` if possible, else by their numbers.
 
     Raises FuseError where they are not what was told, or their numbers do not say.
@@ -345,7 +354,7 @@ def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs
         )
     wide = scores.dtype in (torch.float32, torch.float64)
     tolerance = _SUM if wide else _SUM_OF_HALF
-    numbers = measured(rows, tolerance=tolerance)
+    numbers = infer_outputs(rows, tolerance=tolerance)
     columns = 1 if rows.ndim == 1 else rows.shape[1]
     if told is not None:
         kind = exact(told, columns)

@@ -171,7 +171,7 @@ def evaluating(model: nn.Module) -> nn.Module:
         return model
 
 
-def find_linear(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
+def linear_layer_name(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
     """Find the one linear layer (classes, features), or check ``name``; FuseError where there is none."""
     linear: dict[str, tuple[int, ...]] = {}
     for path, layer in model.named_modules():

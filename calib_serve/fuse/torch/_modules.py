@@ -41,7 +41,7 @@ from calib_serve.fuse._kinds import Change
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 
-class Shift(nn.Module):
+class ShiftInputs(nn.Module):
     """Add delta to every input, then clip when the step says so."""
 
     delta: Tensor
@@ -326,7 +326,7 @@ class Read(nn.Module):
         return z
 
 
-class Tail(nn.Module):
+class CalibrateScores(nn.Module):
     """Base of all tails: from scores to calibrated logits, and on to probabilities."""
 
     def __init__(
@@ -365,7 +365,7 @@ class Tail(nn.Module):
         return shown.to(scores.dtype)
 
 
-class Logits(Tail):
+class Logits(CalibrateScores):
     """Calibrated logits in the model's own shape; log-probabilities where a mixture or table leaves none."""
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -382,7 +382,7 @@ class Unchanged(Logits):
         return scores
 
 
-class Probabilities(Tail):
+class Probabilities(CalibrateScores):
     """Calibrated probabilities (n, K); of one column (n, 2)."""
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -391,7 +391,7 @@ class Probabilities(Tail):
         return probs.to(scores.dtype)
 
 
-class Everything(Tail):
+class Everything(CalibrateScores):
     """Logits, probabilities, confidence, predicted class and bin."""
 
     inner_edges: Tensor
@@ -493,7 +493,7 @@ class _Parts(nn.Module):
 
 
 # TorchScript knows no *inputs: the common model of one input and one tensor gets a forward of its own.
-class Calibrated(_Parts):
+class CalibratedModule(_Parts):
     """shift -> model -> the head's further layers -> calibration of the scores."""
 
     def forward(self, inputs: Tensor):
@@ -501,7 +501,7 @@ class Calibrated(_Parts):
         return self.tail(self.head(self.model(self.shift(inputs))))
 
 
-class CalibratedMany(Calibrated):
+class CalibratedMany(CalibratedModule):
     """A calibrated model of any inputs and any returned structure; the shift acts on the first input."""
 
     path: Where = ()
@@ -548,7 +548,7 @@ def assemble(shift: nn.Module, model: nn.Module, head: nn.Module, tail: nn.Modul
     """Assemble the parts to one module, TorchScript if the model is and needs it."""
     needed = parameters(model, needed=True)
     if not path and len(needed) == 1:
-        return Calibrated(shift, model, head, tail)
+        return CalibratedModule(shift, model, head, tail)
     if isinstance(model, torch.jit.ScriptModule):
         return _scripted(_Parts(shift, model, head, tail), path)
     whole = CalibratedMany(shift, model, head, tail)

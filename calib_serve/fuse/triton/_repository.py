@@ -31,8 +31,8 @@ from calib_serve.fuse.triton._config import (
     LABELS,
     VERSION,
     Block,
+    GraphTensor,
     Signature,
-    Tensor,
     ensemble,
     fields,
     graph,
@@ -100,7 +100,7 @@ def fuse_triton(
         raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
     models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
     root = Path(repository).resolve()
-    with prepared(root) as place:
+    with _staging_folder(root) as place:
         pack = Pack(place, root, name, settings.version, models)
         pack.check()
         graph = fields_of(GraphOptions, settings)
@@ -122,7 +122,7 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
     if settings.ensemble:
         inner, step, _ = pack.models
         _tell_version(path, pack.version)
-        told = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+        told = GraphTensor(VERSION, "TYPE_INT64", found.predicted.dims)
         pack.configure(inner, graph(inner, found, settings, more=[told]))
         (pack.folder(step) / "model.py").write_text(BACKEND, encoding="utf-8")
         pack.configure(step, receipts(step, pack.name, found, bins=bins, multilabel=artifact.is_multilabel))
@@ -177,7 +177,7 @@ SHARED = ("backend", "platform", "max_batch_size", "input", "output", "parameter
 
 
 @contextmanager
-def prepared(root: Path) -> Iterator[Path]:
+def _staging_folder(root: Path) -> Iterator[Path]:
     """Make an empty folder beside the repository ``root``, for one process at a time; removed afterwards."""
     place, lock = (root.parent / f".{root.name}.{what}" for what in ("staging", "lock"))
     with ExitStack() as held:

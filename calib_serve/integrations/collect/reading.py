@@ -43,7 +43,7 @@ _OTHERS = {
 
 
 @dataclass(frozen=True)
-class Columns:
+class LabelFields:
     """Names of columns, or fields, of labels.
 
     ``model`` and ``segment`` are read where they are there.
@@ -58,7 +58,7 @@ class Columns:
     Raises:
         InputError: Where a column has two roles.
 
-    >>> Columns(id="order_id", label="outcome").names
+    >>> LabelFields(id="order_id", label="outcome").names
     {'id': 'order_id', 'label': 'outcome', 'model': 'model', 'by': 'by', 'segment': 'segment'}
     """
 
@@ -72,7 +72,7 @@ class Columns:
             raise InputError(f"receipt, id and label are columns of their own, got {self._asked}")
 
     @classmethod
-    def of(cls, options: LabelColumns) -> Columns:
+    def of(cls, options: LabelColumns) -> LabelFields:
         """Read the names of columns in the options."""
         return cls(
             receipt=options.receipt_column,
@@ -115,7 +115,7 @@ class Columns:
             )
 
 
-USUAL = Columns()
+USUAL = LabelFields()
 """receipt or id, and label."""
 
 
@@ -127,10 +127,10 @@ class Row(NamedTuple):
     dead: list[DeadLetter]
 
 
-def read_message(content: bytes | None, where: str, columns: Columns = USUAL) -> Row:
+def read_label_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> Row:
     """Read a label, or a list of them, of JSON.
 
-    >>> read_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
+    >>> read_label_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
     [{'id': 'order-17', 'label': 3}]
     """
     try:
@@ -141,7 +141,7 @@ def read_message(content: bytes | None, where: str, columns: Columns = USUAL) ->
     return Row(where, [one for row in rows for one in row.labels], [one for row in rows for one in row.dead])
 
 
-def read_label(item: Any, where: str, columns: Columns = USUAL) -> Row:
+def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> Row:
     """Read one label; an invalid one is not sent, as its whole batch would be refused for it."""
     if not isinstance(item, Mapping):
         told = 'a label is an object, such as {"id": "order-17", "label": 3}'
@@ -155,7 +155,7 @@ def read_label(item: Any, where: str, columns: Columns = USUAL) -> Row:
         return Row(where, [], [DeadLetter(refusal.reason, str(refusal), where, item=found or dict(item))])
 
 
-def read_rows(path: Path, name: str = "", columns: Columns = USUAL) -> Iterator[Row]:
+def read_label_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[Row]:
     """Read the rows of a file called ``name``; InputError at once where it is no table of labels.
 
     Where it breaks off in the middle, its last row is a dead letter that says so. What is called neither
@@ -248,7 +248,7 @@ _Rows = Iterator["dict[str, Any] | list[str]"]
 """By column, or the cells of a row that has more or fewer than the header."""
 
 
-def _table(rows: _Rows, path: Path, name: str, columns: Columns) -> Iterator[Row]:
+def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
     number = 0
     try:
         for number, row in enumerate(rows, 1):
@@ -317,7 +317,7 @@ def _parquet_rows(path: Path, file: Any, columns: Sequence[str]) -> _Rows:
 # --- lines of JSON ----------------------------------------------------------------------------
 
 
-def _lines(path: Path, name: str, columns: Columns) -> Iterator[Row]:
+def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_LINE):
@@ -331,7 +331,7 @@ def _lines(path: Path, name: str, columns: Columns) -> Iterator[Row]:
                 if not ends:
                     return
             elif line.strip():
-                yield read_message(line, where, columns)
+                yield read_label_message(line, where, columns)
             else:
                 yield Row(where, [], [])
 

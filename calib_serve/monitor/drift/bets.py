@@ -80,7 +80,7 @@ _SIZES = len(SHIFTS[OF_PARTS])
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class BlockCells:
     """The labels of one part (a bin, or a class) within one block make a cell: C of them, K bet sizes.
 
     ``block`` (C,) in rising order, ``part`` (C,), ``pays`` (C, 2 K) the sum of what the cell's labels pay,
@@ -96,7 +96,7 @@ class Cells:
     seen: Floats
 
     @classmethod
-    def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> Cells:
+    def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> BlockCells:
         """Sum labels (n,) with their pays (n, 2 K) into cells, in blocks of ``sizes`` (B,) labels."""
         logs, share = np.log(pays), 1 / sizes[block]
         if len(sizes) == len(block):
@@ -110,11 +110,11 @@ class Cells:
         pays, logs, rest = np.split(sums, [bets, 2 * bets], axis=1)
         return cls(block[order][firsts], part[order][firsts], pays, logs, rest[:, 0], rest[:, 1:])
 
-    def of_blocks(self, start: int, stop: int) -> Cells:
+    def of_blocks(self, start: int, stop: int) -> BlockCells:
         """The cells of blocks ``start`` to ``stop``, exclusive, renumbered from 0."""
         low, high = np.searchsorted(self.block, [start, stop]).tolist()
         at = slice(low, high)
-        return Cells(
+        return BlockCells(
             self.block[at] - start,
             self.part[at],
             self.pays[at],
@@ -135,8 +135,8 @@ class Rounds:
     sizes: Indices
     times: Floats
     pays: Floats
-    bins: Cells
-    classes: Cells
+    bins: BlockCells
+    classes: BlockCells
 
     @classmethod
     def of(cls, rows: Floats, sizes: Indices, *, tolerance: float, bins: int) -> Rounds:
@@ -153,8 +153,8 @@ class Rounds:
             sizes,
             times[firsts],
             mean,
-            Cells.of(block, bin_index(c, bins=bins), of_parts, seen, sizes),
-            Cells.of(block, slots.astype(np.intp), of_parts, seen, sizes),
+            BlockCells.of(block, bin_index(c, bins=bins), of_parts, seen, sizes),
+            BlockCells.of(block, slots.astype(np.intp), of_parts, seen, sizes),
         )
 
     def __len__(self) -> int:
@@ -321,7 +321,7 @@ class PartBets:
         return np.where(self.seen[0, :, at] > 0, np.log(IDLE / idle), -math.inf)
 
     def after(
-        self, cells: Cells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
+        self, cells: BlockCells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
     ) -> tuple[PartBets, Floats]:
         """Bet on blocks of ``sizes`` (B,) that begin at ``firsts``; return the worth after each (B,), too."""
         due = _due(firsts.tolist(), int(self.starts[0, -1]) if self.starts.size else None)
@@ -410,7 +410,7 @@ def _thinned(alive: list[int], starts: Sequence[float], capital: Floats) -> list
     return [*keep, *alive[1:][-1:]]
 
 
-def _sums(cells: Cells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Floats]:
+def _sums(cells: BlockCells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Floats]:
     """Sum over the blocks before each cut, by part: ``logs`` (cuts, 2, P, K) and ``seen`` (cuts, 3, P)."""
     before = cells.block < np.array(cuts)[:, None]
     inside = np.arange(parts)[:, None] == cells.part
@@ -425,7 +425,7 @@ def _newborn(logs: Floats) -> Floats:
     return np.moveaxis(PRIOR[:, None, None] * likelihood, 0, -1)
 
 
-def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
+def _growth(belief: Floats, cells: BlockCells, blocks: int) -> Floats:
     """The growth of capital in each block (B, K, S): the mean pay, by earlier beliefs."""
     earlier = (cells.part[:, None] == cells.part) & (cells.block[:, None] > cells.block)
     likelihood = np.exp(earlier.astype(np.float64) @ cells.logs).reshape(-1, 2, _SIZES, 1)

@@ -109,7 +109,7 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Series:
+class DotSeries:
     """The dots of one model.
 
     Args:
@@ -123,7 +123,9 @@ class Series:
     dots: Sequence[Dot]
 
 
-def reliability_diagram(series: Sequence[Series], *, across: str = "confidence", up: str = "accuracy") -> str:
+def reliability_diagram(
+    series: Sequence[DotSeries], *, across: str = "confidence", up: str = "accuracy"
+) -> str:
     """Draw accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell.
 
     Args:

@@ -23,7 +23,7 @@ import yaml
 
 from calib_serve.artifact import read_yaml
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
-from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, written_whole
+from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, write_atomically
 from calib_serve.torchserve.mar_options import SECTION
 
 MANIFEST = "MAR-INF/MANIFEST.json"
@@ -46,14 +46,14 @@ _TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envel
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamedFile:
     """A file's content that need not be in memory: its size, and a function that yields its bytes."""
 
     size: int
     pieces: Callable[[], Iterable[bytes]]
 
 
-Content = bytes | Path | Stream
+Content = bytes | Path | StreamedFile
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Archive:
         with opened(self.path) as form, scratch() as folder:
             unpacked = form.unpacked(folder) if form.serial else {}
             yield {
-                name: unpacked.get(name) or Stream(size, partial(form.pieces, name))
+                name: unpacked.get(name) or StreamedFile(size, partial(form.pieces, name))
                 for name, size in form.sizes.items()
                 if name not in (MANIFEST, HASHES)
             }
@@ -137,11 +137,11 @@ def write_archive(
     }
     content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
     # Hashes cover the manifest, too: a worker notices every addition or change after packing.
-    hashes = {entry: digest(content[entry]) for entry in sorted(content)}
+    hashes = {entry: content_digest(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
         with (
-            written_whole(path) as partial_file,
+            write_atomically(path) as partial_file,
             zipfile.ZipFile(partial_file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
             # In one order, and with one date: the same files give the same bytes.
@@ -197,22 +197,22 @@ def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
     texts = {key: written[key] for key in _TEXTS if written.get(key) is not None}
     if odd := [key for key, value in texts.items() if not isinstance(value, str)]:
         raise ValueError(f"{odd[0]} in its manifest is not text, but {texts[odd[0]]!r}")
-    texts |= {key: inside(path, texts[key]) for key in _FILES if texts.get(key)}
+    texts |= {key: _inside(path, texts[key]) for key in _FILES if texts.get(key)}
     return {**manifest, "model": {k: v for k, v in manifest["model"].items() if k not in _TEXTS} | texts}
 
 
-def _verify(form: Form, hashes: Mapping[str, str]) -> None:
+def _verify(form: OpenArchive, hashes: Mapping[str, str]) -> None:
     if not hashes:
         return
     # A file that was added is as bad as one that was changed: Python would import it.
     if set(form.sizes) != set(hashes) | {HASHES}:
         raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")
     for name, expected in hashes.items():
-        if digest(Stream(0, partial(form.pieces, name))) != expected:
+        if content_digest(StreamedFile(0, partial(form.pieces, name))) != expected:
             raise IntegrityError(f"{name} in {form.path} was changed after it was packed; pack it again")
 
 
-def digest(content: Content) -> str:
+def content_digest(content: Content) -> str:
     """The hexadecimal sha256 of a file's content."""
     found = hashlib.sha256()
     for piece in _pieces(content):
@@ -223,7 +223,7 @@ def digest(content: Content) -> str:
 def _pieces(content: Content) -> Iterator[bytes]:
     if isinstance(content, bytes):
         yield content
-    elif isinstance(content, Stream):
+    elif isinstance(content, StreamedFile):
         yield from content.pieces()
     else:
         with content.open("rb") as file:
@@ -239,7 +239,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
     if isinstance(content, Path):
         info.file_size = content.stat().st_size
     else:
-        info.file_size = content.size if isinstance(content, Stream) else len(content)
+        info.file_size = content.size if isinstance(content, StreamedFile) else len(content)
     with archive.open(info, "w") as target:
         for piece in _pieces(content):
             target.write(piece)
@@ -311,7 +311,7 @@ def scratch() -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Form:
+class OpenArchive:
     """An open archive: the bytes of each file by name, in the archive's own order.
 
     ``serial``: reading in another order than that takes long.
@@ -353,7 +353,7 @@ class Form:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Form]:
+def opened(path: Path) -> Iterator[OpenArchive]:
     """Open the archive at ``path``, its names and sizes checked.
 
     Raises ModelError for what is no archive, for links, devices and names that leave its folder, and for
@@ -385,7 +385,7 @@ def stored_archives(store: Path) -> list[Path]:
     return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: _SUFFIX.sub("", path.name))
 
 
-def inside(path: Path, name: str) -> str:
+def _inside(path: Path, name: str) -> str:
     """``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\x00" in name or not pure.parts:
@@ -394,7 +394,7 @@ def inside(path: Path, name: str) -> str:
 
 
 @contextmanager
-def _zip(path: Path) -> Iterator[Form]:
+def _zip(path: Path) -> Iterator[OpenArchive]:
     with open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
         found = {}
         entries = archive.infolist()
@@ -405,11 +405,11 @@ def _zip(path: Path) -> Iterator[Form]:
                 found[name] = entry
         sizes = {name: entry.file_size for name, entry in found.items()}
         refuse_bomb(archive)
-        yield Form(path, sizes, lambda name: archive.open(found[name]))
+        yield OpenArchive(path, sizes, lambda name: archive.open(found[name]))
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[Form]:
+def _folder(path: Path) -> Iterator[OpenArchive]:
     root = _root(path)
     files: dict[str, Path] = {}
     for file, name in _named(path, _walk(root)):
@@ -419,7 +419,7 @@ def _folder(path: Path) -> Iterator[Form]:
             raise ModelError(f"{path} holds {name!r}, a link or a device; put the file itself there")
         files[name] = file
     sizes = {name: file.stat().st_size for name, file in files.items()}
-    yield Form(path, sizes, lambda name: files[name].open("rb"))
+    yield OpenArchive(path, sizes, lambda name: files[name].open("rb"))
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
@@ -441,7 +441,7 @@ def _root(path: Path) -> Path:
 
 
 @contextmanager
-def _tar(path: Path) -> Iterator[Form]:
+def _tar(path: Path) -> Iterator[OpenArchive]:
     limit = min(_LARGEST, most_unpacked(path.stat().st_size))
     with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as file:
         bounded = _Bounded(cast("IO[bytes]", file), limit)
@@ -455,7 +455,7 @@ def _tar(path: Path) -> Iterator[Form]:
             if bounded.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise ValueError(f"it is damaged after {len(found)} files")
             sizes = {name: member.size for name, member in found.items()}
-            yield Form(path, sizes, partial(_member, archive, found), serial=True)
+            yield OpenArchive(path, sizes, partial(_member, archive, found), serial=True)
 
 
 def _below_first(member: tarfile.TarInfo) -> str | None:
@@ -503,7 +503,7 @@ def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tu
             raise ModelError(f"{path} holds more than {_MOST} files; it is not served")
         if given is None:
             continue
-        name = inside(path, given)
+        name = _inside(path, given)
         if name in seen:
             raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
         seen.add(name)

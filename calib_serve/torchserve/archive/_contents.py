@@ -119,7 +119,7 @@ def shadow_files(
     return artifact_files(found, folder, name=SHADOW)
 
 
-def joined(
+def join_files(
     kept: Mapping[str, Content], added: Mapping[str, Content], extra: Sequence[str | Path]
 ) -> dict[str, Content]:
     """Join the files; FuseError where two have one name."""
@@ -268,7 +268,7 @@ def class_names(archive: Archive, artifact: Artifact) -> ClassNames:
         )
 
 
-def check_names(archive: Archive) -> None:
+def check_class_mapping(archive: Archive) -> None:
     """Raise FuseError where the artifact and the mapping of an archive call a class differently."""
     artifact = artifact_of(archive)
     if not artifact.class_names or MAPPING not in archive.files:

@@ -30,7 +30,7 @@ from calib_serve.torchserve.archive._contents import (
     class_names,
     config_file,
     is_calibrated,
-    joined,
+    join_files,
     package_files,
     shadow_files,
     shipped,
@@ -117,7 +117,7 @@ def pack(
         }
         return write_archive(
             Path(out) / f"{name}.mar",
-            joined({}, files, (*sources, *asked.extra)),
+            join_files({}, files, (*sources, *asked.extra)),
             name=name,
             version=asked.version or VERSION,
             handler=entry.name,
