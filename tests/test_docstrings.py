@@ -51,7 +51,11 @@ def _called(one: Any) -> Iterator[Callable[..., Any]]:
         return
     made = [base for base in one.__mro__ if _is_ours(base) and {"__init__", "__new__"} & {*vars(base)}]
     # A protocol's constructor, and that of a handler, which TorchServe makes, take anything.
-    if made and any("VAR_" not in of.kind.name for of in inspect.signature(one).parameters.values()):
+    # Options have each field's help below it, for the command line too.
+    taken = (
+        inspect.signature(one).parameters.values() if made and not one.__name__.endswith("Options") else ()
+    )
+    if any("VAR_" not in of.kind.name for of in taken):
         yield one
     for name, method in inspect.getmembers(one, inspect.isroutine):
         if not name.startswith("_") and _is_ours(method):

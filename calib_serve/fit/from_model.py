@@ -167,8 +167,8 @@ def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
     bfloat16, and of inputs of any size.
 
     Args:
-        artifact: The calibration.
-        classifier: The model that it calibrates.
+        artifact: Calibration of the model.
+        classifier: The model, which scores made-up inputs.
     """
     known = artifact.model
     inputs = random_inputs(known.input_shape)

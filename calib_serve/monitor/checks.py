@@ -324,7 +324,7 @@ def file_check(name: str, file: FollowedFile[Any]) -> Check:
 
     Args:
         name: Name of the check.
-        file: The followed file.
+        file: File whose trouble is the reason.
     """
 
     def run() -> None:

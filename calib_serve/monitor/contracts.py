@@ -266,7 +266,7 @@ class ClauseState:
     NaN: not known.
 
     Args:
-        clause: The clause.
+        clause: Promise that the state is of.
         state: "broken" once there is evidence that it does not hold, which is wrong of a kept promise with a
             chance of at most 5 %, ever; "kept" while the bounds lie on its right side; else "unknown".
         said_at: Since when, in seconds since 1970.

@@ -75,7 +75,7 @@ def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
     """Read the contract in a YAML file.
 
     Args:
-        path: The file.
+        path: File of at most 1 MiB.
         artifact: Artifact whose class names it may use; None: classes are ids.
 
     Raises:

@@ -302,7 +302,7 @@ def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
     """The state of each shadow of a version, by tag.
 
     Args:
-        ledger: The ledger.
+        ledger: Ledger that keeps their tests.
         version: Model and version.
 
     Raises:

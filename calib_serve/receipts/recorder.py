@@ -355,7 +355,7 @@ class LabelChoice(NamedTuple):
 
     Args:
         label: Id of the label.
-        true: The decision.
+        true: Whether the label is decided to be true.
         confidence: Probability that it is right.
         receipt: Its receipt; None where none is signed.
     """

@@ -175,8 +175,8 @@ def alike(one: Outputs, other: Outputs) -> bool:
     """Whether ``to_logits`` maps both kinds of one model's scores to the same logits, up to rounding.
 
     Args:
-        one: A kind.
-        other: Another one.
+        one: Kind of some scores.
+        other: Kind of others, of the same model.
 
     >>> alike("log_probs", "probabilities"), alike("logits", "probabilities")
     (True, False)

@@ -62,11 +62,21 @@ class WorkerHandler:
         raise NotImplementedError
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Answer the requests that an envelope has read; only a handler with an envelope has any."""
+        """Answer the requests that an envelope has read; only a handler with an envelope has any.
+
+        Args:
+            data: Names to values, one dict a request.
+            ctx: TorchServe's context.
+        """
         raise ModelError("the requests of this handler are read by no envelope")
 
     def handle(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Answer TorchServe; ``data`` are names to values, one dict for each request."""
+        """Answer TorchServe.
+
+        Args:
+            data: Names to values, one dict a request.
+            ctx: TorchServe's context.
+        """
         self._ending.begin(ctx)
         try:
             replies = self.answer(data, ctx)
@@ -349,7 +359,11 @@ class CalibratedHandler(WorkerHandler):
         raise NotImplementedError
 
     def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
-        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID."""
+        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID.
+
+        Args:
+            scores: Scores of the model, (n, K), (n,) or (n, 1).
+        """
         # The common batch has no NaN, and takes the short way.
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():
@@ -365,8 +379,11 @@ class CalibratedHandler(WorkerHandler):
     ) -> list[Result]:
         """Count, sign and decide on the rows; a failure stays in its place.
 
-        ``tags`` of each row, or none. ``invalid``: how many rows the model gave no numbers for, where some of
-        them are not among these.
+        Args:
+            rows: Calibrated rows, or failures.
+            tags: Tags of each row; empty: they have none.
+            invalid: Number of rows that the model gave no numbers for, where some of them are not among
+                these; None: those that are.
         """
         if invalid is None:
             invalid = sum(row is INVALID for row in rows)

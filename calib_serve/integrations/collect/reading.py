@@ -44,11 +44,19 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class LabelFields:
-    """Names of columns, or fields, of labels; InputError where one has two roles.
+    """Names of columns, or fields, of labels.
 
-    Without ``receipt`` and ``id`` these two names are looked for. ``by``: whether labels are class ids or
-    names; None: what a column ``by`` says, and the watch refuses what may be both. ``model`` and ``segment``
-    are read where they are there.
+    ``model`` and ``segment`` are read where they are there.
+
+    Args:
+        receipt: Receipt of the prediction; without it and ``id`` both names are looked for.
+        id: The user's own name of the prediction.
+        label: True class.
+        by: "id" or "name": what labels are; None: what a column ``by`` says, and the watch refuses labels
+            that may be both.
+
+    Raises:
+        InputError: Where a column has two roles.
 
     >>> LabelFields(id="order_id", label="outcome").names
     {'id': 'order_id', 'label': 'outcome', 'model': 'model', 'by': 'by', 'segment': 'segment'}
@@ -87,7 +95,15 @@ class LabelFields:
         return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
 
     def check(self, there: Sequence[str], name: str) -> None:
-        """Raise InputError where the table called ``name`` lacks these columns."""
+        """Check that a table has these columns.
+
+        Args:
+            there: Names of its columns.
+            name: Name of the table, for errors.
+
+        Raises:
+            InputError: Where it lacks one.
+        """
         lack = [one for one in self._asked if one not in there]
         either = [self.names[one] for one in ("receipt", "id") if one in self.names]
         if not set(either) & set(there):

@@ -46,7 +46,14 @@ def shipped(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Batching:
-    """How TorchServe runs a model; ``delay``: milliseconds a request may wait for others."""
+    """How TorchServe runs a model; each at least 1.
+
+    Args:
+        workers: Number of workers.
+        batch_size: Requests of a batch, at most.
+        delay: Milliseconds that a request may wait for others.
+        timeout: Seconds that an answer may take.
+    """
 
     workers: int = 1
     batch_size: int = 8
@@ -195,7 +202,12 @@ def with_section(config: Mapping[str, Any], section: Mapping[str, Any]) -> bytes
 
 
 def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
-    """List what to know of an archive; ``installs``: whether the server installs what it requires."""
+    """List remarks on an archive, for the user.
+
+    Args:
+        archive: Archive as it was read; it may be of others.
+        installs: Whether the server installs the packages that it requires.
+    """
     found = []
     required = archive.model.get("requirementsFile")
     if required and not installs:
