@@ -88,7 +88,7 @@ def archives(folder: Path, name: str, batch_size: int) -> list[str]:
     bare = f"{name}_bare_{batch_size}"
     files = {"bare.py": folder / "bare.py", "model.pt": model, "model-config.yaml": config}
     write_archive(
-        folder / f"{bare}.mar", files, name=bare, version="1.0", handler="bare.py", serializedFile="model.pt"
+        folder / f"{bare}.mar", files, name=bare, version="1.0", handler="bare.py", serialized_file="model.pt"
     )
     return [f"{bare}.mar", f"{name}_calibrated_{batch_size}.mar"]
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from real_servers import SharedWatch
 
 from calib_serve.core.errors import EXTRA_OF
 
@@ -66,6 +67,46 @@ assert all(one.metrics for one in compare((z, y), (z, y), ["none", "isotonic"]))
 assert validation_size((z, y), (z, y), sizes=[100], repeats=2).rows
 print("the whole of it")
 """
+
+
+POSTS = """
+import sys
+from importlib.machinery import PathFinder
+
+_, keyring, url, model, *absent = sys.argv
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *where: None if name.partition(".")[0] in absent else find(name, *where)
+
+from calib_serve import Reporter
+
+try:
+    Reporter(3, model=model, version="1", keyring=keyring)
+except ImportError as error:
+    assert "'calib-serve[watch]'" in str(error), error
+else:
+    raise AssertionError("its counters would be the only ones")
+with Reporter(3, model=model, version="1", keyring=keyring, watch=url) as reporter:
+    receipt, none = reporter.served([[0.7, 0.2, 0.1], [float("nan")] * 3])
+    assert none is None
+    assert reporter.flush() == 0
+    assert reporter.label(receipt, 0).accepted
+assert "sqlalchemy" not in sys.modules
+"""
+
+
+def test_a_reporter_that_posts_needs_no_extra_and_logs_what_it_would_count(shared_watch: SharedWatch) -> None:
+    model = shared_watch.model()
+    where = [str(shared_watch.folder / "keys.json"), shared_watch.url, model]
+    ran = subprocess.run(
+        [sys.executable, "-c", POSTS, *where, *sorted({*EXTRA_OF, "google"})],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert not ran.returncode, ran.stderr
+    assert f"calib_invalid_outputs_total of {model}, 1: 1" in ran.stderr
+    assert shared_watch.total(model) == 1
+    assert shared_watch.total(model, "calib_feedback_total") == 1
 
 
 def test_the_base_install_measures_judges_fits_by_every_method_saves_and_applies(tmp_path: Path) -> None:

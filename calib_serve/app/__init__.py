@@ -1,4 +1,4 @@
-"""The command line: one file a noun, and each is imported when its command runs.
+"""The command line: a file a noun, imported when its command runs.
 
 A command is a function of a frozen options class (``calib_serve.core.options``), from which its options,
 their help and their checks come. It returns None or an exit code: 0 done, 1 a verdict or check says no, 2

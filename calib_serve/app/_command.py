@@ -1,4 +1,4 @@
-"""The commands' shared ground: how one is declared and run, and where its options come from."""
+"""The declaration of commands, and the sources of their options."""
 
 # Without annotations of the future: those of a class below are read in the module of the class that inherits.
 import difflib
@@ -32,11 +32,10 @@ __all__ = [
     "Replacing",
     "command",
     "pairs",
-    "prepared",
+    "panel",
     "program",
     "refuse_existing",
     "run_command",
-    "shown_as",
     "shown_example",
     "subcommand",
 ]
@@ -55,22 +54,26 @@ Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
 
 
-def shown_as(title: str) -> Parameter:
-    """Return the same as ``Flat``, in a part of its own of the help."""
+def panel(title: str) -> Parameter:
+    """Options shown in a part of the help of their own, otherwise as ``Flat`` shows them."""
     # Groups without a key would come behind what is seldom needed.
     return Parameter(name="*", group=Group(title, sort_key=1))
 
 
-OfData, OfOutput = shown_as("Data"), shown_as("Output")
+OfData, OfOutput = panel("Data"), panel("Output")
 _RARE = Parameter(group=Group("Seldom needed", sort_key=2))
 
 
 class _Command(App):
-    """A command whose options are shown as their fields are marked; one that is on has a flag --no-OPTION."""
+    """A command whose options are shown as their fields are marked; a flag that is on has --no-OPTION."""
 
-    def assemble_argument_collection(self, **how: Any) -> ArgumentCollection:
-        """Return the arguments: those marked RARE in the last group, and none that is marked PYTHON."""
-        found = super().assemble_argument_collection(**how)
+    def assemble_argument_collection(
+        self, *, default_parameter: Parameter | None = None, parse_docstring: bool = False
+    ) -> ArgumentCollection:
+        """The arguments: those marked RARE in the last group, without those marked PYTHON."""
+        found = super().assemble_argument_collection(
+            default_parameter=default_parameter, parse_docstring=parse_docstring
+        )
         for argument in found:
             # A flag that is on by default could otherwise only be said again.
             if argument.field_info.default is True:
@@ -88,7 +91,7 @@ def _marks(argument: Argument) -> tuple[Any, ...]:
 
 
 def _default(value: Any) -> str | None:
-    """Return what the help says of a default; nothing of one that is nothing."""
+    """The help's text of a default; None for an empty one."""
     if value is None or value is False or value in ([], (), ""):
         return None
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -108,7 +111,7 @@ class Json:
 
 @dataclass(frozen=True, kw_only=True)
 class Replacing:
-    """Options of a command that may replace what it wrote before."""
+    """Options of a command that may replace an earlier output."""
 
     force: bool = False
     """Replace what is there."""
@@ -123,7 +126,7 @@ class Output(Replacing):
 
 
 def command(name: str, example: str, *, details: str = "") -> App:
-    """Return the app of a command: its help shows the ``example``, then the summary and the ``details``."""
+    """Make a command's app: its help shows the ``example``, then the summary and the ``details``."""
     summary = next(names[name] for names in COMMANDS.values() if name in names)
     return _Command(
         name=name,
@@ -137,29 +140,28 @@ def command(name: str, example: str, *, details: str = "") -> App:
 
 
 def shown_example(example: str) -> str:
-    """Return command lines as the help of one begins with them."""
+    """Command lines as the help begins with them."""
     return "\n".join(f"  {line}" for line in example.splitlines())
 
 
-def subcommand(app: App, *, name: str | None = None) -> Callable[[F], F]:
-    """Return a decorator that makes a function a command below ``app``; its docstring is the help."""
+def subcommand(app: App) -> Callable[[F], F]:
+    """Decorate a function as a command below ``app``; its docstring is the help."""
 
     def add(function: F) -> F:
         # Help is wrapped to the terminal: line ends of the source would break lines twice.
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
-        own = name or function.__name__
-        app.command(function, name=own, help=text, help_prologue="")
+        app.command(function, name=function.__name__.strip("_"), help=text, help_prologue="")
         return function
 
     return add
 
 
 class Given(dict[str, str]):
-    """Names of options, by their field, as they were given: a flag, a variable, or a name in a file."""
+    """Names of options by field, as they were given: a flag, a variable, or a name in a file."""
 
     def name(self, field: str) -> str:
-        """Return the option's name: its flag where nobody gave it; KEY of --option where it has no flag."""
+        """The option's name as given, else its flag; KEY of --option where it has no flag."""
         no_flag = f"--option {field}" if "option" in self else f"--{field.replace('_', '-').rstrip('-')}"
         return self.get(field, no_flag)
 
@@ -176,7 +178,7 @@ class Given(dict[str, str]):
                 self[field] = last.keyword or one.name
 
     def check_whole(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Raise OptionError for a fraction where a whole number is asked for; cyclopts would round it."""
+        """Raise OptionError for a fraction where a whole number is wanted; cyclopts would round it."""
         for one in arguments:
             asked = {*get_args(one.hint), one.hint}
             if int in asked and float not in asked:
@@ -186,8 +188,8 @@ class Given(dict[str, str]):
                     check(fraction is None, one.field_info.name, says)
 
 
-def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
-    """Set where the options of the command ``asked`` come from.
+def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
+    """Set the sources of the options of the command ``asked``.
 
     What is given on the command line wins over the environment, and that over the file of --config. Return
     the arguments that are left, and how each option was given, which is known once the app has run.
@@ -206,7 +208,7 @@ def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[lis
 
 
 def _check_variables(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Raise InputError for a variable that begins as those of this command do, and is no option of it."""
+    """Raise InputError for a variable with this command's prefix that names no option."""
     prefix = f"{_PREFIX}{'_'.join(commands).upper()}_"
     own = {variable(field.name) for field in fields(ServeOptions)}  # of TorchServe's workers: LABEL_BUDGET
     for name in sorted(name for name in os.environ if name.startswith(prefix) and name not in own):
@@ -226,7 +228,7 @@ def _of_variable(option: str) -> str:
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
-    """Return the values of KEY=VALUE options, each as YAML reads it; numbers with commas between are a list.
+    """The values of KEY=VALUE options, each as YAML reads it; numbers with commas between are a list.
 
     >>> pairs(["ridge=0.1", "gamma=0,.5", "of=top"], "--option")
     {'ridge': 0.1, 'gamma': [0, 0.5], 'of': 'top'}
@@ -258,7 +260,7 @@ def _value(text: str) -> Any:
 
 
 def refuse_existing(out: Path, *, force: bool) -> None:
-    """Raise InputError for an output that is there, unless it may be replaced."""
+    """Raise InputError for an output that exists, unless it may be replaced."""
     if out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
 
@@ -302,7 +304,7 @@ def _without_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
 
 
 def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Let an option that is a tuple take its values with commas between; a list is one that is repeated."""
+    """Split the values of options that are tuples at commas; lists are repeated options."""
     for argument in arguments:
         if not any(get_origin(hint) is tuple for hint in (argument.hint, *get_args(argument.hint))):
             continue
@@ -315,7 +317,7 @@ def _split_at_commas(app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def program(asked: str | None = None) -> App:
-    """Return the program; the command ``asked`` for is imported, of the others the summary alone is known."""
+    """Make the program: the command ``asked`` is imported, of the others only the summary is known."""
     app = App(
         name="calib-serve",
         version=calib_serve.__version__,
@@ -343,7 +345,7 @@ def run_command(arguments: Sequence[str]) -> int:
     given = Given()
     try:
         app = program(asked)
-        tokens, given = prepared(app, asked, arguments)
+        tokens, given = _prepared(app, asked, arguments)
         code = app(tokens, exit_on_error=False, print_error=False)
     except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
         says, code = _explained(error, asked, given)
@@ -353,7 +355,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _explained(error: Exception, asked: str | None, given: Given) -> tuple[str, int]:
-    """Return the line and the exit code of an error; raise one of a module of ours that is missing."""
+    """The line and the exit code of an error; raises the error of a missing module of ours."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
         return f"{command} needs {names}; see calib-serve {command} --help", 2

@@ -1,4 +1,4 @@
-"""Samples that a command works on: scores of a file, or what a model or an archive gives for its inputs."""
+"""Samples for a command: scores in a file, or from a model or an archive for its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Preprocessing
     from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
     from calib_serve.models import Classifier
-    from calib_serve.scores import Scores
+    from calib_serve.scores import Outputs, Scores
 
 __all__ = [
     "ModelSamples",
@@ -31,12 +31,25 @@ __all__ = [
 ]
 
 
-def file_scores(path: str | Path, options: FileOptions, *, split: str | None, **how: Any) -> Scores:
-    """Read the scores of a file; say on stderr what was guessed. ``how`` as in ``Scores.read``."""
+def file_scores(
+    path: str | Path,
+    options: FileOptions,
+    *,
+    split: str | None,
+    outputs: Outputs | None = None,
+    expected: Outputs | None = None,
+) -> Scores:
+    """Read the scores of a file; note its remarks on stderr. Keywords as in ``Scores.read``."""
     from calib_serve.scores import Scores
 
     # What is not given is left out, so that the reader's own defaults hold.
-    given = {"split": split, "labels": options.labels, **options.of_scores, **how}
+    given = {
+        "split": split,
+        "labels": options.labels,
+        **options.of_scores,
+        "outputs": outputs or options.outputs,
+        "expected": expected,
+    }
     found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
     note(found.remarks)
     return found
@@ -57,7 +70,7 @@ def plain_scores(
 
 @dataclass(frozen=True, eq=False)
 class ModelSamples:
-    """A loaded model, and the inputs (n, *input_shape), labels and class names that it is asked with."""
+    """A loaded model, with its inputs (n, *input_shape), labels and class names."""
 
     name: str
     classifier: Classifier
@@ -67,7 +80,11 @@ class ModelSamples:
 
 
 def model_samples(
-    data: str | Path, options: ModelData, *, artifact: Artifact | None = None, **how: Any
+    data: str | Path,
+    options: ModelData,
+    *,
+    artifact: Artifact | None = None,
+    outputs: Outputs | None = None,
 ) -> ModelSamples:
     """Load ``options.model`` and one split of its data, prepared as the artifact's model has them."""
     from calib_serve.models import load_model, model_data, weights_remarks
@@ -80,7 +97,7 @@ def model_samples(
     (samples,) = model_data(model, data, [options.split], pictures=pictures)
     note(samples.remarks)
     shape = samples.inputs.shape[1:]
-    classifier = load_model(model, weights=options.weights, input_shape=shape, **how)
+    classifier = load_model(model, weights=options.weights, input_shape=shape, outputs=outputs)
     note(weights_remarks(model, options.weights))
     multilabel = classifier.outputs in LABELS
     samples.check(classifier.input_shape, classifier.classes, multilabel=multilabel)
@@ -90,7 +107,7 @@ def model_samples(
 def archive_scores(
     data: str | Path, options: ArchiveData, artifact: Artifact | None, *, quiet: bool
 ) -> tuple[Scores, Artifact | None]:
-    """Ask an archive's handler for its scores; return them and what calibrates them, if anything does."""
+    """Ask an archive's handler for its scores; return them with the archive's calibration, if any."""
     from calib_serve.torchserve import scores_of_archive
 
     refuse_file_options(options, "--from")
@@ -109,7 +126,7 @@ def archive_scores(
 
 
 def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores:
-    """Return samples that the artifact's fit has not seen, with the scores that its calibration acts on."""
+    """Samples that the artifact's fit has not seen, with the scores that its calibration acts on."""
     if options.model is None:
         if artifact.model_steps:
             raise InputError(
@@ -143,14 +160,14 @@ _KEYS = ("transforms", "mean", "std", "image_size", "resize_shorter", "crop", "i
 
 @dataclass(frozen=True, kw_only=True)
 class PictureOptions:
-    """How pictures are prepared."""
+    """Options of how pictures are prepared."""
 
     pictures: list[str] = field(default_factory=list)
     """How pictures are prepared: transforms=MODULE:NAME, or mean=, std=, image_size=, crop=, ... each."""
 
 
 def preprocessing(given: Sequence[str]) -> Preprocessing | None:
-    """Return what ``--pictures`` says; None where it is not given. Raises InputError for a half of it."""
+    """Read ``--pictures``; None where it is not given. Raises InputError for a half of a pair."""
     from calib_serve.artifact import Preprocessing, preprocessing_of
 
     if not given:
@@ -190,6 +207,6 @@ def _several(given: Any) -> list[Any]:
 
 
 def _size(given: Any) -> tuple[Any, ...]:
-    """Return (H, W); one number stands for both."""
+    """Height and width; one number stands for both."""
     sizes = _several(given)
     return (*sizes, *sizes) if len(sizes) == 1 else tuple(sizes)

@@ -1,4 +1,4 @@
-"""What the commands that serve by HTTP share: models by name and version, tokens, keys, and their address."""
+"""Options of the commands that serve by HTTP: models by name and version, tokens, keys, and addresses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Version = tuple[str, str]
 
 
 class Door(NamedTuple):
-    """Who may use a server, by which names it is asked, and the keys of its receipts."""
+    """The tokens of a server's users, its host names, and the keys of its receipts."""
 
     tokens: TokenFile | None
     hosts: Sequence[str]
@@ -32,7 +32,7 @@ class Door(NamedTuple):
 def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
     """Read the tokens and keys; inside the context they are read again on SIGHUP, and logs go to stderr."""
     from calib_serve.core.logs import logs
-    from calib_serve.core.signals import on_hangup
+    from calib_serve.core.process import on_hangup
     from calib_serve.receipts import LiveKeyring
     from calib_serve.web import TokenFile, allowed_hosts
 
@@ -52,7 +52,7 @@ def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
 
 
 def watched_models(texts: Sequence[str], *, version: str = "") -> dict[Version, Path | int]:
-    """Read NAME:VERSION=ARTIFACT (a folder) or =CLASSES (a number); ``version``: where none is said.
+    """Read NAME:VERSION=ARTIFACT (a folder) or =CLASSES (a number); ``version``: the default version.
 
     >>> watched_models(["digits:1.0=10"]), watched_models(["digits=10"], version="1")
     ({('digits', '1.0'): 10}, {('digits', '1'): 10})
@@ -86,12 +86,12 @@ def named_version(text: str) -> Version:
 
 
 def served_at(listen: WebOptions) -> str:
-    """Return the base URL of a server."""
+    """The base URL of a server."""
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     return f"http{'s' if listen.tls_cert else ''}://{host}:{listen.port}"
 
 
 def said(text: str) -> None:
-    """Print a line at once, for whoever waits for it."""
+    """Print a line at once, for programs that wait for it."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()  # a pipe is buffered, and a script waits for the line "watching ..."

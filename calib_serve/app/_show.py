@@ -1,4 +1,4 @@
-"""Results shown: JSON for programs, verdicts and tables for people; and on stderr how far work is."""
+"""Output of commands: JSON for programs, verdicts and tables for people, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLORS = {"calibrated": "green", "no_error_found": "cyan", "too_little": "yello
 
 
 def console() -> Console:
-    """Return what prints for people: names in brackets are no markup."""
+    """A console for people: names in brackets are no markup."""
     from rich.console import Console
 
     # Unwrapped, as commands and paths in it are copied.
@@ -47,13 +47,13 @@ def print_json(found: Any, *, indent: int | None = None) -> None:
 
 
 def note(remarks: Iterable[str]) -> None:
-    """Say on stderr what was guessed or should be known."""
+    """Print remarks on stderr."""
     for remark in remarks:
         sys.stderr.write(f"calib-serve: {remark}\n")
 
 
 def show_verdict(out: Console, verdict: Verdict, *, every: bool = False) -> None:
-    """Print what a calibration brings, the headline in its colour, what changed and what to do first.
+    """Print a verdict: the gain, the headline in its colour, the changes and the first advice.
 
     ``every``: the reasons, the tests and all that is to do as well.
     """
@@ -67,7 +67,7 @@ def show_verdict(out: Console, verdict: Verdict, *, every: bool = False) -> None
 
 
 def as_metric(name: str, value: float) -> str:
-    r"""Return a metric as every command shows it: entropy and NLL in nats, all others in percent.
+    r"""A metric as every command shows it: entropy and NLL in nats, all others in percent.
 
     >>> as_metric("nll", 0.25), as_metric("ece", 0.0475)
     ('0.2500', '4.75\xa0%')
@@ -80,7 +80,7 @@ def as_metric(name: str, value: float) -> str:
 
 
 def artifact_facts(artifact: Artifact) -> dict[str, Any]:
-    """Return all that is known of an artifact, as JSON holds it; steps by their kind and shapes."""
+    """All facts of an artifact, as plain values for JSON; steps by their kind and shapes."""
     reference, sets = artifact.reference, artifact.sets
     return {
         "fingerprint": artifact.fingerprint,
@@ -104,7 +104,7 @@ def artifact_facts(artifact: Artifact) -> dict[str, Any]:
 
 
 def artifact_tables(artifact: Artifact) -> list[Table]:
-    """Return the same for people: facts with certificates, candidates, and metrics."""
+    """The facts of an artifact as tables: facts with certificates, candidates, and metrics."""
     from rich.table import Table
 
     known = artifact_facts(artifact)
@@ -186,7 +186,7 @@ _Show = Callable[[str, int, "int | None"], None]
 
 @contextmanager
 def stages(name: str = "starting", *, quiet: bool = False) -> Iterator[_Show]:
-    """Yield a function to call with (what is being done, how much is done, how much there is)."""
+    """Yield a callback of progress, (name, done, total), which shows it on stderr."""
     if quiet or os.environ.get("RANK", "0") != "0":  # of the processes of torchrun the first one shows it
         yield lambda name, done, total: None
         return

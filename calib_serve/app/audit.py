@@ -1,4 +1,4 @@
-"""``calib-serve audit``: the monitor's numbers of logs that lie in files or a database."""
+"""``calib-serve audit``: the monitor's numbers from logs in files or a database."""
 
 import math
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _VERDICTS = 10  # printed; an audit by day and model has hundreds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(AuditOptions):
+class _Options(AuditOptions):
     """Options of ``calib-serve audit``."""
 
     labels: str
@@ -39,10 +39,10 @@ class Options(AuditOptions):
 
 
 @app.default
-def audit(
+def _audit(
     predictions: str,
     *,
-    options: Annotated[Options, Flat],
+    options: Annotated[_Options, Flat],
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Measure the calibration of logged predictions."""
@@ -91,7 +91,7 @@ def _show(found: "Audit") -> None:
 
 
 def _table(found: "Audit") -> "Table":
-    """Make a table of a group and window a row, and the whole below where there are several."""
+    """Make a table with a row for each group and window, and the total below where there are several."""
     from rich.table import Table
 
     title = f"{found.predictions:,} predictions, {found.labels.counted:,} labels; shares in percent"

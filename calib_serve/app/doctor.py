@@ -1,4 +1,4 @@
-"""``calib-serve doctor``: what on this host would not work, and what mends it."""
+"""``calib-serve doctor``: what would not work on this host, and how to mend it."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -21,10 +21,10 @@ _COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
 @app.default
-def doctor(
+def _doctor(
     *, options: Annotated[DoctorOptions, Flat] = DoctorOptions(), output: Annotated[Json, OfOutput] = Json()
 ) -> int:
-    """Look at this host."""
+    """Check this host."""
     from calib_serve.app.host_checks import examine
 
     found = examine(options)

@@ -52,15 +52,15 @@ _FIRST = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown(Json):
-    """What is shown."""
+class _Shown(Json):
+    """Options of the output."""
 
     verbose: bool = False
     """Show every metric, test and diagram."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(MeasureOptions, VerdictOptions):
+class _Options(MeasureOptions, VerdictOptions):
     """Options of ``calib-serve evaluate``."""
 
     artifact: Path | None = None
@@ -68,12 +68,12 @@ class Options(MeasureOptions, VerdictOptions):
 
 
 @app.default
-def evaluate(
+def _evaluate(
     data: str,
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[_Options, Flat] = _Options(),
     source: Annotated[ArchiveData, OfData] = ArchiveData(),
-    shown: Annotated[Shown, OfOutput] = Shown(),
+    shown: Annotated[_Shown, OfOutput] = _Shown(),
 ) -> None:
     """Judge and measure scores."""
     from calib_serve.artifact import Artifact
@@ -124,7 +124,7 @@ def _shown(
     level: float,
     every: bool,
 ) -> "Iterator[Table | str]":
-    """Yield what follows the verdict: the metrics, and a diagram of what it speaks of, or ``every`` one."""
+    """Yield the tables after the verdict: the metrics, and the diagram it is about, or ``every`` one."""
     from calib_serve.metrics import Evaluation
 
     if not isinstance(result, Evaluation):
@@ -144,7 +144,7 @@ def _shown(
 
 
 def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
-    """Return the scores as they are, or as the calibration makes them."""
+    """The scores unchanged, or calibrated."""
     if calibration is None:
         return found
     if calibration.model_steps:
@@ -165,7 +165,7 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
 
 
 def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
-    """Measure how much of the losses recalibration would remove; None for multi-label scores."""
+    """Measure the part of the losses that recalibration would remove; None for multi-label scores."""
     from calib_serve.fit import recalibrated_losses
 
     if found.is_multilabel:

@@ -34,8 +34,8 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Output, Json):
-    """Where the artifact goes, and what is shown of it."""
+class _Written(Output, Json):
+    """Options of the output: the artifact's place, and the display."""
 
     seed: int = 0
     """The seed of folds, and of methods that draw."""
@@ -44,7 +44,7 @@ class Written(Output, Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Prior, PictureOptions):
+class _Options(Prior, PictureOptions):
     """Options of ``calib-serve fit``."""
 
     method: str = "auto"
@@ -60,12 +60,12 @@ class Options(Prior, PictureOptions):
 
 
 @app.default
-def fit(
+def _fit(
     data: str,
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[_Options, Flat] = _Options(),
     source: Annotated[DataOptions, OfData] = DataOptions(),
-    output: Annotated[Written, OfOutput],
+    output: Annotated[_Written, OfOutput],
 ) -> None:
     """Fit on scores, a model or an archive, as the options say."""
     refuse_existing(output.out, force=output.force)  # before a fit, which may take hours
@@ -102,7 +102,7 @@ def fit(
 
 
 def shares(given: str | list[Any]) -> Any:
-    """Read class shares: numbers in order, or names with theirs; or a file of such text, of JSON or YAML.
+    """Read class shares: numbers in order, or names with their shares; or a file of either, JSON or YAML.
 
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
     ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
@@ -135,7 +135,7 @@ def shares(given: str | list[Any]) -> Any:
 
 
 def _of_scores(
-    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+    data: str, options: _Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
     from calib_serve.fit import calibrate
     from calib_serve.scores import Scores
@@ -151,7 +151,7 @@ def _of_scores(
 
 
 def _of_archive(
-    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+    data: str, options: _Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
     from calib_serve.torchserve import calibrate_archive
 
@@ -167,7 +167,7 @@ def _of_archive(
 
 
 def _of_model(
-    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+    data: str, options: _Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
     from calib_serve.fit import calibrate_model, remarked
     from calib_serve.models import model_data
@@ -195,7 +195,7 @@ def _of_model(
 
 
 def _is_first_rank() -> bool:
-    """Tell whether this process writes the artifact: under torchrun, where all have it, the first."""
+    """Whether this process writes the artifact: under torchrun, where all have it, the first one does."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
     import torch.distributed as dist
@@ -212,8 +212,8 @@ def _print_json(artifact: "Artifact", out: Path) -> None:
     print_json({**found, **artifact_facts(artifact)})
 
 
-def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions, output: Written) -> None:
-    """Print the verdict first, then where the artifact was written, and the commands that come next."""
+def _show(artifact: "Artifact", data: str, options: _Options, source: DataOptions, output: _Written) -> None:
+    """Print the verdict first, then the artifact's place, and the commands that come next."""
     from calib_serve.fit import verdict
 
     out, found = console(), verdict(artifact)
@@ -232,9 +232,9 @@ def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions
 
 
 def next_commands(
-    artifact: "Artifact", data: str, options: Options, source: DataOptions, out: Path
+    artifact: "Artifact", data: str, options: _Options, source: DataOptions, out: Path
 ) -> list[str]:
-    """Return what can be run as it stands after a fit: a report, a fused model, all facts.
+    """The commands that can be run after a fit: for a report, a fused model, all facts.
 
     A report is of samples that nothing was fitted to: the test split, or another one of the file.
     """

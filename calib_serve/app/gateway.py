@@ -1,4 +1,4 @@
-"""``calib-serve gateway``: calibrate, sign and watch what passes to an Open Inference Protocol server."""
+"""``calib-serve gateway``: calibrate, sign and watch the traffic of an Open Inference Protocol server."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -20,8 +20,8 @@ app = command(
 
 
 @app.default
-def gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> None:
-    """Stand before a server, until it is stopped."""
+def _gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> None:
+    """Serve before another server, until stopped."""
     from calib_serve.gateway import open_gateway
     from calib_serve.web import serve_app
 

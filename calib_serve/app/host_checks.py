@@ -1,4 +1,4 @@
-"""Look at a host for what this package needs there; nothing is changed, and no network is asked."""
+"""Checks of a host for this package's needs; they change nothing, and ask no network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NETWORK = re.compile(
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: ``about`` what, ``what`` was found, and what to ``do``, if anything."""
+    """One line of the report: its subject ``about``, the finding ``what``, and the advice ``do``, if any."""
 
     level: Level
     about: str
@@ -68,7 +68,7 @@ def examine(asked: DoctorOptions, packages: Packages | None = None) -> list[Find
 
 
 def installed() -> dict[str, Distribution]:
-    """Find each package by its canonical name; of two in different folders the one that is imported."""
+    """Find each package by its canonical name; of two installations the imported one."""
     found: dict[str, Distribution] = {}
     for one in distributions():
         name = one.metadata["Name"] if one.metadata is not None else None
@@ -78,7 +78,7 @@ def installed() -> dict[str, Distribution]:
 
 
 def known_extras(packages: Packages) -> list[str]:
-    """List the extras for users, as our own metadata names them; none where there is no metadata."""
+    """List the extras for users, as our own metadata names them; none without metadata."""
     named = packages[_OWN].metadata.get_all("Provides-Extra") if _OWN in packages else None
     return sorted({str(name) for name in named or ()} - _OF_DEVELOPERS)
 
@@ -99,12 +99,12 @@ def _guarded(
 
 
 def _chosen(asked: DoctorOptions, packages: Packages) -> tuple[str, ...]:
-    """Choose the extras that were named, else those that are installed whole."""
+    """Choose the named extras, else those that are installed whole."""
     return asked.for_ or tuple(x for x in known_extras(packages) if not missing(x, packages))
 
 
 def _requirements(package: Distribution, extra: str = "") -> Iterator[Requirement]:
-    """Read what a package asks for on this Python, by canonical names; lines that are no requirement go."""
+    """Read a package's requirements on this Python, by canonical names; invalid lines are skipped."""
     for line in package.requires or ():
         with contextlib.suppress(InvalidRequirement):
             one = Requirement(line)
@@ -114,7 +114,7 @@ def _requirements(package: Distribution, extra: str = "") -> Iterator[Requiremen
 
 
 def _of_extra(extra: str, packages: Packages) -> list[Requirement]:
-    """Read what an extra of ours asks for beside the package itself."""
+    """Read the further requirements of an extra of ours."""
     own = [packages[_OWN]] if _OWN in packages else []
     return [one for package in own for one in _requirements(package, extra) if "extra" in str(one.marker)]
 
@@ -126,7 +126,7 @@ def _wanted(asked: DoctorOptions, packages: Packages) -> set[str]:
 
 
 def _extras(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check Python, what calib-serve itself asks for, then each extra."""
+    """Check Python, calib-serve's own requirements, then each extra."""
     if (own := packages.get(_OWN)) is None:
         told = "its metadata is not among the packages of this Python"
         yield Finding("wrong", "calib-serve", told, f"pip install {_OWN}")
@@ -160,7 +160,7 @@ def _complete(extra: str, wanted: list[Requirement], packages: Packages, *, aske
 
 
 def _versions(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check that all that is installed works with this numpy, and with this torch, such as torchvision."""
+    """Check that the installed packages work with this numpy, and with this torch, such as torchvision."""
     for base in ("numpy", "torch"):
         version = packages[base].version if base in packages else ""
         against = [
@@ -176,7 +176,7 @@ def _versions(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
 
 
 def _imports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Import the compiled modules of the chosen extras, and the torchvision that is there."""
+    """Import the compiled modules of the chosen extras, and torchvision where it is installed."""
     wanted = _wanted(asked, packages)
     for name in sorted({"numpy", *wanted, *(["torchvision"] if "torch" in wanted else [])} & set(_COMPILED)):
         try:
@@ -191,7 +191,7 @@ def _imports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
 
 
 def _module(name: str) -> Any:
-    """Import a library; what it prints or warns of goes to stderr, or nowhere."""
+    """Import a library; its prints and warnings go to stderr, or nowhere."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
         return importlib.import_module(name)
@@ -202,7 +202,7 @@ def _line(error: BaseException) -> str:
 
 
 def _gpus(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check that torch, onnxruntime and the GPU are for one another."""
+    """Check that torch, onnxruntime and the GPU match."""
     gpu = any(path.exists() for path in _GPUS)
     with contextlib.suppress(Exception):  # which is said by _imports
         if "torch" in _wanted(asked, packages):
@@ -243,7 +243,7 @@ def _torch(torch: Any, *, gpu: bool) -> Finding:
 
 
 def _torchserve(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check Java, and what TorchServe's own handlers import without declaring it."""
+    """Check Java, and the packages that TorchServe's own handlers import without declaring them."""
     if "torchserve" not in _chosen(asked, packages):
         return
     try:
@@ -257,7 +257,7 @@ def _torchserve(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
 
 
 def _ports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check the ports of TorchServe and of the watch, where the host is for them."""
+    """Check the ports of TorchServe and of the watch, where this host would run them."""
     extras = _chosen(asked, packages)
     wanted: dict[int, str] = {}
     if "torchserve" in extras or asked.config is not None:
@@ -288,7 +288,7 @@ def _model_store(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
 
 
 def _folder(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check where ``calib-serve serve`` runs, TorchServe's tokens in it, and the keyring."""
+    """Check the folder of ``calib-serve serve``, TorchServe's tokens in it, and the keyring."""
     keyring = asked.keyring
     if (path := asked.folder) is not None and not path.is_dir():
         yield Finding("note", "folder", f"{path} is no folder", "nothing: calib-serve serve makes it")
@@ -306,7 +306,7 @@ def _folder(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
 
 
 def _ledger(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check the record of accepted labels where it is a file; a database is not asked."""
+    """Check the ledger where it is a file; a database is not asked."""
     where = asked.ledger or str((asked.folder and asked.folder / "ledger.sqlite") or "")
     path = Path(where)
     parent = path.absolute().parent
@@ -338,7 +338,7 @@ def _secret(about: str, path: Path) -> Finding:
 
 
 def _private(about: str, path: Path, needed: int, mode: int = 0o700) -> Finding:
-    """Check that nobody but the owner may use a file or folder, beyond what ``mode`` allows."""
+    """Check that only the owner may use a file or folder, beyond the rights in ``mode``."""
     has = stat.S_IMODE(path.stat().st_mode)
     if has & ~mode:
         told = f"{path} has mode {has:o}: others may use what is in it"
@@ -372,7 +372,7 @@ def _room(about: str, path: Path) -> Iterator[Finding]:
 
 
 def _others_write(path: Path) -> str | None:
-    """Name who may write there beside the owner; in a sticky folder nobody may touch what is another's."""
+    """Name who may write into a folder beside its owner; None for a sticky folder, which protects files."""
     mode = path.stat().st_mode
     if mode & stat.S_ISVTX:
         return None

@@ -1,4 +1,4 @@
-"""``calib-serve inspect``: what an artifact or an archive holds, or where an archive can be calibrated."""
+"""``calib-serve inspect``: the facts of an artifact or an archive, or the seam of an archive's handler."""
 
 import json
 from dataclasses import dataclass, fields
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Json, OfOutput, command, shown_as
+from calib_serve.app._command import Json, OfOutput, command, panel
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import fields_of
@@ -27,8 +27,8 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(ArchiveOptions):
-    """How an archive's handler is asked."""
+class _Asked(ArchiveOptions):
+    """Options of the requests to an archive's handler."""
 
     from_: Path | None = None
     """An archive whose own handler is asked."""
@@ -37,13 +37,13 @@ class Asked(ArchiveOptions):
 
 
 @app.default
-def inspect(
+def _inspect(
     path: Annotated[Path | None, Parameter(help="An artifact's folder, or a calibrated archive.")] = None,
     *,
-    asked: Annotated[Asked, shown_as("An archive's handler")] = Asked(),
+    asked: Annotated[_Asked, panel("An archive's handler")] = _Asked(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
-    """Show what is known."""
+    """Show the facts of an artifact or archive."""
     if (path is None) == (asked.from_ is None):
         raise InputError("say what to look at: a folder or an archive, or --from ARCHIVE to run its handler")
     if path is None:
@@ -62,8 +62,8 @@ def inspect(
         out.print(table)
 
 
-def _look(asked: Asked, output: Json) -> None:
-    """Run the handler, and print all that was found, as JSON or for people."""
+def _look(asked: _Asked, output: Json) -> None:
+    """Run the handler, and print its seam, as JSON or for people."""
     from rich.table import Table
 
     from calib_serve.torchserve import look_at_archive
@@ -109,7 +109,7 @@ def _facts(look: "ArchiveLook") -> list[tuple[str, str]]:
 
 
 def _advice(source: Path, look: "ArchiveLook") -> list[str]:
-    """Return what can be done with an archive, as commands."""
+    """The next commands for an archive."""
     if look.calibrated:
         measure = f"  calib-serve evaluate DATA --from {source}"
         return ["calibrated already; measure what it serves:", measure]

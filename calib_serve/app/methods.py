@@ -1,4 +1,4 @@
-"""``calib-serve methods``: what each method is for, and its options."""
+"""``calib-serve methods``: the purpose of each method, and its options."""
 
 import inspect
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _NEVER = ("samples", "class_names", "seed", "progress")
 
 
 @app.default
-def methods(name: str | None = None, *, output: Annotated[Json, Flat] = Json()) -> None:
+def _methods(name: str | None = None, *, output: Annotated[Json, Flat] = Json()) -> None:
     """List the methods, or show one."""
     fitters = _fitters()
     if name is None:
@@ -54,7 +54,7 @@ def _first_line(fit: Callable[..., Any]) -> str:
 
 
 def _fitters() -> dict[str, Callable[..., Any]]:
-    """Return fitters by name: auto, those of scores and, where torch is installed, those of a model."""
+    """Fitters by name: auto, those of scores and, where torch is installed, those of a model."""
     from calib_serve.fit import CANDIDATES, TWO_CLASSES, select
 
     found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}
@@ -66,7 +66,7 @@ def _fitters() -> dict[str, Callable[..., Any]]:
 
 
 def _options(name: str, fit: Callable[..., Any]) -> dict[str, Any]:
-    """Return a method's options and their defaults; of one that fits a model also those of the model."""
+    """A method's options and their defaults; of one that fits a model also those of the model."""
     parameters = inspect.signature(fit).parameters
     try:
         from calib_serve.fit import MODEL_OPTIONS

@@ -1,4 +1,4 @@
-"""``calib-serve report``: what a calibration did, as one HTML file that people look at."""
+"""``calib-serve report``: the effect of a calibration, as one HTML file for people."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,9 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import file_scores, model_samples, refuse_file_options
 from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import RARE, check
+from calib_serve.core.options.base import check
 from calib_serve.core.options.data import ModelData
-from calib_serve.core.options.evaluate import Binned, Resampled, VerdictOptions
+from calib_serve.core.options.evaluate import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,23 +30,21 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(VerdictOptions, Binned, Resampled):
+class _Options(ReportOptions):
     """Options of ``calib-serve report``."""
 
     artifact: Path | None = None
     """The calibration to report on."""
     against: Path | None = None
     """Another calibration to compare it with; by default none."""
-    target_risk: Annotated[float | None, RARE] = None
-    """The share of errors to abstain down to; half of them if not given."""
 
     def _check(self) -> None:
         check(self.against is None or self.artifact is not None, "against", "wants an artifact to compare")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Json):
-    """Where the report goes."""
+class _Written(Json):
+    """Options of the output: the report's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("report.html")
     """The file to write: .html, or its first screen as .png or .svg."""
@@ -54,7 +52,7 @@ class Written(Json):
 
 @dataclass(frozen=True, eq=False)
 class _Samples:
-    """Samples that are reported on, and their probabilities under an artifact or none."""
+    """Samples of a report, and their probabilities under an artifact or none."""
 
     name: str
     probs: "Callable[[Artifact | None], Any]"
@@ -64,12 +62,12 @@ class _Samples:
 
 
 @app.default
-def report(
+def _report(
     data: str,
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[_Options, Flat] = _Options(),
     source: Annotated[ModelData, OfData] = ModelData(),
-    written: Annotated[Written, OfOutput] = Written(),
+    written: Annotated[_Written, OfOutput] = _Written(),
 ) -> None:
     """Write one self-contained file: the verdict first, then every figure and number behind it."""
     from calib_serve.artifact import Artifact
@@ -84,14 +82,9 @@ def report(
         "before": None if fitted is None else (samples.probs(other), y),
         "after": (samples.probs(fitted), y),
         "artifact": fitted,
+        "options": options,
         "names": _names(options),
         "class_names": samples.class_names,
-        "bins": options.bins,
-        "target_risk": options.target_risk,
-        "tolerance": options.tolerance,
-        "class_tolerance": options.class_tolerance,
-        "replicates": options.replicates,
-        "seed": options.seed,
     }
     contents = prepare_report(**how, **samples.beside)
     write_page(written.out, contents)
@@ -103,7 +96,7 @@ def report(
     out.print(f"written to {written.out}")
 
 
-def _names(options: Options) -> tuple[str, str]:
+def _names(options: _Options) -> tuple[str, str]:
     if options.against is None or options.artifact is None:
         return ("before", "after") if options.artifact else ("", "the model")
     return options.against.name, options.artifact.name

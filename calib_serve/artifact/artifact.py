@@ -26,8 +26,8 @@ from calib_serve.artifact.facts import (
     Selection,
     as_frame,
     as_html,
-    as_text,
-    measured,
+    read_metrics,
+    summary_line,
     temperature_of,
 )
 from calib_serve.artifact.manifest import (
@@ -37,7 +37,7 @@ from calib_serve.artifact.manifest import (
     SCHEMA,
     digest,
     folder_id,
-    pack,
+    pack_tensors,
     place_folder,
     plain,
     read_bytes,
@@ -97,16 +97,26 @@ class _Model:
 class Artifact:
     """The result of a fit and its metadata.
 
-    ``steps`` in the order they act: at most one InputShift, at most one Head, any LogitMaps, at
-    most one Mixture, at most one ProbTable. ``model`` are ModelFacts, or a mapping of such; ``data``
-    are plain facts (str, numbers, lists, mappings); ``fit``: the record of it; ``before`` and ``after`` map a
-    metric's name to its value, low and high on held-out data; ``reference`` are the calibrated
-    model's bins on the calibration set, and ``reference_classes`` (K,) how often it predicted each
-    class there, or empty where not counted; ``examples`` are a few of the fit's own scores with their
-    calibrated probabilities; ``sets`` and ``abstain`` say what a prediction leads to, by its calibrated
-    probabilities, which they do not change; ``contract``: what they promise in production.
-    ``model.outputs`` in "label_logits" or "label_probabilities": ``classes`` are labels, each with a sigmoid
-    of its own, and there is neither Mixture nor map on log-probabilities.
+    Args:
+        steps: In the order they act: at most one InputShift, at most one Head, any LogitMaps, at most one
+            Mixture, at most one ProbTable.
+        method: Name of the method that was fitted.
+        classes: Number of classes K, at least 2; of labels L, at least 1, each with a sigmoid of its own and
+            with neither Mixture nor map on log-probabilities.
+        model: Facts of the model, or a mapping of them; its ``outputs`` "label_logits" or
+            "label_probabilities" make the classes labels.
+        data: Plain facts of the calibration set: str, numbers, lists, mappings.
+        fit: Plain facts of the fit.
+        before: Metrics without the calibration on held-out data: value, low and high by name.
+        after: The same with the calibration.
+        reference: Bins of the calibrated model on the calibration set.
+        class_names: Names (K,), or ().
+        versions: Version of each library that took part, by name.
+        reference_classes: Predictions of each class on the calibration set (K,); () where not counted.
+        examples: A few of the fit's own scores with their calibrated probabilities.
+        sets: Prediction sets of calibrated probabilities, which they do not change.
+        abstain: Threshold below which no prediction is made.
+        contract: Promises of its confidence in production.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.of_logits(np.array([[0.0, 0.0]])).tolist()
@@ -165,7 +175,7 @@ class Artifact:
             object.__setattr__(self, name, plain(getattr(self, name), name))
 
     def _check_counts(self) -> None:
-        """Raise ShapeError where something has an entry for each class, and for another number of classes."""
+        """Raise ShapeError where class names, counts, thresholds or examples are of other classes."""
         prior = self.fit.prior
         found = {
             "class names": len(self.class_names) or None,
@@ -196,16 +206,19 @@ class Artifact:
 
     @property
     def depends_on_kind(self) -> bool:
-        """Tell whether logits and log-probabilities of a model differ to it, as to a scale for each class."""
+        """Tell whether logits and log-probabilities of one model get different probabilities."""
         for step in self.logit_maps:
             if step.on == "log_probs" or not step.ignores_shift:
                 return step.on == "logits"
         return self.is_multilabel
 
     def takes(self, outputs: Outputs) -> bool:
-        """Tell whether scores of this kind get the probabilities that those it was fitted on would get.
+        """Tell whether scores of the kind ``outputs`` get the probabilities that the fitted kind gets.
 
         False where it was not recorded what these were, and it matters.
+
+        Args:
+            outputs: Kind of the scores.
         """
         if self.is_multilabel or outputs in LABELS:
             return self.is_multilabel and outputs in LABELS
@@ -213,7 +226,12 @@ class Artifact:
         return not self.depends_on_kind or (fitted is not None and alike(fitted, outputs))
 
     def check_takes(self, outputs: Outputs | None, what: str) -> None:
-        """Raise InputError where ``what``, scores of the kind ``outputs``, are not what it was fitted on."""
+        """Raise InputError where scores are not of the kind that it was fitted on.
+
+        Args:
+            outputs: Kind of the scores; None is not checked.
+            what: Name of the scores in the message.
+        """
         fitted = self.model.outputs
         if outputs is not None and fitted is not None and not self.takes(outputs):
             raise InputError(
@@ -222,14 +240,23 @@ class Artifact:
             )
 
     def has_model_steps_of(self, other: Artifact) -> bool:
-        """Tell whether its input shift and head are those of ``other``: both then act on the same logits."""
+        """Tell whether its input shift and head are those of ``other``: both then act on the same logits.
+
+        Args:
+            other: Artifact of the same model.
+        """
         own, others = (
-            ([step_facts(step) for step in one.model_steps], pack(one.model_steps)) for one in (self, other)
+            ([step_facts(step) for step in one.model_steps], pack_tensors(one.model_steps))
+            for one in (self, other)
         )
         return own == others
 
     def check_beside(self, served: Artifact) -> None:
-        """Raise InputError unless it can run in the shadow of ``served``, on the same logits."""
+        """Raise InputError unless it can run in the shadow of ``served``, on the same logits.
+
+        Args:
+            served: Artifact whose probabilities clients get.
+        """
         if self.classes != served.classes or self.is_multilabel or served.is_multilabel:
             raise InputError(
                 f"a shadow has the {served.classes} classes of what is served, one a sample; got {self!r}"
@@ -277,7 +304,11 @@ class Artifact:
         return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
 
     def only(self, *steps: Step) -> Artifact:
-        """Keep these steps alone, and drop what belongs to the probabilities that all of them give."""
+        """Make an artifact of these steps alone, without the examples and decisions of the whole.
+
+        Args:
+            *steps: Those of ``steps`` to keep.
+        """
         fit = replace(self.fit, decisions=DecisionFacts())
         return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None, contract=None)
 
@@ -287,8 +318,13 @@ class Artifact:
     def accepted(self, scores: Scores) -> Scores:
         """Return the scores with their columns in this artifact's order, by name.
 
-        InputError where their classes or their kind are not those that it was fitted on, and where a
-        calibrated model made them: they would be calibrated twice.
+        Args:
+            scores: Scores of the model itself.
+
+        Raises:
+            InputError: Where their classes or their kind are not those that it was fitted on, or a calibrated
+                model made them, so that they would be calibrated twice.
+            ShapeError: Where the number of classes differs.
         """
         if scores.calibrated_by:
             raise InputError(
@@ -304,10 +340,15 @@ class Artifact:
     def probs(self, scores: Any, *, outputs: Outputs | None = None) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of a model's scores, of the kind that it was fitted on.
 
-        ``scores``: ``Scores``, a frame, whose columns are found by the class names, or an array (n, K), or
-        (n,) of one column. ``outputs`` says what they are where they are of another kind. Where the artifact
-        has an InputShift or a Head, they must come from the model with these already in place. Raises
-        InputError for scores of another kind, ShapeError for other classes.
+        Args:
+            scores: Scores, a frame, whose columns are found by the class names, or an array (n, K), or (n,)
+                of one column. Where the artifact has an InputShift or a Head, they must come from the model
+                with these already in place.
+            outputs: Kind of the scores, where it is another.
+
+        Raises:
+            InputError: For scores of another kind.
+            ShapeError: For other classes.
 
         >>> artifact = Artifact((), method="none", classes=2, model={"outputs": "probabilities"})
         >>> artifact.probs([[0.25, 0.75]]).round(9).tolist()
@@ -317,7 +358,11 @@ class Artifact:
         return self.of_logits(self._logits_of(self.accepted(given)))
 
     def calibrated(self, scores: Scores) -> Scores:
-        """Return the scores as calibrated probabilities, with all that belongs to their samples."""
+        """Return the scores as calibrated probabilities, with all that belongs to their samples.
+
+        Args:
+            scores: As ``accepted`` takes them.
+        """
         found = self.accepted(scores)
         return replace(
             found,
@@ -334,6 +379,10 @@ class Artifact:
         """Return the class of the largest calibrated probability (n,), by its name where it has one.
 
         Of a multi-label model whether each label is likelier true than not (n, L).
+
+        Args:
+            scores: As ``probs`` takes them.
+            outputs: Kind of the scores, where it is another than that of the fit.
         """
         probs = self.probs(scores, outputs=outputs)
         if self.is_multilabel:
@@ -344,11 +393,13 @@ class Artifact:
     def of_logits(self, logits: ArrayLike) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
-        A binary model's one logit per sample, (n,) or (n, 1), is accepted too: class 0 gets logit 0. Of
-        labels, (n, L) log-odds. Probabilities become logits by ``calib_serve.scores.to_logits``.
-        Where the artifact has an InputShift or a Head, the logits must come from the model with
-        these already in place. A row that is not finite, or so large that a step overflows, gets NaN and
-        spoils no other: in a server's batch they are of others. ``probs`` refuses such scores.
+        A row that is not finite, or so large that a step overflows, gets NaN and spoils no other: in a
+        server's batch they are of others. ``probs`` refuses such scores.
+
+        Args:
+            logits: (n, K); of a binary model (n,) or (n, 1) too, where class 0 gets logit 0; of labels (n, L)
+                log-odds. ``calib_serve.scores.to_logits`` makes them of probabilities. Where the artifact has
+                an InputShift or a Head, they must come from the model with these already in place.
         """
         z = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
         if z.shape[1:] != (self.classes,):
@@ -378,12 +429,12 @@ class Artifact:
     @property
     def metrics_before(self) -> dict[str, Estimate]:
         """Metrics on held-out data without the calibration, by name; empty where not measured."""
-        return measured(self.before)
+        return read_metrics(self.before)
 
     @property
     def metrics_after(self) -> dict[str, Estimate]:
         """Metrics on held-out data with the calibration, by name."""
-        return measured(self.after)
+        return read_metrics(self.after)
 
     def to_frame(self) -> DataFrame:
         """Return a pandas frame, a row per metric, before and after; MissingDependency without pandas."""
@@ -397,7 +448,7 @@ class Artifact:
 
     def _line(self) -> str:
         found = (self.metrics_before, self.metrics_after)
-        line = as_text(self.method, self.classes, self.steps, *found, labels=self.is_multilabel)
+        line = summary_line(self.method, self.classes, self.steps, *found, labels=self.is_multilabel)
         sets = "" if self.sets is None else f", sets of {self.sets.coverage:.4g} ({self.sets.score})"
         abstains = f", abstains below {self.abstain.threshold:.4g}" if self.abstain else ""
         clauses = 0 if self.contract is None else len(self.contract.clauses)
@@ -407,13 +458,20 @@ class Artifact:
     @property
     def fingerprint(self) -> str:
         """The sha256 of everything in the artifact."""
-        params = pack(self.steps, self.examples, self.sets)
+        params = pack_tensors(self.steps, self.examples, self.sets)
         return str(self._manifest(sha256(params))["sha256"])
 
     def save(self, path: str | Path) -> Path:
-        """Write the folder ``path`` atomically; replaces an existing artifact."""
+        """Write the artifact atomically and return its folder.
+
+        Args:
+            path: Folder; an artifact that is there is replaced.
+
+        Raises:
+            ArtifactError: Where something else is there, or it cannot be written.
+        """
         path = Path(path)
-        params = pack(self.steps, self.examples, self.sets)
+        params = pack_tensors(self.steps, self.examples, self.sets)
         manifest = write_manifest(self._manifest(sha256(params)))
         # Beside its place, on the same file system: only there is a rename atomic.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -436,7 +494,12 @@ class Artifact:
     def load(cls, path: str | Path) -> Artifact:
         """Read and check a folder written by ``save``.
 
-        Raises SchemaError for a manifest that is not ours, IntegrityError when a hash does not match.
+        Args:
+            path: Folder.
+
+        Raises:
+            SchemaError: For a manifest that is not ours.
+            IntegrityError: Where a hash does not match.
         """
         path = Path(path)
         while True:
@@ -511,7 +574,7 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
 
 
 def _check_possible(bins: Bins) -> None:
-    """Raise InputError where no predictions can have these sums."""
+    """Raise InputError for bins with counts or sums that no predictions can have."""
     count, sums = bins.count, np.stack([bins.confidence, bins.correct])
     counts = np.isfinite(count).all() and (count >= 0).all() and (count <= _MOST_COUNTED).all()
     # Sums are rounded; NaN fails, too.
@@ -523,6 +586,6 @@ def _check_possible(bins: Bins) -> None:
 
 
 def _without_overflow(given: NDArray[Any], made: NDArray[Any]) -> NDArray[Any]:
-    """Return what was ``made``, NaN in rows whose numbers were finite and became infinite."""
+    """The numbers in ``made``, NaN in rows that were finite in ``given`` and became infinite."""
     lost = np.isfinite(given).all(axis=1) & ~np.isfinite(made).all(axis=1)
     return np.where(lost[:, None], np.nan, made)

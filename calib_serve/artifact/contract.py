@@ -1,4 +1,4 @@
-"""What an artifact's confidence promises in production: which predictions may be acted on, and how right.
+"""Contracts: the accuracy, calibration error and coverage that an artifact promises in production.
 
 A contract is a small YAML file::
 
@@ -45,16 +45,16 @@ PROMISES: Mapping[str, str] = {"act": "accuracy", "calibration": "error", "cover
 Scope = tuple[str, Union[int, None]]
 """The segment, or "", and the predicted class, or None."""
 Fields = Mapping[str, Any]
-"""Those of a clause."""
+"""Fields of a clause, by name."""
 
 _PER = "30d"
 _TOLD = 5  # names in a message
 
 
-def read_contract(text: str | bytes) -> Any:
-    """Return the content of a YAML document.
+def _read_contract(text: str | bytes) -> Any:
+    """Parse the YAML document of a contract.
 
-    Raises InputError for what is none, and for names that are there twice.
+    Raises InputError for text that is no YAML, and for a name given twice.
     """
     try:
         return read_yaml(text.encode() if isinstance(text, str) else text)
@@ -63,7 +63,7 @@ def read_contract(text: str | bytes) -> Any:
 
 
 def scopes_of(content: Any, class_names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the fields of each clause in a contract's content."""
+    """The fields of each clause in a contract's content."""
     top = _mapping(content, "the contract", {"contract", "per", *PROMISES, "segments", "classes"})
     if type(top.get("contract")) is not int or top["contract"] != FORMAT:
         raise InputError(f"a contract begins with 'contract: {FORMAT}', got {shown(top.get('contract'))}")
@@ -135,7 +135,7 @@ def _class_id(name: Any, class_names: Sequence[str]) -> int:
 
 
 def clause_facts(clauses: Iterable[Fields]) -> dict[str, Any]:
-    """Return the content of a contract with these clauses, which ``scopes_of`` reads without class names."""
+    """The content of a contract with these clauses, as ``scopes_of`` reads it without class names."""
     found: dict[str, Any] = {"contract": FORMAT}
     for one in clauses:
         place, kind = found, one["kind"]
@@ -149,11 +149,11 @@ def clause_facts(clauses: Iterable[Fields]) -> dict[str, Any]:
 
 
 def written(clauses: Iterable[Fields], class_names: Sequence[str]) -> str:
-    """Write the same for people: classes by their names, where each is of one class, else by their ids."""
+    """The YAML text of a contract; classes by their names, or by id where classes share a name."""
     facts = clause_facts(clauses)
     if "classes" in facts:
         facts["classes"] = {_class_key(int(k), class_names): v for k, v in facts["classes"].items()}
-    # default_flow_style=None writes a clause a line, and what is around clauses as blocks.
+    # default_flow_style=None writes a clause a line, and the mappings around clauses as blocks.
     text: str = yaml.safe_dump(
         facts, sort_keys=False, default_flow_style=None, allow_unicode=True, width=10**6
     )
@@ -166,7 +166,7 @@ def _class_key(predicted: int, class_names: Sequence[str]) -> str | int:
 
 
 ClauseKind = Literal["act", "calibration", "coverage"]
-"""What a clause promises: of what is acted on, of the calibration error, of the share that is sure enough."""
+"""What a clause promises: accuracy of predictions acted on, calibration error, share of confident ones."""
 
 _MOST = 64  # clauses of a contract: each has its own series
 _LONGEST = 63  # characters of a segment's name, as in receipts
@@ -175,11 +175,15 @@ _SHORTEST_PER, _LONGEST_PER = 3600.0, 3650 * 86_400.0
 
 @dataclass(frozen=True)
 class Clause:
-    """One promise: accuracy at least ``promise``, an error of at most it, or a share of at least it.
+    """One promise: an accuracy or a share of at least a number, or an error of at most it.
 
-    ``above``: the confidence from which predictions count, 0 for a calibration. ``per``: seconds over which
-    it is settled. ``segment`` and ``predicted``: the segment, or the predicted class, that it is of, not
-    both; "" and None: of all.
+    Args:
+        kind: "act", "calibration" or "coverage".
+        promise: Least accuracy, largest calibration error, or least share.
+        above: Confidence from which predictions count; 0 for a calibration.
+        per: Seconds over which it is settled; 30 days by default.
+        segment: Segment that it is of; "" of all.
+        predicted: Predicted class that it is of, where it is of no segment; None of all.
     """
 
     kind: ClauseKind
@@ -228,7 +232,7 @@ class Clause:
 
     @property
     def name(self) -> str:
-        """For people, and unique in a contract.
+        """The clause's name for people, unique in a contract.
 
         >>> Clause("act", 0.98, above=0.9, segment="de").name
         'act, segment de'
@@ -238,22 +242,30 @@ class Clause:
 
     @property
     def id(self) -> str:
-        """Its name, and eight letters of a hash of all that it says: a changed clause is another one."""
+        """The clause's name and eight letters of a hash of its terms: a changed clause is another one."""
         # Sums of evidence are kept by this id: under other terms they would prove nothing.
         text = json.dumps([self.kind, self.promise, self.above, self.per, self.segment, self.predicted])
         return f"{self.name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def is_scoped(self) -> bool:
-        """Tell whether it is of a segment or a class, and not of all predictions."""
+        """Whether the clause is of a segment or a class, and not of all predictions."""
         return bool(self.segment) or self.predicted is not None
 
     def concerns(self, predicted: int, segment: str) -> bool:
-        """Tell whether it is of predictions of this class in this segment."""
+        """Whether the clause is of predictions of a class in a segment.
+
+        Args:
+            predicted: Class id.
+            segment: Name of the segment.
+        """
         return (not self.segment or self.segment == segment) and self.predicted in (None, predicted)
 
     def says(self, class_names: Sequence[str] = ()) -> str:
-        """Say it in a sentence.
+        """The promise in a sentence.
+
+        Args:
+            class_names: Names of the classes (K,).
 
         >>> Clause("act", 0.98, above=0.9).says()
         'Of predictions acted on (confidence 0.9 or more), 98 % or more are right, over 30d.'
@@ -272,7 +284,13 @@ class Clause:
 
 @dataclass(frozen=True)
 class Contract:
-    r"""The clauses of a contract, in their order; InputError for none, or two of the same name.
+    r"""The clauses of a contract.
+
+    Args:
+        clauses: In their order.
+
+    Raises:
+        InputError: For none, or two of the same name.
 
     >>> contract = Contract.read("contract: 1\nact: {above: 0.9, accuracy: 0.98}")
     >>> contract.acts([0.85, 0.95], [0, 0]).tolist()
@@ -295,24 +313,37 @@ class Contract:
 
     @classmethod
     def read(cls, text: str | bytes, class_names: Sequence[str] = ()) -> Contract:
-        """Return the contract in a YAML document; classes by name or id. InputError says what is wrong in it.
+        """Read a contract from a YAML document.
 
-        A class is its name, or its id; in quotes, a text that is both is the name.
+        Args:
+            text: YAML; a class is its name, or its id; in quotes, a text that is both is the name.
+            class_names: Names of the classes (K,).
+
+        Raises:
+            InputError: For an invalid document; it says what is wrong.
         """
-        return cls.of(read_contract(text), class_names)
+        return cls.of(_read_contract(text), class_names)
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:
-        """Make a contract of what a YAML document holds, or of a manifest's entry."""
+        """Make a contract from the content of a YAML document, or of a manifest's entry.
+
+        Args:
+            content: Content of the document.
+            class_names: Names of the classes (K,).
+        """
         return cls(tuple(Clause(**one) for one in scopes_of(content, class_names)))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The manifest's entry, of which ``of`` makes the contract again."""
+        """The manifest's entry, which ``of`` reads back."""
         return clause_facts(map(vars, self.clauses))
 
     def text(self, class_names: Sequence[str] = ()) -> str:
-        r"""Return a YAML document, of which ``read`` with the same names makes the contract again.
+        r"""A YAML document, which ``read`` with the same names reads back.
+
+        Args:
+            class_names: Names of the classes (K,).
 
         >>> print(Contract((Clause("act", 0.98, above=0.9, predicted=1),)).text(["cat", "dog"]), end="")
         contract: 1
@@ -324,21 +355,25 @@ class Contract:
 
     @property
     def decides(self) -> bool:
-        """Tell whether it says what may be acted on."""
+        """Whether an act clause says which predictions may be acted on."""
         return any(one.kind == "act" for one in self.clauses)
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Those with an act clause of their own: what may be acted on depends on them."""
+        """Segments with an act clause of their own: which predictions may be acted on depends on them."""
         return tuple(dict.fromkeys(one.segment for one in self.clauses if one.kind == "act" and one.segment))
 
     @cached_property
     def _above(self) -> dict[Scope, float]:
-        """The thresholds of act clauses, by what they are of."""
+        """Thresholds of the act clauses, by segment and predicted class."""
         return {(one.segment, one.predicted): one.above for one in self.clauses if one.kind == "act"}
 
     def bound(self, predicted: int, segment: str = "") -> float:
-        """Return the confidence from which on a prediction may be acted on; infinite where no clause says so.
+        """The least confidence at which a prediction may be acted on; infinite without an act clause of it.
+
+        Args:
+            predicted: Class id.
+            segment: Its segment.
 
         >>> Contract((Clause("act", 0.98, above=0.9, segment="de"),)).bound(0, "de")
         0.9
@@ -353,9 +388,12 @@ class Contract:
     def acts(
         self, confidence: ArrayLike, predicted: ArrayLike, segments: str | Sequence[str] = ""
     ) -> NDArray[np.bool_]:
-        """Tell whether each prediction may be acted on (n,), by confidences (n,) and predicted ids (n,).
+        """Whether each prediction may be acted on (n,); not where no act clause concerns it.
 
-        ``segments``: of each, or of all. False where a confidence is NaN, or no act clause concerns it.
+        Args:
+            confidence: (n,); NaN is never acted on.
+            predicted: Class ids (n,).
+            segments: Of each, or of all.
         """
         c, k = np.asarray(confidence, np.float64), np.asarray(predicted)
         of = [segments] * len(k) if isinstance(segments, str) and k.ndim == 1 else list(segments)
@@ -370,14 +408,25 @@ class Contract:
         return np.asarray(c >= np.array([bounds[pair] for pair in pairs], np.float64))
 
     def acts_on(self, confidence: float, predicted: int, segment: str = "") -> bool:
-        """Tell whether one prediction may be acted on."""
+        """Whether one prediction may be acted on.
+
+        Args:
+            confidence: Its confidence.
+            predicted: Class id.
+            segment: Its segment.
+        """
         return bool(confidence >= self.bound(predicted, segment))
 
     def counts(self, confidence: float, predicted: int, segment: str = "") -> tuple[Clause, ...]:
-        """Return the clauses that count this prediction apart.
+        """The clauses that count this prediction apart.
 
-        Act clauses count what is acted on, coverage clauses what fulfils them, and those of the calibration
-        of a segment or class what lies in it.
+        Act clauses count predictions acted on, coverage clauses the confident ones, and calibration clauses
+        of a segment or class the predictions in it.
+
+        Args:
+            confidence: Its confidence.
+            predicted: Class id.
+            segment: Its segment.
         """
         acted = self.acts_on(confidence, predicted, segment)
         return tuple(
@@ -389,7 +438,11 @@ class Contract:
         )
 
     def check_classes(self, count: int) -> None:
-        """Raise InputError where a clause is of a class beyond ``count``."""
+        """Raise InputError where a clause is of a class beyond the number of classes.
+
+        Args:
+            count: Number of classes.
+        """
         for one in self.clauses:
             if one.predicted is not None and not one.predicted < count:
                 raise InputError(
@@ -397,7 +450,11 @@ class Contract:
                 )
 
     def says(self, class_names: Sequence[str] = ()) -> list[str]:
-        """Say it in sentences."""
+        """The promises in sentences, one a clause.
+
+        Args:
+            class_names: Names of the classes (K,).
+        """
         return [one.says(class_names) for one in self.clauses]
 
 

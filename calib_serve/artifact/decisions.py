@@ -1,4 +1,4 @@
-"""Decide by calibrated probabilities: which classes it may be, whether to answer, and what that promises."""
+"""Decisions on calibrated probabilities: prediction sets and abstention, and what they promise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calib_serve.artifact.steps import Floats, tensor
 from calib_serve.core.errors import InputError, ShapeError
 
 SetScore = Literal["lac", "aps", "raps"]
-"""How unlike a class is to be the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
+"""How unlikely a class is the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
 penalty on the rank (RAPS)."""
 
 _SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
@@ -22,13 +22,18 @@ _SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
 
 @dataclass(frozen=True, eq=False)
 class PredictionSets:
-    """The classes whose score is at most ``threshold``, () or (K,) one a class; the top class is always in.
+    """The classes whose score is at most a threshold; the top class is always in.
 
-    ``coverage`` is the promised share of sets that hold the true class; for thresholds of classes, of every
-    class. ``score``: "lac", 1 - p_k (Sadinle 2019); "aps", the sum of the probabilities above p_k (Romano
-    2020, without its random part, so that the class that completes the mass is in, and one of probability 0
-    behind it is not); "raps" adds ``penalty`` for every rank after ``free_ranks`` (Angelopoulos
-    2021, eq. 4). Of equal probabilities the first class ranks first.
+    Of equal probabilities the first class ranks first.
+
+    Args:
+        threshold: () or (K,), one a class.
+        coverage: Promised share of sets that hold the true class; for thresholds of classes, of every class.
+        score: "lac", 1 - p_k (Sadinle 2019); "aps", the sum of the probabilities above p_k (Romano 2020,
+            without its random part, so that the class that completes the mass is in, and one of probability 0
+            behind it is not); "raps", the same with a penalty on ranks (Angelopoulos 2021, eq. 4).
+        penalty: Of "raps", added for every rank after ``free_ranks``.
+        free_ranks: Of "raps", ranks without a penalty.
 
     >>> sets = PredictionSets(np.array(0.625), coverage=0.9, score="aps")
     >>> sets(np.array([[0.5, 0.25, 0.25], [0.875, 0.125, 0.0]])).tolist()
@@ -64,7 +69,11 @@ class PredictionSets:
         return len(self.threshold) if self.threshold.ndim else None
 
     def scores(self, probs: Floats) -> NDArray[np.float64]:
-        """Score how unlike each class is to be true (n, K), from probabilities (n, K)."""
+        """Nonconformity scores (n, K): how unlikely it is that a class is true.
+
+        Args:
+            probs: Probabilities (n, K).
+        """
         p = np.asarray(probs, np.float64)
         if self.score == "lac":
             return np.asarray(1 - p)
@@ -77,7 +86,7 @@ class PredictionSets:
         return found
 
     def __call__(self, probs: Floats) -> NDArray[np.bool_]:
-        """Tell whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
+        """Whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
         inside = self.scores(probs) <= self.threshold
         # An empty set would say that no class is possible.
         inside[np.arange(len(inside)), np.argmax(probs, axis=1)] = True
@@ -91,10 +100,12 @@ class PredictionSets:
 
 @dataclass(frozen=True)
 class Abstain:
-    """No answer where the top probability is below ``threshold``.
+    """No answer where the top probability is below a threshold.
 
-    Of the answers at most the share ``risk`` is wrong, with probability ``level`` over the samples that
-    the threshold was found on.
+    Args:
+        threshold: Least probability that is answered.
+        risk: Share of the answers that is wrong, at most.
+        level: Probability of that, over the samples that the threshold was found on.
 
     >>> Abstain(0.75, risk=0.05)(np.array([[0.5, 0.5], [0.25, 0.75]])).tolist()
     [True, False]
@@ -110,7 +121,7 @@ class Abstain:
                 raise InputError(f"{name} of abstention must lie in [0, 1], got {getattr(self, name)}")
 
     def __call__(self, probs: Floats) -> NDArray[np.bool_]:
-        """Tell whether there is no answer (n,), of calibrated probabilities (n, K); none of NaN either."""
+        """Whether to abstain (n,) at calibrated probabilities (n, K); NaN abstains."""
         # Written so that NaN abstains.
         return np.asarray(~(np.max(probs, axis=1) >= self.threshold))
 
@@ -165,7 +176,7 @@ class DecisionFacts:
 
 
 def sets_of(facts: Mapping[str, Any] | None, threshold: Floats | None) -> PredictionSets | None:
-    """Return the inverse of ``facts``, of a manifest that may have none."""
+    """Rebuild prediction sets from a manifest's entry and their thresholds; None without an entry."""
     if facts is None:
         return None
     if threshold is None:

@@ -24,7 +24,12 @@ _NAMED = 10  # classes in a sentence
 
 @dataclass(frozen=True, eq=False)
 class DecisionsEvaluation:
-    """Measures of an artifact's sets and abstention on labelled samples; None for what it has not."""
+    """Measures of an artifact's sets and abstention on labelled samples; None where the artifact has none.
+
+    Args:
+        sets: Measures of the prediction sets.
+        abstain: Measures of the abstention.
+    """
 
     sets: SetEvaluation | None
     abstain: SelectiveEvaluation | None
@@ -33,14 +38,18 @@ class DecisionsEvaluation:
         return self.sets is not None or self.abstain is not None
 
     def says(self, class_names: tuple[str, ...] = ()) -> list[str]:
-        """Say it in sentences."""
+        """The measures in sentences.
+
+        Args:
+            class_names: Names of the classes (K,).
+        """
         return [
             *([self.sets.says(class_names)] if self.sets else []),
             *([self.abstain.says()] if self.abstain else []),
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON: those that there are."""
+        """The measures that there are, as plain values for JSON."""
         found = {"sets": self.sets, "abstain": self.abstain}
         return {name: one.as_dict() for name, one in found.items() if one is not None}
 
@@ -53,9 +62,14 @@ def evaluate_decisions(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> DecisionsEvaluation:
-    """Measure them on calibrated probabilities (n, K) and class ids (n,) that nothing was fitted to.
+    """Measure an artifact's sets and abstention on samples that nothing was fitted to.
 
-    ``groups`` (n,) say which samples belong together.
+    Args:
+        artifact: Artifact whose decisions are measured.
+        probs: Calibrated probabilities (n, K).
+        labels: Class ids (n,).
+        level: Coverage of the intervals, a fraction.
+        groups: Which samples belong together (n,).
     """
     sets, abstain = artifact.sets, artifact.abstain
     if sets is None and abstain is None:
@@ -83,7 +97,7 @@ def evaluate_decisions(
 
 
 def promises(artifact: Artifact) -> list[str]:
-    """Say it in sentences: what is promised, by how many samples, and what to know of it.
+    """What an artifact's decisions promise, in sentences, and the samples that each promise rests on.
 
     >>> from calib_serve.artifact import Artifact, LogitMap
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)

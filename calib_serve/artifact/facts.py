@@ -1,4 +1,4 @@
-"""Keep what is known of a fit: the model and how it responds, how the method was chosen, and metrics."""
+"""Facts of a fit: the model and its response, the selection of the method, and metrics."""
 
 from __future__ import annotations
 
@@ -28,15 +28,23 @@ if TYPE_CHECKING:
 class ModelFacts:
     """The model that an artifact was fitted on; None where unknown.
 
-    ``sha256`` of its file's bytes, ``source``: the file's name or the factory, ``input_shape`` of one
-    input (-1 for any size), ``input_dtype`` by numpy's name, ``outputs``: what the model itself returns and
-    the calibration was fitted on (``calib_serve.scores``),
-    ``last_linear``: the layer that makes its logits, ``mixed_precision``: whether logits were computed
-    in bfloat16, ``response``: what it gives for made-up inputs (``calib_serve.artifact.facts``), which
-    tells another export of it, ``pictures``: how pictures became the inputs that it was fitted on, or a
-    mapping of that. Of an artifact fitted on an archive's handler, ``seam`` and ``output`` say where its
-    scores pass (as in ``pack_around``), and ``outputs`` what they are. Raises InputError for a fact of
-    another type.
+    Args:
+        sha256: Of its file's bytes.
+        source: The file's name or the factory.
+        input_shape: Shape of one input; -1 for any size.
+        input_dtype: numpy's name of it.
+        outputs: Kind of the scores that the calibration was fitted on: what the model itself returns, or what
+            passes ``seam``.
+        last_linear: Name of the layer that makes its logits.
+        mixed_precision: Whether logits were computed in bfloat16.
+        response: What it gives for made-up inputs (``calib_serve.artifact.facts``), which tells another
+            export of it.
+        seam: Where an archive's handler passes its scores on, as in ``pack_around``.
+        output: Which output of the seam holds them.
+        pictures: How pictures became the inputs that it was fitted on, or a mapping of that.
+
+    Raises:
+        InputError: For a fact of another type.
 
     >>> ModelFacts(outputs="logits", input_shape=[3, 8, 8]).as_dict()
     {'input_shape': [3, 8, 8], 'outputs': 'logits'}
@@ -82,7 +90,11 @@ class ModelFacts:
 
     @classmethod
     def of(cls, known: ModelFacts | Mapping[str, Any]) -> ModelFacts:
-        """Return the facts in a mapping, such as a manifest's; the mapping itself is kept for ``as_dict``."""
+        """Return the facts in a mapping, such as a manifest's.
+
+        Args:
+            known: Mapping of the facts, which is kept for ``as_dict``, or ModelFacts, which are returned.
+        """
         if isinstance(known, ModelFacts):
             return known
         if not isinstance(known, Mapping):
@@ -101,13 +113,21 @@ class ModelFacts:
         return {name: plain(value, name) for name, value in known.items() if value is not None}
 
     def fits(self, sha256: str) -> bool:
-        """Tell whether the model file may have this hash; True where the artifact's is unknown."""
+        """Tell whether the model file may have this hash; True where the artifact's is unknown.
+
+        Args:
+            sha256: Of the file's bytes.
+        """
         return not self.sha256 or self.sha256 == sha256
 
     def returned(self, told: Outputs | None) -> Outputs:
-        """Return what the model itself returns: as ``told``, else as known, else logits.
+        """The kind of scores that the model itself returns: as told, else as recorded, else logits.
 
-        InputError where only that of a handler's seam is known, which may be another.
+        Args:
+            told: Kind of the scores, or None.
+
+        Raises:
+            InputError: Where only the kind at a handler's seam is known, which may be another.
         """
         if told is None and self.seam is not None:
             raise InputError(
@@ -127,14 +147,19 @@ _KEPT = 8  # numbers of each sample
 _NEAR = 1e-3  # of the largest number; float32 moves logits by a hundredth of that
 
 
-def made_up(
+def synthetic_inputs(
     shape: Sequence[int | None] | None, *, samples: int = _SAMPLES, dtype: str = "float32"
 ) -> NDArray[Any] | None:
     """Make inputs (samples, *shape), the same ones every time: half in [0, 1], half around zero.
 
-    Whole numbers are 0 or 1. None where a size is not known.
+    Whole numbers are 0 or 1.
 
-    >>> made_up((3, 8, 8)).shape, made_up((3, None, None))
+    Args:
+        shape: Shape of one input; where a size is not known, there are none.
+        samples: Number of inputs.
+        dtype: numpy's name of their type.
+
+    >>> synthetic_inputs((3, 8, 8)).shape, synthetic_inputs((3, None, None))
     ((4, 3, 8, 8), None)
     """
     sizes = [] if shape is None else [size for size in shape if size is not None and size > 0]
@@ -148,10 +173,13 @@ def made_up(
 
 
 def response(logits: NDArray[np.floating], *, labels: bool = False) -> tuple[float, ...] | None:
-    """Return a few numbers of logits (4, K), which other logits hardly share; None where they tell nothing.
+    """A few numbers of logits that other networks hardly share; None where the logits hardly vary.
 
-    Logits and log-probabilities of the same network have the same numbers. ``labels``: each logit is one by
-    itself.
+    Logits and log-probabilities of the same network have the same numbers.
+
+    Args:
+        logits: (4, K).
+        labels: Whether each logit is one by itself.
 
     >>> response(np.eye(4)[:, :2]) == response(np.eye(4)[:, :2] + 7)
     True
@@ -168,7 +196,11 @@ def response(logits: NDArray[np.floating], *, labels: bool = False) -> tuple[flo
 
 
 def same_response(one: Sequence[float], other: Sequence[float] | None) -> bool:
-    """Tell whether the same network gave both, in float32.
+    """Whether the same network gave both responses, in float32.
+
+    Args:
+        one: Response of a network.
+        other: Response of a network, or None.
 
     >>> same_response((1.0, 2.0), (1.0, 2.0001)), same_response((1.0, 2.0), (1.0, 2.1))
     (True, False)
@@ -184,7 +216,15 @@ Metrics = Mapping[str, Estimate]
 
 @dataclass(frozen=True)
 class Score:
-    """A candidate on held-out folds: its score, how far it is above the best, and if refused, why."""
+    """A candidate on held-out folds.
+
+    Args:
+        method: Name of the method.
+        score: Mean of the criterion.
+        above_best: How far that is above the best.
+        standard_error: Of that difference.
+        refused: Why it was refused; None where it was not.
+    """
 
     method: str
     score: float = math.nan
@@ -195,10 +235,18 @@ class Score:
 
 @dataclass(frozen=True)
 class Selection:
-    """Choice of a method by cross-validation: ``chosen`` is the simplest close enough to ``best``.
+    """Choice of a method by cross-validation.
 
-    ``scores`` are of every candidate, in the order in which they were tried. One was refused where the
-    ``level`` interval shows that accuracy or refinement falls by more than ``tolerance``.
+    Args:
+        criterion: "nll", "brier" or "ece".
+        rule: Rule by which it was chosen.
+        folds: Number of folds.
+        seed: Seed by which they were drawn.
+        tolerance: How much accuracy or refinement may fall.
+        level: Coverage of the interval that must show it, for a candidate to be refused.
+        best: Method of the best score.
+        chosen: Simplest method close enough to the best.
+        scores: Of every candidate, in the order in which they were tried.
     """
 
     criterion: str
@@ -300,12 +348,12 @@ def _as_declared(kind: Any, value: Any) -> Any:
     raise TypeError(f"{repr(value)[:80]} is not {getattr(kind, '__name__', kind)}")
 
 
-def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
-    """Return metrics by name from a manifest's values; an unknown number is NaN.
+def read_metrics(facts: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Metrics by name from a manifest's values; an unknown number is NaN.
 
-    >>> measured({"ece": {"value": 0.1, "low": None}})
+    >>> read_metrics({"ece": {"value": 0.1, "low": None}})
     {'ece': 0.1000}
-    >>> measured({"ece": {"value": 0.1, "low": 0.0, "high": 0.09, "debiased": 0.05}})
+    >>> read_metrics({"ece": {"value": 0.1, "low": 0.0, "high": 0.09, "debiased": 0.05}})
     {'ece': 0.1000 (debiased 0.0500) [0.0000, 0.0900]}
     """
     found = {}
@@ -318,7 +366,7 @@ def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
 
 
 def temperature_of(steps: Sequence[Step]) -> float | None:
-    """Return T where the output steps are one division by it, else None.
+    """T where the output steps are one division by T, else None.
 
     >>> temperature_of([LogitMap.temperature(2.0)])
     2.0
@@ -329,10 +377,10 @@ def temperature_of(steps: Sequence[Step]) -> float | None:
     return None
 
 
-def as_text(
+def summary_line(
     method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics, *, labels: bool = False
 ) -> str:
-    """Return one line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""
+    """One line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""
     kinds = ", ".join(step.kind for step in steps) or "none"
     name = "positive_ece" if labels else "ece"
     eces = [found[name] for found in (before, after) if name in found]
@@ -341,7 +389,7 @@ def as_text(
 
 
 def as_html(title: str, before: Metrics, after: Metrics) -> str:
-    """Return a table of the metrics before and after; empty where one was not measured."""
+    """A table of the metrics before and after; empty where one was not measured."""
     rows = [
         (name, *(str(found[name]) if name in found else "" for found in (before, after)))
         for name in dict.fromkeys((*before, *after))
@@ -350,7 +398,7 @@ def as_html(title: str, before: Metrics, after: Metrics) -> str:
 
 
 def as_frame(before: Metrics, after: Metrics) -> DataFrame:
-    """Return one row per metric: before and after, each with the ends of its interval.
+    """A pandas frame, a row per metric: before and after, each with the ends of its interval.
 
     NaN where not measured.
     """

@@ -37,7 +37,7 @@ _EVENT_LIMIT = 100_000  # values; each takes about ten microseconds
 _LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 
 
-def pack(
+def pack_tensors(
     steps: Sequence[Step], examples: Examples | None = None, sets: PredictionSets | None = None
 ) -> bytes:
     """Pack tensors as safetensors: ``step0.weight`` and so on, ``examples.logits``, ``sets.threshold``."""
@@ -50,16 +50,16 @@ def pack(
 
 
 def step_facts(step: Step) -> dict[str, Any]:
-    """Return the manifest's entry of a step, without its tensors."""
+    """The manifest's entry of a step, without its tensors."""
     return {"kind": step.kind, **step.options}
 
 
 def unpack(
     facts: Sequence[Mapping[str, Any]], params: bytes, sets: Mapping[str, Any] | None = None
 ) -> tuple[tuple[Step, ...], Examples | None, PredictionSets | None]:
-    """Return the inverse of ``pack`` and of the facts of its parts.
+    """Unpack steps, examples and prediction sets from their facts and ``params``, as ``pack_tensors`` does.
 
-    Every tensor must belong to one of them.
+    Every tensor must belong to a step, the examples or the sets.
     """
     tensors = load_tensors(params)
     kept = [tensors.pop(f"examples.{name}", None) for name in ("logits", "probs")]
@@ -85,7 +85,7 @@ def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest without its own hash, after checking hash and schema."""
+    """Read a manifest without its own hash, after checking hash and schema."""
     text = read_bytes(path, limit=_MANIFEST_LIMIT)
     try:
         manifest = read_yaml(text)
@@ -111,7 +111,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(content: Mapping[str, Any]) -> str:
-    """Return the text of a manifest; ArtifactError where it would be too large to be read again."""
+    """The text of a manifest; ArtifactError where it would be too large to be read again."""
     text: str = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
     size = len(text.encode())
     if size > _MANIFEST_LIMIT:
@@ -128,7 +128,7 @@ def write_manifest(content: Mapping[str, Any]) -> str:
 
 
 class _Once(yaml.SafeLoader):
-    """Refuse a key that is there twice, of which YAML would keep the last, and keys of merged mappings."""
+    """A YAML loader that refuses merged mappings and a key given twice, of which YAML keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.tag for key, _ in node.value]
@@ -141,7 +141,7 @@ class _Once(yaml.SafeLoader):
 
 
 def read_yaml(text: bytes) -> Any:
-    """Return the content of a YAML document; ValueError if invalid, or built to exhaust memory or time.
+    """Parse a YAML document; ValueError if invalid, or built to exhaust memory or time.
 
     >>> read_yaml(b"a: [1, 2.5]")
     {'a': [1, 2.5]}
@@ -171,7 +171,7 @@ def _refuse_tricks(text: bytes) -> None:
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:
-    """Return a file of an artifact; SchemaError above ``limit``, ArtifactError where unreadable."""
+    """Read a file of an artifact; SchemaError above ``limit``, ArtifactError where unreadable."""
     try:
         return read_whole(path, limit=limit)
     except OSError as error:
@@ -201,7 +201,7 @@ def place_folder(new: Path, path: Path) -> None:
 
 
 def folder_id(path: Path) -> tuple[int, ...] | None:
-    """Return identity and change time of the folder at ``path``; None where there is none."""
+    """Identity and change time of the folder at ``path``; None where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -218,7 +218,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """Return the sha256 of plain values, independent of their YAML spelling."""
+    """The sha256 of plain values, independent of their YAML spelling."""
     # JSON has one spelling where YAML has many.
     return sha256(json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False).encode())
 

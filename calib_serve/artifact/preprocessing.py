@@ -1,4 +1,4 @@
-"""Prepare pictures as a model was trained on them: what is done to one, said once and done by one function.
+"""Pictures prepared as a model was trained on them: by one declaration and one function.
 
 ``fit`` and the servers read pictures by the same ``read_picture``, so that a calibration holds for what is
 served. ``preprocessing_of`` reads what is done out of the transforms that a model was trained with.
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.core.files import named
+from calib_serve.core.files import import_object
 from calib_serve.core.options.base import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _ONCE_FOR_ALL = 1  # a mean or std of one number is that of every channel
 
 
 def is_picture_shape(shape: Sequence[int | None]) -> bool:
-    """Tell whether one input is a picture of 1 or 3 channels, (C, H, W); H and W may be any size, None.
+    """Whether one input is a picture of 1 or 3 channels, (C, H, W); H and W may be any size, None.
 
     >>> is_picture_shape((3, None, None)), is_picture_shape((32, 32, 3))
     (True, False)
@@ -46,12 +46,19 @@ def is_picture_shape(shape: Sequence[int | None]) -> bool:
 class Preprocessing:
     """The way of a picture to an input (C, H, W): resized, cropped, scaled to [0, 1], normalised.
 
-    ``mean`` and ``std`` of a picture in [0, 1], a number for each channel or one for all: the input is
-    (x - mean) / std; 0 and 1 say that the model takes [0, 1]. ``resize``: a whole number for the shorter
-    edge, the longer one in proportion, or (H, W) whatever the proportions; ``crop``: the (H, W) in the
-    middle, with black around a smaller picture. Without either a picture must have the model's size.
-    ``channels``: 1 for grey, 3 for RGB, None for as many as the model takes. Raises InputError for values
-    that cannot be.
+    Without ``resize`` and ``crop`` a picture must have the model's size.
+
+    Args:
+        mean: Of a picture in [0, 1], a number for each channel or one for all: the input is (x - mean) / std.
+        std: Likewise, above 0; mean 0 and std 1 say that the model takes [0, 1].
+        resize: A whole number for the shorter edge, the longer one in proportion, or (H, W) whatever the
+            proportions.
+        crop: The (H, W) in the middle, with black around a smaller picture.
+        interpolation: Filter of Pillow: "nearest", "bilinear", "bicubic" or "lanczos".
+        channels: 1 for grey, 3 for RGB, None for as many as the model takes.
+
+    Raises:
+        InputError: For values that cannot be.
 
     >>> how = Preprocessing(mean=(0.5, 0.5, 0.4), std=(0.2, 0.2, 0.2), resize=256, crop=(224, 224))
     >>> how.size, how.channels
@@ -105,7 +112,11 @@ class Preprocessing:
 
     @classmethod
     def of(cls, given: Preprocessing | Mapping[str, Any]) -> Preprocessing:
-        """Read a mapping of the same names, such as a file's; unknown names are refused."""
+        """Read a mapping of the same names, such as a file's; unknown names are refused.
+
+        Args:
+            given: Mapping of the fields, or a Preprocessing, which is returned.
+        """
         if isinstance(given, Preprocessing):
             return given
         known = [field.name for field in fields(cls)]
@@ -127,13 +138,17 @@ class Preprocessing:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Return the (H, W) of every input; None where that is up to the picture."""
+        """The (H, W) of every input; None where it depends on the picture."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def for_input(self, shape: Sequence[int | None]) -> Preprocessing:
-        """Return the same, with a mean and std for each channel of a model whose one input is of ``shape``.
+        """Return the same, with a mean and std for each channel of a model's input.
 
-        Raises ShapeError where pictures that are prepared so cannot be its inputs.
+        Args:
+            shape: Shape of one input, (C, H, W); None for any size.
+
+        Raises:
+            ShapeError: Where pictures that are prepared so cannot be its inputs.
 
         >>> Preprocessing(mean=(0.5,), std=(0.2,)).for_input((3, 32, 32)).mean
         (0.5, 0.5, 0.5)
@@ -160,7 +175,7 @@ class Preprocessing:
 
 
 def _numbers(name: str, given: Any) -> tuple[float, ...]:
-    """Return one or three finite numbers of float32, each as short as it is written."""
+    """One or three finite numbers of float32, each as short as it is written."""
     values = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     right = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     with np.errstate(over="ignore"):
@@ -193,7 +208,7 @@ def read_picture(
     shape: Sequence[int | None] = (None, None, None),
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.float32]:
-    """Return the picture in ``file``, any that Pillow reads, as one input (C, H, W) of ``shape``.
+    """Read the picture in ``file``, any that Pillow reads, as one input (C, H, W) of ``shape``.
 
     None in ``shape`` is any size, and for C what ``how`` says, else what the picture has: 1 for grey or 3. A
     picture of several frames is its first; EXIF orientation is ignored, as in torchvision. Raises InputError
@@ -218,7 +233,7 @@ def read_picture(
 
 @contextmanager
 def opened_picture(file: BinaryIO | Path, max_pixels: int) -> Iterator[Image]:
-    """Open a picture, not decoded yet; whatever Pillow raises of a damaged one is not wrapped.
+    """Open a picture, not decoded yet; Pillow's errors for a damaged one are not wrapped.
 
     InputError for more than ``max_pixels``, or more than 8 bits a channel.
     """
@@ -291,13 +306,16 @@ _ELSE = "such a model wants its own preprocess: calib-serve pack --handler"
 
 
 def preprocessing_of(given: Any) -> Preprocessing:
-    """Return the preprocessing that ``given`` does.
+    """Return the preprocessing that transforms of torchvision or timm do.
 
-    ``given``: a ``Compose`` of torchvision (v1 or v2) or of timm's ``create_transform``, the preset of
-    torchvision's ``weights.transforms()``, timm's data config (a mapping with ``input_size``), a function
-    without arguments that returns one of these, or the text ``package.module:name`` or
-    ``path/to/file.py:name`` that names one, whose code is then run. Raises InputError for anything else, and
-    for a transform that is not known.
+    Args:
+        given: A ``Compose`` of torchvision (v1 or v2) or of timm's ``create_transform``, the preset of
+            torchvision's ``weights.transforms()``, timm's data config (a mapping with ``input_size``), a
+            function without arguments that returns one of these, or the text ``package.module:name`` or
+            ``path/to/file.py:name`` that names one, whose code is then run.
+
+    Raises:
+        InputError: For anything else, and for a transform that is not known.
     """
     try:
         return _read(_imported(given) if isinstance(given, str) else given)
@@ -313,7 +331,7 @@ def preprocessing_of(given: Any) -> Preprocessing:
 def _imported(spec: str) -> Any:
     if ":" not in spec:
         raise InputError(f"transforms are named as package.module:name or file.py:name, got {spec!r}")
-    return named(spec)
+    return import_object(spec)
 
 
 def _read(given: Any) -> Preprocessing:
@@ -370,7 +388,7 @@ def _of_timm(config: Mapping[str, Any]) -> Preprocessing:
 
 
 class _Reader:
-    """Takes the transforms of a Compose in order; refuses what comes where it means something else."""
+    """Reads the transforms of a Compose in order; refuses one at a place where it means something else."""
 
     def __init__(self) -> None:
         self.pixels: Literal["picture", "bytes", "scaled", "normalised"] = "picture"
@@ -452,7 +470,7 @@ class _Reader:
 
 
 def _like_pillow(resize: Any, mode: str, pixels: str) -> bool:
-    """Tell whether a tensor is resized as Pillow resizes the picture, but for rounding.
+    """Whether a tensor is resized as Pillow resizes the picture, but for rounding.
 
     Neighbours are others where two are as near; bicubic leaves [0, 255] where bytes do not cut it off.
     """

@@ -21,20 +21,20 @@ Floats = NDArray[np.floating[Any]]
 
 
 LARGEST = float(np.finfo(np.float32).max)
-"""Of a number that acts on a model's scores: where they are served, it is float32."""
+"""Largest number that may act on a model's scores: a served model computes in float32."""
 
 
 def tensor(
     value: Any, name: str, dtype: type[np.floating[Any]] = np.float64, *, most: float = np.inf
 ) -> Floats:
-    """Return a read-only array; InputError unless its numbers are finite, and within ``most``."""
+    """A read-only array; InputError unless its numbers are finite, and within ``most``."""
     with np.errstate(over="ignore"):
         array = np.array(value, dtype)
     if not np.isfinite(array).all():
         raise InputError(f"{name} must be finite, got NaN or infinity")
     if (np.abs(array) > most).any():
         raise InputError(f"{name} must be within {most:g}, what float32 holds; got {np.abs(array).max():g}")
-    # Frozen all the way down: who writes into it would change what was fitted.
+    # Frozen all the way down: writing into the array would change what was fitted.
     array.setflags(write=False)
     return array
 
@@ -50,12 +50,12 @@ class StepBase:
 
     @property
     def classes(self) -> int | None:
-        """The number of classes that it is for, None for any."""
+        """The number of classes that the step is for, None for any."""
         return None
 
     @property
     def is_nothing(self) -> bool:
-        """Tell whether it is the identity: leaving it out changes no bit of the result."""
+        """Whether the step is the identity: leaving it out changes no bit of the result."""
         return False
 
     @property
@@ -71,7 +71,12 @@ class StepBase:
 
     @classmethod
     def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, Floats]) -> S:
-        """Return the step from its options and tensors; its own are removed from ``tensors``."""
+        """Build the step from a manifest's entry.
+
+        Args:
+            options: Its options.
+            tensors: Tensors by name; its own are removed.
+        """
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}
         return cls(**held, **{name: options[name] for name in cls.option_names if name in options})
@@ -82,9 +87,12 @@ Exact = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class InputShift(StepBase):
-    """Add ``delta`` (one input's shape, without the batch) to every input, then clip to [low, high].
+    """Add a shift to every input, then clip.
 
-    ``low`` and ``high`` are both numbers or both None (no clipping).
+    Args:
+        delta: Shift, of one input's shape without the batch.
+        low: Least value of a shifted input; None, with ``high``: no clipping.
+        high: Greatest value.
     """
 
     kind: ClassVar[str] = "input_shift"
@@ -107,7 +115,7 @@ class InputShift(StepBase):
         return self.low is None and not self.delta.any()
 
     def __call__(self, inputs: Floats) -> Floats:
-        """Return shifted inputs (n, *delta.shape), in the dtype they came in."""
+        """Shifted inputs (n, *delta.shape), in the dtype they came in."""
         if inputs.shape[1:] != self.delta.shape:
             raise ShapeError(
                 f"inputs must be (n, {', '.join(map(str, self.delta.shape))}), got {inputs.shape}"
@@ -118,7 +126,12 @@ class InputShift(StepBase):
 
 @dataclass(frozen=True, eq=False)
 class Head(StepBase):
-    """Replace the last linear layer: ``weights[i]`` (out, in) and ``biases[i]`` (out,), ReLU between."""
+    """Replace the last linear layer by linear layers with ReLU between.
+
+    Args:
+        weights: Of each layer (out, in).
+        biases: Of each layer (out,).
+    """
 
     kind: ClassVar[str] = "head"
 
@@ -144,7 +157,7 @@ class Head(StepBase):
 
     @property
     def classes(self) -> int:
-        """K."""
+        """The number K of classes."""
         return int(self.weights[-1].shape[0])
 
     @property
@@ -160,14 +173,19 @@ class Head(StepBase):
 
     @classmethod
     def build(cls, options: Mapping[str, Any], tensors: dict[str, Floats]) -> Head:
-        """Return the head; its tensors are removed from ``tensors``."""
+        """Build the head from a manifest's entry.
+
+        Args:
+            options: Its options.
+            tensors: Tensors by name; its own are removed.
+        """
         layers = range(int(options["layers"]))
         return cls(
             tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
         )
 
     def __call__(self, features: Floats) -> Floats:
-        """Return logits (n, K) of features (n, d)."""
+        """Logits (n, K) of features (n, d)."""
         if features.ndim != 2 or features.shape[1] != self.weights[0].shape[1]:
             raise ShapeError(f"features must be (n, {self.weights[0].shape[1]}), got {features.shape}")
         hidden = features
@@ -180,9 +198,12 @@ class Head(StepBase):
 class LogitMap(StepBase):
     """W z + b on logits or on log-probabilities.
 
-    ``weight`` is () for a scalar (1 / T, so positive), (K,) for a diagonal, (K, K) for a full
-    matrix (row k makes logit k); ``bias`` is (K,) or None. Log-probabilities of less than ``least`` are read
-    as its logarithm, where it is not None.
+    Args:
+        weight: () for a scalar (1 / T, so positive), (K,) for a diagonal, (K, K) for a full matrix, whose row
+            k makes logit k.
+        bias: (K,) or None.
+        on: "logits" or "log_probs".
+        least: Log-probabilities of less are read as its logarithm, where it is not None.
 
     >>> LogitMap.temperature(2.0)(np.array([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
@@ -205,7 +226,7 @@ class LogitMap(StepBase):
             raise InputError(f"on must be 'logits' or 'log_probs', got {self.on!r}")
         if weight.ndim > 2 or (weight.ndim == 2 and weight.shape[0] != weight.shape[1]):
             raise ShapeError(f"weight must be (), (K,) or (K, K), got {weight.shape}")
-        # Where it is served it is float32, and a smaller weight 0.
+        # Served models hold the weight in float32, where a smaller one is 0.
         if weight.ndim == 0 and weight < LEAST:
             raise InputError(f"a scalar weight is 1 / T and must be positive in float32, got {float(weight)}")
         if self.bias is not None:
@@ -216,7 +237,11 @@ class LogitMap(StepBase):
 
     @classmethod
     def temperature(cls, t: float) -> LogitMap:
-        """Divide logits by T > 0."""
+        """Divide logits by a temperature.
+
+        Args:
+            t: T above 0.
+        """
         if not (math.isfinite(t) and t > 0):
             raise InputError(f"a temperature must be positive and finite, got {t}")
         return cls(np.array(1 / t))
@@ -255,7 +280,11 @@ class LogitMap(StepBase):
         return bool(np.ptp(sums) <= 1e-12 * np.abs(self.weight).max(initial=1.0))
 
     def fold_into(self, weight: Exact, bias: Exact) -> tuple[Exact, Exact]:
-        """Return the linear layer (K, d), (K,) composed with this map.
+        """Return the linear layer composed with this map.
+
+        Args:
+            weight: Of the linear layer (K, d).
+            bias: Of the linear layer (K,).
 
         >>> LogitMap.temperature(2.0).fold_into(np.array([[2.0], [4.0]]), np.zeros(2))[0].tolist()
         [[1.0], [2.0]]
@@ -267,7 +296,7 @@ class LogitMap(StepBase):
         return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
     def __call__(self, logits: Floats) -> Exact:
-        """Return mapped logits (n, K), in float64."""
+        """Mapped logits (n, K), in float64."""
         z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
         if self.least is not None:
             z = np.maximum(z, math.log(self.least))
@@ -279,8 +308,11 @@ class LogitMap(StepBase):
 class Mixture(StepBase):
     """Probabilities as a weighted sum of softmaxes and the uniform distribution (Zhang 2020, eq. 7).
 
-    sum_m ``weights[m]`` softmax(``scales[m]`` z) + ``weights[M]`` / K: ``scales`` (M,) are 1 / T,
-    positive; ``weights`` (M + 1,), the uniform's last, are not negative and sum to 1.
+    sum_m ``weights[m]`` softmax(``scales[m]`` z) + ``weights[M]`` / K.
+
+    Args:
+        scales: 1 / T of each softmax (M,), positive.
+        weights: (M + 1,), the uniform's last, not negative, with the sum 1.
 
     >>> Mixture(scales=[1.0], weights=[0.5, 0.5])(np.array([[0.0, 1e9]])).tolist()
     [[0.25, 0.75]]
@@ -304,7 +336,7 @@ class Mixture(StepBase):
         object.__setattr__(self, "weights", weights)
 
     def __call__(self, logits: Floats) -> NDArray[np.float64]:
-        """Return probabilities (n, K) of logits (n, K)."""
+        """Probabilities (n, K) of logits (n, K)."""
         z = np.asarray(logits, np.float64)
         p = np.full_like(z, self.weights[-1] / z.shape[1])
         for scale, weight in zip(self.scales, self.weights, strict=False):
@@ -316,9 +348,12 @@ class Mixture(StepBase):
 class ProbTable(StepBase):
     """Look calibrated probabilities up by bin; bins are (lo, hi], the first holds 0.
 
-    ``edges`` (R, B - 1) are the inner bin edges, rising; ``values`` (R, B) the probabilities.
     R = 1: the table maps the top-1 confidence, and the other classes share the rest in their
     old proportions. R = K: one row per class, renormalised; per label, as it is.
+
+    Args:
+        edges: Inner bin edges (R, B - 1), rising.
+        values: Probabilities (R, B).
     """
 
     kind: ClassVar[str] = "prob_table"
@@ -345,7 +380,7 @@ class ProbTable(StepBase):
         return len(self.edges) if len(self.edges) > 1 else None
 
     def __call__(self, probs: Floats) -> NDArray[np.float64]:
-        """Return calibrated probabilities (n, K) of probabilities (n, K)."""
+        """Calibrated probabilities (n, K) of probabilities (n, K)."""
         p = np.asarray(probs, np.float64)
         if len(self.edges) == 1:
             return self._top1(p)
@@ -355,7 +390,11 @@ class ProbTable(StepBase):
         return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
 
     def of_each(self, probs: Floats) -> NDArray[np.float64]:
-        """Look up each column (n, R) in its own row of the table, not renormalised: for labels."""
+        """Look up each column in its own row of the table, not renormalised: for labels.
+
+        Args:
+            probs: (n, R).
+        """
         p = np.asarray(probs, np.float64)
         if p.shape[1] != len(self.edges):
             raise ShapeError(f"the table is for {len(self.edges)} classes, got {p.shape[1]}")
@@ -376,7 +415,7 @@ class ProbTable(StepBase):
 
 Step = Union[InputShift, Head, LogitMap, Mixture, ProbTable]
 STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
-"""In the order in which they act."""
+"""Kinds of steps, in the order in which they act."""
 
 
 _MOST_EXAMPLES = 8
@@ -385,10 +424,14 @@ _MOST_NUMBERS = 20_000  # of scores; a manifest's tensors stay small for many cl
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Logits (m, K) as the output steps take them, and their calibrated probabilities (m, K).
+    """Samples of the fit with their calibrated probabilities.
 
     Whoever puts the calibration somewhere else proves the end result by them: the fit's own scores must come
     out as the fit's own probabilities. ``rows`` says which samples are kept.
+
+    Args:
+        logits: (m, K), as the output steps take them.
+        probs: Calibrated probabilities (m, K).
     """
 
     logits: Floats
@@ -406,6 +449,10 @@ class Examples:
     @staticmethod
     def rows(samples: int, classes: int) -> NDArray[np.intp]:
         """Choose the samples that are kept, evenly spread: 8, fewer of very many classes, perhaps none.
+
+        Args:
+            samples: Number of samples.
+            classes: Number of classes.
 
         >>> Examples.rows(100, 10).tolist()
         [0, 14, 28, 42, 56, 70, 84, 99]

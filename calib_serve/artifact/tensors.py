@@ -25,7 +25,7 @@ _DTYPES = {
 
 
 def read_plainly(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a safetensors file's bytes; ValueError if invalid or of false sizes.
+    """The tensors of a safetensors file's bytes; ValueError if invalid or of false sizes.
 
     >>> header = b'{"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}'
     >>> read_plainly(struct.pack("<Q", len(header)) + header + bytes([3, 4]))["x"].tolist()

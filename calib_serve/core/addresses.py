@@ -1,4 +1,4 @@
-"""Addresses of servers and the passwords that belong to them: never in the address, which others may read.
+"""Addresses of servers and their passwords, which never stand in the address, as others may read it.
 
 A command's arguments are there for every user of its host (``ps``), and addresses end up in logs.
 """
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_private
 
-__all__ = ["holds_password", "password_of", "shown"]
+__all__ = ["holds_password", "password_of", "redacted"]
 
 _SECRET = (
     "password",
@@ -28,7 +28,7 @@ _SECRET = (
 
 
 def holds_password(address: str) -> bool:
-    """Tell whether ``scheme://user:password@host/?password=...`` holds a password, or another secret.
+    """Whether ``scheme://user:password@host/?password=...`` holds a password, or another secret.
 
     >>> holds_password("postgres://ana@db:5432/logs"), holds_password("postgres://ana:x@db/logs")
     (False, True)
@@ -44,10 +44,10 @@ def holds_password(address: str) -> bool:
     return any(part in name.lower() for name, _ in options for part in _SECRET)
 
 
-def shown(address: str) -> str:
-    """Return an address without what stands before an @ or after a ?: a password that should not be there.
+def redacted(address: str) -> str:
+    """An address without the text before an @ or after a ?, where a password may be.
 
-    >>> shown("postgres://ana:x@db:5432/logs?sslmode=require")
+    >>> redacted("postgres://ana:x@db:5432/logs?sslmode=require")
     'postgres://db:5432/logs'
     """
     scheme, found, rest = address.partition("://")
@@ -57,7 +57,7 @@ def shown(address: str) -> str:
 def password_of(
     whose: str, variable: str, file: str | Path | None, *, environment: Mapping[str, str]
 ) -> str | None:
-    """Return the first line of ``file``, else of the file in ``variable``_FILE, else ``variable``, else None.
+    """The first line of ``file``, else of the file in ``variable``_FILE, else ``variable``, else None.
 
     ``whose`` stands in errors. InputError for a file that cannot be read, that others may read, or without a
     password.

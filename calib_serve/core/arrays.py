@@ -1,4 +1,4 @@
-"""Convert arrays of any library to numpy, and numbers to tables of notebooks and pandas."""
+"""Arrays of any library as numpy's, and numbers as tables of notebooks and pandas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_COPIES = 8  # of a row on average; larger weights are shares of a populati
 
 
 def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDArray[Any]:
-    """Return ``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.
+    """``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.
 
     Takes what numpy takes, torch tensors on any device and with or without a gradient (bfloat16 becomes
     float32), and columns and tables of pandas, polars and pyarrow, also columns of lists. Text stays text;
@@ -52,7 +52,7 @@ def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDA
 
 
 def as_floats(values: Any, name: str = "values") -> NDArray[np.float64]:
-    """Return ``values`` as float64; InputError where they are not numbers.
+    """``values`` as float64; InputError where they are not numbers.
 
     >>> as_floats([True, False]).tolist()
     [1.0, 0.0]
@@ -64,7 +64,7 @@ def as_floats(values: Any, name: str = "values") -> NDArray[np.float64]:
 
 
 def some_of(n: int, most: int) -> NDArray[np.intp]:
-    """Draw ``most`` of n rows at most, rising: one of each of as many runs of equal length, always alike.
+    """Choose ``most`` of n rows at most, rising: one from each of as many equal runs, always the same.
 
     >>> some_of(3, 5).tolist(), (some_of(10, 5) // 2).tolist()
     ([0, 1, 2], [0, 1, 2, 3, 4])
@@ -76,7 +76,7 @@ def some_of(n: int, most: int) -> NDArray[np.intp]:
 
 
 def are_counts(weight: NDArray[np.float64]) -> bool:
-    """Tell whether weights (n,) say how often rows are there: whole numbers of which the mean is at most 8.
+    """Whether weights (n,) are counts of rows: whole numbers with a mean of at most 8.
 
     >>> are_counts(np.array([2.0, 0.0, 1.0])), are_counts(np.array([1532.0, 871.0]))  # of a survey
     (True, False)
@@ -85,7 +85,7 @@ def are_counts(weight: NDArray[np.float64]) -> bool:
 
 
 def repeated(weight: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Repeat rows as often as they weigh (n,), rising: exactly where weights are counts.
+    """Repeat rows by their weights (n,), rising: exactly where weights are counts.
 
     Else as many rows as the weights are worth, (sum w)^2 / sum w^2, each as often as its weight says but
     for one.
@@ -114,7 +114,7 @@ def _converted(values: Any) -> NDArray[Any]:
 
 
 def _of_objects(array: NDArray[Any], keep: bool) -> NDArray[Any]:
-    """Return the numbers, lists of numbers or text that an array of objects holds."""
+    """The numbers, lists of numbers or texts in an array of objects."""
     found = array.ravel().tolist()
     if found and isinstance(found[0], (np.ndarray, list, tuple)):
         return np.stack([as_array(value) for value in found]).reshape(*array.shape, -1)
@@ -161,7 +161,7 @@ def frame(columns: Mapping[str, Sequence[Any]], index: Sequence[str], *, name: s
 def rows_at_once(
     run: Callable[[NDArray[Any]], NDArray[Any]], inputs: NDArray[Any], size: int | str | None
 ) -> NDArray[Any]:
-    """Run inputs (n, ...) through what takes ``size`` of them and no other number; the last are filled up.
+    """Run inputs (n, ...) through a function of exactly ``size`` of them; the last are filled up.
 
     ``size`` as ONNX has it: a name or None is any number.
 

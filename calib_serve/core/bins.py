@@ -36,9 +36,15 @@ def check_binning(bins: int, edges: Edges) -> None:
 
 
 def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> NDArray[np.intp]:
-    """Return the equal-width bin of each confidence.
+    """The equal-width bin of each confidence.
 
-    ``confidence``: any shape, in [0, 1]. Raises InputError for values outside of it and for NaN.
+    Args:
+        confidence: Any shape, in [0, 1].
+        bins: Number of bins.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+
+    Raises:
+        InputError: For values outside of [0, 1] and for NaN.
 
     >>> bin_index([0.0, 0.5, 0.55, 1.0], bins=10).tolist()
     [0, 4, 5, 9]
@@ -65,11 +71,14 @@ _COUNTED = ("count", "confidence", "correct")
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """Sums over the predictions whose confidence fell into each bin; all float64 of shape (bins,).
+    """Sums over the predictions whose confidence fell into each bin; read-only, float64.
 
-    ``count`` predictions, ``confidence`` the sum of their confidences, ``correct`` how many
-    were right. ``noise`` is the variance of the gap of a calibrated model with these confidences, the sum of
-    c (1 - c); where it is not given, as if all confidences of a bin were its mean. Read-only.
+    Args:
+        count: Predictions (bins,).
+        confidence: Sums of their confidences (bins,).
+        correct: How many of them were right (bins,).
+        noise: Variances of the gaps of a calibrated model with these confidences (bins,), sums of c (1 - c);
+            by default as if all confidences of a bin were its mean.
 
     >>> b = Bins.tally([0.5, 0.55, 0.6, 0.45], [1, 1, 1, 1], bins=10)
     >>> b.count.astype(int).tolist()
@@ -99,7 +108,11 @@ class Bins:
 
     @classmethod
     def zeros(cls, bins: int = 15) -> Bins:
-        """Return sums of no prediction yet."""
+        """Return sums of no prediction yet.
+
+        Args:
+            bins: Number of bins.
+        """
         return cls(*np.zeros((4, bins)))
 
     @classmethod
@@ -112,10 +125,15 @@ class Bins:
         edges: Edges = "right",
         weight: ArrayLike | None = None,
     ) -> Bins:
-        """Sum up top-1 confidences (n,) in [0, 1] and whether each prediction was right (n,).
+        """Sum up top-1 confidences and whether each prediction was right.
 
-        ``weight`` (n,): counts are rows that are there as often; the gap of other weights varies by their
-        squares.
+        Args:
+            confidence: (n,) in [0, 1].
+            correct: 0 or 1 (n,).
+            bins: Number of bins, of equal width.
+            edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+            weight: (n,); counts are rows that are there as often, and the gap of other weights varies by
+                their squares.
         """
         c, y = as_floats(confidence, "confidence"), as_floats(correct, "correct")
         if c.ndim != 1 or c.shape != y.shape:
@@ -128,7 +146,11 @@ class Bins:
         return cls(*(np.bincount(index, column, bins).astype(np.float64) for column in columns))
 
     def merge(self, other: Bins) -> Bins:
-        """Add the sums of both; associative and commutative."""
+        """Add the sums of both; associative and commutative.
+
+        Args:
+            other: Sums over as many bins.
+        """
         if len(self) != len(other):
             raise ShapeError(f"cannot merge {len(self)} bins with {len(other)}; use one bin count")
         return Bins(*(getattr(self, name) + getattr(other, name) for name in (*_COUNTED, "noise")))
@@ -174,7 +196,11 @@ class Bins:
         return self._mean(float(np.abs(self.gaps()).sum()))
 
     def mce(self, *, at_least: float = 1) -> float:
-        """Return the largest gap of a bin that holds ``at_least`` predictions (Guo 2017, eq. 5)."""
+        """Return the largest gap of a bin (Guo 2017, eq. 5).
+
+        Args:
+            at_least: Predictions that a bin must hold.
+        """
         full = self.count >= max(at_least, np.finfo(float).tiny)
         return float((np.abs(self.gaps())[full] / self.count[full]).max()) if full.any() else math.nan
 

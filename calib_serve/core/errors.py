@@ -72,7 +72,12 @@ class ShapeError(InputError):
 
 
 class OptionError(InputError):
-    """A value that an option does not take; ``option`` is its name in Python."""
+    """A value that an option does not take.
+
+    Args:
+        option: Name of the option in Python.
+        says: Allowed values, and the one that was given.
+    """
 
     def __init__(self, option: str, says: str) -> None:
         super().__init__(f"{option} {says}")
@@ -112,7 +117,13 @@ class KeyringError(CalibServeError):
 
 
 class Refused(CalibServeError):
-    """A receipt or label that is not counted; ``ahead``: by how many seconds of the clock, where it is."""
+    """A receipt or label that is not counted.
+
+    Args:
+        reason: Why, as one of ``REASONS``.
+        message: The same in words.
+        ahead: Seconds by which the receipt is ahead of the clock, where that is why.
+    """
 
     def __init__(self, reason: Reason, message: str, *, ahead: float = 0.0) -> None:
         super().__init__(message)
@@ -133,11 +144,16 @@ class ServerError(CalibServeError):
 
 
 class Unanswered(ServerError):
-    """A batch that was not answered for; it may be sent again."""
+    """A batch without an answer; it may be sent again."""
 
 
 class Rejected(ServerError):
-    """A batch that the server will not take however often it comes; ``status``: its HTTP status."""
+    """A batch that the server will not take however often it comes.
+
+    Args:
+        message: Reply of the server.
+        status: HTTP status of its answer.
+    """
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -165,8 +181,9 @@ EXTRA_OF = {
 class MissingDependency(CalibServeError, ImportError):
     """An optional package is not installed; the message says how to install it.
 
-    ``module``: what could not be imported. ``extra``: the one to install, by default that of ``EXTRA_OF``;
-    give it for a module that several extras bring.
+    Args:
+        module: Module that could not be imported.
+        extra: Extra to install, for a module that several bring; by default that of ``EXTRA_OF``.
 
     >>> print(MissingDependency("onnx_ir"))
     onnx_ir is not installed; run: pip install 'calib-serve[onnx]'
@@ -179,7 +196,11 @@ class MissingDependency(CalibServeError, ImportError):
 
 
 def of_a_newer(found: object, *, reads: object) -> str:
-    """Say that a file or state is of a format that only a later version knows.
+    """Say that a file or state has a format that only a later version can read.
+
+    Args:
+        found: Format of the file or state.
+        reads: Format that this version reads.
 
     >>> f"l.db is a ledger {of_a_newer(5, reads=4)}"
     'l.db is a ledger of format 5, which a newer calib-serve wrote; this one reads 4: upgrade it'

@@ -44,12 +44,12 @@ __all__ = [
     "MOST_PROTOBUF",
     "ZIP_ERRORS",
     "FollowedFile",
-    "alone",
     "check_header",
+    "import_object",
+    "lock",
     "make_private",
     "map_npy",
     "most_unpacked",
-    "named",
     "open_parquet",
     "open_regular",
     "private_folder",
@@ -59,8 +59,8 @@ __all__ = [
     "refuse_bomb",
     "sha256",
     "short_lines",
+    "write_atomically",
     "write_whole",
-    "written_whole",
 ]
 
 LEAST_ROOM = 64 << 20
@@ -79,7 +79,7 @@ _PIECE = 1 << 20  # bytes of a file that are hashed at once
 
 
 def sha256(source: bytes | Path) -> str:
-    """Return the hexadecimal sha256 of bytes or of a file of any size; OSError for an unreadable file.
+    """The hexadecimal sha256 of bytes or of a file of any size; OSError for an unreadable file.
 
     >>> sha256(b"abc")[:8]
     'ba7816bf'
@@ -94,10 +94,10 @@ def sha256(source: bytes | Path) -> str:
 
 
 @contextmanager
-def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
+def write_atomically(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, of the same suffix, renamed to it when the block succeeds.
 
-        with written_whole(out) as partial:
+        with write_atomically(out) as partial:
             model.save(partial)
 
     Creates the folder, syncs to disk, and removes the temporary file on failure. ``mode`` applies from the
@@ -120,7 +120,7 @@ def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 def write_whole(path: Path, content: bytes | str, *, mode: int | None = None) -> None:
     """Write bytes, or text as UTF-8, to ``path`` atomically; raises OSError."""
-    with written_whole(path, mode=mode) as partial:
+    with write_atomically(path, mode=mode) as partial:
         partial.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
@@ -140,7 +140,7 @@ def read_private(path: Path) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to be read; OSError for a device or a pipe, whose end may never come."""
+    """Open a file to be read; OSError for a device or a pipe, which may be endless."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -167,7 +167,7 @@ def _whole(file: IO[bytes], limit: int) -> bytes:
 
 
 def short_lines(file: IO[str], path: Path, *, limit: int) -> Iterator[str]:
-    """Yield the lines of a text; InputError for one of over ``limit`` characters, which may have no end."""
+    """Yield the lines of a text; InputError for one of over ``limit`` characters, which may be endless."""
     while line := file.readline(limit):
         if len(line) == limit and not line.endswith("\n"):
             raise InputError(f"{path} has a line of more than {limit} characters")
@@ -187,7 +187,7 @@ def private_folder(path: Path) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Keep other processes and threads out while inside for the same ``path``: they wait.
 
     By a lock on a file beside it, which goes with the last one out; a process that dies lets go of it. Raises
@@ -196,25 +196,25 @@ def alone(path: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    lock = path.with_name(f".{path.name}.lock")
-    held = _locked(lock)
+    file = path.with_name(f".{path.name}.lock")
+    held = _locked(file)
     try:
         yield
     finally:
         with suppress(OSError):
-            lock.unlink()
+            file.unlink()
         os.close(held)
 
 
-def _locked(lock: Path) -> int:
+def _locked(file: Path) -> int:
     """Open the lock's file and lock it; return its descriptor."""
     while True:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        held = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 # Whoever had it before removed the file: then another one is the lock by now.
-                if os.path.samestat(os.fstat(held), lock.stat()):
+                if os.path.samestat(os.fstat(held), file.stat()):
                     return held
         except BaseException:
             os.close(held)
@@ -222,12 +222,12 @@ def _locked(lock: Path) -> int:
         os.close(held)
 
 
-def named(spec: str) -> Any:
-    """Return the object named ``package.module:name`` or ``path/to/file.py:name``; runs the module's code.
+def import_object(spec: str) -> Any:
+    """Import the object named ``package.module:name`` or ``path/to/file.py:name``; runs its module's code.
 
     A name may have dots: an attribute of an attribute.
 
-    >>> named("math:tau") > 6
+    >>> import_object("math:tau") > 6
     True
     """
     where, _, name = spec.rpartition(":")
@@ -335,7 +335,7 @@ def plain_values(pickled: bytes, count: int) -> list[Any]:
 
 
 def _plain_value(name: str, argument: Any, memo: list[Any]) -> Any:
-    """Return the text or number that one code of a pickle puts down, if it does."""
+    """The text or number that one code of a pickle puts on the stack, if any."""
     if name in ("BINGET", "LONG_BINGET"):
         return memo[argument]
     if name in _CONSTANTS:
@@ -363,7 +363,7 @@ _HEADERS = {
 
 
 def most_unpacked(packed: int) -> int:
-    """Return how many bytes ``packed`` bytes may unpack to without being taken for a bomb."""
+    """The number of bytes that ``packed`` bytes may unpack to without being taken for a bomb."""
     return max(_SMALL, _RATIO * packed)
 
 
@@ -386,7 +386,7 @@ def check_header(path: Path, names: Sequence[str]) -> None:
 
 
 def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
-    """Open a ``pyarrow.parquet.ParquetFile``, whose footer promises no more than its size allows.
+    """Open a ``pyarrow.parquet.ParquetFile`` whose footer promises no more than its size allows.
 
     Of the columns ``texts`` each text is read once, as a dictionary. Raises InputError where it cannot be
     read, is a bomb, or names a column twice.
@@ -416,7 +416,7 @@ T = TypeVar("T")
 
 
 class FollowedFile(Generic[T]):
-    """What ``read`` makes of the file at ``path``, read again when that has changed; for any thread.
+    """The result of ``read`` for the file at ``path``, read again after a change; for any thread.
 
     The file is looked at when it is used, at most every so many seconds, and at once after ``again``. One of
     which ``read`` raises an error of ours leaves what was read before: that is logged once, told by
@@ -440,13 +440,13 @@ class FollowedFile(Generic[T]):
         self._due, self._asked = clock() + every, False
 
     def current(self) -> T:
-        """Return what is in the file at this moment."""
+        """The result for the file as it is at this moment."""
         if self._clock() >= self._due:
             self._look(again=True)
         return self._read.made
 
     def changed(self) -> T:
-        """Return the same, and look at the file whenever that was last; a broken one is not tried again."""
+        """The result, after a look at the file now; a broken file is not tried again."""
         self._look(again=False)
         return self._read.made
 
@@ -455,7 +455,7 @@ class FollowedFile(Generic[T]):
         self._asked, self._due = True, -math.inf
 
     def trouble(self) -> str | None:
-        """Say why the file cannot be used, if so: then what was read before still holds."""
+        """The reason why the file cannot be used, if so: the last good result still holds."""
         self.current()
         return self._read.why
 
@@ -479,7 +479,7 @@ class FollowedFile(Generic[T]):
 
 @dataclass(frozen=True)
 class _Read(Generic[T]):
-    """What was made of a file, of which one, and why a later one could not be read."""
+    """The result for a file, the file's identity, and the reason why a later file could not be read."""
 
     file: tuple[int, ...] | None
     made: T
@@ -487,7 +487,7 @@ class _Read(Generic[T]):
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """Return what tells a file from the one before, chmod's time included; None if it is missing."""
+    """The identity of a file's content and mode, by its times and numbers; None if it is missing."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Logs of programs that run for long: a line each, with its time and level, for people or as JSON."""
+"""Logs of long-running programs: a line each, with its time and level, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _shown(text: str) -> str:
-    r"""Write a text in one line: what a client sends cannot begin another.
+    r"""Write a text in one line: a client's text cannot begin another.
 
     >>> _shown("a\nb")
     'a\\nb'

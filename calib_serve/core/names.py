@@ -1,4 +1,4 @@
-"""What a text means: a class, by its name or the digits of its id and never two; or a length of time."""
+"""Meanings of a text: a class, by its name or the digits of its id and never two; or a length of time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOLD = 40  # characters of a text in a message
 
 
 class Naming:
-    """The classes 0 to ``count`` - 1, called ``names`` (count,) or nothing.
+    """The classes 0 to ``count`` - 1, with their ``names`` (count,), if any.
 
     >>> classes = Naming(3, ["1", "2", "cat"])
     >>> classes.find("cat"), classes.find("0"), classes.find("2", by="name"), classes.find("2", by="id")
@@ -39,7 +39,7 @@ class Naming:
             self._ids[name] = None if name in self._ids else k
 
     def find(self, text: str, by: By | None = None) -> int:
-        """Find the class that is meant; InputError for none, and for a text that may be two.
+        """Find the class that a text means; InputError for none, and for a text that may mean two.
 
         A text is a name, else the digits of an id. ``by`` says which of them. "1.0" is 1, where no class is
         called so.
@@ -62,7 +62,7 @@ class Naming:
         return found
 
     def says(self) -> str:
-        """Say what a label may be."""
+        """The valid labels, in words."""
         names = f" or one of [{', '.join(map(shown, self._few))}] ..." if self._few else ""
         return f"a label is a class id from 0 to {self.count - 1}{names}"
 
@@ -85,7 +85,7 @@ def check_names(names: Sequence[object]) -> None:
 
 
 def is_plain(text: str) -> bool:
-    r"""Tell whether files, pages and terminals can show a text: no control characters, no half characters.
+    r"""Whether files, pages and terminals can show a text: no control characters, no half characters.
 
     >>> is_plain("Zürich 北"), is_plain("a\0b"), is_plain("\ud800")
     (True, False, False)
@@ -94,7 +94,7 @@ def is_plain(text: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """Quote the beginning of somebody else's text or number; of anything else name the type.
+    """Quote the beginning of a foreign text or number; of anything else name the type.
 
     >>> shown("x" * 10**6) == repr("x" * 40), shown(10**5000), shown([1])
     (True, 'an int', 'a list')

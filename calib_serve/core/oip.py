@@ -36,7 +36,7 @@ _WRITTEN_AS = {"BOOL": "b", **dict.fromkeys(FLOATS, "iuf")}  # kinds of numpy's;
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """``values`` of the shape that it has on the wire; of BYTES, an array of objects: bytes or text."""
+    """``values`` in the shape that they have on the wire; of BYTES, an array of objects: bytes or text."""
 
     name: str
     datatype: str
@@ -44,7 +44,7 @@ class Tensor:
 
     @property
     def shape(self) -> list[int]:
-        """Return the shape for the wire."""
+        """The shape for the wire."""
         return list(self.values.shape)
 
 
@@ -100,7 +100,7 @@ def of_list(datatype: str, shape: Any, data: Any, *, from_java: bool = False) ->
 
 
 def raw_of(tensor: Tensor) -> bytes:
-    r"""Return the binary form of a tensor.
+    r"""The binary form of a tensor.
 
     >>> raw_of(Tensor("receipt", "BYTES", np.array([b"ab"], object)))
     b'\x02\x00\x00\x00ab'
@@ -114,7 +114,7 @@ def raw_of(tensor: Tensor) -> bytes:
 
 
 def as_entry(tensor: Tensor) -> dict[str, Any]:
-    """Return a tensor as an entry of "inputs" or "outputs"; its data are flat, as gRPC needs them."""
+    """A tensor as an entry of "inputs" or "outputs"; its data are flat, as gRPC needs them."""
     data = tensor.values.ravel().tolist()
     if tensor.datatype == "BYTES":
         data = [one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in data]

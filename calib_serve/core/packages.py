@@ -1,4 +1,4 @@
-"""Which of onnxruntime's packages is installed: they install over one another, and pip does not mind."""
+"""The installed package of onnxruntime: several install over one another, and pip does not mind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as they stand in sentences and tables, of commands, the report and the watch page alike."""
+"""Numbers as text for sentences and tables of commands, the report and the watch page."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def when(seconds: float) -> str:
 
 
 def chance(p: float) -> str:
-    """Write how small a chance is.
+    """Write a small probability.
 
     >>> chance(0.0004), chance(0.0312)
     ('less than one in a thousand', '0.031')
@@ -134,7 +134,7 @@ def chance(p: float) -> str:
 
 
 def p_value(p: float) -> str:
-    """Write a p-value in brackets, after what was tested; nothing where it was not.
+    """Write a p-value in brackets, behind the tested number; "" where nothing was tested.
 
     >>> p_value(0.0004), p_value(0.0312)
     (' (p < 0.001)', ' (p = 0.031)')
@@ -144,7 +144,7 @@ def p_value(p: float) -> str:
 
 
 def small_p(p: float) -> str:
-    """Return a p-value as tables have it; nothing where nothing was tested.
+    """Write a p-value for tables; "" where nothing was tested.
 
     >>> small_p(0.0004), small_p(0.0312)
     ('< 0.001', '0.031')

@@ -1,6 +1,5 @@
 """Fitters: calibration data in, an artifact out."""
 
-from calib_serve.fit.clamping.efficient import checked as checked
 from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient as fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS as GAMMAS
 from calib_serve.fit.clamping.fit import fit_neural_clamping as fit_neural_clamping
@@ -19,6 +18,7 @@ from calib_serve.fit.from_model import MODEL_OPTIONS as MODEL_OPTIONS
 from calib_serve.fit.from_model import calibrate_model as calibrate_model
 from calib_serve.fit.from_model import recognisable as recognisable
 from calib_serve.fit.from_scores import calibrate as calibrate
+from calib_serve.fit.from_scores import method_options as method_options
 from calib_serve.fit.masked import Masking as Masking
 from calib_serve.fit.masked import fit_masked_head as fit_masked_head
 from calib_serve.fit.measure import Refinement as Refinement
@@ -31,7 +31,8 @@ from calib_serve.fit.output.candidates import TWO_CLASSES as TWO_CLASSES
 from calib_serve.fit.output.candidates import check_options as check_options
 from calib_serve.fit.output.candidates import fit_by_name as fit_by_name
 from calib_serve.fit.output.candidates import options_of as options_of
-from calib_serve.fit.output.candidates import remarks as remarks
+from calib_serve.fit.output.candidates import own_options as own_options
+from calib_serve.fit.output.candidates import sample_remarks as sample_remarks
 from calib_serve.fit.output.ece_grid import fit_temperature_ece as fit_temperature_ece
 from calib_serve.fit.output.selection import default_candidates as default_candidates
 from calib_serve.fit.output.selection import facts_of_probabilities as facts_of_probabilities

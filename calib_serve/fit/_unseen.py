@@ -1,4 +1,4 @@
-"""What labels say nothing of: classes without a sample, and probabilities of exactly 0.
+"""Classes without a calibration sample and probabilities of exactly 0, neither of which a fit can learn.
 
 Every method with numbers of its own for each class would press absent classes to 0, as no label ever is
 theirs. So it is fitted to the other classes alone. What is put back for an absent class is what a
@@ -37,13 +37,13 @@ _NAMED = 10
 
 @dataclass(frozen=True, eq=False)
 class Absent:
-    """The classes that have samples (K',), of so many ``classes``."""
+    """The classes that have calibration samples: ``seen`` (K',) of ``classes`` in all."""
 
     seen: NDArray[np.intp]
     classes: int
 
     def remark(self, names: Sequence[str] = ()) -> str:
-        """Say it in a sentence."""
+        """Name the classes without a sample, in a sentence."""
         missing = np.setdiff1d(np.arange(self.classes), self.seen)
         called = ", ".join(names[k] if names else str(k) for k in missing[:_NAMED].tolist())
         more = ", ..." if len(missing) > _NAMED else ""
@@ -51,13 +51,13 @@ class Absent:
         return f"{whole}: nothing is learnt of them"
 
     def without(self, samples: Samples) -> Samples:
-        """Return the samples as of a model of the seen classes alone."""
+        """The samples as of a model that has the seen classes alone."""
         place = np.full(self.classes, -1)
         place[self.seen] = np.arange(len(self.seen))
         return replace(samples, logits=samples.logits[:, self.seen], labels=place[samples.labels])
 
     def back(self, artifact: Artifact, samples: Samples) -> Artifact:
-        """Return, for all classes, an artifact that was fitted without them; ``samples`` have all columns."""
+        """Extend an artifact of the seen classes alone to all classes; ``samples`` have all columns."""
         t = _temperature(samples)
         outside = np.setdiff1d(np.arange(self.classes), self.seen)
         wanted = _mass(samples, (LogitMap.temperature(t),), outside)
@@ -67,7 +67,7 @@ class Absent:
             def excess(bias: float) -> float:
                 return _mass(samples, self._steps(artifact, samples, t, bias), outside) - wanted
 
-            # Where a temperature leaves them less than the farthest bias does, that is as low as it gets.
+            # Where even the lowest bias gives absent classes more than a temperature does, it stays.
             low, high = -_FARTHEST, _FARTHEST
             bias = low if excess(low) >= 0 else brentq(excess, low, high, xtol=_CLOSE)
             steps = self._steps(artifact, samples, t, bias)
@@ -100,7 +100,7 @@ class Absent:
         return LogitMap(weight, offset, step.on, step.least)
 
     def _table(self, step: ProbTable, samples: Samples, t: float) -> ProbTable:
-        """Add a row for each absent class that is, step by step, the temperature."""
+        """Add a row for each absent class: the temperature, written as a step function."""
         probs = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
         cooled = np.concatenate([softmax(z / t) for _, z in samples.chunks(np.float64)])
         place = {k: i for i, k in enumerate(self.seen.tolist())}
@@ -114,7 +114,7 @@ class Absent:
 
 
 def absent_of(samples: Samples) -> Absent | None:
-    """Return the classes that have samples, where not all have; None where all have, or fewer than two."""
+    """The classes that have samples; None where all classes have some, or fewer than two have."""
     seen = np.flatnonzero(np.bincount(samples.labels, minlength=samples.classes))
     return Absent(seen, samples.classes) if 1 < len(seen) < samples.classes else None
 
@@ -127,15 +127,15 @@ def _temperature(samples: Samples) -> float:
 
 
 def _mass(samples: Samples, steps: tuple[Step, ...], classes: NDArray[np.intp]) -> float:
-    """Return the mean probability of some classes, all together."""
+    """The mean probability of ``classes``, summed over them."""
     artifact = Artifact(steps, method="of absent classes", classes=samples.classes)
     return sum(float(artifact.of_logits(z)[:, classes].sum()) for _, z in samples.chunks()) / len(samples)
 
 
-_ZERO = 1e-9  # what is below it was 0 before it was rounded, or is as good as 0
+_ZERO = 1e-9  # a probability below it was 0 before rounding, or is as good as 0
 _TRIED = (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
 _FOLDS = 3
-_MOST = 100_000  # samples that it is chosen on
+_MOST = 100_000  # samples that a floor is chosen on
 _BLOCK = 1 << 20  # values
 _RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass")
 """Methods that use the order of probabilities alone, or change none."""
@@ -143,21 +143,21 @@ _RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass"
 
 @dataclass(frozen=True)
 class Floor:
-    """The ``share`` of probabilities that are 0, or as good; ``least`` is what they are read as, or None."""
+    """The ``share`` of probabilities of (nearly) 0, and the floor ``least`` that replaces them, or None."""
 
     share: float
     least: float | None = None
 
     @property
     def remark(self) -> str:
-        """Say it in a sentence."""
+        """The floor and the share of probabilities below it, in a sentence."""
         said = f"{100 * self.share:.2g} % of the probabilities are 0, or below {_ZERO:g}"
         if self.least is None:
             return said
         return f"{said}: those below {self.least:g} are read as that, which held-out folds chose"
 
     def floored(self, samples: Samples) -> Samples:
-        """Return the samples with log-probabilities that are at least the floor's."""
+        """The samples with log-probabilities of at least the floor's."""
         if self.least is None:
             return samples
         logits = np.empty((len(samples), samples.classes))
@@ -166,7 +166,7 @@ class Floor:
         return replace(samples, logits=logits, rows=None)
 
     def before(self, artifact: Artifact, samples: Samples) -> Artifact:
-        """Return, for ``samples`` as they are, an artifact that was fitted to floored ones."""
+        """Put the floor before an artifact of floored samples, so that it takes ``samples`` as they are."""
         if self.least is None:
             return artifact
         made = replace(
@@ -181,7 +181,7 @@ class Floor:
 
 
 def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
-    """Choose what probabilities of 0 are read as in a fit of ``method``; None where there are none."""
+    """Choose the floor of probabilities of 0 for a fit of ``method``; None where no probability is 0."""
     if samples.outputs not in PROBABILITIES:
         return None
     share = float(np.mean([(log_softmax(z) < np.log(_ZERO)).mean() for _, z in samples.chunks()]))
@@ -198,7 +198,7 @@ def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
 
 
 def _held_out(floor: Floor, samples: Samples, fold: NDArray[np.intp], by: str) -> float:
-    """Return the NLL of held-out samples under this floor; infinite where nothing can be fitted."""
+    """The NLL of held-out samples under a floor; infinite where nothing can be fitted."""
     floored, losses = floor.floored(samples), np.empty(len(samples))
     try:
         for rows, p in floored.held_out(fold, lambda f: fit_by_name(by, floored.take(fold != f))):
@@ -210,30 +210,30 @@ def _held_out(floor: Floor, samples: Samples, fold: NDArray[np.intp], by: str) -
 
 @dataclass(frozen=True)
 class Unseen:
-    """What a fit does not see of its samples: probabilities of exactly 0, and classes without a sample."""
+    """Parts of the samples that a fit cannot learn from: probabilities of 0, and classes without a sample."""
 
     floor: Floor | None
     absent: Absent | None
 
     @classmethod
     def of(cls, samples: Samples, method: str, *, keeping: bool, seed: int) -> Unseen:
-        """Look at the samples that ``method`` is to be fitted to; ``keeping`` every predicted class."""
+        """Look at the samples for a fit of ``method``; ``keeping``: the fit keeps every predicted class."""
         alone = keeping or method in KEEPING or (method in TWO_CLASSES and samples.classes > 2)
         return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
 
     @property
     def changes(self) -> bool:
-        """Tell whether the samples are fitted otherwise than they are measured."""
+        """Whether the fit sees other samples than the measurement does."""
         return self.absent is not None or (self.floor is not None and self.floor.least is not None)
 
     def fitted(self, samples: Samples, fit: Callable[[Samples], Artifact]) -> Artifact:
-        """Fit to the samples without what is unseen, and return the artifact for samples as they are."""
+        """Fit to the samples without the unseen parts; return an artifact for the samples as they are."""
         floored = samples if self.floor is None else self.floor.floored(samples)
         made = fit(floored if self.absent is None else self.absent.without(floored))
         made = made if self.absent is None else self.absent.back(made, floored)
         return made if self.floor is None else self.floor.before(made, samples)
 
     def remarks(self, class_names: Sequence[str]) -> list[str]:
-        """Return what to know of it, a sentence each."""
+        """Remarks on the floor and on the absent classes, a sentence each."""
         said = [] if self.floor is None else [self.floor.remark]
         return said if self.absent is None else [*said, self.absent.remark(class_names)]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,13 +22,22 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Evaluation, LabelsEvaluation, Tops, evaluate_label_probs, evaluate_probs
 from calib_serve.scores import Scores, alike
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import CompareKeywords
+
 
 @dataclass(frozen=True)
 class Compared:
-    """One method: the ``seconds`` its fit took and its ``metrics``, or the ``error`` that kept it from a fit.
+    """One method: its fit and its metrics.
 
-    ``method`` is "auto: NAME" where it was chosen; ``moved`` is the share of predictions that change class,
-    NaN of labels.
+    Args:
+        method: Its name; "auto: NAME" where it was chosen.
+        seconds: Time of its fit.
+        metrics: Metrics on the test set; None where it could not be fitted.
+        error: Why it could not be fitted.
+        moved: Share of predictions that change class; NaN of labels.
     """
 
     method: str
@@ -38,7 +47,7 @@ class Compared:
     moved: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         if self.metrics is None:
             return {"method": self.method, "error": self.error}
         moved = None if math.isnan(self.moved) else self.moved
@@ -53,19 +62,30 @@ def compare(
     options: CompareOptions | None = None,
     *,
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[CompareKeywords],
 ) -> tuple[Compared, ...]:
-    """Fit output ``methods`` ("auto" may be among them) on ``fit`` and measure each on ``test``.
+    """Fit output methods to some samples and measure each on others; a method that cannot be fitted says why.
 
-    Both are ``Scores``, frames that hold the labels, or pairs (scores, labels), as ``Scores.of`` takes them.
-    Each of the ``options`` may be ``given`` as a keyword argument. A method that cannot be fitted says why.
-    Raises InputError for arrays and names that cannot be right.
+    Args:
+        fit: ``Scores``, a frame that holds the labels, or a pair of scores and labels, as in ``Scores.of``.
+        test: The same of other samples.
+        methods: Names of methods, "auto" among them if wanted; or "all".
+        options: A ``CompareOptions``; keywords replace its fields.
+        progress: Called with a method, how many are done, and of how many.
+        **keywords: Fields of ``CompareOptions``: ``class_names``, ``columns``, ``groups``, ``ignore_label``,
+            ``outputs``, ``replicates``, ``sample_weight``, ``seed``.
+
+    Returns:
+        One for each method, in their order.
+
+    Raises:
+        InputError: For arrays, names and options that cannot be right.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10
     >>> [f"{one.method} {one.metrics.ece:.3f}" for one in compare((z, y), (z, y), ["none", "temperature"])]
     ['none 0.131', 'temperature 0.000']
     """
-    asked = changed(options or CompareOptions(), given)
+    asked = changed(options or CompareOptions(), keywords, compare)
     fitted = _scores(fit, "the samples to fit", **asked.of_scores)
     tested = _scores(test, "the samples to test", expected=fitted.outputs, **asked.of_scores)
     tested = tested.in_order(fitted.class_names, of="the samples to fit")
@@ -104,7 +124,7 @@ def _scores(given: Any, name: str, **how: Any) -> Scores:
 
 @dataclass(frozen=True)
 class _Field:
-    """The methods that one kind of scores has: how they are named, fitted, chosen and measured."""
+    """The methods for one kind of scores, and how they are fitted, chosen and measured."""
 
     methods: Sequence[str]
     check: Callable[[str], object]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,11 @@ from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import abstention, checked, conformal_rank, group_codes, one_of_each
 from calib_serve.scores import LABELS, Outputs, Scores
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import DecideKeywords
 
 Floats = NDArray[np.float64]
 
@@ -48,15 +53,24 @@ def fit_sets(
     groups: ArrayLike | None = None,
     seed: int = 0,
 ) -> PredictionSets:
-    """Fit sets that hold the true class of ``coverage`` of new samples, to calibrated probabilities (n, K).
+    """Fit sets that hold the true class of new samples as often as promised, to calibrated probabilities.
 
-    ``labels`` (n,) are class ids. ``per_class``: a threshold for each class, so that the promise holds for
-    the samples of every class (Vovk 2012); a class with too few samples is in every set. Where all samples
-    are too few, every class is: ``always_in`` tells. ``penalty`` and ``free_ranks`` of "raps" are chosen, if
-    None, on a fifth of the samples drawn by ``seed``, and the threshold is of the others. ``groups`` (n,) say
-    which samples belong together; the promise is then for one sample of a new group, and each group weighs
-    the same (Lee, Barber and Willett 2023, section 3). Raises InputError for arrays and options that cannot
-    be right, ShapeError for those of other shapes.
+    Args:
+        probs: Calibrated probabilities (n, K), which were not fitted to these samples.
+        labels: Class ids (n,).
+        coverage: Share of sets that hold the true class.
+        score: "lac", "aps" or "raps"; see ``PredictionSets``.
+        per_class: Whether each class has a threshold, so that the promise holds for the samples of every
+            class (Vovk 2012). A class with too few samples is in every set: ``always_in`` tells.
+        penalty: Of "raps"; by default chosen on a fifth of the samples, and the threshold is of the others.
+        free_ranks: Of "raps"; chosen likewise by default.
+        groups: Which samples belong together (n,); the promise is then for one sample of a new group, and
+            each group weighs the same (Lee, Barber and Willett 2023, section 3).
+        seed: Seed by which that fifth is drawn.
+
+    Raises:
+        InputError: For arrays and options that cannot be right.
+        ShapeError: For arrays of other shapes.
 
     >>> probs = np.stack([np.arange(1, 10) / 20, 1 - np.arange(1, 10) / 20], axis=1)
     >>> round(float(fit_sets(probs, np.zeros(9, int), coverage=0.8).threshold), 3)  # the 8th of .55, ..., .95
@@ -93,6 +107,10 @@ def fit_sets(
 def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
     """Return the classes that no threshold can leave out, such as those of too few samples.
 
+    Args:
+        sets: Prediction sets.
+        classes: Number of classes.
+
     >>> always_in(PredictionSets(np.array([1.0, 0.5]), coverage=0.9), 2)
     (0,)
     """
@@ -101,12 +119,17 @@ def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
 
 
 def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0) -> NDArray[np.bool_]:
-    """Draw which of n samples RAPS chooses its options on (n,): a fifth, of groups each whole.
+    """Draw which samples RAPS chooses its options on (n,): a fifth.
+
+    Args:
+        n: Number of samples.
+        groups: Which samples belong together (n,): each is drawn whole.
+        seed: Seed of the draw.
 
     >>> int(kept_for_options(100).sum())
     20
     """
-    # Whole groups: one that the draw parts would be on both sides, and the promise void.
+    # Whole groups: a group on both sides of the draw would make the promise void.
     of = np.arange(n) if groups is None else groups
     units = int(of.max()) + 1
     drawn = np.zeros(units, bool)
@@ -119,6 +142,11 @@ def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: 
 
     0 where it is the top class, which is in every set: with its own score, thresholds would make sets as
     large as if it could be left out, and hold more than is promised.
+
+    Args:
+        rule: Prediction sets, of which the score is used.
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
     """
     found = np.empty(len(labels))
     step = max(1, _BLOCK // probs.shape[1])
@@ -131,12 +159,12 @@ def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: 
 
 
 def _full(rule: PredictionSets, classes: int) -> float:
-    """Return a threshold that no score exceeds, also where sums of probabilities are rounded."""
+    """A threshold that no score exceeds, also where sums of probabilities are rounded."""
     return 1.0 if rule.score == "lac" else 2.0 + rule.penalty * classes
 
 
 def _threshold(scores: Floats, coverage: float, full: float, codes: NDArray[np.intp] | None) -> float:
-    """Return the k-th smallest score; of groups the first where their shares add up to coverage (G + 1)."""
+    """The k-th smallest score; of groups the first where their shares add up to coverage (G + 1)."""
     n = len(scores)
     if codes is None:
         k = conformal_rank(n, coverage)
@@ -190,13 +218,20 @@ def fit_abstain(
     groups: ArrayLike | None = None,
     seed: int = 0,
 ) -> Abstain:
-    """Fit the lowest threshold that leaves at most the share ``risk`` of answers wrong.
+    """Fit the lowest threshold that keeps the risk of an answer; see ``calib_serve.metrics.abstention``.
 
-    The promise holds with probability ``level`` over the draws of these samples: see
-    ``calib_serve.metrics.abstention``. The probabilities must not have been fitted on them. Of ``groups``
-    (n,), samples that belong together, one each is drawn by ``seed``, as the tests need samples that are
-    independent. Raises InputError for arrays and options that cannot be right, FitError where no threshold
-    keeps the promise; it names a risk that can be kept.
+    Args:
+        probs: Calibrated probabilities (n, K), which were not fitted to these samples.
+        labels: Class ids (n,).
+        risk: Share of the answers that may be wrong, at most.
+        level: Probability that the promise holds, over the draws of these samples.
+        groups: Which samples belong together (n,); one of each is used, as the tests need samples that are
+            independent.
+        seed: Seed by which that one is drawn.
+
+    Raises:
+        InputError: For arrays and options that cannot be right.
+        FitError: Where no threshold keeps the promise; it names a risk that can be kept.
 
     >>> sure, unsure = [[1.0, 0.0]] * 300, [[0.6, 0.4]] * 100
     >>> fit_abstain(sure + unsure, [0] * 300 + [0, 1] * 50, risk=0.05)([[0.7, 0.3], [0.6, 0.4]]).tolist()
@@ -212,7 +247,7 @@ def fit_abstain(
 
 
 def _unreachable(p: NDArray[np.floating[Any]], y: NDArray[np.intp], risk: float, level: float) -> str:
-    """Say what was asked, what these samples can promise, and what to do."""
+    """Explain that no threshold keeps the risk: what these samples can promise, and what to do."""
     # Where none of n answers is wrong, the bound on the risk is where (1 - risk)^n = 1 - level.
     least = math.ceil(math.log(1 - level) / math.log1p(-risk))
     said = f"no threshold keeps the share of wrong answers at {risk:.3g} with probability {level:.3g}"
@@ -231,16 +266,27 @@ def decide(
     scores: Any,
     labels: Any = None,
     options: DecideOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[DecideKeywords],
 ) -> Artifact:
     """Add to an artifact prediction sets of ``coverage``, abstention at ``risk``, or both.
 
-    ``scores`` and ``labels``, as in ``Scores.of``, are of the model, and of samples that the calibration was
-    not fitted to: the promise is void on those it was, and they are refused where the artifact knows them.
-    Where the artifact has an InputShift or a Head, the scores are of the model that has them. Each of the
-    ``options`` may be ``given`` as a keyword argument; ``artifact.fit.decisions`` records them. A decision
-    that is not asked for stays as it was. Raises InputError for arrays and options that cannot be
-    right, and for multi-label models; FitError where no threshold keeps the risk.
+    The samples must be others than the calibration was fitted to: the promise is void on those, and they are
+    refused where the artifact knows them. A decision that is not asked for stays as it was;
+    ``artifact.fit.decisions`` records what is promised.
+
+    Args:
+        artifact: A calibration of a model of classes, of which one is true.
+        scores: The model's scores (n, K), as in ``Scores.of``; of the model with the artifact's InputShift
+            and Head, where it has these.
+        labels: Class ids or names (n,); by default those in ``scores``.
+        options: A ``DecideOptions``; keywords replace its fields.
+        **keywords: Fields of ``DecideOptions``: ``class_names``, ``columns``, ``coverage``, ``free_ranks``,
+            ``groups``, ``ignore_label``, ``level``, ``outputs``, ``penalty``, ``per_class``, ``risk``,
+            ``sample_weight``, ``score``, ``seed``.
+
+    Raises:
+        InputError: For arrays and options that cannot be right, and for multi-label models.
+        FitError: Where no threshold keeps the risk.
 
     >>> from calib_serve.artifact import LogitMap
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
@@ -248,13 +294,13 @@ def decide(
     >>> found.sets(found.of_logits([[0.0, 1.0], [0.0, 3.0]])).tolist()
     [[True, True], [False, True]]
     """
-    asked = changed(options or DecideOptions(), given)
+    asked = changed(options or DecideOptions(), keywords, decide)
     check(
         asked.coverage is not None or asked.risk is not None,
         "coverage",
         "of sets, or the risk of answers, is what is promised: give one or both",
     )
-    # Before the scores are read, and again for what they turned out to be.
+    # Before the scores are read, and again with the kind of scores that they turn out to be.
     refuse_labels(artifact, asked.outputs)
     how: dict[str, Any] = {
         "expected": artifact.model.outputs or "logits",
@@ -279,7 +325,7 @@ def decide(
 
 
 def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
-    """Refuse multi-label models: of labels any number may be true, and no set is promised to hold."""
+    """Refuse multi-label models: sets and abstention promise for one true class a sample."""
     if artifact.is_multilabel or outputs in LABELS:
         raise InputError(
             "prediction sets and abstention are for one class a sample; this is of labels, of which any "
@@ -336,7 +382,7 @@ def _sets(
 
 
 def _used_for_threshold(asked: DecideOptions, codes: NDArray[np.intp] | None, n: int) -> int:
-    # RAPS chose its options on the others.
+    # RAPS chose its options on the other samples.
     chosen = asked.score == "raps" and None in (asked.penalty, asked.free_ranks)
     return n - int(kept_for_options(n, groups=codes, seed=asked.seed).sum()) if chosen else n
 

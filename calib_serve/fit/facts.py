@@ -1,4 +1,4 @@
-"""What every fitter writes into its artifact besides the steps."""
+"""Facts that every fitter writes into its artifact besides the steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read in piece
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of Python, this package, numpy, and the named packages that are installed."""
+    """The versions of Python, this package, numpy, and the named packages that are installed."""
     found = {name: _version(name) for name in ("calib-serve", "numpy", *packages)}
     return {"python": platform.python_version()} | {k: v for k, v in found.items() if v is not None}
 
@@ -81,7 +81,7 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
 
 
 def remarked(artifact: Artifact, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Artifact:
-    """Return the artifact with sentences for its user, before and after those that it has."""
+    """Add sentences for the user to an artifact, before and after its own remarks."""
     told = (*before, *artifact.fit.remarks, *after)
     return replace(artifact, fit=replace(artifact.fit, remarks=told)) if told else artifact
 
@@ -153,7 +153,7 @@ def complete(
 
 
 def _shares(samples: Samples) -> dict[str, Any]:
-    """Return the class shares that probabilities fitted to these samples speak of: weighted as the fit."""
+    """The class shares of the samples, weighted as in the fit: those that fitted probabilities hold for."""
     if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.part:
         return {}
     mass = np.bincount(samples.labels, weights=samples.weight, minlength=samples.classes)
@@ -163,7 +163,7 @@ def _shares(samples: Samples) -> dict[str, Any]:
 def confusion_facts(
     samples: Samples, predicted: NDArray[np.intp], confidence: NDArray[np.float64], *, on: str
 ) -> dict[str, Any]:
-    """Count what ``bbse`` needs: how often and how surely each class is predicted, by label; or say why not.
+    """Count the confusion that ``bbse`` needs: predictions of each class by label; or say why there is none.
 
     ``predicted`` and ``confidence`` (n,) of the calibrated samples; ``on`` says which these are.
     """
@@ -176,7 +176,7 @@ def confusion_facts(
 
 
 def _weighs_classes_alone(samples: Samples) -> bool:
-    """Tell whether samples of one class weigh the same: a class then looks as it was sampled."""
+    """Whether all samples of a class weigh the same, so that the class looks as it was sampled."""
     if samples.weight is None:
         return True
     least, most = np.full(samples.classes, np.inf), np.zeros(samples.classes)
@@ -186,7 +186,7 @@ def _weighs_classes_alone(samples: Samples) -> bool:
 
 
 def _of_one_column(step: Step, outputs: Outputs) -> Step:
-    """Turn a scale for each class of one logit z into one of z: of (0, z) nothing else is known.
+    """Turn a map of the logits (0, z), which a model of one column has, into a map of z alone.
 
     A number added to both logits then changes nothing. Log-probabilities of one probability are
     normalised, and a map of them says so. FitError for a map that would turn the order of z around.
@@ -216,7 +216,7 @@ def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
 
 
 class HeldOutFacts(NamedTuple):
-    """Of calibration samples, each under a fit to the other folds.
+    """Held-out results of calibration samples, each under a fit to the other folds.
 
     Metrics ``before`` and ``after``, each its value, low and high; the ``verdict`` on what was held out; what
     ``moved``, of labels None; the facts of its ``confusion``, where it was counted.
@@ -230,7 +230,7 @@ class HeldOutFacts(NamedTuple):
 
 
 def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
-    """Return the artifact with what was found of ``samples`` calibration samples on ``folds``."""
+    """The artifact with the held-out results of ``samples`` calibration samples on ``folds``."""
     whole = samples == artifact.data.get("samples", samples)
     on: dict[str, Any] = {
         "measured_on": f"{folds} folds of {'' if whole else f'{samples:,} samples of '}the calibration set",
@@ -242,8 +242,8 @@ def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, sa
 
 
 def judged(artifact: Artifact, found: Verdict, moved: Moved | None = None) -> Artifact:
-    """Return the artifact with the verdict on the samples it was measured on, and what it moved there."""
-    # It is calibrated: that again would be no advice.
+    """The artifact with a verdict on the measured samples, and the predictions that it moved there."""
+    # The advice to calibrate is pointless for an artifact that does.
     do = [MORE if artifact.steps and line == CALIBRATE else line for line in found.do]
     told: dict[str, Any] = {
         "verdict": found.level,

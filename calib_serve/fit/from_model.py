@@ -1,11 +1,11 @@
-"""From a deployed model and its calibration data to an artifact that is measured."""
+"""Calibrate a deployed model: from the model and its data to an artifact that is measured."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Union
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Preprocessing, made_up, response
+from calib_serve.artifact import Artifact, Preprocessing, response, synthetic_inputs
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import check, divided
 from calib_serve.core.options.fit import ModelFitOptions
-from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.efficient import checked_inputs, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.facts import remarked, with_selection
-from calib_serve.fit.from_scores import calibrate
+from calib_serve.fit.from_scores import AUTO, calibrate, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
-from calib_serve.fit.measure import cross_fitted, measured, unmeasured
-from calib_serve.fit.output.candidates import check_options, fit_by_name, remarks
+from calib_serve.fit.measure import cross_fitted, unmeasured, with_metrics
+from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, sample_remarks
 from calib_serve.fit.output.selection import default_candidates
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
@@ -47,6 +47,9 @@ from calib_serve.scores import LABELS, log_probs, softmax
 
 if TYPE_CHECKING:
     from torch import nn
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ModelFitKeywords
 
 
 Data = tuple[ArrayLike, ArrayLike]
@@ -67,9 +70,9 @@ MODEL_FITTERS: dict[str, Callable[..., Artifact]] = {
     "masked-head": fit_masked_head,
     "tuned-head": fit_tuned_head,
 }
-"""Their names, and what fits by default."""
+"""Names of the methods that need the model, and the function that fits each by default."""
 
-_SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
+SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
     "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
     "paper": (
         fit_neural_clamping_paper,
@@ -79,6 +82,7 @@ _SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
 }
 """Neural Clamping's schedules: what fits by each, and the options it takes."""
 
+_WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its methods' options
 _HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
 _FOLDS = 5
 _GAIN_FOLDS = 3  # of Neural Clamping beside the best output method, each of which costs a fit
@@ -95,26 +99,43 @@ def calibrate_model(
     *,
     test: Data | None = None,
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[ModelFitKeywords],
 ) -> Artifact:
-    """Fit ``method`` to a deployed ``model`` and its calibration data: inputs (n, *input_shape), labels (n,).
+    """Fit ``method`` to a deployed ``model`` and its calibration data.
 
-    ``model``: an ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a
-    .pt2, ONNX or TorchScript file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
-    "neural-clamping-efficient", "masked-head", "tuned-head", any output method (fitted to the model's
-    logits), or "auto": the best output method, and Neural Clamping instead where that gains on held-out
-    folds. The masked head trains on ``train``, steered by the calibration data, or on a part of these. Before
-    and after are measured on ``test``, else on samples that were held out (``cross_validate``). ``outputs``
-    says what the model returns, where its numbers do not show it: of a multi-label model "label_logits" or
-    "label_probabilities"; its labels are (n, L), 0 or 1, and it takes the methods of labels. ``pictures``:
-    how pictures became the inputs, where they did; the artifact says so, and its archive prepares those that
-    are sent in the same way. ``checkpoints``: a folder in which logits, features and the state of a fit are
-    kept; a fit that was killed resumes from it. ``prior``: class shares of what will be served, as of
-    ``calibrate``. Under torchrun the processes share the passes over the data, and each returns the same
-    artifact. Raises InputError and ShapeError for data and options that do not fit, ModelError for a model
-    that cannot be loaded or lacks what the method needs, FitError where the method has no optimum.
+    Before and after are measured on ``test``, else on samples that were held out. How pictures became the
+    inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
+    way. A fit that was killed resumes from its ``checkpoints``: logits, features and the state of the fit.
+    Under torchrun the processes share the passes over the data, and each returns the same artifact.
+
+    Args:
+        model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
+            ONNX or TorchScript file, or ``module:factory`` with its ``weights``.
+        inputs: Inputs (n, *input_shape), as the model takes them.
+        labels: Class ids (n,); of a multi-label model (n, L) of 0 and 1, with ``outputs`` "label_logits" or
+            "label_probabilities", and a method of labels.
+        method: "neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head", any output method
+            (fitted to the model's logits), or "auto": the best output method, and Neural Clamping instead
+            where that gains on held-out folds.
+        options: A ``ModelFitOptions``; keywords replace its fields.
+        test: Inputs and labels that nothing was fitted to.
+        progress: Called with a stage, and how much of it is done, of how much.
+        **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``checkpoints``, ``class_names``,
+            ``cross_validate``, ``device``, ``input_shape``, ``last_linear``, ``mixed_precision``,
+            ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``, ``weights``. Options of Neural
+            Clamping: ``clip``, ``folds``, ``gamma``, ``grid``, ``input_range``, ``judge``, ``norm_power``,
+            ``normalisation``, ``penalty``, ``resolution``, ``schedule``, ``search``, ``start``. Options of
+            heads: ``folds``, ``held_share``, ``reading``, ``strength``, ``then``. Options of output methods,
+            as of ``calibrate``: ``bins``, ``candidates``, ``class_weight``, ``criterion``, ``folds``,
+            ``grid``, ``keep_predictions``, ``lam``, ``level``, ``mu``, ``of``, ``ridge``, ``sample_weight``,
+            ``smoothing``, ``strength``, ``tolerance``.
+
+    Raises:
+        InputError: For data and options that do not fit.
+        ModelError: For a model that cannot be loaded or lacks what the method needs.
+        FitError: Where the method has no optimum.
     """
-    asked, own = divided(options or ModelFitOptions(), given)
+    asked, own = divided(options or ModelFitOptions(), keywords, model_options(), verb=calibrate_model)
     data = _dataset((inputs, labels), tuple(asked.class_names))
     shape = data.inputs.shape[1:]
     prepared = None if asked.pictures is None else Preprocessing.of(asked.pictures).for_input(shape)
@@ -132,14 +153,21 @@ def calibrate_model(
     return work.measured(artifact, held)
 
 
+@cache
+def model_options() -> tuple[str, ...]:
+    """List the options of all methods on a model, and of those on its scores, which may weigh samples."""
+    names = [name for options in MODEL_OPTIONS.values() for name in options]
+    return tuple(dict.fromkeys([*names, *method_options(), *_WEIGHTS]))
+
+
 def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
-    """Return the artifact with the numbers by which ``fuse_onnx`` knows another export of its model.
+    """Add the numbers to an artifact by which ``fuse_onnx`` recognises another export of its model.
 
     They are the model's scores for made-up inputs; nothing is added where these tell too little: of texts, of
     bfloat16, and of inputs of any size.
     """
     known = artifact.model
-    inputs = made_up(known.input_shape)
+    inputs = synthetic_inputs(known.input_shape)
     # bfloat16 rounds too much to tell networks apart; ids are of texts.
     if inputs is None or known.mixed_precision or not (known.input_dtype or "").startswith("float"):
         return artifact
@@ -151,7 +179,7 @@ def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
 
 
 def _check_normalised_once(pictures: Preprocessing | None, options: Mapping[str, Any]) -> None:
-    """Refuse a normalisation of inputs that have one: delta, which is added to them, is behind it."""
+    """Refuse ``normalisation`` where the inputs are normalised already: delta would act behind it."""
     if pictures is not None and "normalisation" in options and set(pictures.std) != {1.0}:
         raise InputError(
             f"the inputs are normalised already, by std {list(pictures.std)}, so delta acts behind that; "
@@ -169,7 +197,7 @@ _OF_LOADING = (
 
 
 def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
-    """Put ``model`` behind one face: with its results on disk where asked, shared among torchrun's ranks."""
+    """Load ``model`` as a classifier, with its results on disk where asked, shared among torchrun's ranks."""
     how: dict[str, Any] = {
         "input_shape": shape if asked.input_shape is None else _sizes(asked.input_shape),
         "last_linear": asked.last_linear,
@@ -180,7 +208,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
     }
     if isinstance(model, (str, Path)):
         loaded = load_model(model, weights=asked.weights, **how)
-    # By what it can do: Classifier is a protocol, and anybody may bring one.
+    # By a method and not by type: Classifier is a protocol, and callers bring classes of their own.
     elif hasattr(model, "input_gradient"):
         if late := [name for name in _OF_LOADING if getattr(asked, name) != getattr(ModelFitOptions, name)]:
             raise InputError(f"this classifier was made already: say {late[0]}= where it is made")
@@ -195,7 +223,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
 
 
 def _sizes(given: Any) -> tuple[int, ...]:
-    """Return one input's sizes, of which a command line gives a single one as a number."""
+    """Check the sizes of one input; a command line gives a single size as a number."""
     sizes = np.atleast_1d(np.asarray(given))
     check(
         sizes.dtype.kind == "i" and sizes.ndim == 1 and bool((sizes > 0).all()),
@@ -221,7 +249,7 @@ class _Work:
         data.check(self.classifier.input_shape, self.classifier.classes, multilabel=multilabel)
 
     def checked(self, data: Data) -> Dataset:
-        """Return ``data`` that fits the model."""
+        """``data`` as a data set, refused where it does not fit the model."""
         found = _dataset(data, self.given.class_names)
         self.check(found)
         return found
@@ -245,8 +273,11 @@ class _Work:
         said: list[str] = []
         if method in MODEL_OPTIONS:
             check_options(method, options, MODEL_OPTIONS[method])
-            # A perturbation or a head would be fitted to what no output method can be.
-            said = remarks(self._samples())
+            # A perturbation or a head could be fitted even to sets that output methods refuse.
+            said = sample_remarks(self._samples())
+        else:
+            own = AUTO if method == "auto" else options_of(method)
+            check_options(method, options, (*own, *_WEIGHTS))
         measure = asked.cross_validate and held is None
         if method == "masked-head":
             train = None if asked.train is None else self.checked(asked.train)
@@ -266,19 +297,19 @@ class _Work:
         return remarked(artifact, after=said)
 
     def measured(self, artifact: Artifact, held: Dataset) -> Artifact:
-        """Return the artifact with its metrics on samples that nothing was fitted to."""
+        """The artifact with its metrics on held-out samples."""
         z = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
         if artifact.input_shift or artifact.head:
             probs = calibrated_probs(self.classifier, held.inputs, artifact)
         else:
             probs = artifact.of_logits(z)
-        return measured(artifact, z, probs, held.labels, seed=self.seed)
+        return with_metrics(artifact, z, probs, held.labels, seed=self.seed)
 
     def _logits(self) -> NDArray[np.float32]:
         return self.classifier.logits(self.given.inputs, progress=stage(self.progress, "logits"))
 
     def _samples(self) -> Samples:
-        """Return the model's logits as samples that know what it returns."""
+        """The model's logits as samples, with the kind of scores that the model returns."""
         return Samples.of_kind(self._logits(), self.given.labels, self.classifier.outputs)
 
     def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
@@ -331,7 +362,7 @@ class _Work:
         return replace(artifact, model=self.classifier.facts())
 
     def _shares(self, prior: Given, method: str) -> NDArray[np.float64]:
-        """Return the class shares to correct to, checked before anything is fitted."""
+        """The class shares to correct to, checked before anything is fitted."""
         if self.classifier.outputs in LABELS:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
         if method in _HEADS:
@@ -342,7 +373,7 @@ class _Work:
         return as_shares(prior, self.classifier.classes, self.given.class_names)
 
     def _corrected(self, artifact: Artifact, shares: NDArray[np.float64]) -> Artifact:
-        """Correct an artifact inside the model to other class shares, with the reference of these."""
+        """Correct an artifact inside the model to other class shares, with a reference under these shares."""
         made = for_shares(artifact, shares, how="given")
         probs = calibrated_probs(self.classifier, self.given.inputs, made)
         return referenced(made, self._samples(), [(slice(None), probs)])
@@ -352,7 +383,7 @@ class _Work:
 
         ``corrected``: of the output methods that class shares can be corrected behind.
         """
-        if heavy := [name for name in ("sample_weight", "class_weight") if options.get(name) is not None]:
+        if heavy := [name for name in _WEIGHTS if options.get(name) is not None]:
             raise InputError(
                 f"{heavy[0]} is of output methods, and auto compares them with Neural Clamping, which takes "
                 "none: name an output method, or leave the weights out"
@@ -365,7 +396,7 @@ class _Work:
         found = calibrate(given, class_names=names, seed=self.seed, progress=self.progress, **options)
         best = replace(found, model=self.classifier.facts())
         selection = best.fit.selection
-        # A perturbed input may be of another class; and nothing was chosen for samples too few for folds.
+        # A perturbed input may get another class; of samples too few for folds, there is no selection.
         if options.get("keep_predictions") or selection is None:
             return best
         try:
@@ -384,7 +415,7 @@ class _Work:
 
     def _gain_of_clamping(self, given: Samples, output: str) -> Gain:
         """Fit both methods to the same folds and judge them on the same held-out samples."""
-        y, n = checked(self.classifier, self.given.inputs, given.labels), len(given)
+        y, n = checked_inputs(self.classifier, self.given.inputs, given.labels), len(given)
         if n < _FEWEST:
             raise FitError(f"{n} samples are too few to compare methods on folds of them")
         # The same folds for both, so that the gain is of pairs: its error is far below that of either loss.
@@ -411,9 +442,9 @@ class _Work:
             elif given == "full":
                 known["resolution"] = None
         schedule = known.pop("schedule", "ours")
-        if schedule not in _SCHEDULES:
-            raise InputError(f"schedule must be one of {', '.join(map(repr, _SCHEDULES))}, got {schedule!r}")
-        fit, takes = _SCHEDULES[schedule]
+        if schedule not in SCHEDULES:
+            raise InputError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, got {schedule!r}")
+        fit, takes = SCHEDULES[schedule]
         check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
         if schedule == "toolkit" and "normalisation" not in known:
             if not normalised:
@@ -502,7 +533,7 @@ class _Work:
                     probs[rows] = p
             except CalibServeError as error:
                 return unmeasured(artifact, error)
-        return measured(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
+        return with_metrics(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
 
     def _tuned(self, options: Mapping[str, Any], measure: bool) -> Artifact:
         """Move the deployed head by the calibration data."""
@@ -535,7 +566,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much held-out NLL Neural Clamping takes off the output method's, with its standard error."""
+    """The held-out NLL that Neural Clamping gains over the output method, with its standard error."""
 
     nll_output: float
     nll_clamping: float
@@ -551,7 +582,7 @@ class Gain:
 
     @property
     def worth_it(self) -> bool:
-        """Tell whether it is above 0 at a level of 5 %, one-sided: else the simpler artifact serves.
+        """Whether the gain is above 0 at a level of 5 %, one-sided: else the simpler artifact serves.
 
         This is asked once for given samples, unlike a refit, which may be asked again and again.
         """

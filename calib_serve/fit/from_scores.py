@@ -1,11 +1,11 @@
-"""From logits and labels to an artifact that is measured."""
+"""Calibrate scores: from logits and labels to an artifact that is measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Union
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from calib_serve.core.options.fit import FitOptions
 from calib_serve.core.text import percent
 from calib_serve.fit._unseen import Unseen
 from calib_serve.fit.facts import remarked
-from calib_serve.fit.labels import LabelSamples, fit_labels, label_options, select_labels
-from calib_serve.fit.measure import cross_validated, measured
-from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
+from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
+from calib_serve.fit.measure import cross_validated, with_metrics
+from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, own_options
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
@@ -26,8 +26,13 @@ from calib_serve.fit.shares import check_correctable, confused, fitted_for_share
 from calib_serve.metrics import Given, as_shares, of_classes, row_blocks
 from calib_serve.scores import Outputs, Scores, alike
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import FitKeywords
+
 _OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
-_AUTO = (*_OF_LABELS, "keep_predictions")
+AUTO = (*_OF_LABELS, "keep_predictions")
 _FOLDS = 5
 _ENOUGH = 50  # labels, to tell skill from chance
 
@@ -42,34 +47,42 @@ def calibrate(
     *,
     test: Test | None = None,
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[FitKeywords],
 ) -> Artifact:
     """Fit an output calibrator to a model's scores and labels.
 
-    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; folds never part what is of one
-    of the ``groups``. Of a multi-label model (n, L) and labels (n, L), each 0 or 1: a calibrator for each
-    label, by ``calib_serve.fit.labels.fit_labels``. Each of the ``options`` may be ``given`` as a keyword
-    argument, beside the method's own options.
-
     What the scores are, the classes in their order and what was guessed are recorded in the artifact, and
-    whoever puts the calibration into a model holds to it. ``method``: a name of
-    ``calib_serve.fit.CANDIDATES``, or "auto", which chooses one by cross-validation and refuses those
-    that cost accuracy or refinement. ``artifact.before`` and ``artifact.after`` are measured on ``test``,
-    ``Scores`` or a pair of scores and labels that nothing was fitted to, else on held-out folds of the
-    calibration set (``cross_validate``; costs one more fit a fold). ``prior``: the class shares (K,) of what
-    will be served, or a mapping of class names to them, where these are not the calibration set's:
-    probabilities are corrected for them, and ``artifact.fit.prior`` says so. The options of "auto" are
-    those of ``select``, and candidates and keep_predictions. Raises InputError for arrays, names and options
-    that cannot be right, FitError where the method has no optimum.
+    whoever puts the calibration into a model holds to it. ``artifact.before`` and ``artifact.after`` are
+    measured on ``test``, else on held-out folds of the calibration set, which never part a group and cost one
+    more fit a fold. Probabilities are corrected for the class shares in ``prior``, and
+    ``artifact.fit.prior`` says so.
+
+    Args:
+        scores: Class scores (n, K), log-odds (n, L) of labels, or ``Scores``; as in ``Scores.of``.
+        labels: Class ids or names (n,); (n, L) of 0 and 1 of a multi-label model, each calibrated apart.
+        method: A name of ``calib_serve.fit.CANDIDATES``, or "auto", which chooses by cross-validation
+            and refuses methods that cost accuracy or refinement.
+        options: A ``FitOptions``; keywords replace its fields.
+        test: ``Scores``, or scores and labels, that nothing was fitted to.
+        progress: Called with a stage, and how much of it is done, of how much.
+        **keywords: Fields of ``FitOptions``: ``class_names``, ``class_weight``, ``columns``,
+            ``cross_validate``, ``groups``, ``ignore_label``, ``outputs``, ``prior``, ``sample_weight``,
+            ``seed``. Options of "auto": ``candidates``, ``criterion``, ``folds``, ``keep_predictions``,
+            ``level``, ``tolerance``. Options of other methods: ``bins``, ``folds``, ``grid``, ``lam``,
+            ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
+
+    Raises:
+        InputError: For arrays, names and options that cannot be right.
+        FitError: Where the method has no optimum.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
     >>> round(calibrate(z, y, "temperature").fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
     1.82
     """
-    asked, own = divided(options or FitOptions(), given)
+    asked, own = divided(options or FitOptions(), keywords, method_options(), verb=calibrate)
     weight: ClassWeight = asked.class_weight
     how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
-    # Samples were checked where they were made, and know neither names nor remarks.
+    # ``Samples`` were checked when they were made, and hold neither class names nor remarks.
     if isinstance(scores, Samples):
         of_scores = ("outputs", "columns", "groups", "ignore_label")
         if late := [name for name in of_scores if getattr(asked, name) is not None]:
@@ -90,8 +103,15 @@ def calibrate(
     return remarked(artifact, before=found.remarks, after=_without_skill(found))
 
 
+@cache
+def method_options() -> tuple[str, ...]:
+    """List the options of all methods on scores, and of the choice among them."""
+    of_labels = [name for own in LABEL_METHODS.values() for name in own]
+    return tuple(dict.fromkeys([*own_options(), *of_labels, *AUTO]))
+
+
 def _without_skill(scores: Scores) -> list[str]:
-    """Say it where scores tell nothing of the labels: those of another order, or no scores of classes.
+    """Warn where scores predict the labels no better than chance: rows in another order, or no class scores.
 
     Each score less its class's mean is summed over the true classes: 0 but for chance where scores and labels
     are independent. Below two standard errors it is said.
@@ -115,7 +135,7 @@ def _without_skill(scores: Scores) -> list[str]:
 
 
 def _tested(test: Test, kind: Outputs, names: Sequence[str], ignore_label: Any = None) -> Scores:
-    """Return samples to measure on, of the kind of scores that were fitted to."""
+    """Samples to measure on, refused where their scores are of another kind than the fitted ones."""
     scores, labels = (test, None) if isinstance(test, Scores) else test
     found = Scores.of(
         scores,
@@ -150,12 +170,12 @@ def _fitted(
     keeping = bool(options.get("keep_predictions"))
     if keeping and prior is not None:
         raise InputError("class shares (prior) change predicted classes: leave keep_predictions out")
-    # Looked for before any method is fitted: either would decide the fit alone.
+    # Before any method is fitted: a probability of 0 or an absent class would decide the fit alone.
     unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
     if method == "auto":
-        check_options("auto", options, _AUTO)
-        # Without the names of all classes where it sees some of them alone; then all is measured again.
+        check_options("auto", options, AUTO)
+        # A fit of some classes alone takes no names of all; the whole artifact is then measured again.
         names = () if unseen.changes else class_names
         of_auto = {**options, "class_names": names, "seed": seed, "progress": progress}
         artifact = unseen.fitted(samples, lambda s: _chosen(s, of_auto, for_shares=shares is not None))
@@ -232,7 +252,7 @@ def _fitted_to_labels(
 
 
 def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
-    return measured(
+    return with_metrics(
         artifact,
         test.logits,
         artifact.of_logits(test.logits),

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Step
 from calib_serve.core.errors import FitError, InputError
@@ -22,10 +22,10 @@ from calib_serve.fit.output.candidates import check_options
 from calib_serve.fit.output.selection import HeldOut, choose, harm_to_accuracy
 from calib_serve.fit.output.tables import (
     check_table,
-    equal_mass,
     equal_width,
     histogram_row,
     isotonic_row,
+    quantile_edges,
     table_of,
     temperature_row,
 )
@@ -33,26 +33,54 @@ from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples, folds_of
 from calib_serve.metrics import confidence_of_labels, evaluate_label_probs, judge_probs
-from calib_serve.scores import LABELS, Scores, check_ungrouped, log_probs, sigmoid
+from calib_serve.scores import LABELS, Outputs, Scores, check_ungrouped, log_probs, sigmoid
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSamples(Samples):
-    """Log-odds (n, L) of each label, whether each is true (n, L), and weights (n,) of samples or None."""
+    """Log-odds of labels and whether each is true; made by ``of``.
+
+    Args:
+        logits: Log-odds (n, L).
+        labels: 0 or 1 (n, L).
+        weight: Of each sample (n,), or None.
+        rows: Rows of ``logits`` that belong to these samples; None: all.
+        outputs: Kind of the scores before they became log-odds.
+        groups: None; labels have no groups.
+        part: Whether they are a part of others, such as a fold.
+    """
 
     @classmethod
     def of(
-        cls, logits: Any, labels: Any = None, *, class_weight: ClassWeight = None, **how: Any
+        cls,
+        logits: Any,
+        labels: Any = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        class_weight: ClassWeight = None,
+        outputs: Outputs | None = None,
+        groups: ArrayLike | None = None,
     ) -> LabelSamples:
-        """Check ``Scores``, or what makes them: scores (n, L) of labels, and labels (n, L), each 0 or 1.
+        """Check scores and labels of a multi-label model.
 
-        ``how`` are further arguments of ``Scores.of``. Raises ShapeError and InputError.
+        Args:
+            logits: ``Scores``, or scores (n, L) of labels.
+            labels: 0 or 1 (n, L).
+            sample_weight: (n,).
+            class_weight: Has no meaning for labels, and is refused.
+            outputs: Kind of the scores.
+            groups: Refused: folds could keep them whole, and no interval of a label would.
+
+        Raises:
+            InputError: For arrays that cannot be right.
+            ShapeError: For arrays of other shapes.
         """
         if class_weight is not None:
             raise InputError("class_weight is for one class a sample; give each sample a weight instead")
-        given = Scores.of(logits, labels, expected="label_logits", **how)
+        of_samples: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
+        given = Scores.of(logits, labels, expected="label_logits", outputs=outputs, **of_samples)
         if not given.is_multilabel:
             raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {given.outputs}")
         check_ungrouped(given.groups)  # folds could keep them whole, and no interval of a label would
@@ -64,7 +92,11 @@ class LabelSamples(Samples):
         return counted if weight is None else replace(counted, weight=weight * (len(weight) / weight.sum()))
 
     def label(self, k: int) -> tuple[Floats, NDArray[np.intp], Floats]:
-        """Return log-odds, truths and weights of one label, each (n,)."""
+        """Return log-odds, truths and weights of one label, each (n,).
+
+        Args:
+            k: Its column.
+        """
         rows = slice(None) if self.rows is None else self.rows
         z = np.asarray(self.logits[rows, k], np.float64)
         return z, self.labels[:, k], self.weights
@@ -101,16 +133,28 @@ def label_options(method: str) -> tuple[str, ...]:
     return LABEL_METHODS[method]
 
 
-def fit_labels(method: str, samples: LabelSamples, **options: Any) -> Artifact:
-    """Fit ``method`` to every label of the samples.
+def fit_labels(
+    method: str, samples: LabelSamples, *, bins: int | None = None, smoothing: float | None = None
+) -> Artifact:
+    """Fit a method to every label.
 
-    "temperature" is one number for all labels, by the mean NLL of a label; "platt" a weight above 0 and a
-    bias for each; histograms (``bins``, ``smoothing``) and "isotonic" a table for each. A label that is true,
-    or not true, in fewer than 10 samples, or whose log-odds do not rise with its share, keeps the temperature
-    of all labels: ``artifact.fit["kept_temperature"]`` lists such labels. Where no finite temperature is
-    best, they keep their own probability. Raises InputError for a method or options that do not exist,
-    FitError where "temperature" has no optimum.
+    A label that is true, or not true, in fewer than 10 samples, or whose log-odds do not rise with its share,
+    keeps the temperature of all labels: ``artifact.fit["kept_temperature"]`` lists such labels. Where no
+    finite temperature is best, they keep their own probability.
+
+    Args:
+        method: "temperature", one number for all labels by the mean NLL of a label; "platt", a weight above 0
+            and a bias for each; a histogram or "isotonic", a table for each.
+        samples: The calibration set.
+        bins: Bins of a histogram; 15 by default.
+        smoothing: Samples that a histogram adds to each bin, at its mean probability; 1 by default.
+
+    Raises:
+        InputError: For a method or options that do not exist.
+        FitError: Where "temperature" has no optimum.
     """
+    options = {"bins": bins, "smoothing": smoothing}
+    options = {name: value for name, value in options.items() if value is not None}
     check_options(method, options, label_options(method))
     check_range(samples.read(slice(0, len(samples))))
     if method == "none":
@@ -121,7 +165,7 @@ def fit_labels(method: str, samples: LabelSamples, **options: Any) -> Artifact:
         return complete(steps, samples, method=method, fit={"objective": "mean nll of a label", **found})
     if method == "platt":
         return _platt(samples)
-    return _tables(method, samples, options.get("bins", 15), options.get("smoothing", 1.0))
+    return _tables(method, samples, 15 if bins is None else bins, 1.0 if smoothing is None else smoothing)
 
 
 def _platt(samples: LabelSamples) -> Artifact:
@@ -146,7 +190,7 @@ def _platt(samples: LabelSamples) -> Artifact:
 def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> Artifact:
     check_table("each", bins, smoothing)
     floor = 1 / (2 * (len(samples) + 1))  # as two classes have it
-    edges = {"histogram-width": equal_width, "histogram-mass": equal_mass}.get(method)
+    edges = {"histogram-width": equal_width, "histogram-mass": quantile_edges}.get(method)
 
     def row(p: Floats, came_true: Floats, weight: Floats) -> tuple[Floats, Floats]:
         if edges is None:
@@ -177,7 +221,7 @@ def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> 
 
 
 class _Shared:
-    """The temperature of all labels, for those that say too little; 1 where none is best, and why."""
+    """The temperature of all labels, for labels of too few samples; 1 where no T is best, with the reason."""
 
     def __init__(self, samples: LabelSamples) -> None:
         self.why = ""
@@ -187,11 +231,11 @@ class _Shared:
             self.temperature, self.why = 1.0, str(error)
 
     def row(self, z: Floats) -> tuple[Floats, Floats]:
-        """Return a row of a table that is, step by step, the temperature: equally many samples a step."""
+        """The temperature as a row of a table: a step function with equally many samples a step."""
         return temperature_row(sigmoid(z), sigmoid(z / self.temperature))
 
     def facts(self, kept: Mapping[int, str]) -> dict[str, Any]:
-        """Return what the manifest says: labels by the reason why they were not fitted alone."""
+        """The manifest's entry: labels by the reason why they were not fitted alone."""
         reasons = {
             why: [k for k, given in kept.items() if given == why] for why in dict.fromkeys(kept.values())
         }
@@ -225,11 +269,22 @@ def select_labels(
     class_names: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Artifact:
-    """Cross-validate ``candidates``, fit the chosen one to all samples, and record how it was chosen.
+    """Cross-validate methods, fit the chosen one to all samples, and record how it was chosen.
 
-    A sample's score is the mean over its labels of the NLL (or (p - y)^2, "brier"); samples, not labels, are
-    independent. A candidate that costs more accuracy of the decisions than ``tolerance``, beyond chance, is
-    refused. Otherwise as ``fit.output.select``.
+    A sample's score is the mean over its labels; samples, not labels, are independent. Otherwise as
+    ``fit.output.select``.
+
+    Args:
+        samples: The calibration set.
+        candidates: Names of methods, simplest first; "none" always is one.
+        criterion: "nll", or "brier", (p - y)^2.
+        folds: Number of folds.
+        tolerance: How much the accuracy of the decisions may fall, a fraction: a candidate that costs more,
+            beyond chance, is refused.
+        level: Coverage of the interval of that, a fraction.
+        seed: Seed by which folds are drawn.
+        class_names: Names of the labels (L,).
+        progress: Called with a name, how many methods are done, and of how many.
     """
     names = tuple(dict.fromkeys(("none", *(candidates or _CANDIDATES))))
     for name in names:
@@ -268,7 +323,16 @@ def held_out_label_facts(
     level: float = 0.95,
     seed: int = 0,
 ) -> HeldOutFacts:
-    """Measure every sample under a ``fit`` to the other folds: metrics and verdict."""
+    """Measure every sample under a fit to the other folds: metrics and verdict.
+
+    Args:
+        samples: The calibration set.
+        fit: Function from samples to an artifact.
+        folds: Number of folds.
+        class_names: Names of the labels (L,).
+        level: Coverage of the intervals, a fraction.
+        seed: Seed by which folds are drawn.
+    """
     held = [_held_out(samples, made, folds, seed) for made in (partial(fit_labels, "none"), fit)]
     before, after = (_estimates(probs, samples, level, seed) for probs in held)
     verdict = judge_probs(held[1], samples.labels, sample_weight=samples.weight, class_names=class_names)
@@ -278,7 +342,7 @@ def held_out_label_facts(
 def _held_out(
     samples: LabelSamples, fit: Callable[[LabelSamples], Artifact], folds: int, seed: int
 ) -> Floats:
-    """Return probabilities (n, L) of every sample under a ``fit`` to the other folds.
+    """Probabilities (n, L) of every sample under a ``fit`` to the other folds.
 
     InputError for folds that the samples cannot fill.
     """

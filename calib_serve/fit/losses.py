@@ -35,8 +35,13 @@ def wide(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def log_probs(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return log-probabilities (..., K) of logits that are checked together with class ids (...,)."""
+def _log_probs(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return log-probabilities (..., K) of logits that are checked together with class ids.
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+    """
     if logits.ndim < 1 or logits.shape[-1] < 2 or labels.shape != logits.shape[:-1]:
         raise ShapeError(
             f"logits must be (..., K) with K >= 2 and labels (...,) class ids, got "
@@ -48,19 +53,34 @@ def log_probs(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def of_label(log_p: Tensor, labels: Tensor) -> Tensor:
-    """Return log p_y (...,)."""
+    """Return log p_y (...,).
+
+    Args:
+        log_p: Log-probabilities (..., K).
+        labels: Class ids (...,).
+    """
     return log_p.gather(-1, labels.long().unsqueeze(-1)).squeeze(-1)
 
 
 def log_others(log_p: Tensor, labels: Tensor) -> Tensor:
-    """Return log(1 - p_y), summed from the other classes: exact where p_y rounds to 1."""
+    """Return log(1 - p_y), summed from the other classes: exact where p_y rounds to 1.
+
+    Args:
+        log_p: Log-probabilities (..., K).
+        labels: Class ids (...,).
+    """
     # 1 - exp(log p_y) is 0 in float32 from p_y = 1 - 3e-8 on, and its logarithm infinite.
     others = log_p.scatter(-1, labels.long().unsqueeze(-1), -torch.inf)
     return torch.logsumexp(others, dim=-1)
 
 
 def reduced(losses: Tensor, reduction: Reduction) -> Tensor:
-    """Return the mean, the sum or each of the losses."""
+    """Reduce losses to one number, or keep each.
+
+    Args:
+        losses: (...,).
+        reduction: "mean", "sum" or "none".
+    """
     if reduction == "mean":
         return losses.mean()
     if reduction == "sum":
@@ -75,13 +95,23 @@ Weight = Callable[[Tensor, Tensor], Tensor]
 
 
 def focal_weight(*, gamma: float) -> Weight:
-    """Weigh by (1 - p_y)^gamma (Lin 2017, eq. 4)."""
+    """Weigh by (1 - p_y)^gamma (Lin 2017, eq. 4).
+
+    Args:
+        gamma: Exponent.
+    """
     _check_exponent(gamma)
     return lambda log_p, labels: torch.exp(gamma * log_others(log_p, labels))
 
 
 def flsd_weight(*, low: float = 5.0, high: float = 3.0, threshold: float = 0.2) -> Weight:
-    """Weigh by (1 - p_y)^gamma, gamma ``low`` below the threshold, else ``high`` (Mukhoti 2020, FLSD-53)."""
+    """Weigh by (1 - p_y)^gamma, with a gamma that depends on p_y (Mukhoti 2020, FLSD-53).
+
+    Args:
+        low: gamma below the threshold.
+        high: gamma from there on.
+        threshold: Of p_y.
+    """
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
         p_true = of_label(log_p, labels).exp()
@@ -91,7 +121,11 @@ def flsd_weight(*, low: float = 5.0, high: float = 3.0, threshold: float = 0.2) 
 
 
 def dual_focal_weight(*, gamma: float) -> Weight:
-    """Weigh by (1 - p_y + p_j)^gamma, p_j the next probability strictly below p_y: DFL (Tao 2023, eq. 5)."""
+    """Weigh by (1 - p_y + p_j)^gamma, p_j the next probability strictly below p_y: DFL (Tao 2023, eq. 5).
+
+    Args:
+        gamma: Exponent.
+    """
     _check_exponent(gamma)
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
@@ -104,7 +138,11 @@ def dual_focal_weight(*, gamma: float) -> Weight:
 
 
 def inverse_focal_weight(*, gamma: float) -> Weight:
-    """Weigh by (1 + p_y)^gamma, easy samples up (Wang 2021, eq. 4)."""
+    """Weigh by (1 + p_y)^gamma, easy samples up (Wang 2021, eq. 4).
+
+    Args:
+        gamma: Exponent.
+    """
     _check_exponent(gamma)
     return lambda log_p, labels: (1 + of_label(log_p, labels).exp()) ** gamma
 
@@ -119,6 +157,10 @@ def brier_weight(*, gamma: float, beta: float = 2.0) -> Weight:
     classes the optimum is the truth at the temperature 1 + gamma, which a fitted temperature takes back, so
     always fit one afterwards. Of more classes none does so exactly. The paper's proof that the optimum is the
     truth (section 9) has the truth in the weight, where the loss has the label.
+
+    Args:
+        gamma: Exponent of the whole.
+        beta: Exponent of each distance.
 
     >>> from calib_serve.fit.losses import weighted_nll
     >>> y = torch.tensor([0] * 9 + [1])  # the truth is (.9, .1)
@@ -144,7 +186,12 @@ def inconsistency_weight(
 ) -> Weight:
     """Weigh by 1 - consistency: how often noise on the logits changes the predicted class (Tao 2024).
 
-    ``noise`` is its standard deviation. It is a count without a gradient, detached or not.
+    It is a count without a gradient, detached or not.
+
+    Args:
+        noise: Standard deviation.
+        samples: Draws of the noise.
+        generator: Source of the draws; torch's own by default.
     """
     if not noise > 0 or samples < 1:
         raise InputError(f"noise must be positive and samples at least 1, got {noise} and {samples}")
@@ -169,55 +216,100 @@ def _check_exponent(gamma: float) -> None:
 def weighted_nll(
     logits: Tensor, labels: Tensor, weight: Weight, *, detach: bool = False, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return u(p) * -log p_y; ``detach`` keeps the weight out of the gradient (Lin 2025, eq. 9)."""
-    log_p = log_probs(logits, labels)
+    """Return u(p) * -log p_y.
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        weight: u, a function of log-probabilities and class ids.
+        detach: Whether the weight stays out of the gradient (Lin 2025, eq. 9).
+        reduction: "mean", "sum" or "none".
+    """
+    log_p = _log_probs(logits, labels)
     # Detached for the weight alone: -log p_y keeps its gradient.
     u = weight(log_p.detach() if detach else log_p, labels)
     return reduced(-u * of_label(log_p, labels), reduction)
 
 
 def focal(logits: Tensor, labels: Tensor, *, gamma: float = 3.0, reduction: Reduction = "mean") -> Tensor:
-    """Return -(1 - p_y)^gamma log p_y (Lin 2017, eq. 4); gamma = 0 is the cross-entropy."""
+    """Return -(1 - p_y)^gamma log p_y (Lin 2017, eq. 4).
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        gamma: Exponent; 0 is the cross-entropy.
+        reduction: "mean", "sum" or "none".
+    """
     return weighted_nll(logits, labels, focal_weight(gamma=gamma), reduction=reduction)
 
 
 def flsd(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Return the focal loss whose gamma depends on the sample: FLSD-53 (Mukhoti 2020)."""
+    """Return the focal loss whose gamma depends on the sample: FLSD-53 (Mukhoti 2020).
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        reduction: "mean", "sum" or "none".
+    """
     return weighted_nll(logits, labels, flsd_weight(), reduction=reduction)
 
 
 def dual_focal(
     logits: Tensor, labels: Tensor, *, gamma: float = 5.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return the dual focal loss, DFL: -(1 - p_y + p_j)^gamma log p_y (Tao 2023, eq. 5)."""
+    """Return the dual focal loss, DFL: -(1 - p_y + p_j)^gamma log p_y (Tao 2023, eq. 5).
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        gamma: Exponent.
+        reduction: "mean", "sum" or "none".
+    """
     return weighted_nll(logits, labels, dual_focal_weight(gamma=gamma), reduction=reduction)
 
 
 def inverse_focal(
     logits: Tensor, labels: Tensor, *, gamma: float = 2.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return -(1 + p_y)^gamma log p_y (Wang 2021, eq. 4)."""
+    """Return -(1 + p_y)^gamma log p_y (Wang 2021, eq. 4).
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        gamma: Exponent.
+        reduction: "mean", "sum" or "none".
+    """
     return weighted_nll(logits, labels, inverse_focal_weight(gamma=gamma), reduction=reduction)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Return -log p_y.
 
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        reduction: "mean", "sum" or "none".
+
     >>> import torch
     >>> float(cross_entropy(torch.zeros(1, 4), torch.tensor([0])).exp().round(decimals=4))
     4.0
     """
-    return reduced(-of_label(log_probs(logits, labels), labels), reduction)
+    return reduced(-of_label(_log_probs(logits, labels), labels), reduction)
 
 
 def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Return sum_k (p_k - y_k)^2 (Brier 1950): the Brier loss, BL.
 
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        reduction: "mean", "sum" or "none".
+
     >>> import torch
     >>> float(brier(torch.zeros(1, 2), torch.tensor([0])))
     0.5
     """
-    p = log_probs(logits, labels).exp()
+    p = _log_probs(logits, labels).exp()
     target = functional.one_hot(labels.long(), p.shape[-1]).to(p.dtype)
     return reduced(((p - target) ** 2).sum(dim=-1), reduction)
 
@@ -225,10 +317,17 @@ def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> T
 def label_smoothing(
     logits: Tensor, labels: Tensor, *, epsilon: float = 0.05, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return cross-entropy against (1 - epsilon) of the label, epsilon over all K: LS (Szegedy 2016)."""
+    """Return cross-entropy against smoothed labels: LS (Szegedy 2016).
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        epsilon: Share of a label that is spread over all K classes.
+        reduction: "mean", "sum" or "none".
+    """
     if not 0 <= epsilon < 1:
         raise InputError(f"epsilon must lie in [0, 1), got {epsilon}")
-    log_p = log_probs(logits, labels)
+    log_p = _log_probs(logits, labels)
     # All K classes share epsilon, the label's own among them.
     return reduced(-(1 - epsilon) * of_label(log_p, labels) - epsilon * log_p.mean(dim=-1), reduction)
 
@@ -236,8 +335,15 @@ def label_smoothing(
 def entropy_regularised(
     logits: Tensor, labels: Tensor, *, strength: float = 0.1, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return -log p_y - strength * entropy: ERL (Pereyra 2017; Singh 2021, eq. 10)."""
-    log_p = log_probs(logits, labels)
+    """Return -log p_y - strength * entropy: ERL (Pereyra 2017; Singh 2021, eq. 10).
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        strength: Weight of the entropy.
+        reduction: "mean", "sum" or "none".
+    """
+    log_p = _log_probs(logits, labels)
     # A reward for entropy: it flattens the probabilities.
     entropy = -(log_p.exp() * log_p).sum(dim=-1)
     return reduced(-of_label(log_p, labels) - strength * entropy, reduction)
@@ -246,18 +352,31 @@ def entropy_regularised(
 def logit_norm_regularised(
     logits: Tensor, labels: Tensor, *, strength: float = 0.01, p: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Return -log p_y + strength * ||z||_p of a sample's logits (Joo and Chung 2020; Wang 2021, sec. 3)."""
+    """Return -log p_y + strength * ||z||_p of a sample's logits (Joo and Chung 2020; Wang 2021, sec. 3).
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        strength: Weight of the norm.
+        p: Order of the norm.
+        reduction: "mean", "sum" or "none".
+    """
     if p < 1:
         raise InputError(f"p must be at least 1 for a norm, got {p}")
-    log_p = log_probs(logits, labels)
+    log_p = _log_probs(logits, labels)
     norm = torch.linalg.vector_norm(wide(logits), ord=p, dim=-1)
     return reduced(-of_label(log_p, labels) + strength * norm, reduction)
 
 
 def mixup(loss: Loss, logits: Tensor, labels: Tensor, partners: Tensor, share: float | Tensor) -> Tensor:
-    """Return ``share`` of the loss against ``labels``, the rest against ``partners`` (Thulasidasan 2019).
+    """Return the loss against two labels of mixed samples (Thulasidasan 2019).
 
-    ``share`` is one number, or (...,) with a ``loss`` that does not reduce.
+    Args:
+        loss: Function of logits and class ids.
+        logits: (..., K).
+        labels: Class ids of the first samples (...,).
+        partners: Class ids of the second (...,).
+        share: Share of the first, one number, or (...,) with a loss that does not reduce.
     """
     return share * loss(logits, labels) + (1 - share) * loss(logits, partners)
 
@@ -270,6 +389,11 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
 
     The root of the mean over all pairs of samples of gap * kernel * gap, for gaps of right (1 or 0) less
     confidence r. One number per batch, to be added to a loss; memory grows with the batch size squared.
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        width: Width of the kernel.
 
     >>> p = torch.tensor([[0.75, 0.25], [0.75, 0.25]])  # one right, one wrong: gaps 1/4 and -3/4
     >>> float(mmce(p.log(), torch.tensor([0, 1])).round(decimals=4))  # |1/4 - 3/4| / 2
@@ -286,6 +410,11 @@ def mmce_weighted(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tens
     The form that the field trains with, as ``cross_entropy + 2 * mmce_weighted`` (Mukhoti 2020). Each pair
     sum is divided by its number of pairs once, as in the paper; published code divides means of the pairs
     again, which makes the loss nearly vanish.
+
+    Args:
+        logits: (..., K).
+        labels: Class ids (...,).
+        width: Width of the kernel.
 
     >>> p = torch.tensor([[0.75, 0.25], [0.75, 0.25]])  # the right one misses 1/4, the wrong one has 3/4
     >>> float(mmce_weighted(p.log(), torch.tensor([0, 1])).round(decimals=4))
@@ -307,8 +436,8 @@ def _root(square: Tensor) -> Tensor:
 
 
 def _top(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return confidences and whether they are right, of all samples as one batch (n,)."""
-    log_p = log_probs(logits, labels).flatten(0, -2)
+    """Confidences and whether they are right, of all samples as one batch (n,)."""
+    log_p = _log_probs(logits, labels).flatten(0, -2)
     confidence, predicted = log_p.exp().max(dim=-1)
     return confidence, (predicted == labels.flatten()).to(confidence.dtype)
 

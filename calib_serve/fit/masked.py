@@ -53,13 +53,19 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Retention:
-    """q starts at ``first`` and changes once per epoch, by a gap clipped to eta_t (eq. 12 and 13).
+    """q changes once per epoch, by a gap clipped to eta_t (eq. 12 and 13).
 
-    ``adapt`` "held-out" moves q by accuracy minus confidence on held-out samples, which suits heads of
-    expected weights; "training" by confidence minus ``gamma`` times accuracy on the training set, as in the
-    paper; None keeps ``first``. ``eta`` are the first and the last bound, between which it falls
-    exponentially; equal ones are the paper's static form. ``warm_up``: the share of the epochs before q first
-    moves, as the gap of an untrained head says nothing about q, and ``bounds`` other than [0, 1] are ours.
+    Args:
+        first: q at the start.
+        adapt: "held-out" moves q by accuracy minus confidence on held-out samples, which suits heads of
+            expected weights; "training" by confidence minus ``gamma`` times accuracy on the training set, as
+            in the paper; None keeps ``first``.
+        gamma: Factor of the accuracy in "training".
+        eta: First and last bound of a move, between which it falls exponentially; equal ones are the paper's
+            static form.
+        bounds: Range of q; other than [0, 1] they are ours.
+        warm_up: Share of the epochs before q first moves, as the gap of an untrained head says nothing about
+            q; ours.
     """
 
     first: float = 0.5
@@ -83,7 +89,11 @@ class Retention:
             raise InputError(f"adapt must be 'held-out', 'training' or None, got {self.adapt!r}")
 
     def bound(self, epoch: int, epochs: int) -> float:
-        """Return eta of epoch 1..epochs (eq. 13).
+        """Return eta of an epoch (eq. 13).
+
+        Args:
+            epoch: 1 to ``epochs``.
+            epochs: Number of epochs.
 
         >>> round(Retention().bound(20, 40), 6)
         0.01
@@ -92,7 +102,14 @@ class Retention:
         return first * math.exp(math.log(last / first) * epoch / epochs)
 
     def moved(self, q: float, *, confidence: float, accuracy: float, epoch: int, epochs: int) -> float:
-        """Return the q that follows this epoch (eq. 12).
+        """Return the q that follows an epoch (eq. 12).
+
+        Args:
+            q: That of the epoch.
+            confidence: Mean confidence.
+            accuracy: Share of right predictions.
+            epoch: 1 to ``epochs``.
+            epochs: Number of epochs.
 
         >>> Retention(adapt="training").moved(0.5, confidence=0.95, accuracy=0.9, epoch=40, epochs=40)
         0.501
@@ -111,10 +128,22 @@ class Retention:
 class Masking:
     """What is trained and how; the defaults are the paper's (section 5.1) where it gives any.
 
-    ``hidden`` is the bottleneck's width, None for a single linear layer. ``inference`` "expected" scales
-    every masked weight by q in the finished head, "unmasked" leaves it, as in the paper.
-    ``schedule`` "cosine" lets the learning rate fall to 0. ``scaled`` brings the features to a root mean
-    square of 1 in training, so that one rate suits features of any size; the finished head undoes it.
+    Args:
+        hidden: Width of the bottleneck, None for a single linear layer.
+        retention: How q moves.
+        inference: "expected" scales every masked weight by q in the finished head, "unmasked" leaves it, as
+            in the paper.
+        draw: Whether masks are drawn for each "batch" or each "epoch".
+        masked_gradient: Whether masked weights have no gradient.
+        loss: Function of logits and class ids.
+        epochs: Passes over the data.
+        batch: Samples of a step.
+        rate: Learning rate.
+        schedule: "cosine" lets the learning rate fall to 0, "constant" does not.
+        momentum: Of the descent.
+        decay: Of the weights.
+        scaled: Whether features have a root mean square of 1 in training, so that one rate suits features of
+            any size; the finished head undoes it.
     """
 
     hidden: int | None = 128
@@ -145,7 +174,10 @@ class Masking:
                 raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
 
     def suited(self, n: int) -> Masking:
-        """Return it with more epochs and smaller batches where n samples are few: 2,000 updates at least.
+        """The settings with more epochs and smaller batches where samples are few: 2,000 updates at least.
+
+        Args:
+            n: Number of samples.
 
         >>> Masking().suited(50_000) == Masking(epochs=40, batch=128)
         True
@@ -181,9 +213,14 @@ READINGS: Mapping[str, Masking] = MappingProxyType(
 
 
 def reading(name: str, n: int) -> Masking:
-    """Return the settings called ``name`` for n training samples.
+    """Return the settings of a name.
 
-    "paper" stays as printed; the others train longer where samples are few. InputError for another name.
+    Args:
+        name: "paper" stays as printed; the others train longer where samples are few.
+        n: Number of training samples.
+
+    Raises:
+        InputError: For another name.
     """
     if name not in READINGS:
         raise InputError(f"reading must be one of {', '.join(READINGS)}, got {name!r}")
@@ -192,7 +229,14 @@ def reading(name: str, n: int) -> Masking:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Settings and results of one epoch; accuracy and confidence are those that updated q."""
+    """Settings and results of one epoch.
+
+    Args:
+        q: Share of the weights that are kept.
+        loss: Mean loss.
+        accuracy: Share of right predictions, by which q was updated.
+        confidence: Mean confidence, by which q was updated.
+    """
 
     q: float
     loss: float
@@ -202,7 +246,13 @@ class Epoch:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The finished head and how training went."""
+    """The finished head and how training went.
+
+    Args:
+        head: The head.
+        q: The last one.
+        epochs: Each epoch.
+    """
 
     head: Head
     q: float
@@ -221,10 +271,21 @@ def train_masked(
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> Trained:
-    """Train a head for ``features`` (n, d), or (V, n, d) of which each epoch sees the next view.
+    """Train a head.
 
-    ``held_out`` (features, labels) update q if ``Retention.adapt`` is "held-out". With ``checkpoints`` a
-    killed fit resumes after its last epoch, with the same result. Raises FitError when training diverges.
+    Args:
+        features: (n, d), or (V, n, d) of which each epoch sees the next view.
+        labels: Class ids (n,).
+        classes: Number of classes.
+        held_out: Features and labels that update q if ``Retention.adapt`` is "held-out".
+        masking: Settings of the training.
+        seed: Seed of the random draws.
+        device: torch's name of it.
+        checkpoints: Where a killed fit resumes after its last epoch, with the same result.
+        progress: Called with how many epochs are done, and of how many.
+
+    Raises:
+        FitError: When training diverges.
     """
     how = masking or Masking().suited(len(labels))
     views = features[None] if features.ndim == 2 else features
@@ -267,7 +328,7 @@ def _threads_for(how: Masking, width: int) -> Iterator[None]:
 
 
 def _next_q(history: Sequence[Epoch], how: Masking) -> float:
-    """Return the q that follows the epochs so far."""
+    """The q that follows the epochs so far."""
     if not history:
         return how.retention.first
     last = history[-1]
@@ -293,7 +354,7 @@ def _key(
     how: Masking,
     seed: int,
 ) -> str:
-    """Name all that the state after an epoch depends on."""
+    """Name everything that the state after an epoch depends on."""
     # torch's version is named too: its kernels and random streams change results.
     data = data_fingerprint(views, labels, *(held_out or ()))
     settings = {**vars(how), "loss": getattr(how.loss, "__qualname__", repr(how.loss))}
@@ -324,7 +385,7 @@ class _Layers:
         return cls(weights, biases, [torch.zeros_like(p) for p in (*weights, *biases)], where)
 
     def state(self, history: Sequence[Epoch]) -> dict[str, NDArray[Any]]:
-        """Return everything that the next epoch needs."""
+        """Everything that the next epoch needs."""
         tensors = [*self.weights, *self.biases, *self.velocities]
         saved = {f"tensor{i}": t.cpu().numpy() for i, t in enumerate(tensors)}
         rows = [(e.q, e.loss, e.accuracy, e.confidence) for e in history]
@@ -358,7 +419,7 @@ class _Layers:
         return float(total) / len(y)
 
     def head(self, q: float, unit: float, how: Masking) -> Head:
-        """Return the deterministic head of these layers, for unscaled features."""
+        """The deterministic head of these layers, for unscaled features."""
         # E[M * W] = q W; the paper serves W itself.
         scale = q if how.inference == "expected" else 1.0
         weights = [w * scale for w in self.weights]
@@ -389,7 +450,7 @@ class _Layers:
 
 
 def _feedback(head: Head, features: Floats, labels: NDArray[np.intp]) -> tuple[float, float]:
-    """Return accuracy and mean confidence of the finished head."""
+    """Accuracy and mean confidence of the finished head."""
     with torch.no_grad():
         z = torch.from_numpy(head(np.asarray(features, np.float32))).softmax(dim=1)
     # By the finished head, as it would serve: masks are of training alone.
@@ -414,15 +475,28 @@ def fit_masked_head(
     checkpoints: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
-    """Fit a new head to ``features`` (n, d) of the training set, with ``labels`` (n,) class ids.
+    """Fit a new head to features of the training set.
 
-    ``features`` may be (V, n, d): V augmented views, of which each epoch sees the next. Held-out features
-    (m, d) and labels steer q, and the artifact's reference bins are theirs; without them ``held_share`` of
-    the samples is held out. ``then``: an output method, such as "temperature", that is fitted behind the
-    finished head to the held-out part. ``classes`` defaults to the number of class names or the largest label
-    plus 1; ``model`` are the classifier's ``facts()``. ``checkpoints`` is a folder to resume a killed fit
-    from. Raises InputError for one class, NaN, labels outside of the classes or a name that does not exist,
-    FitError when training diverges or ``then`` has no optimum.
+    Args:
+        features: (n, d), or (V, n, d): V augmented views, of which each epoch sees the next.
+        labels: Class ids (n,).
+        held_features: Held-out features (m, d), which steer q and give the artifact's reference bins.
+        held_labels: Their class ids (m,).
+        classes: Number of class names or the largest label plus 1 by default.
+        masking: Settings of the training.
+        held_share: Share of the samples that is held out where no features are.
+        then: Output method, such as "temperature", that is fitted behind the finished head to the held-out
+            part.
+        model: The classifier's ``facts()``.
+        class_names: Names of the classes (K,).
+        seed: Seed of the random draws.
+        device: torch's name of it.
+        checkpoints: Folder to resume a killed fit from.
+        progress: Called with how many epochs are done, and of how many.
+
+    Raises:
+        InputError: For one class, NaN, labels outside of the classes or a name that does not exist.
+        FitError: When training diverges or ``then`` has no optimum.
     """
     x, y = _checked(features, labels)
     if then is not None:
@@ -509,7 +583,13 @@ def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArra
 
 
 def held_rows(n: int, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows that are trained on, and a random ``share`` of the n rows that is held out."""
+    """Return the rows that are trained on, and those that are held out.
+
+    Args:
+        n: Number of rows.
+        share: Share that is held out.
+        seed: Seed of the draw.
+    """
     m = round(n * share)
     if not 0 < m < n:
         raise InputError(f"held_share {share} of {n} samples leaves a part empty")

@@ -1,4 +1,4 @@
-"""What a calibration changed, on samples that it was not fitted to, and what one would change."""
+"""Metrics and a verdict of an artifact, before and after calibration, on held-out samples."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LOSS = 0.02  # of accuracy: no calibration is worth it
 _NAMED = 10  # labels in a sentence
 
 
-def measured(
+def with_metrics(
     artifact: Artifact,
     logits: ArrayLike,
     probs: ArrayLike,
@@ -53,7 +53,7 @@ def measured(
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> Artifact:
-    """Return the artifact with metrics before and after and a verdict, on samples that nothing was fitted to.
+    """The artifact with metrics before and after and a verdict, on samples that nothing was fitted to.
 
     ``logits`` (n, K) of the model as it is, ``probs`` (n, K) calibrated, class ids ``labels`` (n,), of labels
     (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
@@ -89,7 +89,7 @@ def cross_validated(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Artifact:
-    """Return the artifact with metrics before and after, of every sample under a ``fit`` to the other folds.
+    """The artifact with metrics before and after, each sample under a ``fit`` to the other folds.
 
     Of very many samples that is told of some. Where a fold cannot be fitted, because a class or the samples
     are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
@@ -118,7 +118,7 @@ def cross_fitted(
     *,
     seed: int = 0,
 ) -> Artifact:
-    """Return the artifact of a model with metrics before and after, of samples that were held out of its fit.
+    """The artifact of a model with metrics before and after, each sample held out of its fold's fit.
 
     ``logits`` (n, K) are of the model as it is. ``probs_of`` gets the rows of all folds but one, fits to
     them, and returns probabilities of the rows of that one. Where a fold cannot be fitted, the artifact says
@@ -139,15 +139,18 @@ def cross_fitted(
 
 
 def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:
-    """Return the artifact that says why there is nothing it could be measured on."""
+    """The artifact with the reason why it was not measured."""
     return replace(artifact, data={**artifact.data, "measured_on": f"nothing: {error}"})
 
 
 def verdict(artifact: Artifact) -> Verdict:
-    """Return what ``judge`` said of the samples that it was measured on, and its ECE before and after.
+    """Return what ``judge`` said of the samples that an artifact was measured on, and the ECEs on them.
 
     Of two classes also the ECE of P(y = 1), of labels that of P(label), and which labels were not fitted
     alone. Where nothing was judged, the level is "too_little".
+
+    Args:
+        artifact: A calibration, with its metrics.
 
     >>> from calib_serve.artifact import LogitMap
     >>> known = {"before": {"ece": {"value": 0.0475}}, "after": {"ece": {"value": 0.0113}}}
@@ -164,13 +167,13 @@ def verdict(artifact: Artifact) -> Verdict:
         said = f"The calibration was not measured ({reason}); give held-out data to see what it does."
         return Verdict("too_little", said, tuple(_kept(artifact)))
     gain = gain_of([(one.what, one.before, one.after, one.floor or math.nan) for one in eces])
-    # Errors that cancel in the top class's confidence show in P(y = 1): the worse one is what is said.
+    # Errors that cancel in the top class's confidence show in P(y = 1): the worse ECE makes the headline.
     worst = max((_judged(artifact, found) for found in eces), key=lambda judged: judged[0])
     known = artifact.data
     if known.get("verdict") not in get_args(Level):
         headline = f"Measured on {on or 'held-out samples'}: {worst[1]}."
         return Verdict("too_little", headline, (*_lost(artifact), *_kept(artifact)), gain=gain)
-    # Whether it is calibrated is judged; that it is no better, or of other data, is said as well.
+    # The verdict judges calibration; no gain over the model, or unlike data, is said beside it.
     poor = (f"Of the error: {worst[1]}.",) if worst[0] > 1 else ()
     do = tuple(known.get("verdict_do", ()))
     reasons = (*poor, *_lost(artifact), *_kept(artifact))
@@ -180,7 +183,7 @@ def verdict(artifact: Artifact) -> Verdict:
 
 @dataclass(frozen=True)
 class _Ece:
-    """An ECE before and after, the ECE that chance gives, and what is left on the calibration set."""
+    """An ECE before and after, the ECE that chance gives, and the ECE left on the calibration set."""
 
     what: str
     before: Estimate
@@ -199,7 +202,7 @@ class _Ece:
 
 
 def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
-    """Judge how bad it is, from 0, and in words."""
+    """Rank an ECE from 0, the best, and say its rank in words."""
     if not artifact.steps:
         return 0, "nothing was changed"
     floor, after = found.floor, found.after
@@ -226,9 +229,9 @@ def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
 
 
 def _lost(artifact: Artifact) -> list[str]:
-    """Say that accuracy falls, which confidence alone does not show."""
+    """Warn where accuracy falls, which confidence alone does not show."""
     before, after = (m.get("accuracy") for m in (artifact.metrics_before, artifact.metrics_after))
-    # Under other class shares other classes are right.
+    # A correction of class shares changes predictions on purpose.
     if before is None or after is None or artifact.fit.prior or float(after) >= float(before) - _LOSS:
         return []
     return [
@@ -238,7 +241,7 @@ def _lost(artifact: Artifact) -> list[str]:
 
 
 def _kept(artifact: Artifact) -> list[str]:
-    """Say which labels were not fitted alone, and why."""
+    """Name the labels that were not fitted alone, and the reason."""
     said = []
     for why, labels in artifact.fit.facts.get("kept_temperature", {}).items():
         names = [artifact.class_names[k] if artifact.class_names else str(k) for k in labels[:_NAMED]]
@@ -257,20 +260,20 @@ _MANY = 1 << 20  # logits, above which only a temperature is fitted: others take
 
 @dataclass(frozen=True)
 class Refinement:
-    """NLL and Brier score as calibration and refinement, under a recalibration by ``method``."""
+    """NLL and Brier score split into calibration and refinement, under a recalibration by ``method``."""
 
     method: str
     nll: LossTerms
     brier: LossTerms
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         terms = {name: vars(found) for name, found in (("nll", self.nll), ("brier", self.brier))}
         parts = {name: {k: e.as_dict() for k, e in found.items()} for name, found in terms.items()}
         return {"recalibration": self.method, **parts}
 
     def says(self) -> str:
-        """Say it in one sentence.
+        """The calibration part of the NLL in one sentence.
 
         >>> from calib_serve.metrics import Estimate
         >>> terms = LossTerms(Estimate(0.312), Estimate(0.021, 0.015, 0.027), Estimate(0.291))
@@ -338,6 +341,6 @@ def _decomposed(samples: Samples, method: str, *, folds: int, level: float, seed
 
 
 def _losses(probs: NDArray[np.float64], labels: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the NLL and Brier score (2, n) of each sample."""
+    """The NLL and Brier score (2, n) of each sample."""
     p_true = probs[np.arange(len(labels)), labels]
     return np.stack([-log_probs(p_true), sample_losses(probs, labels, "brier")])  # finite where p_true is 0

@@ -1,4 +1,4 @@
-"""Every method, by name, on a deployed model: what the studies fit with where logits are not enough."""
+"""Every method, by name, on a deployed model: for studies, where logits alone are not enough."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ class FitOnModel:
         )
 
     def scores(self, inputs: NDArray[Any], labels: ArrayLike) -> Scores:
-        """Return the model's own scores of inputs (n, *input_shape), with their class ids (n,)."""
+        """The model's own scores of inputs (n, *input_shape), with their class ids (n,)."""
         return Scores.of_logits(self.classifier.logits(inputs), labels, self.classifier.outputs)
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
-        """Return calibrated probabilities (n, K) of inputs (n, *input_shape)."""
+        """Calibrated probabilities (n, K) of inputs (n, *input_shape)."""
         return calibrated_probs(self.classifier, inputs, artifact)
 
 
 @dataclass(frozen=True, eq=False)
 class _Recalled(Around):
-    """A classifier that knows its last logits and features: several methods ask for those of one array."""
+    """A classifier that keeps its last logits and features, as several methods ask for the same array's."""
 
     last: dict[str, tuple[Any, NDArray[np.float32]]] = field(default_factory=dict)
 

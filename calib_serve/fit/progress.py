@@ -1,4 +1,4 @@
-"""How far a fit is: told to who listens, and kept, so that a killed fit resumes."""
+"""Progress of a fit: reported to a callback, and kept on disk, so that a killed fit resumes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import FitError
-from calib_serve.core.files import private_folder, read_npz, sha256, written_whole
+from calib_serve.core.files import private_folder, read_npz, sha256, write_atomically
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how much of it is done, how much of it there is)."""
 
 
 def stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
-    """Return the callback of one part of the work, (done, total); None where nobody listens.
+    """The callback of one part of the work, (done, total); None without a callback.
 
     >>> calls = []
     >>> stage(lambda *call: calls.append(call), "logits")(1, 2)
@@ -39,7 +39,7 @@ class Checkpoints:
     folder: Path
 
     def load(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """Return the arrays saved under ``key``, or None; unreadable ones count as missing."""
+        """The arrays saved under ``key``, or None; unreadable ones count as missing."""
         try:
             return read_npz(self._path(key))[0]
         # A checkpoint only saves time: what cannot be read is computed again.
@@ -52,7 +52,7 @@ class Checkpoints:
         try:
             # For the user alone: results on that user's data are in it.
             private_folder(self.folder)
-            with written_whole(path, mode=0o600) as partial:
+            with write_atomically(path, mode=0o600) as partial:
                 np.savez(partial, **arrays)
         except OSError as error:
             raise FitError(

@@ -1,4 +1,4 @@
-"""The calibration that is served now, fitted again on recent samples and kept if there is evidence for it.
+"""Refits: the served calibration, fitted again on recent samples and kept if there is evidence for it.
 
 The evidence is prequential: every label is predicted by a fit to those before it alone, so that all labels
 judge, and it may be read after any number of them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,11 @@ from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import Outputs, Scores, log_probs
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import RefitKeywords
+
 __all__ = ["Refitted", "refit"]
 
 LEAST = 200  # labelled samples, below which nothing is fitted
@@ -34,15 +39,22 @@ _LARGEST = 700.0  # a logarithm whose exponential is finite
 
 @dataclass(frozen=True, eq=False)
 class Refitted:
-    """The new artifact, or None where the evidence for it is too weak, and the numbers that decided.
+    """The new artifact, where the evidence for it suffices, and the numbers that decided.
 
-    ``evidence`` is what a stake of 1 has become that bet, label by label, on a fit to the labels before
-    against the current artifact (``calib_serve.fit.refitting``); the new one is kept where it is at
-    least ``1 / alpha``. ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, each
-    under a fit to earlier ones; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs.
-    ``lost`` names decisions of the current artifact that the new one does not have. ``shift`` is how far
-    confidences and predicted classes of all samples are from those of the calibration set: the population
-    stability index, and how much of one chance alone would show.
+    Args:
+        artifact: The new one; None where the evidence is too weak.
+        samples: Number of samples.
+        held_out: Number of the latest ones, which are measured under fits to earlier ones.
+        nll: Of the current and the new artifact on these.
+        ece: Of the current and the new artifact on these.
+        gain: Fall of the NLL, in pairs.
+        error: Standard error of the gain.
+        evidence: Wealth of a stake of 1 that was bet, label by label, on a fit to the labels before against
+            the current artifact (``calib_serve.fit.refitting``); the new one is kept from ``1 / alpha`` on.
+        alpha: Chance of keeping a new one, at most, while labels are drawn from the current calibration.
+        lost: Decisions of the current artifact that the new one does not have.
+        shift: How far confidences and predicted classes of all samples are from those of the calibration set:
+            the population stability index, and how much of one chance alone would show.
     """
 
     artifact: Artifact | None
@@ -58,7 +70,7 @@ class Refitted:
     shift: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         return {
             "kept": self.artifact is not None,
             "method": self.artifact.method if self.artifact else None,
@@ -76,7 +88,7 @@ class Refitted:
         }
 
     def says(self) -> str:
-        """Say it in some lines, for a person."""
+        """The decision in some lines, for a person."""
         lines = [
             f"{name} against those of the calibration set: PSI {psi:.2f}, {chance:.2f} by chance"
             for name, (psi, chance) in self.shift.items()
@@ -111,21 +123,31 @@ def refit(
     options: RefitOptions | None = None,
     *,
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[RefitKeywords],
 ) -> Refitted:
     """Fit the output steps again; the input shift and the head stay.
 
-    ``scores`` and ``labels``, as in ``Scores.of``, are what was served since ``current`` was, oldest first,
-    as ``current.probs`` takes them: of the model with its input shift and head in place. ``options``, or
-    ``given`` one by one: see ``RefitOptions``. Every
-    label is predicted by a fit to those before it. How far these would move the current one, which was fitted
-    to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept where the
-    evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that happens
-    with a chance of at most ``alpha``, even if asked again whenever there are more samples at the end. That
-    needs the same first sample every time; each other first sample has a chance of its own. Raises FitError
-    for fewer than 200 samples, ShapeError and InputError for arrays and options that cannot be right.
+    Every label is predicted by a fit to those before it. How far these would move the current one, which was
+    fitted to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept
+    where the evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that
+    happens with a chance of at most ``alpha``, even if asked again whenever there are more samples at the
+    end. That needs the same first sample every time; each other first sample has a chance of its own.
+
+    Args:
+        current: The calibration that is served now.
+        scores: What was served since then, oldest first, as ``current.probs`` takes it: scores (n, K) of the
+            model with its input shift and head in place.
+        labels: Class ids or names (n,); by default those in ``scores``.
+        options: A ``RefitOptions``; keywords replace its fields.
+        progress: Called with a stage, and how much of it is done, of how much.
+        **keywords: Fields of ``RefitOptions``: ``alpha``, ``class_names``, ``columns``, ``groups``,
+            ``ignore_label``, ``method``, ``outputs``, ``sample_weight``, ``seed``.
+
+    Raises:
+        FitError: For fewer than 200 samples.
+        InputError: For arrays and options that cannot be right; ShapeError for other shapes.
     """
-    options = changed(options or RefitOptions(), given)
+    options = changed(options or RefitOptions(), keywords, refit)
     if current.is_multilabel:
         raise InputError(
             "a refit is for one class a sample, and this artifact is multi-label; fit it on new data, with "
@@ -168,13 +190,13 @@ def refit(
 
 
 def _fitted_to(current: Artifact) -> float:
-    """Count the samples it was fitted to; infinity where that is not known, as if it were exact."""
+    """The number of samples behind the current artifact; infinity where unknown, as if it were exact."""
     n = current.data.get("samples")
     return float(n) if isinstance(n, int) and n > 0 else math.inf
 
 
 def _checked(current: Artifact, given: Scores) -> Samples:
-    """Check the samples, as of the kind of scores that the current artifact was fitted on."""
+    """Check the samples, and that their scores are of the kind that the current artifact was fitted on."""
     if len(given) < LEAST:
         raise FitError(f"{len(given)} labelled samples; at least {LEAST} are needed to fit and to judge")
     samples = Samples.of(current.accepted(given))
@@ -182,7 +204,7 @@ def _checked(current: Artifact, given: Scores) -> Samples:
 
 
 def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[float, float]]:
-    """Compare what was served with what the artifact was fitted on, as far as it tells."""
+    """Compare served predictions with the artifact's reference, as far as it has one."""
     pairs = {}
     if current.reference is not None and current.reference.n:
         bins = bin_index(np.minimum(probs.max(axis=1), 1.0), bins=len(current.reference))
@@ -230,7 +252,7 @@ _OLD = 0.02  # the current calibration's share of what is bet on: a label costs 
 
 @dataclass(frozen=True, eq=False)
 class Prequential:
-    """What the current calibration and the new ones said of each label, oldest first.
+    """The probabilities of the current and the new calibrations for each label, oldest first.
 
     Each array is (2, n), of the current one and of a fit to earlier blocks: the ``nll`` of the label, the
     ``confidence`` of the top class and whether it was ``right``. In the first block, and in one after which
@@ -285,7 +307,7 @@ def prequential(
 
 
 def block_starts(n: int) -> list[int]:
-    """Return where blocks begin: after ``FIRST`` samples, then whenever they are half as many again.
+    """Return the first sample of each block: after ``FIRST`` samples, then at half as many again.
 
     They do not depend on n, so with more samples at the end the same evidence goes on.
 
@@ -299,7 +321,7 @@ def block_starts(n: int) -> list[int]:
 
 
 def payoff(old: Floats, new: Floats, labels: NDArray[np.intp], *, share: float) -> Floats:
-    """Return what a bet on each label (n,) pays, as a logarithm: log q(y) over r(y).
+    """Return the payoff of a bet on each label (n,), as a logarithm: log q(y) over r(y).
 
     ``old`` (n, K) are the current p, ``new`` those of a fit to what came before. q is nearly all of
     the new ones and a little of p, and r is p moved to q by ``share``: proportional to p^(1 - share)

@@ -95,12 +95,20 @@ class Samples:
         return replace(counted, weight=weight)
 
     @classmethod
-    def of_kind(cls, logits: ArrayLike, labels: ArrayLike, outputs: Outputs, **more: Any) -> Samples:
+    def of_kind(
+        cls,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        outputs: Outputs,
+        *,
+        sample_weight: ArrayLike | None = None,
+    ) -> Samples:
         """Check, as ``of``, logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
-        return replace(cls.of(logits, labels, outputs="logits", **more), outputs=outputs)
+        found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight)
+        return replace(found, outputs=outputs)
 
     def _counted(self, weight: NDArray[np.float64]) -> Self:
-        """Leave out rows of weight 0; take each as often as its weight says, where these are counts."""
+        """Leave out rows of weight 0; repeat each row as its weight says, where weights are counts."""
         kept = np.flatnonzero(weight)
         if are_counts(weight):
             return self._of_rows(repeated(weight), None)
@@ -114,7 +122,7 @@ class Samples:
         return replace(self, labels=self.labels[rows], weight=weight, rows=rows_of, groups=groups)
 
     def _shared_out(self, soft: NDArray[np.float64], weight: NDArray[np.float64] | None) -> Self:
-        """Take each row once for each class that it may be of, with that share; they stay together."""
+        """Repeat each row once for each class that it may be of, weighted by that share, in one group."""
         shares = soft if weight is None else soft * weight[:, None]
         rows, labels = np.nonzero(shares)
         groups = rows if self.groups is None else self.groups[rows]
@@ -139,22 +147,22 @@ class Samples:
 
     @property
     def classes(self) -> int:
-        """Return K."""
+        """The number K of classes."""
         return int(self.logits.shape[1])
 
     @property
     def size(self) -> int:
-        """Return the number of logits."""
+        """The number of logits."""
         return len(self) * self.classes
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Return the weights (n,), ones where all are equal."""
+        """The weights (n,), ones where all are equal."""
         return np.ones(len(self)) if self.weight is None else self.weight
 
     @property
     def units(self) -> int:
-        """Return how many samples, or groups of them, are independent."""
+        """The number of independent units: samples, or groups of samples."""
         return len(self) if self.groups is None else int(self.groups.max()) + 1
 
     def weighted_sum(self, terms: NDArray[Any], part: slice = slice(None)) -> Any:
@@ -169,7 +177,7 @@ class Samples:
             yield slice(start, min(start + step, last))
 
     def read(self, part: slice, dtype: type[np.floating[Any]] | None = None) -> Floats:
-        """Return the logits of a run of samples, converted to ``dtype`` if given."""
+        """The logits of a run of samples, converted to ``dtype`` if given."""
         chunk = self.logits[part if self.rows is None else self.rows[part]]
         return np.asarray(chunk if dtype is None else chunk.astype(dtype, copy=False))
 
@@ -213,19 +221,19 @@ class Samples:
         return replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
 
     def some(self, most: int) -> Self:
-        """Take all, or of very many ``most`` that are spread over them."""
+        """All samples, or ``most`` of them, evenly spread."""
         return self if len(self) <= most else self.take(some_of(len(self), most))
 
 
 def _recoded(groups: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return codes from 0 without gaps."""
+    """Codes from 0 without gaps."""
     return np.unique(groups, return_inverse=True)[1].astype(np.intp)
 
 
 def sample_weights(
     labels: NDArray[np.intp], classes: int, sample: ArrayLike | None, of_class: ClassWeight
 ) -> NDArray[np.float64] | None:
-    """Return weights (n,) of mean 1 of class ids (n,), None where none are given; refuse bad ones."""
+    """Weights (n,) of mean 1 for class ids (n,), None where none are given; InputError for bad ones."""
     if sample is None and of_class is None:
         return None
     weight = np.ones(len(labels)) if sample is None else as_floats(sample, "sample_weight")
@@ -252,7 +260,7 @@ _DIGITS = 1e9  # of a row's content that tell it from others
 
 
 def content(samples: Samples) -> NDArray[np.float64]:
-    """Return a number (n,) that tells rows of logits apart; a constant added to a row makes no other row."""
+    """A number (n,) that tells rows of logits apart; a constant added to a row does not change it."""
     same = np.empty(len(samples))
     for part, z in samples.chunks(np.float64):
         same[part] = content_of(z - z.max(axis=1, keepdims=True))
@@ -260,13 +268,13 @@ def content(samples: Samples) -> NDArray[np.float64]:
 
 
 def content_of(z: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a number (m,) that tells rows apart, of logits (m, K) less their largest."""
+    """A number (m,) that tells rows apart, of logits (m, K) less their largest."""
     # A random projection: equal rows have equal numbers, and others all but surely not.
     return np.asarray(np.einsum("nk,k->n", z, np.random.default_rng(0).standard_normal(z.shape[1])))
 
 
 def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:
-    """Return the fold (n,) of each sample, every class spread evenly over all of them.
+    """The fold (n,) of each sample, every class spread evenly over all of them.
 
     Rows of which there are many, as of a model of few distinct scores, are spread like any other. InputError
     for more folds than there are samples, or groups.
@@ -282,7 +290,7 @@ def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:
 def stratified(
     labels: NDArray[Any], *, folds: int, seed: int, same: NDArray[np.float64] | None = None
 ) -> Ints:
-    """Return the fold (n,) of each sample: drawn by ``seed``, every class spread evenly over all folds.
+    """The fold (n,) of each sample: drawn by ``seed``, every class spread evenly over all folds.
 
     ``same`` (n,) is what rows are known by: equal ones share a fold, in whatever order they come.
 
@@ -313,7 +321,7 @@ def _dealt(labels: NDArray[Any], rng: np.random.Generator, folds: int) -> Ints:
 
 
 def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tuple[Ints, Ints]:
-    """Order the rows by what they are; return the unit (n,) of each in it, too. Large units fall apart."""
+    """Order the rows by label and content; return the unit (n,) of each, too. Large units are split."""
     scale = float(np.abs(same).max(initial=0)) or 1.0
     known = np.rint(same * (_DIGITS / scale))  # the last bits of a sum are no difference
     order = np.lexsort((known, labels))
@@ -325,7 +333,7 @@ def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tup
 
 
 def _of_groups(groups: Ints, *, folds: int, seed: int) -> Ints:
-    """Put whole groups, the largest first, each into the fold that holds least by then."""
+    """Assign whole groups, the largest first, each to the fold that holds least by then."""
     count = int(groups.max()) + 1
     if not 2 <= folds <= count:
         raise InputError(f"folds must be between 2 and the number of groups, {count}, got {folds}")
@@ -344,7 +352,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Count the cores this process may use: by the system, its affinity and its container's quota."""
+    """Count the cores that this process may use: by the system, its affinity and its container's quota."""
     count = getattr(os, "process_cpu_count", os.cpu_count)() or 1  # Python 3.13 heeds PYTHON_CPU_COUNT
     if hasattr(os, "sched_getaffinity"):
         count = min(count, len(os.sched_getaffinity(0)))
@@ -354,7 +362,7 @@ def cores() -> int:
 
 @cache
 def _quota(root: Path) -> float | None:
-    """Return the cores that a container's control group (version 2, else 1) grants, None without a limit.
+    """The cores that a container's control group (version 2, else 1) grants, None without a limit.
 
     A container sees its own group as the root. A host's process is not limited by the root.
     """

@@ -1,4 +1,4 @@
-"""Class shares other than the calibration set's: estimated from traffic without labels, and corrected for.
+"""Prior shift: class shares estimated from unlabelled traffic, and artifacts corrected to them.
 
 The correction is Bayes' rule as a part of the steps, and acts on what is calibrated. Weighing the
 calibration samples by new / old share instead would fit the same steps to other samples: a temperature,
@@ -44,7 +44,7 @@ _LOST = "its class shares were corrected without labelled samples; fit it again,
 
 
 def class_shares_of(artifact: Artifact) -> Floats:
-    """Return the class shares (K,) that its probabilities speak of: of the calibration set, or corrected to.
+    """The class shares (K,) that the artifact's probabilities hold for: of its fit, or corrected to.
 
     InputError where the artifact does not say.
     """
@@ -64,7 +64,7 @@ def class_shares_of(artifact: Artifact) -> Floats:
 
 
 def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
-    """Return the artifact, right before, with probabilities that are right under class shares ``new`` (K,).
+    """The artifact with probabilities that are right under class shares ``new`` (K,).
 
     ``fit.prior`` holds the old and new shares and ``how`` the new ones are known. What was measured before
     and after is of the calibration without this correction. The reference and the confusion are not kept:
@@ -86,7 +86,7 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
         )
     shares = as_shares(new, artifact.classes)
     steps = _corrected(artifact, shares / old)
-    # Where it was corrected before, the shares of the calibration set: the reference is weighed by these.
+    # After an earlier correction still the calibration set's shares: the reference is weighed by them.
     first = artifact.fit.prior.old if artifact.fit.prior else tuple(old.tolist())
     on = artifact.data.get("measured_on")
     told = {} if on is None else {"measured_on": f"{on}, before the correction of class shares"}
@@ -112,7 +112,7 @@ def referenced(
     *,
     on: str = "calibration set",
 ) -> Artifact:
-    """Return the artifact with reference bins, classes and confusion of calibrated ``parts`` of its samples.
+    """The artifact with reference bins, classes and confusion of calibrated ``parts`` of its samples.
 
     ``parts``: which samples, and their probabilities (m, K) under this very artifact. Each sample weighs as
     its class does under ``fit.prior``, so that the reference is what traffic of these shares will show.
@@ -140,7 +140,7 @@ def referenced(
 
 
 def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
-    """Return steps that give p_k times ``ratio`` (K,), normalised; a uniform part up to ``_FLOOR`` stays."""
+    """Steps that give p_k times ``ratio`` (K,), normalised; a uniform part up to ``_FLOOR`` stays."""
     steps = list(artifact.steps)
     mixture = artifact.mixture
     if mixture is not None and (len(mixture.scales) > 1 or mixture.weights[-1] > _FLOOR):
@@ -173,7 +173,7 @@ def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
 
 
 def confused(artifact: Artifact, samples: Samples) -> Artifact:
-    """Return the artifact with its confusion on the calibration set, where the fit has not counted one."""
+    """The artifact with its confusion on the calibration set, counted here unless the fit has."""
     if "confusion" in artifact.data:
         return artifact
     samples = samples.some(_MOST)
@@ -186,7 +186,7 @@ def confused(artifact: Artifact, samples: Samples) -> Artifact:
 
 
 def check_correctable(methods: Iterable[str], classes: int, of: str | None = None) -> None:
-    """Raise InputError, before any fit, for methods that class shares cannot be corrected behind."""
+    """Raise InputError, before any fit, for methods behind which class shares cannot be corrected."""
     if bad := [name for name in methods if not correctable(name, classes, of)]:
         raise InputError(
             f"behind {', '.join(bad)} class shares cannot be corrected: a mixture, or a table of the top "
@@ -196,7 +196,7 @@ def check_correctable(methods: Iterable[str], classes: int, of: str | None = Non
 
 
 def correctable(method: str, classes: int, of: str | None = None) -> bool:
-    """Tell whether class shares can be corrected behind a method; ``of`` is a table's."""
+    """Whether class shares can be corrected behind a method; ``of`` is a table's option."""
     tables = method.startswith("histogram") and (of or ("each" if classes == 2 else "top")) == "top"
     return not (method in _MIXTURES or tables or (method == "isotonic" and of == "top"))
 
@@ -210,10 +210,14 @@ _FOLDS = 5
 class PriorEstimate:
     """The class shares of samples without labels, by two estimates; the first decides.
 
-    ``counted``: of the predicted classes and confidences, by the confusion with labels on the calibration set
-    (``calib_serve.metrics.shares.bbse``); it asks for nothing but label shift, and tests that. None where the
-    artifact holds no confusion, and then ``unknown`` says why. ``likely``: of the probabilities themselves
-    (``em``), which must be calibrated for each class.
+    Args:
+        counted: Of the predicted classes and confidences, by the confusion with labels on the calibration set
+            (``calib_serve.metrics.shares.bbse``); it asks for nothing but label shift, and tests that. None
+            where the artifact holds no confusion.
+        likely: Of the probabilities themselves (``em``), which must be calibrated for each class.
+        old: Shares in the calibration set (K,).
+        unknown: Why the artifact holds no confusion.
+        class_names: Names of the classes (K,).
     """
 
     counted: ShareEstimate | None
@@ -229,7 +233,7 @@ class PriorEstimate:
 
     @property
     def says(self) -> str:
-        """Say it in a sentence or two."""
+        """The estimate in a sentence or two."""
         if self.counted is None:
             return f"Whether class shares alone have changed cannot be tested: {self.unknown}."
         return self.counted.says(self.class_names)
@@ -245,7 +249,7 @@ class PriorEstimate:
         return self.counted.shrunk
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         likely = {"shares": self.likely.shares.tolist(), "error": self.likely.error.tolist()}
         counted = None if self.counted is None else self.counted.as_dict(self.class_names)
         found = {"kind": self.kind, "says": self.says, "old": self.old.tolist()}
@@ -261,10 +265,16 @@ def estimate_prior(
 ) -> PriorEstimate:
     """Estimate class shares of samples without labels, and whether shares alone differ from the fit's.
 
-    ``scores`` as for ``artifact.probs``, of the kind ``outputs``; or, with ``calibrated``, what the
-    calibrated model returned, by default probabilities. Samples are taken to be independent. Raises
-    InputError for an artifact that does not say under which class shares it was fitted, and of labels, and
-    for scores that cannot be right.
+    Samples are taken to be independent.
+
+    Args:
+        artifact: A calibration that says under which class shares it was fitted.
+        scores: The model's scores (n, K), as for ``artifact.probs``; or those of the calibrated model.
+        outputs: What the scores are; by default as the artifact says, of a calibrated model probabilities.
+        calibrated: Whether they are those of the calibrated model.
+
+    Raises:
+        InputError: For an artifact of labels or without class shares, and for scores that cannot be right.
 
     >>> from calib_serve.fit.from_scores import calibrate
     >>> rng = np.random.default_rng(0)
@@ -298,12 +308,19 @@ def estimate_prior(
 
 
 def with_prior(artifact: Artifact, prior: PriorEstimate | Given) -> Artifact:
-    """Correct an artifact to other class shares: (K,), a mapping of class names to them, or an estimate.
+    """Correct an artifact to other class shares.
 
-    An estimate is refused unless class shares alone have moved. The artifact has no reference for monitoring
-    any more: where you still have the calibration set, ``calibrate`` with ``prior`` keeps all of it. Raises
-    InputError for shares that cannot be right, and where the calibration has no place for the correction (a
-    mixture, a table of the top class).
+    The artifact has no reference for monitoring any more: where you still have the calibration set,
+    ``calibrate`` with ``prior`` keeps all of it.
+
+    Args:
+        artifact: A calibration that says under which class shares it was fitted.
+        prior: Class shares (K,), a mapping of class names to them, or an estimate, which is refused unless
+            class shares alone have moved.
+
+    Raises:
+        InputError: For shares that cannot be right, and where the calibration has no place for the correction
+            (a mixture, a table of the top class).
 
     >>> from calib_serve.artifact import LogitMap
     >>> one = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2,
@@ -331,7 +348,7 @@ def fitted_for_shares(
     fold cannot be fitted, of the samples themselves.
     """
     old, made = class_shares_of(artifact), for_shares(artifact, shares, how="given")
-    # Confidences of samples that were fitted to are too high, and a reference of them would be, too.
+    # Confidences of fitted samples are too high, and so would be a reference made of them.
     if again is not None:
         try:
             held = _held_out(samples, again, old, shares, seed)
@@ -359,13 +376,13 @@ def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) 
 
 
 def _returned(artifact: Artifact, scores: Any, outputs: Outputs | None) -> Floats:
-    """Return what a calibrated model did, as probabilities in the artifact's order of classes."""
+    """Probabilities that a calibrated model returned, in the artifact's order of classes."""
     found = Scores.of(scores, outputs=outputs, expected="probabilities", name="the calibrated probabilities")
     return checked_probs(found.in_order(artifact.class_names).probs[:])
 
 
 def _seen(probs: Floats, bins: int) -> Floats:
-    """Return how often each class is predicted with a confidence in each bin (K, B)."""
+    """Count predictions by class and confidence bin (K, B)."""
     classes = probs.shape[1]
     index = probs.argmax(axis=1) * bins + bin_index(probs.max(axis=1), bins=bins)
     return np.bincount(index, minlength=classes * bins).reshape(classes, bins).astype(np.float64)

@@ -36,7 +36,7 @@ _ARMIJO = 1e-4
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where the search ended: the point, the value and gradient there, and what it took.
+    """The end of a search: the point, its value and gradient, the iterations and evaluations it took.
 
     ``gap`` estimates how far the value is above the optimum: half the squared gradient in the
     preconditioner's norm.
@@ -50,7 +50,7 @@ class Minimum:
     evaluations: int
 
     def certificate(self) -> dict[str, Any]:
-        """Return the manifest's entry of the search."""
+        """The manifest's entry of the search."""
         return {
             "gradient_norm": float(np.linalg.norm(self.gradient)),
             "gap": self.gap,
@@ -104,7 +104,7 @@ def _two_loops(
     precondition: Callable[[Vector], Vector],
     scale: float,
 ) -> Vector:
-    """Return the inverse Hessian, estimated from preconditioner and pairs, times the gradient."""
+    """The inverse Hessian, estimated from preconditioner and pairs, times the gradient."""
     q = gradient.copy()
     alphas = []
     for s, y, curvature in reversed(pairs):
@@ -119,7 +119,7 @@ def _two_loops(
 def _line_search(
     objective: Objective, here: Minimum, step: Vector, slope: float, noise: float
 ) -> tuple[Vector, float, Vector, int] | None:
-    """Return the first point along ``step`` that gains enough: backtracking with a parabola."""
+    """The first point along ``step`` that gains enough: backtracking with a parabola."""
     t = 1.0
     for tried in range(1, 30):
         x = here.x + t * step
@@ -146,7 +146,7 @@ Sums over samples are taken once for all ridges.
 
 
 def of_matrix(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """Return the Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen."""
+    """The Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen."""
     size = classes * (classes + 1)
     blocks = np.zeros((classes, classes + 1, classes, classes + 1))
     hessian = blocks.reshape(size, size)
@@ -165,7 +165,7 @@ def of_matrix(chunks: Iterable[Chunk], classes: int) -> Curved:
 
 
 def of_diagonal(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """Return the Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
+    """The Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
     sums = _DiagonalHessian(classes)
     for chunk in chunks:
         sums.add(chunk)
@@ -199,7 +199,7 @@ class _DiagonalHessian:
 
 
 def of_pairs(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """Return the 2 x 2 blocks of a diagonal (K,) and b (K,), one per class: for any K."""
+    """The 2 x 2 blocks of a diagonal (K,) and b (K,), one per class: for any K."""
     own = np.zeros((3, classes))
     for x, p, w in chunks:
         u = p * (1 - p) * w[:, None]
@@ -223,7 +223,7 @@ def _pairs(own: NDArray[np.float64], ridge: Vector) -> Solve:
 
 
 def of_blocks(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """Return the blocks of one class each, all taken to be h_k C plus the ridge: for many classes.
+    """The blocks of each class, all taken to be h_k C plus the ridge: for many classes.
 
     With D the ridge of a row and its b, C v = omega D v gives (h_k C + D)^-1 = V diag(1 / (h_k
     omega + 1)) V^T; the diagonal entry's own ridge is one rank-one change a class (Sherman-Morrison).
@@ -352,7 +352,7 @@ class Problem:
 
     @property
     def size(self) -> int:
-        """Return how many parameters."""
+        """The number of parameters."""
         k = self.samples.classes
         return k * (k + 1) if self.shape == "full" else 2 * k
 
@@ -364,7 +364,7 @@ class Problem:
     def solve(
         self, penalty: Penalty, start: Vector | None = None, *, gap: float, about: Solve | None = None
     ) -> Minimum:
-        """Return the parameters of least penalised NLL, to within about ``gap`` of the least value.
+        """The parameters of least penalised NLL, to within about ``gap`` of the least value.
 
         ``about`` is a preconditioner made for a nearby problem; without it, or where it does not
         help, we make our own. Raises FitError where the gap does not close.
@@ -391,14 +391,14 @@ class Problem:
         )
 
     def map(self, theta: Vector) -> tuple[Vector, Vector]:
-        """Return W ((K, K), or (K,) for a diagonal) and b of parameters."""
+        """W ((K, K), or (K,) for a diagonal) and b of parameters."""
         k = self.samples.classes
         if self.shape == "diagonal":
             return 1 + theta[:k], theta[k:]
         return np.eye(k) + theta[:-k].reshape(k, k), theta[-k:]
 
     def nll(self, theta: Vector) -> float:
-        """Return the weighted mean NLL, without penalty."""
+        """The weighted mean NLL, without penalty."""
         total = 0.0
         for _, s, y, w in self._scores(theta):
             e_sum = np.exp(s).sum(axis=1, dtype=np.float64)
@@ -406,7 +406,7 @@ class Problem:
         return total / len(self.samples)
 
     def losses(self, theta: Vector) -> NDArray[np.float64]:
-        """Return the NLL of each sample (n,)."""
+        """The NLL of each sample (n,)."""
         found = [
             np.log(np.exp(s).sum(axis=1, dtype=np.float64)) - s[np.arange(len(y)), y]
             for _, s, y, _ in self._scores(theta)
@@ -414,7 +414,7 @@ class Problem:
         return np.concatenate(found)
 
     def evaluate(self, theta: Vector, penalty: Penalty) -> tuple[float, Vector]:
-        """Return the penalised objective and its gradient."""
+        """The penalised objective and its gradient."""
         k = self.samples.classes
         value, gradient = 0.0, np.zeros(self.size)
         inner, outer = gradient[:-k], gradient[-k:]
@@ -433,11 +433,11 @@ class Problem:
         return value / n + float(weights @ theta**2), gradient / n + 2 * weights * theta
 
     def preconditioner(self, penalty: Penalty, theta: Vector) -> Solve:
-        """Return an approximate inverse Hessian at ``theta``: exact for few parameters, else by blocks."""
+        """An approximate inverse Hessian at ``theta``: exact for few parameters, else by blocks."""
         return self.curvature(theta)(penalty)
 
     def curvature(self, theta: Vector) -> Callable[[Penalty], Solve]:
-        """Return the preconditioners at ``theta`` for any penalty, by one pass over the samples."""
+        """The preconditioners at ``theta`` for any penalty, by one pass over the samples."""
         if self.shape == "full":
             make = of_matrix if self.size <= _EXACT_MATRIX else of_blocks
         else:
@@ -488,7 +488,7 @@ class Problem:
 
     @property
     def _chunk(self) -> int:
-        """Return a chunk's values: for many classes so many rows that their sums into (K, K) cost little."""
+        """The values in a chunk: for many classes enough rows that their sums into (K, K) cost little."""
         cached = 1 << 18 if self._dtype is np.float32 else 1 << 17
         return max(cached, min(2 * self.samples.classes**2, _CHUNK)) if self.shape == "full" else cached
 
@@ -514,7 +514,7 @@ class Path:
     thetas: tuple[Vector, ...]
 
     def mean(self) -> Vector:
-        """Return parameters close to those that all samples together give."""
+        """The mean of the folds' parameters, close to the solution for all samples."""
         return np.asarray(sum(self.thetas) / len(self.thetas))
 
 

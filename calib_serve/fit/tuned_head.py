@@ -52,13 +52,26 @@ def fit_tuned_head(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
-    """Fit the deployed ``head`` to features (n, d) and class ids (n,) of the calibration set.
+    """Fit a change of the deployed head to the calibration set.
 
-    ``strength`` of the penalty, above 0, infinity for none of the change; by default the best of
-    ``STRENGTHS`` on ``folds`` folds. ``then``: the output method behind it, fitted to the logits of each
-    fold under a change that was fitted to the others; "none" for none. ``model`` are the classifier's
-    ``facts()``. Raises ShapeError and InputError for arrays and options that cannot be right, FitError
-    where the logits say nothing about the labels.
+    Args:
+        features: (n, d), of the last linear layer.
+        labels: Class ids (n,).
+        head: The deployed one.
+        strength: Of the penalty on the change, above 0, infinity for no change; by default the best of
+            ``STRENGTHS`` on the folds.
+        folds: Number of folds.
+        then: Output method behind it, fitted to the logits of each fold under a change that was fitted to the
+            others; "none" for none.
+        model: The classifier's ``facts()``.
+        class_names: Names of the classes (K,).
+        seed: Seed by which folds are drawn.
+        progress: Called with how many steps are done, and of how many.
+
+    Raises:
+        InputError: For arrays and options that cannot be right.
+        ShapeError: For arrays of other shapes.
+        FitError: Where the logits say nothing about the labels.
 
     >>> x, y = np.array([[1.0], [-1.0]] * 40), np.array([1, 0, 1, 0, 1, 0, 0, 1] * 10)  # right 3 times of 4
     >>> deployed = Head((np.array([[0.0], [2.0]]),), (np.zeros(2),))
@@ -133,7 +146,7 @@ class _Problem:
         return _Problem(self.offset[rows], self.x[rows], self.labels[rows], self.axes, self.unit)
 
     def solve(self, strength: float, start: Exact) -> Exact:
-        """Return D (K, d + 1) of least mean NLL plus ``strength`` |D|^2."""
+        """D (K, d + 1) of least mean NLL plus ``strength`` |D|^2."""
         if np.isinf(strength):
             return np.zeros_like(start)
         n, shape = len(self.x), start.shape
@@ -156,7 +169,7 @@ class _Problem:
         return np.asarray(found.x.reshape(shape))
 
     def moved(self, head: Head, t: float, change: Exact) -> Head:
-        """Return the deployed head at temperature ``t``, moved by ``change``, for features as they come."""
+        """The deployed head at temperature ``t``, moved by ``change``, for features as they come."""
         step = change @ self.axes.T
         weight = head.weights[0].astype(np.float64) / t + step[:, :-1] / self.unit
         return Head((weight,), (head.biases[0].astype(np.float64) / t + step[:, -1],))
@@ -164,7 +177,7 @@ class _Problem:
 
 @dataclass(frozen=True, eq=False)
 class _Tried:
-    """One strength: what the folds' changes add to the logits (n, K) of samples they were not fitted to.
+    """One strength: the folds' changes to the logits (n, K) of samples that they were not fitted to.
 
     ``nll`` is that of these logits, ``change`` the folds' mean.
     """

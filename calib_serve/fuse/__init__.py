@@ -1,4 +1,4 @@
-"""Fuse a model and an artifact into a calibrated model. What is here knows steps, not algorithms."""
+"""Fuse a model and an artifact into a calibrated model. Fusion knows steps, not fitting methods."""
 
 from calib_serve.core.faces import face
 

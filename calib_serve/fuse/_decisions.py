@@ -1,4 +1,4 @@
-"""Put an artifact's prediction sets, abstention and acts into the precision of a model.
+"""An artifact's prediction sets, abstention and acts, in the precision of a model.
 
 A threshold is rounded once, so that comparing in float32 gives what comparing in float64 gave.
 """
@@ -22,19 +22,19 @@ Floats = NDArray[np.floating[Any]]
 
 
 def decided(artifact: Artifact) -> tuple[str, ...]:
-    """List which of ``NAMES`` the artifact decides."""
+    """The decisions among ``NAMES`` that the artifact makes."""
     acts = artifact.contract is not None and artifact.contract.decides
     held = (artifact.sets is not None, artifact.abstain is not None, acts)
     return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
 
 
 def has_logits(artifact: Artifact) -> bool:
-    """Return whether calibrated logits exist: behind a mixture or table there are probabilities alone."""
+    """Whether calibrated logits exist: behind a mixture or table there are probabilities alone."""
     return artifact.mixture is None and artifact.table is None
 
 
 def deciding(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Artifact, tuple[str, ...]]:
-    """Return the artifact with its decisions if they are ``wanted``, else without, and what is left out.
+    """The artifact with its decisions if they are ``wanted``, else without, and a remark on the loss.
 
     ``option``: how to say that they are, or are not. Raises FuseError where what may be acted on depends on
     segments, which no model knows.
@@ -56,23 +56,23 @@ def deciding(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Artifact
 
 
 def act_least(artifact: Artifact, dtype: Any) -> Floats:
-    """Return the smallest confidence of ``dtype`` to act on by predicted class (K,); 2 where none suffices.
+    """The smallest confidence of ``dtype`` to act on by predicted class (K,); 2 where none suffices.
 
     () where it is the same for all.
     """
     contract = artifact.contract
     bounds = np.array([2.0 if contract is None else contract.bound(k) for k in range(artifact.classes)])
-    least = rounded_up(np.minimum(bounds, 2.0), dtype)
+    least = _rounded_up(np.minimum(bounds, 2.0), dtype)
     return least[0] if (least == least[0]).all() else least
 
 
 def abstain_least(artifact: Artifact, dtype: Any) -> Floats:
-    """Return the smallest top probability of ``dtype`` that is answered; 0 where nothing abstains."""
-    return rounded_up(np.array(0.0 if artifact.abstain is None else artifact.abstain.threshold), dtype)
+    """The smallest top probability of ``dtype`` that is answered; 0 without abstention."""
+    return _rounded_up(np.array(0.0 if artifact.abstain is None else artifact.abstain.threshold), dtype)
 
 
 def inner_edges(artifact: Artifact) -> NDArray[np.float64]:
-    """Return the edges between the bins of confidence, without 0 and 1: the reference's, else 15 bins'."""
+    """The inner edges between bins of confidence: the reference's, else those of 15 bins."""
     bins = 15 if artifact.reference is None else len(artifact.reference)
     return np.linspace(0, 1, bins + 1)[1:-1]
 
@@ -88,10 +88,10 @@ def rounded_down(edges: Floats) -> Floats:
     return np.where(near > edges, np.nextafter(near, np.float32(-np.inf)), near)
 
 
-def rounded_up(least: Floats, dtype: Any) -> Floats:
+def _rounded_up(least: Floats, dtype: Any) -> Floats:
     """Round up to floats of ``dtype``: p >= number then means the same for every such p.
 
-    >>> 0.1 <= float(rounded_up(np.array(0.1), np.float32)) < 0.10000001
+    >>> 0.1 <= float(_rounded_up(np.array(0.1), np.float32)) < 0.10000001
     True
     """
     near = np.asarray(least).astype(dtype)
@@ -99,20 +99,20 @@ def rounded_up(least: Floats, dtype: Any) -> Floats:
 
 
 def lac_least(threshold: Floats, dtype: Any) -> Floats:
-    """Return the smallest p of ``dtype`` for which 1 - p, as float64 rounds it, is at most the threshold.
+    """The smallest p of ``dtype`` for which 1 - p, as float64 rounds it, is at most the threshold.
 
     Of float64 itself, it may be off by that rounding.
 
     >>> float(lac_least(np.array(0.25), np.float32))
     0.75
     """
-    least = rounded_up(np.maximum(1 - threshold, -1.0), dtype)
+    least = _rounded_up(np.maximum(1 - threshold, -1.0), dtype)
     below = np.nextafter(least, np.array(-np.inf, dtype))
     return np.where(1 - below.astype(np.float64) <= threshold, below, least)
 
 
 def rank_offsets(sets: PredictionSets, classes: int) -> NDArray[np.float64]:
-    """Return what is added to the sum of probabilities above each rank (K,), so that the first is below.
+    """Offsets of each rank (K,) to the probability summed above it; the first rank is always below.
 
     A sum is at most 1 and a threshold not negative: -4 puts the likeliest class in, whatever its score.
 

@@ -1,4 +1,4 @@
-"""Tell whether a model's scores are of the kind that an artifact acts on, and what makes them that.
+"""The kind of a model's scores against the kind that an artifact was fitted on, and the change between.
 
 ONNX graphs, torch modules and wrapped handlers find the kind in their own ways: by an activation, by numbers,
 by a trial. What follows from it is the same for all.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, log_softmax, measured
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, infer_outputs, log_softmax
 
 Floats = NDArray[np.floating[Any]]
 
@@ -26,7 +26,7 @@ Change = Literal["none", "normalise", "difference"]
 
 
 def check_truths(artifact: Artifact, kind: Outputs, what: str) -> None:
-    """Raise FuseError where one is of labels, of which any may be true, and the other of one class a sample.
+    """Raise FuseError where scores of labels meet an artifact of classes, or the other way round.
 
     ``what``: the scores in words, such as "the model returns logits".
     """
@@ -39,18 +39,18 @@ def check_truths(artifact: Artifact, kind: Outputs, what: str) -> None:
 
 
 def check_numbers(rows: Floats, kind: Outputs, what: str, *, told: bool, tolerance: float) -> None:
-    """Raise FuseError where the numbers of scores (n, K) cannot be of their ``kind``, or seem of another.
+    """Raise FuseError where the numbers of scores (n, K) contradict their ``kind``, or suggest another.
 
     ``told``: somebody said the kind, so that logits may lie within [0, 1]. ``tolerance``: how far a row of
     probabilities may be from 1 together.
     """
-    found = measured(rows, tolerance=tolerance)
+    found = infer_outputs(rows, tolerance=tolerance)
     # Labels that exclude one another sum to 1 as classes do, and one label has one column.
     may_be = {"label_probabilities": ("label_probabilities", "probabilities", "probability")}
     if kind in PROBABILITIES or kind == "log_probs":
         wrong = found not in may_be.get(kind, (kind,))
     else:
-        # One row of logits lies within [0, 1] by chance; several do where they are no logits.
+        # One row of logits may lie within [0, 1] by chance; several rows in [0, 1] are no logits.
         doubtful = len(rows) > 1 and not told
         wrong = found == "probabilities" or (found in ("probability", "label_probabilities") and doubtful)
     if wrong:
@@ -68,13 +68,13 @@ def change_to_fitted(
     shown: Outputs | None = None,
     can: Collection[Change] = ("normalise", "difference"),
 ) -> Change:
-    """Find what makes scores of this ``kind`` those that the artifact was fitted on.
+    """Find the change from scores of this ``kind`` to the kind that the artifact was fitted on.
 
     ``what``: the scores in words, ``shown``: what the model returns of them, if not themselves; ``can``: the
     changes that can be made. FuseError where none of these does: what a softmax took away does not come back.
     """
     fitted = artifact.model.outputs
-    # A temperature makes the same of logits and of log-probabilities; a weight for each class does not.
+    # A temperature has the same effect on logits and log-probabilities; a weight for each class has not.
     if artifact.takes(kind):
         return "none"
     if fitted is None:
@@ -97,7 +97,7 @@ def change_to_fitted(
 
 
 def as_fitted(logits: Floats, change: Change) -> Floats:
-    """Turn logits (n, K) of a model's scores into those that the artifact was fitted on."""
+    """Turn logits (n, K) of a model's scores into logits of the kind that the artifact was fitted on."""
     if change == "normalise":
         return log_softmax(logits)
     if change == "difference":

@@ -1,4 +1,4 @@
-"""Prove that a fused model returns what the model calibrated in numpy does, as far as rounding allows.
+"""Parity: a fused model returns what the model calibrated in numpy does, as far as rounding allows.
 
 ONNX graphs, torch modules and Triton repositories share this proof: each runs its model, and hands over the
 numbers.
@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, PredictionSets, ProbTable, made_up, response, same_response
+from calib_serve.artifact import (
+    Artifact,
+    PredictionSets,
+    ProbTable,
+    response,
+    same_response,
+    synthetic_inputs,
+)
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import read_npz
 from calib_serve.fuse._decisions import act_least
@@ -56,7 +63,7 @@ class Parity:
         return [("parity", whole), *(("", f"{number} {what}") for number, what in left if number)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Plain values, for JSON."""
         return asdict(self)
 
 
@@ -112,7 +119,7 @@ class Expected:
         engine: str,
         device: str,
     ) -> Parity:
-        """Compare, and report; ``own`` is what ``prove_own_scores`` returned."""
+        """Compare with what is expected, and report; ``own`` is the result of ``prove_own_scores``."""
         worst, close = self.compare(found, decisions, report)
         return Parity(
             max(worst, own[1]),
@@ -153,7 +160,7 @@ def prove_own_scores(
     run: Callable[[NDArray[np.float64]], tuple[Floats, Mapping[str, Any]]],
     report: str,
 ) -> tuple[int, float]:
-    """Compare what the fit's own scores become in a fused model with what they became in the fit.
+    """Compare probabilities and decisions of the fit's own scores in a fused model with those of the fit.
 
     ``run`` gives probabilities and decisions of logits (m, K). Returns how many there are, and the largest
     difference; FuseError beyond rounding.
@@ -171,7 +178,7 @@ def prove_own_scores(
 
 
 def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
-    """Return inputs by name; those of no dimension as arrays too, as onnxruntime wants them."""
+    """Inputs by name; a number becomes an array of no dimension, as onnxruntime wants."""
     if not isinstance(inputs, (str, Path)):
         return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}
     try:
@@ -183,7 +190,7 @@ def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict
 
 
 def far_from_edges(probs: Floats, table: ProbTable, near: float) -> NDArray[np.bool_]:
-    """Return which rows (n,) of probabilities (n, K) stay in their bins of the table if moved by ``near``."""
+    """The rows (n,) of probabilities (n, K) that stay in their bins of the table if moved by ``near``."""
     if len(table.edges) == probs.shape[1]:
         return np.logical_not((np.abs(probs[:, :, None] - table.edges[None]) <= near).any(axis=(1, 2)))
     # Of one row of edges the likeliest class is looked up: where two tie, rounding chooses.
@@ -197,7 +204,7 @@ _FAR = 1e3
 
 
 def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
-    """Return the largest logit (n, K) that a probability shows, and at least 1: rounding grows with it.
+    """The largest logit (n, K) that a probability shows, and at least 1: rounding grows with it.
 
     One far below its row's largest, where masks put it (-1e9, -inf), is 0 as a probability, however rounded.
     ``labels``: each logit is one by itself.
@@ -214,7 +221,7 @@ def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
 
 
 def sure_sets(sets: PredictionSets, probs: Floats, relative: float) -> NDArray[np.bool_]:
-    """Return for which classes (n, K) of probabilities (n, K) the set is the same after rounding.
+    """The classes (n, K) of probabilities (n, K) whose place in or out of the set survives rounding.
 
     Every probability may be off by the share ``relative`` of itself. So may its rank be, where others are as
     close as that, and what is summed up to it.
@@ -282,7 +289,7 @@ def check_decisions(
 
 
 def _sure_acts(artifact: Artifact, probs: Floats, relative: float) -> NDArray[np.bool_]:
-    """Return which rows (n,) rounding gives the same act, and the same class where thresholds differ."""
+    """The rows (n,) whose act survives rounding, and whose class does where thresholds differ."""
     least = np.broadcast_to(act_least(artifact, np.float64), artifact.classes)
     ranked = np.sort(probs, axis=1)
     top, second = ranked[:, -1], ranked[:, -2]
@@ -313,16 +320,16 @@ def _compare(
 
 
 def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -> NDArray[Any] | None:
-    """Return inputs for ``check_response`` where ``source`` is no file that the artifact is known to fit.
+    """Made-up inputs for ``check_response`` where the bytes of ``source`` are not the fitted model's.
 
     Raises FuseError where it can be no other export of the same model, as far as is known; unless ``force``.
     """
     fitted = artifact.model
     if force or fitted.fits(sha256):
         return None
-    # Exported again, a model has other bytes and the same scores: it is known by what it answers to made-up
-    # inputs.
-    inputs = None if fitted.response is None else made_up(fitted.input_shape)
+    # Exported again, a model has other bytes and the same scores: its scores for made-up inputs identify
+    # it.
+    inputs = None if fitted.response is None else synthetic_inputs(fitted.input_shape)
     if inputs is None:
         raise FuseError(f"{_other(artifact, source)}, and does not say what would tell another export of it")
     return inputs

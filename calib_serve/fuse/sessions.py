@@ -19,10 +19,13 @@ _CPU = "CPUExecutionProvider"
 
 
 def providers(device: str, options: Mapping[str, Any] | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """List the providers of onnxruntime for "cpu", "cuda", "cuda:1" or "tensorrt", best first.
+    """List the providers of onnxruntime, best first.
 
-    ``options`` go to the first of them. Operators that TensorRT lacks run on CUDA, and those that both lack
-    on the CPU.
+    Operators that TensorRT lacks run on CUDA, and those that both lack on the CPU.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1" or "tensorrt".
+        options: Of the first of them.
 
     >>> providers("cuda:1")
     [('CUDAExecutionProvider', {'device_id': 1}), ('CPUExecutionProvider', {})]
@@ -51,11 +54,20 @@ def open_session(
     optimize: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Open an ``onnxruntime.InferenceSession`` of a model file (or its bytes) on ``device``.
+    """Open an ``onnxruntime.InferenceSession`` of a model file.
 
-    ``threads``: intra-op threads, None for onnxruntime's choice (all cores; one per worker is better where
-    workers share a host). Raises ModelError when the model does not load, when onnxruntime did not take
-    the requested GPU, unless ``allow_fallback``, and when several packages of onnxruntime spoil one another.
+    Args:
+        path: File, or its bytes.
+        device: "cpu", "cuda", "cuda:1" or "tensorrt".
+        threads: Intra-op threads; None for onnxruntime's choice (all cores; one per worker is better where
+            workers share a host).
+        allow_fallback: Whether another device will do.
+        optimize: Whether onnxruntime may change the graph.
+        options: Of the device's provider.
+
+    Raises:
+        ModelError: When the model does not load, when onnxruntime did not take the requested GPU, and when
+            several packages of onnxruntime spoil one another.
     """
     check_onnxruntime()
     try:

@@ -1,4 +1,4 @@
-"""A reverse proxy for the Open Inference Protocol that calibrates, signs and watches what passes."""
+"""The gateway: a reverse proxy for the Open Inference Protocol that calibrates, signs and watches."""
 
 from calib_serve.core.faces import face
 

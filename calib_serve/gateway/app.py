@@ -1,4 +1,4 @@
-"""The gateway over HTTP, as an ASGI app: what is calibrated is read, all else streams through.
+"""The gateway over HTTP, as an ASGI app: calibrated models' traffic is read, all else streams through.
 
 ``open_gateway`` makes it of files and addresses: artifacts, a keyring, a watch here or elsewhere, and limits.
 """
@@ -11,17 +11,17 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import read_whole
-from calib_serve.core.options.base import changed
+from calib_serve.core.options.base import changed, check_names
 from calib_serve.core.options.servers import GatewayOptions
 from calib_serve.gateway.calibration import Calibration, Calibrations
-from calib_serve.gateway.exporter import Counts, OneRegistry
+from calib_serve.gateway.exporter import OneRegistry, UncalibratedReplies
 from calib_serve.gateway.grpc_gateway import GrpcGateway
 from calib_serve.gateway.http import (
     App,
@@ -48,6 +48,11 @@ from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
 from calib_serve.web import Guard, Tokens, create_app, tokens_and_hosts
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import GatewayKeywords
+
 try:
     from fastapi import HTTPException, Request, Response
     from fastapi.responses import JSONResponse
@@ -69,13 +74,13 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = ((Full, 429), (TooLarge, 413)
 
 
 class Part(Protocol):
-    """Starts and stops with the gateway."""
+    """A part that opens and closes with the gateway."""
 
     async def open(self) -> None:
-        """Start."""
+        """Open the part."""
 
     async def close(self) -> None:
-        """Stop."""
+        """Close the part."""
 
 
 class Gateway:
@@ -93,7 +98,7 @@ class Gateway:
         *,
         guard: Guard,
         waiting: Waiting,
-        counts: Counts,
+        counts: UncalibratedReplies,
         parts: tuple[Part, ...] = (),
     ) -> None:
         self._upstream, self._own, self._waiting = upstream, own, waiting
@@ -105,7 +110,7 @@ class Gateway:
         self.failed: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, as ASGI calls it."""
+        """Serve a connection, as ASGI calls it."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -115,7 +120,7 @@ class Gateway:
             except (NoAnswer, Full, TooLarge, InputError) as error:
                 if not started.yes:
                     await _refuse(started, error)
-                # Else the answer ends here, without its end: the client sees that it is cut off.
+                # A started answer just stops: without its end, the client sees that it is cut off.
 
     async def _live(self, receive: Receive, send: Send) -> None:
         async with contextlib.AsyncExitStack() as opened:
@@ -143,7 +148,7 @@ class Gateway:
         route = read_route(method, path)
         if path == _LABELS or path.startswith(_BELOW):
             await self._own(scope, receive, send)
-        # Outside the bound of requests: who asks whether a busy gateway lives must hear that it does.
+        # Outside the bound of requests: a busy gateway must still answer its health checks.
         elif route.kind == "health":
             await stream_through(self._upstream, scope, receive, send)
         else:
@@ -176,7 +181,7 @@ class Gateway:
         await answer_with(send, answer.status, given, content)
 
     async def _off_the_loop(self, body: bytes, headers: Headers, work: Callable[..., Any], *args: Any) -> Any:
-        """Do at once what is small; what is large in a thread, so that others need not wait for it.
+        """Do small work at once, and large work in a thread, so that others need not wait for it.
 
         What comes compressed is large whatever its bytes are: sixty kilobytes may hold sixty megabytes.
         """
@@ -187,14 +192,14 @@ class Gateway:
 
 
 def _below_root(scope: Scope) -> Scope:
-    """Return the request with the path that the client's proxy sent: uvicorn puts the root path before it."""
+    """The request with the path that the client's proxy sent: uvicorn puts the root path before it."""
     root: str = scope.get("root_path", "")
     path, raw = scope["path"].removeprefix(root), scope["raw_path"].removeprefix(root.encode())
     return {**scope, "root_path": "", "path": path, "raw_path": raw}
 
 
 class _Started:
-    """``send``, and whether anything was sent."""
+    """A ``send`` that knows whether anything was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.yes = send, False
@@ -205,7 +210,7 @@ class _Started:
 
 
 async def _refuse(send: Send, error: Exception) -> None:
-    """Send an error as the protocol has it; only NoAnswer is the server's fault."""
+    """Send an error in the protocol's form; only NoAnswer is the server's fault."""
     status = (
         error.status
         if isinstance(error, NoAnswer)
@@ -272,7 +277,7 @@ class Named:
 
     @classmethod
     def read(cls, texts: Sequence[str], option: str) -> Named:
-        """Read VALUE and MODEL=VALUE; InputError where something is said twice."""
+        """Read VALUE and MODEL=VALUE; InputError where a model is there twice."""
         found: dict[str, str] = {}
         for text in texts:
             model, _, value = text.rpartition("=")
@@ -282,11 +287,11 @@ class Named:
         return cls(option, found)
 
     def of(self, model: str) -> str | None:
-        """Return that of a model, None where nothing is said of it."""
+        """The value for a model, None where there is none."""
         return self.by_model.get(model, self.by_model.get(""))
 
     def check(self, models: Sequence[str]) -> None:
-        """Raise InputError where a model is named that is none of these."""
+        """Raise InputError where a value is for a model that is not among ``models``."""
         for model in self.by_model:
             if model and model not in models:
                 raise InputError(f"{self.option} names {model!r}, which is none of the models given")
@@ -299,16 +304,30 @@ def open_gateway(
     *,
     tokens: Tokens = (),
     hosts: Sequence[str] = (),
-    **given: Any,
+    **keywords: Unpack[GatewayKeywords],
 ) -> Iterator[Gateway]:
     """Open the ASGI app before the server ``upstream``; inside the context it may be served.
 
-    ``models``: by (model, version), an artifact, its folder, or the number of classes of a model whose
-    output is calibrated already. ``options``, or ``given`` one by one: see ``GatewayOptions``. The app of a
-    watch in this process is then the gateway's as well, for whoever has one of the ``tokens``; these and
-    ``hosts`` as in ``create_app``. InputError for what does not fit together.
+    The app of a watch in this process is then the gateway's as well, for whoever has one of the tokens.
+
+    Args:
+        models: By (model, version), an artifact, its folder, or the number of classes of a model whose output
+            is calibrated already.
+        options: A ``GatewayOptions``; keywords replace its fields.
+        tokens: Who may use it, as in ``create_app``.
+        hosts: The names it answers to, as in ``create_app``.
+        **keywords: Fields of ``GatewayOptions``, of which ``upstream`` and ``output`` are needed:
+            ``allowed_hosts``, ``grpc_port``, ``grpc_upstream``, ``host``, ``keyring``, ``label_budget``,
+            ``ledger``, ``log_format``, ``max_connections``, ``max_megabytes``, ``max_versions``,
+            ``max_waiting``, ``port``, ``request_seconds``, ``root_path``, ``samples``, ``scores``,
+            ``shadow``, ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``, ``watch``,
+            ``watch_token_file``.
+
+    Raises:
+        InputError: For models and options that do not fit together.
     """
-    options = GatewayOptions(**given) if options is None else changed(options, given)
+    check_names(keywords, [field.name for field in fields(GatewayOptions)], open_gateway)
+    options = GatewayOptions(**dict[str, Any](keywords)) if options is None else changed(options, keywords)
     output, scores = Named.read(options.output, "--output"), Named.read(options.scores, "--scores")
     shadow = Named.read(options.shadow, "--shadow")
     for named in (output, scores, shadow):
@@ -319,7 +338,7 @@ def open_gateway(
     ring = options.keyring
     if isinstance(ring, (str, Path)):
         ring = LiveKeyring(ring)
-    registry, counts = OneRegistry(), Counts(models, most=options.max_versions)
+    registry, counts = OneRegistry(), UncalibratedReplies(models, most=options.max_versions)
     waiting = Waiting(options.max_waiting, most=options.max_bytes)
     reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=options.max_waiting)
     server = reach(options.upstream)
@@ -354,7 +373,7 @@ def open_gateway(
                 watch=watch,
                 token=token,
                 registry=registry,
-                # A watch of this process has the budget, which it tells what the ledger counted.
+                # A watch of this process holds the budget, and updates it with the ledger's counts.
                 policy=None if isinstance(watch, Watch) else options.label_budget or None,
                 shadow=beside,
             )
@@ -390,7 +409,7 @@ def open_gateway(
 
 
 def _pair(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
-    """Read both files; InputError where one cannot be read."""
+    """Read certificate and key; InputError where one cannot be read."""
     if cert is None or key is None:
         return None
     try:
@@ -400,7 +419,7 @@ def _pair(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
 
 
 def _kind(what: Artifact | int, told: str | None, model: str) -> Outputs:
-    """Return what the scores are; InputError where nobody said so: taken for another kind they look right."""
+    """The kind of the scores; InputError where it is not given: a wrong kind would look right."""
     check_outputs(told)
     known = what.model.outputs if isinstance(what, Artifact) else None
     if told is None and known is None:

@@ -1,4 +1,4 @@
-"""One model version behind the gateway: its scores calibrated, and what a reply gets beside them."""
+"""One model version behind the gateway: its scores calibrated, and the outputs added to its replies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class About(NamedTuple):
 
 
 class Reports(Protocol):
-    """Counts predictions and signs receipts: a ``Reporter``."""
+    """The part of a ``Reporter`` that counts predictions and signs receipts."""
 
     def served(
         self,
@@ -40,18 +40,18 @@ class Reports(Protocol):
         id: str | Sequence[str] = "",
         logits: Array | None = None,
     ) -> list[SignedReceipt | None]:
-        """Return one receipt a row."""
+        """Count the rows, and return one receipt for each."""
 
 
-class Calibrated(NamedTuple):
-    """The output as it goes on, of the shape and datatype that it came in, and what is added."""
+class CalibratedOutput(NamedTuple):
+    """The calibrated output, in its original shape and datatype, and the added outputs."""
 
     values: Array
     added: list[Tensor]
 
 
 class Calibration:
-    """Calibrates the output ``output`` of a model version; ``kind`` is what the model gives there.
+    """Calibrates the output ``output`` of a model version; ``kind`` is the kind of the model's scores.
 
     ``what``: the artifact, or the number of classes of a model whose output is calibrated already, which
     then stays as it is. Raises InputError for an artifact that cannot act on an output alone.
@@ -82,7 +82,7 @@ class Calibration:
             )
         self.artifact.check_takes(kind, f"the scores of {model}")
 
-    def __call__(self, raw: Array, about: About) -> Calibrated:
+    def __call__(self, raw: Array, about: About) -> CalibratedOutput:
         """Calibrate ``raw`` of shape (n, K), (K,) or with further axes of 1; InputError for any other."""
         rows = self._rows(raw)
         scores = rows.astype(np.float64)
@@ -95,11 +95,13 @@ class Calibration:
             values = made.reshape(raw.shape).astype(raw.dtype)
         # What is not finite gets no receipt, and is counted as invalid.
         probs[~finite] = np.nan
-        return Calibrated(values, self._added(probs, self._receipts(probs, logits, about), about.segment))
+        return CalibratedOutput(
+            values, self._added(probs, self._receipts(probs, logits, about), about.segment)
+        )
 
     @property
     def acts(self) -> bool:
-        """Tell whether a contract says which predictions may be acted on."""
+        """Whether a contract says which predictions may be acted on."""
         contract = None if self.artifact is None else self.artifact.contract
         return contract is not None and contract.decides
 
@@ -168,12 +170,12 @@ class Calibrations:
         return (one for versions in self._of.values() for one in versions.values())
 
     def output_of(self, model: str) -> str | None:
-        """Return the name of the output that is calibrated, None for a model that passes as it is."""
+        """The name of the calibrated output, None for a model that passes unchanged."""
         versions = self._of.get(model)
         return None if versions is None else next(iter(versions.values())).output
 
     def added_to(self, model: str) -> frozenset[str]:
-        """Name the outputs that replies of a model may get; its own ones by other names pass as they are."""
+        """The names of outputs that replies of a model may get; the model's own outputs pass unchanged."""
         acts = any(one.acts for one in self._of.get(model, {}).values())
         return ADDED | {"act"} if acts else ADDED
 

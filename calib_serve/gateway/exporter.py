@@ -19,8 +19,8 @@ except ImportError as error:
 _UNCALIBRATED = next(one for one in WORKERS if one.name == "calib_uncalibrated_total")
 
 
-class Counts(Collector):
-    """Counts the answers of calibrated models that went out as the server gave them, from 0 on.
+class UncalibratedReplies(Collector):
+    """Counts the replies of calibrated models that passed uncalibrated, from 0 on.
 
     ``versions`` are those given; of others, which clients name, series are made until there are ``most``.
     """
@@ -30,7 +30,7 @@ class Counts(Collector):
         self._lock = threading.Lock()
 
     def passed(self, model: str, version: str) -> None:
-        """Count a reply that went out as the server gave it."""
+        """Count a reply that passed uncalibrated."""
         with self._lock:
             known = (model, version) in self._passed or len(self._passed) < self._most
             self._passed[model, version if known else "other"] += 1
@@ -44,10 +44,10 @@ class Counts(Collector):
 
 
 class OneRegistry(CollectorRegistry):
-    """A registry of several programs in one: samples that they all have are added up."""
+    """A registry over several programs': samples that they share are added up."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family once."""
+        """Yield every metric family once."""
         families: dict[str, Metric] = {}
         for family in super().collect():
             if family.name not in families:

@@ -13,8 +13,8 @@ from typing import Any
 
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
-from calib_serve.gateway.calibration import ADDED, Calibrated, Calibrations
-from calib_serve.gateway.exporter import Counts
+from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibrations
+from calib_serve.gateway.exporter import UncalibratedReplies
 from calib_serve.gateway.http import Full, Headers, Waiting, about
 from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters, found, why_not
 
@@ -57,7 +57,7 @@ class GrpcGateway:
         upstream: str,
         listen: str,
         waiting: Waiting,
-        counts: Counts,
+        counts: UncalibratedReplies,
         timeout: float,
         tls: tuple[bytes, bytes] | None = None,
     ) -> None:
@@ -96,14 +96,14 @@ class GrpcGateway:
         await self._server.start()
 
     async def close(self) -> None:
-        """Answer what is in hand, and end."""
+        """Answer the calls in hand, and end."""
         if self._server is not None:
             await self._server.stop(_PATIENCE)
         if self._channel is not None:
             await self._channel.close()
 
     async def unary(self, method: str, raw: bytes, context: Any) -> bytes:
-        """Answer a call of one message for one."""
+        """Answer a call of one message by one message."""
         if method.rpartition("/")[2] in _HEALTH:
             return await self._call(method, raw, context)
         try:
@@ -117,7 +117,7 @@ class GrpcGateway:
         raise AssertionError("abort raises")
 
     async def stream(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        """Pass a call of many messages for many; an inference among them passes as it is, and is counted."""
+        """Pass a call of many messages; an inference among them passes uncalibrated, and is counted."""
         try:
             with self._waiting.one():
                 async for message in self._streamed(method, requests, context):
@@ -152,7 +152,7 @@ class GrpcGateway:
             self._counts.passed(request.model_name, request.model_version)
 
     async def _call(self, method: str, raw: bytes, context: Any, *more: tuple[str, str]) -> bytes:
-        """Call the server; its metadata and its errors become those of ``context``."""
+        """Call the server; hand its metadata and its errors on to ``context``."""
         left = context.time_remaining()
         call = self._unary(method)(
             raw,
@@ -198,13 +198,13 @@ class GrpcGateway:
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Every method of every service, its messages as bytes."""
+    """Takes every method of every service, with messages as bytes."""
 
     def __init__(self, gateway: GrpcGateway) -> None:
         self._gateway = gateway
 
     def service(self, details: Any) -> Any:
-        """Return what handles a call."""
+        """The handler of a call."""
         method: str = details.method
         service, _, name = method.rpartition("/")
         if method == _CHECK or (service.endswith(_SERVICE) and name != "ModelStreamInfer"):
@@ -228,7 +228,7 @@ def _streamed(work: Callable[..., Any], method: str) -> Callable[..., Any]:
 
 
 def _forwarded(context: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the client's metadata, without what gRPC says for itself."""
+    """The client's metadata, without gRPC's own."""
     return tuple(
         (name, value)
         for name, value in context.invocation_metadata() or ()
@@ -243,7 +243,7 @@ def _as_given(metadata: Any) -> tuple[tuple[str, Any], ...]:
 
 
 async def _abort(context: Any, error: Any) -> None:
-    """End the call with the server's error as it is."""
+    """End the call with the server's error, unchanged."""
     await context.abort(error.code(), error.details() or "", _as_given(error.trailing_metadata()))
 
 
@@ -251,7 +251,7 @@ async def _abort(context: Any, error: Any) -> None:
 
 
 def _read_infer(raw: bytes) -> Any:
-    """Return the request; None for what is no message of this kind, and then the server says so."""
+    """Parse the request; None for another message, which the server then refuses."""
     try:
         return service_pb2.ModelInferRequest.FromString(raw)
     except DecodeError:
@@ -259,7 +259,7 @@ def _read_infer(raw: bytes) -> Any:
 
 
 def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDED) -> Ask:
-    """Read what is asked of a model whose ``output`` is calibrated; Unsupported as ``rest.read_request``."""
+    """Read the wishes of a request to a calibrated ``output``; Unsupported as ``rest.read_request``."""
     names = [one.name for one in request.outputs]
     if not names:
         return Ask(raw)
@@ -278,7 +278,7 @@ def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDE
 
 
 def _read_reply(raw: bytes) -> Any:
-    """Return the reply; InputError for what is none."""
+    """Parse the reply; InputError for another message."""
     try:
         return service_pb2.ModelInferResponse.FromString(raw)
     except DecodeError as error:
@@ -286,7 +286,7 @@ def _read_reply(raw: bytes) -> Any:
 
 
 def _scores_of(reply: Any, output: str) -> Tensor | None:
-    """Return the output of this name, None if there is none."""
+    """The output of this name, None if there is none."""
     for place, one in enumerate(reply.outputs):
         if one.name == output:
             shape = list(one.shape)
@@ -300,8 +300,8 @@ def _scores_of(reply: Any, output: str) -> Tensor | None:
     return None
 
 
-def _calibrated_reply(ask: Ask, reply: Any, output: str, calibrated: Calibrated) -> bytes:
-    """Write the message to the client."""
+def _calibrated_reply(ask: Ask, reply: Any, output: str, calibrated: CalibratedOutput) -> bytes:
+    """Write the calibrated reply to the client."""
     raw = bool(reply.raw_output_contents)
     for place, one in enumerate(reply.outputs):
         if one.name != output:

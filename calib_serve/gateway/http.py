@@ -1,4 +1,4 @@
-"""HTTP on both sides of the gateway: headers, bodies by ASGI within bounds, and the one server behind it."""
+"""HTTP on both sides of the gateway: headers, bounded bodies, and the one server behind it."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]], *more: bytes) -> Headers:
     """Drop the headers of one connection, those that its Connection header names, and ``more``."""
     given = list(headers)
     named = b",".join(value for name, value in given if name.lower() == b"connection").lower()
-    return without(given, *_HOP, *(part.strip() for part in named.split(b",")), *more)
+    return without_headers(given, *_HOP, *(part.strip() for part in named.split(b",")), *more)
 
 
-def without(headers: Headers, *names: bytes) -> Headers:
+def without_headers(headers: Headers, *names: bytes) -> Headers:
     """Drop the headers of these names, which are in lower case."""
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
 def at_most_one(headers: Headers, name: bytes) -> str:
-    """Return the value of a header, "" where it is missing; raise InputError where it is there twice."""
+    """The value of a header, "" where it is missing; InputError where it is there twice."""
     found = [value for key, value in headers if key.lower() == name]
     if len(found) > 1:
         raise InputError(f"the header {name.decode()} is there {len(found)} times")
@@ -72,7 +72,7 @@ def at_most_one(headers: Headers, name: bytes) -> str:
 
 
 def about(headers: Headers) -> About:
-    """Read what a request says of itself; InputError where that cannot be."""
+    """Read the names in a request's headers; InputError for an invalid one."""
     found = {name: _text(at_most_one(headers, b"x-calib-" + name.encode()), name) for name in About._fields}
     if not is_segment(found["segment"]):
         raise InputError(f"x-calib-segment has at most {LONGEST_SEGMENT} characters")
@@ -80,7 +80,7 @@ def about(headers: Headers) -> About:
 
 
 def _text(latin: str, name: str) -> str:
-    """Decode a header, which holds bytes: here, of UTF-8."""
+    """Decode a header's bytes as UTF-8."""
     try:
         text = latin.encode("latin-1").decode()
     except UnicodeError as error:
@@ -94,15 +94,15 @@ def _text(latin: str, name: str) -> str:
 
 
 class Full(CalibServeError):
-    """Too much is at work already: ask again."""
+    """Too many requests or bodies are in hand: ask again."""
 
 
 class TooLarge(CalibServeError):
-    """A body of more bytes than one may have."""
+    """A body with more bytes than allowed."""
 
 
 class Waiting:
-    """At most ``requests`` at work, and bodies of at most ``most`` bytes each, sixteen times that together.
+    """At most ``requests`` in hand, and bodies of at most ``most`` bytes each, sixteen times that together.
 
     >>> waiting = Waiting(1, most=10)
     >>> with waiting.one():
@@ -116,7 +116,7 @@ class Waiting:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a request as at work; Full where there are too many."""
+        """Count a request as in hand; Full where there are too many."""
         if self.requests >= self._requests:
             raise Full("too many requests are waiting; send it again")
         self.requests += 1
@@ -136,14 +136,14 @@ class Waiting:
 
 
 class Body:
-    """The body of one request, counted by ``waiting`` with whatever is made of it."""
+    """The body of one request, whose bytes ``waiting`` counts, with data derived from it."""
 
     def __init__(self, waiting: Waiting) -> None:
         self.held = 0
         self._waiting, self._chunks = waiting, list[bytes]()
 
     def add(self, chunk: bytes) -> None:
-        """Append to it; TooLarge or Full beyond the bounds."""
+        """Append a chunk; TooLarge or Full beyond the bounds."""
         if self.held + len(chunk) > self._waiting.most:
             raise TooLarge(f"a body has at most {self._waiting.most} bytes (--max-megabytes)")
         self.hold(len(chunk))
@@ -157,7 +157,7 @@ class Body:
         self.held += size
 
     async def read(self, receive: Receive) -> bytes:
-        """Read all of it, once; NoAnswer where the client went away."""
+        """Read the whole body, once; NoAnswer where the client went away."""
         async for chunk in _chunks(receive):
             self.add(chunk)
         whole = b"".join(self._chunks)
@@ -169,7 +169,7 @@ class Body:
 
 
 async def answer_with(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a whole answer."""
+    """Send a complete answer."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -186,14 +186,14 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
 
 
 def target_of(scope: Scope) -> bytes:
-    """Return the path and the query as they came."""
+    """The path and the query as they came."""
     query: bytes = scope["query_string"]
     path: bytes = scope["raw_path"]
     return path + b"?" + query if query else path
 
 
 async def stream_through(upstream: HttpUpstream, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the request as it is to ``upstream``, and its answer as it is to the client."""
+    """Send the request unchanged to ``upstream``, and its answer unchanged to the client."""
     headers: Headers = scope["headers"]
     length = at_most_one(headers, b"content-length")
     has_body = bool(at_most_one(headers, b"transfer-encoding")) or length not in ("", "0")
@@ -203,7 +203,7 @@ async def stream_through(upstream: HttpUpstream, scope: Scope, receive: Receive,
     ) as answer:
         given = forwarded(answer.raw_headers, b"date")
         endless = not at_most_one(given, b"content-length")
-        # An answer without a length may have no end: a client that went away must not hold the server.
+        # An answer without a length may be endless: stop reading it when the client has gone.
         gone = asyncio.create_task(_gone(receive)) if endless else None
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": given})
@@ -235,7 +235,7 @@ class NoAnswer(Exception):
 
 
 class HttpUpstream:
-    """Sends requests to ``url`` alone, whatever their address is; open it inside the event loop.
+    """Sends requests to ``url`` alone, whatever they name; open it inside the event loop.
 
     ``timeout``: seconds that a connection, and each wait for bytes of an answer, may take; of a request whose
     answer is read as a whole, all of it. ``folder``: whether the address may have a path, which then stands
@@ -280,7 +280,7 @@ class HttpUpstream:
         *,
         whole: bool,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the answer once its head is there; NoAnswer while it is not, or is cut off inside.
+        """Yield the answer once its head is there; NoAnswer if it does not come, or is cut off inside.
 
         ``target``: path and query, still encoded. ``whole``: the answer is read as a whole, in time.
         """

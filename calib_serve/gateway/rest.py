@@ -1,4 +1,4 @@
-"""Inferences over REST: addresses, requests and replies, in JSON or in JSON and bytes after it.
+"""Inferences over REST: addresses, requests and replies, in JSON or in JSON with bytes after it.
 
 A request goes on as it came unless the server must be asked for something else. Of a reply, the calibrated
 output is replaced and outputs are added; all else keeps its values and its order. A reply that cannot be
@@ -18,9 +18,9 @@ from urllib.parse import unquote_to_bytes
 
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
-from calib_serve.gateway.calibration import ADDED, About, Calibrated, Calibration, Calibrations
-from calib_serve.gateway.exporter import Counts
-from calib_serve.gateway.http import Headers, at_most_one, forwarded, without
+from calib_serve.gateway.calibration import ADDED, About, CalibratedOutput, Calibration, Calibrations
+from calib_serve.gateway.exporter import UncalibratedReplies
+from calib_serve.gateway.http import Headers, at_most_one, forwarded, without_headers
 
 log = logging.getLogger("calib_serve.gateway")
 
@@ -44,7 +44,7 @@ Kind = Literal["infer", "inference", "health", "other"]
 
 
 class Route(NamedTuple):
-    """Kind of a request, and its model; ``inference`` is one that is not the protocol's ``infer``."""
+    """The kind of a request, and its model; ``inference`` is one outside the protocol's ``infer``."""
 
     kind: Kind
     model: str = ""
@@ -97,10 +97,10 @@ def _part(raw: bytes) -> str:
 # --- content codings --------------------------------------------------------------------------
 
 
-def decoded(body: bytes, coding: str, *, most: int) -> bytes:
+def decompress(body: bytes, coding: str, *, most: int) -> bytes:
     """Undo the coding of a body; InputError where it is damaged or would be larger than ``most`` bytes.
 
-    >>> decoded(encoded(b"abc", "gzip"), "gzip", most=10)
+    >>> decompress(compress(b"abc", "gzip"), "gzip", most=10)
     b'abc'
     """
     if coding in ("", "identity"):
@@ -122,8 +122,8 @@ def decoded(body: bytes, coding: str, *, most: int) -> bytes:
     return made
 
 
-def encoded(body: bytes, coding: str) -> bytes:
-    """Put a body into its coding again."""
+def compress(body: bytes, coding: str) -> bytes:
+    """Encode a body again, as it came."""
     if coding == "gzip":
         return gzip.compress(body, 1, mtime=0)
     return zlib.compress(body, 1) if coding == "deflate" else body
@@ -137,7 +137,7 @@ class Unsupported(InputError):
 
 
 class Ask(NamedTuple):
-    """Wishes of a client: ``body`` to send on, its JSON's length if it has bytes after it.
+    """A client's wishes: ``body`` to send on, and its JSON's length if bytes follow it.
 
     ``returned``: whether the calibrated output goes to the client; ``added``: which of the outputs that are
     added, None for all.
@@ -149,13 +149,15 @@ class Ask(NamedTuple):
     added: frozenset[str] | None = None
 
     def picked(self, added: list[Tensor], own: frozenset[str]) -> list[Tensor]:
-        """Pick the outputs to add: wanted ones of which the model has none of its own."""
+        """Pick the wanted outputs to add, unless the model has an output of the name."""
         wanted = [one for one in added if self.added is None or one.name in self.added]
         return [one for one in wanted if one.name not in own]
 
 
-def read_request(body: bytes, json_length: int | None, output: str, may_add: frozenset[str] = ADDED) -> Ask:
-    """Read what is asked of a model whose ``output`` is calibrated, and whose replies get ``may_add``.
+def read_infer_request(
+    body: bytes, json_length: int | None, output: str, may_add: frozenset[str] = ADDED
+) -> Ask:
+    """Read the wishes of a request to a calibrated ``output``; its reply may get the outputs ``may_add``.
 
     Unsupported where the output is asked for in a form that cannot be calibrated. A body that is not of the
     protocol goes on as it is: the server says what is wrong with it.
@@ -189,7 +191,7 @@ def read_request(body: bytes, json_length: int | None, output: str, may_add: fro
 
 
 def check_parameters(output: str, parameters: Any) -> None:
-    """Raise Unsupported for an output in a form that is not its scores."""
+    """Raise Unsupported for a form of the output that hides its scores."""
     for name in _NOT_OURS:
         if isinstance(parameters, Mapping) and name in parameters:
             raise Unsupported(
@@ -198,7 +200,7 @@ def check_parameters(output: str, parameters: Any) -> None:
 
 
 def _form_of(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the binary form, where the client asks for another output in it."""
+    """The binary form, where the client asks for another output in it."""
     asked = [one.get("parameters") for one in outputs]
     binary = any(isinstance(one, dict) and one.get("binary_data") for one in asked)
     return {"parameters": {"binary_data": True}} if binary else {}
@@ -206,14 +208,14 @@ def _form_of(outputs: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass
 class Reply:
-    """A reply, read: its JSON, and the bytes of outputs by their place."""
+    """A parsed reply: its JSON, and the bytes of outputs by their place."""
 
     document: dict[str, Any]
     blobs: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
     def read(cls, body: bytes, json_length: int | None) -> Reply:
-        """Read a reply; InputError for what is none of the protocol."""
+        """Read a reply; InputError for one outside the protocol."""
         head = body if json_length is None else body[:json_length]
         try:
             document = json.loads(head)
@@ -232,22 +234,24 @@ class Reply:
 
     @property
     def version(self) -> str:
-        """Return the version of the model; "" where it is not named."""
+        """The version of the model; "" where the reply has none."""
         return str(self.document.get("model_version") or "")
 
     def scores(self, output: str) -> Tensor | None:
-        """Return the output of this name, None if there is none."""
+        """The output of this name, None if there is none."""
         for place, one in enumerate(self.document["outputs"]):
             if one.get("name") == output:
                 return read_tensor(one, self.blobs.get(place))
         return None
 
     def own(self) -> frozenset[str]:
-        """Return the names of the model's outputs."""
+        """The names of the model's outputs."""
         return frozenset(one.get("name") for one in self.document["outputs"])
 
-    def write(self, ask: Ask, output: str, datatype: str, calibrated: Calibrated) -> tuple[bytes, int | None]:
-        """Write the client's reply; return the length of its JSON as well, if there are bytes after it."""
+    def write(
+        self, ask: Ask, output: str, datatype: str, calibrated: CalibratedOutput
+    ) -> tuple[bytes, int | None]:
+        """Write the client's reply; return the length of its JSON as well, if bytes follow it."""
         entries, blobs, binary = [], list[bytes](), False
         for place, one in enumerate(self.document["outputs"]):
             blob = self.blobs.get(place)
@@ -277,8 +281,8 @@ class Reply:
 # --- inferences -------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
-    """The body and the headers to send to the server; ``of``: what the client wants of the reply."""
+class UpstreamRequest(NamedTuple):
+    """The body and the headers to send to the server; ``of``: the client's wishes for the reply."""
 
     body: bytes
     headers: Headers
@@ -286,7 +290,7 @@ class Asked(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An inference of a model of which ``output`` is calibrated; ``most`` bytes are read of its body.
+    """An inference of a model with a calibrated ``output``; at most ``most`` bytes of its body are read.
 
     ``may_add``: the outputs that its replies may get.
     """
@@ -297,51 +301,53 @@ class Wanted(NamedTuple):
     most: int
     may_add: frozenset[str] = ADDED
 
-    def ask(self, held: bytes, headers: Headers) -> Asked:
-        """Return what to send for the body ``held``; InputError for what the gateway does not take."""
+    def ask(self, held: bytes, headers: Headers) -> UpstreamRequest:
+        """The request to send for the body ``held``; InputError for one that the gateway does not take."""
         coding = at_most_one(headers, b"content-encoding").lower()
-        body = decoded(held, coding, most=self.most)
-        ask = read_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
+        body = decompress(held, coding, most=self.most)
+        ask = read_infer_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
         sent = forwarded(headers, b"host", b"content-length")
         if ask.body is body:  # which is not kept decompressed while the server is at work
-            return Asked(held, [*sent, _length(held)], ask._replace(body=held))
-        sent = without(sent, b"content-encoding", JSON_LENGTH)
+            return UpstreamRequest(held, [*sent, _length(held)], ask._replace(body=held))
+        sent = without_headers(sent, b"content-encoding", JSON_LENGTH)
         if ask.json_length is not None:
             sent.append((JSON_LENGTH, str(ask.json_length).encode()))
-        return Asked(ask.body, [*sent, _length(ask.body)], ask)
+        return UpstreamRequest(ask.body, [*sent, _length(ask.body)], ask)
 
 
 class Inference:
     """Makes the replies of calibrated models; safe to use from threads."""
 
-    def __init__(self, calibrations: Calibrations, counts: Counts) -> None:
+    def __init__(self, calibrations: Calibrations, counts: UncalibratedReplies) -> None:
         self._calibrations, self._counts = calibrations, counts
 
-    def reply(self, wanted: Wanted, asked: Asked, headers: Headers, content: bytes) -> tuple[bytes, Headers]:
-        """Make the client's reply of the server's of status 200; never raises."""
+    def reply(
+        self, wanted: Wanted, asked: UpstreamRequest, headers: Headers, content: bytes
+    ) -> tuple[bytes, Headers]:
+        """Turn the server's reply of status 200 into the client's; never raises."""
         model, version = wanted.route.model, wanted.route.version
         try:
             coding = at_most_one(headers, b"content-encoding").lower()
-            body = decoded(content, coding, most=_LARGER * wanted.most)
+            body = decompress(content, coding, most=_LARGER * wanted.most)
             reply = Reply.read(body, _json_length_of(headers, len(body)))
             version = reply.version or version
             calibration, scores = found(self._calibrations, model, version, reply.scores(wanted.output))
             calibrated = calibration(scores.values, wanted.about)
             made, json_length = reply.write(asked.of, wanted.output, scores.datatype, calibrated)
-            made = encoded(made, coding)
+            made = compress(made, coding)
         except Exception as error:  # fails open, and is counted
             self._counts.passed(model, version)
             return content, [*headers, (UNCALIBRATED.encode(), why_not(error, model, version).encode())]
         lengths = {b"content-length": _length(made)[1]}
         if json_length is not None:
             lengths[JSON_LENGTH] = str(json_length).encode()
-        return made, _with(without(headers, *_OF_THE_BYTES), lengths)
+        return made, _with(without_headers(headers, *_OF_THE_BYTES), lengths)
 
 
 def found(
     calibrations: Calibrations, model: str, version: str, scores: Tensor | None
 ) -> tuple[Calibration, Tensor]:
-    """Return the calibration of a reply, and what it acts on; InputError where either is missing."""
+    """The calibration of a reply, and its scores; InputError where either is missing."""
     calibration = calibrations.find(model, version)
     if calibration is None:
         raise InputError(f"there is no calibration of version {version[:40]!r}")
@@ -353,7 +359,7 @@ def found(
 
 
 def why_not(error: Exception, model: str, version: str) -> str:
-    """Return why a reply is not calibrated, in a line for its client; all of it in the log."""
+    """The reason why a reply is not calibrated, in a line for its client; in full in the log."""
     known = isinstance(error, CalibServeError)
     log.error(
         "%s:%s passes without calibration: %s", model, version, error, exc_info=None if known else error
@@ -377,7 +383,7 @@ def _length(body: bytes) -> tuple[bytes, bytes]:
 
 
 def _with(headers: Headers, values: dict[bytes, bytes]) -> Headers:
-    """Return the headers in their order, with these values; what had none before comes last."""
+    """The headers in their order, with these values; new headers come last."""
     rest = dict(values)
     found = []
     for name, value in headers:

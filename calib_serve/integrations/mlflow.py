@@ -35,7 +35,7 @@ from calib_serve.core.errors import (
     MissingDependency,
 )
 from calib_serve.receipts import Reporter
-from calib_serve.scores import PROBABILITIES, Outputs, check_outputs, measured, to_logits
+from calib_serve.scores import PROBABILITIES, Outputs, check_outputs, infer_outputs, to_logits
 
 _LINE = 300  # characters of its own words
 
@@ -50,7 +50,7 @@ def library(name: str = "mlflow") -> Any:
 
 @contextmanager
 def asking(doing: str) -> Iterator[None]:
-    """Turn what MLflow raises inside into an InputError that says what it was ``doing``."""
+    """Turn MLflow's errors inside into an InputError that names what it was ``doing``."""
     errors = library("mlflow.exceptions")
     try:
         yield
@@ -90,13 +90,21 @@ def log(
     run_id: str | None = None,
     name: str = "calibration",
 ) -> str:
-    """Log an artifact, or that of a folder, to a run; the address that ``load`` takes, runs:/RUN/NAME.
+    """Log an artifact to a run; the address that ``load`` takes, runs:/RUN/NAME.
 
-    ``run_id``: default, the active run. The run gets the folder ``name``, the file of the HTML ``report``
-    beside it, the params NAME.method, .classes, .fingerprint, .measured_on and, of a temperature,
-    .temperature, and for each metric NAME.before.METRIC and NAME.after.METRIC (fractions). Raises InputError
-    where no run is active or MLflow refuses it, ConflictError where the run has another calibration of that
-    name, ArtifactError for a folder that is none.
+    The run gets a folder, the params NAME.method, .classes, .fingerprint, .measured_on and, of a temperature,
+    .temperature, and for each metric NAME.before.METRIC and NAME.after.METRIC (fractions).
+
+    Args:
+        artifact: Artifact, or its folder.
+        report: HTML file that is logged beside it.
+        run_id: Run; the active one by default.
+        name: Of the folder, the params and the metrics.
+
+    Raises:
+        InputError: Where no run is active or MLflow refuses it.
+        ConflictError: Where the run has another calibration of that name.
+        ArtifactError: For a folder that is none.
     """
     given = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     if not _ALLOWED.fullmatch(name):
@@ -177,16 +185,26 @@ def log_calibrated(
     name: str = "calibrated",
     **options: Any,
 ) -> Any:
-    """Log a model that returns calibrated predictions of the one at ``model_uri``, which it holds a copy of.
+    """Log a model that returns calibrated predictions of another, which it holds a copy of.
 
-    ``artifact``: fitted to what that one predicts, or its folder. ``model`` and ``version``: as its
-    predictions are counted. ``outputs``: what it predicts, "probabilities", "logits", ...; default: what the
-    artifact was fitted on. ``options`` go to ``mlflow.pyfunc.log_model``, such as registered_model_name. What
-    it returns is said at ``Calibrated.predict``. Its requirements are those of the model, and this package.
+    What it returns is said at ``Calibrated.predict``. Its requirements are those of the model, and this
+    package. If the model was logged with an input example, that is predicted here, and not counted.
 
-    If the model was logged with an input example, that is predicted here, and not counted. Returns MLflow's
-    ModelInfo. Raises InputError for an artifact that changes the model itself or is of several labels, where
-    it is not known what the model predicts, and where that is not what the artifact was fitted on.
+    Args:
+        model_uri: Address of the other model.
+        artifact: Artifact that is fitted to its predictions, or its folder.
+        model: Name under which its predictions are counted.
+        version: Version under which they are counted.
+        outputs: Kind of its predictions; by default that of the fit.
+        name: Of the logged model.
+        **options: Of ``mlflow.pyfunc.log_model``, such as registered_model_name.
+
+    Returns:
+        MLflow's ModelInfo.
+
+    Raises:
+        InputError: For an artifact that changes the model itself or is of several labels, where it is not
+            known what the model predicts, and where that is not what the artifact was fitted on.
     """
     given = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     # A logged model is a closed box: nothing inside it can be shifted or replaced.
@@ -223,7 +241,7 @@ def log_calibrated(
 
 
 def _signature(inner: Any) -> Any:
-    """Return what the model takes, and what a request may say of its predictions."""
+    """The model's inputs, and the parameters by which a request tags its predictions."""
     models, types = library("mlflow.models"), library("mlflow.types")
     params = types.ParamSchema(
         [
@@ -248,9 +266,13 @@ _PARAMS = ("segment", "group", "ids")
 
 
 class Calibrated:
-    """``inner``, whose ``predict`` returns scores, and the calibration of these.
+    """A model whose predictions are calibrated.
 
-    ``outputs``: what the scores are; ``reporter`` counts predictions and signs receipts.
+    Args:
+        inner: Model whose ``predict`` returns scores.
+        artifact: Calibration of these.
+        outputs: Kind of the scores.
+        reporter: Counts predictions and signs receipts.
 
     >>> from calib_serve.artifact import LogitMap
     >>> class Inner:
@@ -271,10 +293,14 @@ class Calibrated:
 
     @classmethod
     def load(cls, folders: Mapping[str, str], config: Mapping[str, Any]) -> Calibrated:
-        """Load from the folders ``model`` and ``calibration`` that MLflow kept, as it was logged.
+        """Load a logged model, as MLflow kept it.
 
         Receipts are signed where the environment names a keyring by CALIB_SERVE_KEYRING, and counted at the
         address CALIB_SERVE_WATCH of a ``calib-serve watch`` (with the token CALIB_SERVE_TOKEN).
+
+        Args:
+            folders: Folders ``model`` and ``calibration``.
+            config: ``model``, ``version`` and ``outputs`` as they were logged.
         """
         inner = library("mlflow.pyfunc").load_model(folders["model"])
         artifact = Artifact.load(Path(folders["calibration"]))
@@ -282,20 +308,30 @@ class Calibrated:
         return cls(inner, artifact, outputs=config["outputs"], reporter=reporter)
 
     def check(self, example: Any) -> None:
-        """Predict an input, without counting it; InputError where the model's scores are no ``outputs``."""
+        """Predict an input, without counting it; InputError where the model's scores are no ``outputs``.
+
+        Args:
+            example: Input, as the inner model takes it.
+        """
         scores = self._scores(self._inner.predict(example))
-        if self._outputs in ("logits", "logit") and (kind := measured(scores)) in PROBABILITIES:
+        if self._outputs in ("logits", "logit") and (kind := infer_outputs(scores)) in PROBABILITIES:
             raise InputError(f"the model predicts {kind}, by their numbers, not {self._outputs}")
         self._artifact.of_logits(to_logits(scores, self._outputs))
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """Return a mapping for each row of ``model_input``, as ``inner`` takes it.
+        """Return a mapping for each row.
 
         ``predicted``, the class's id, with ``label``, its name, if it has one; ``confidence``;
         ``probabilities`` (K,), calibrated; ``set``, ``abstain`` and ``act`` where the artifact has them;
         ``receipt``, and ``label_wanted`` where it is not. A row whose scores are not finite has None in place
-        of all of these. ``params``: ``segment`` and ``group`` of the request, and ``ids``, your own name of
-        each row. Raises InputError where the model returns something else than scores of these classes.
+        of all of these.
+
+        Args:
+            model_input: Rows, as the inner model takes them.
+            params: ``segment`` and ``group`` of the request, and ``ids``, your own name of each row.
+
+        Raises:
+            InputError: Where the model returns something else than scores of these classes.
         """
         scores = self._scores(self._inner.predict(model_input))
         good = np.isfinite(scores.reshape(len(scores), -1)).all(axis=1)
@@ -330,7 +366,7 @@ class Calibrated:
         return found
 
     def _act(self, rows: list[dict[str, Any]], segment: str | Sequence[str]) -> None:
-        """Say in each row that has a prediction whether it may be acted on, where a contract decides it."""
+        """Mark in each row with a prediction whether it may be acted on, where a contract decides it."""
         contract = self._artifact.contract
         if contract is None or not contract.decides:
             return

@@ -1,4 +1,4 @@
-"""The record of accepted labels: each is counted once, whoever sends it, however often."""
+"""The ledger of accepted labels: each is counted once, whoever sends it, however often."""
 
 from calib_serve.core.faces import face
 

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from calib_serve.core.addresses import holds_password, shown
+from calib_serve.core.addresses import holds_password, redacted
 from calib_serve.core.errors import InputError, LedgerError, MissingDependency, UnknownFate
 from calib_serve.core.files import make_private
 from calib_serve.core.text import file_size
@@ -33,7 +33,7 @@ _LITE = "sqlite:///"
 
 
 def is_postgresql(where: str) -> bool:
-    """Tell whether this is the address of a PostgreSQL, and not the name of a file.
+    """Whether this is the address of a PostgreSQL, and not the name of a file.
 
     InputError for the address of anything else.
 
@@ -43,12 +43,12 @@ def is_postgresql(where: str) -> bool:
     if not where:
         raise InputError("a ledger is a file name or a postgresql:// address, got an empty name")
     if "://" in where and not where.startswith((*_SCHEMES, _LITE)):
-        raise InputError(f"a ledger is a file name or a postgresql:// address, got {shown(where)!r}")
+        raise InputError(f"a ledger is a file name or a postgresql:// address, got {redacted(where)!r}")
     return where.startswith(_SCHEMES)
 
 
 def check_address(where: str) -> None:
-    """Raise InputError for no address of a ledger, and for one that holds a password, without telling it.
+    """Raise InputError for an address that is none, or that holds a password, without repeating it.
 
     >>> check_address("ledger.db")
     """
@@ -57,7 +57,7 @@ def check_address(where: str) -> None:
 
 
 class Database:
-    """One at ``where``; safe to use from threads. ``timeout``: seconds to wait for it, or for a lock.
+    """A database at ``where``; safe to use from threads. ``timeout``: seconds to wait for it, or a lock.
 
     ``lite``: whether it is SQLite. ``timeline``: that of a PostgreSQL, which a failover changes; else empty.
     ``must_exist``: a file that is not there is an error.
@@ -65,7 +65,7 @@ class Database:
 
     def __init__(self, where: str, *, timeout: float = 10.0, must_exist: bool = False) -> None:
         self.lite = not is_postgresql(where)
-        self.name = shown(where)
+        self.name = redacted(where)
         self.timeline = ""
         self._mine, self._turn = threading.local(), threading.RLock()
         # Transactions begin by our own statement: "begin immediate" takes the writer's lock at once, where
@@ -97,13 +97,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sql.Connection]:
-        """Read everything inside of one moment."""
+        """Read a snapshot of one moment."""
         with self._begun("begin" if self.lite else "begin isolation level repeatable read read only") as one:
             yield one
 
     @property
     def within(self) -> bool:
-        """Tell whether this thread is in a transaction."""
+        """Whether this thread is in a transaction."""
         return getattr(self._mine, "connection", None) is not None
 
     @contextmanager
@@ -133,7 +133,7 @@ class Database:
             raise self._told(error, committing=committing) from error
 
     def again(self, work: Callable[[], T]) -> T:
-        """Do it, and once more where another transaction came between."""
+        """Do ``work``, again where another transaction came between."""
         for left in range(_TRIES - 1, -1, -1):
             try:
                 return work()
@@ -143,7 +143,7 @@ class Database:
         raise AssertionError("the last try returns or raises")
 
     def insert(self, table: sql.Table) -> Any:
-        """Return an insert that knows ``on conflict``."""
+        """An insert that knows ``on conflict``."""
         if self.lite:
             return sqlite.insert(table)
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - 30 ms, of every start with a file
@@ -151,7 +151,7 @@ class Database:
         return postgresql.insert(table)
 
     def _told(self, error: SQLAlchemyError, *, committing: bool) -> LedgerError:
-        """Return our error for one of the database's."""
+        """Our error for one of the database's."""
         lines = str(getattr(error, "orig", None) or error).strip().splitlines()
         what = "cannot be used" if isinstance(error, OperationalError) else "refused"
         why = f"the ledger {self.name} {what}: {lines[0] if lines else error}"
@@ -166,11 +166,11 @@ class Database:
 
     @property
     def kind(self) -> str:
-        """Name it: SQLite or PostgreSQL."""
+        """The database's kind: SQLite or PostgreSQL."""
         return "SQLite" if self.lite else "PostgreSQL"
 
     def size(self) -> int:
-        """Return bytes on disk."""
+        """The size on disk in bytes."""
         if self.lite:
             files = (Path(f"{self.path}{end}") for end in ("", "-wal"))
             return sum(path.stat().st_size for path in files if path.exists())
@@ -178,7 +178,7 @@ class Database:
             return int(one.scalar(sql.text("select pg_database_size(current_database())")) or 0)
 
     def lag(self) -> float | None:
-        """Return by how many seconds the slowest standby is behind; None without one, or where not told."""
+        """The seconds by which the slowest standby is behind; None without one, or where unknown."""
         if self.lite:
             return None
         asked = "select max(extract(epoch from replay_lag)) from pg_stat_replication"
@@ -187,12 +187,12 @@ class Database:
         return None if found is None else float(found)
 
     def extent(self) -> str:
-        """Return its size, and how far a standby is behind, for people."""
+        """The database's size, and its standby's lag, for people."""
         lag = self.lag()
         return file_size(self.size()) + ("" if lag is None else f", its slowest standby {lag:.1f} s behind")
 
     def trouble(self) -> str | None:
-        """Say why what it commits could be lost, if so; LedgerError where it is damaged or unreadable."""
+        """A reason why committed transactions could be lost; LedgerError where it is unreadable."""
         if self.lite:
             return None
         with self.reading() as one:
@@ -206,7 +206,7 @@ class Database:
         return None
 
     def damage(self) -> list[str]:
-        """Return what a whole look at a file finds damaged; PostgreSQL finds out by itself, by checksums."""
+        """Damage found by reading a whole file; PostgreSQL finds it by itself, by checksums."""
         if not self.lite:
             return []
         with self.reading() as one:
@@ -214,7 +214,7 @@ class Database:
         return [] if found == ["ok"] else found
 
     def backup(self, file: str | Path) -> int:
-        """Write the database of one moment to a new file, while others use it; its bytes.
+        """Write a snapshot of the database to a new file, while others use it; return its size in bytes.
 
         InputError where the file is there, and of a PostgreSQL, which has better ways.
         """
@@ -284,7 +284,7 @@ class Database:
                 try:
                     one.execute("select substring(pg_walfile_name(pg_current_wal_lsn()) for 8)")
                     self.timeline = str(int((one.fetchone() or ["0"])[0], 16))
-                except psycopg.Error:  # what speaks PostgreSQL and is none has no timelines
+                except psycopg.Error:  # other databases with PostgreSQL's protocol have no timelines
                     connection.rollback()
             connection.commit()
         except BaseException:
@@ -294,7 +294,7 @@ class Database:
 
 
 def _conninfo(where: str, timeout: float) -> str:
-    """Return the address as libpq takes it; InputError for one that holds a password, or is none."""
+    """The address as libpq takes it; InputError for one that holds a password, or is invalid."""
     try:
         from psycopg import ProgrammingError  # noqa: PLC0415 - an optional extra
         from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: PLC0415
@@ -303,7 +303,7 @@ def _conninfo(where: str, timeout: float) -> str:
     try:
         given = conninfo_to_dict(where)
     except ProgrammingError as error:
-        raise InputError(f"{shown(where)!r} is no address of a PostgreSQL") from error
+        raise InputError(f"{redacted(where)!r} is no address of a PostgreSQL") from error
     if "password" in given or holds_password(where):
         raise InputError(
             "the ledger's address holds a password, which others could read; leave it out, and give it by "
@@ -319,5 +319,5 @@ def _conninfo(where: str, timeout: float) -> str:
 
 
 def _comes_again(error: BaseException | None) -> bool:
-    """Tell whether PostgreSQL undid a transaction and asks to try it again."""
+    """Whether PostgreSQL undid a transaction and asks to try it again."""
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", "") in _AGAIN

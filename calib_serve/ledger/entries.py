@@ -1,4 +1,4 @@
-"""Records that a ledger takes and gives back, and the spans of time that it keeps sums of.
+"""Records of a ledger: what it takes and gives back, and the spans of time of its sums.
 
 Sums are kept twice: over all time, for counters; and by the time of the *prediction*, in spans that grow with
 age, for windows. So a late label lands in the window of its prediction.
@@ -22,7 +22,7 @@ SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), 
 
 @dataclass(frozen=True)
 class Entry:
-    """A label to be counted, when it ``arrived``, the slices that it counts in, and who sent it."""
+    """A label to be counted, with its arrival (``arrived``), its slices, and its sender."""
 
     label: Label
     arrived: float
@@ -31,7 +31,7 @@ class Entry:
 
 
 class Bucket(NamedTuple):
-    """Place of sums: a slice, and a span of prediction time, or all time with width 0."""
+    """A place of sums: a slice, and a span of prediction time, or all time with width 0."""
 
     key: Key
     start: float = 0.0
@@ -60,7 +60,7 @@ class Shadowed(NamedTuple):
 
 
 class LabelRecord(NamedTuple):
-    """A label that was counted, as the drift detector and other followers are fed with it.
+    """A counted label, as the drift detector and other followers are fed with it.
 
     ``time`` of the prediction, and ``arrived``, when its label came; ``shadow``: what it says of the shadow's
     prediction, if one ran.
@@ -81,7 +81,7 @@ class LabelRecord(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A prediction or label of a version that is not known yet, as it came; ``name``: its nonce, in hex."""
+    """A prediction or label of a version not known yet, as it came; ``name``: its nonce, in hex."""
 
     kind: Literal["prediction", "label"]
     name: str
@@ -92,7 +92,7 @@ class Held(NamedTuple):
 
 
 class State(NamedTuple):
-    """State that a follower of labels keeps of a version, by name, and when it last changed."""
+    """The state that a follower of labels keeps of a version, by name, and when it last changed."""
 
     version: Version
     name: str
@@ -101,7 +101,7 @@ class State(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Progress of the drift detector of a version.
+    """The progress of the drift detector of a version.
 
     ``fed_until``: which prediction time; ``late``: labels that came too late for it; alarms and incidents so
     far, and the natural logs of its statistic and of where it alarms.
@@ -117,7 +117,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Published:
-    """The sums over all time that are published, of one moment: by segment, and by who sent labels.
+    """The published sums over all time, of one moment: by segment, and by sender of labels.
 
     ``ledger`` and ``edition`` tell its series from those of another ledger, and from those before sums last
     went down.
@@ -130,17 +130,17 @@ class Published:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return the two labels of its series."""
+        """The two labels of the ledger's series."""
         return {"ledger": self.ledger, "edition": self.edition}
 
 
 def buckets(key: Key, start: float, width: float) -> list[Bucket]:
-    """List where a prediction of this span counts: over all time, and in its span if it has one."""
+    """List the places where a prediction of this span counts: all time, and its span if it has one."""
     return [Bucket(key), Bucket(key, start, width)] if width else [Bucket(key)]
 
 
 def span_of(time: float, now: float) -> tuple[float, float]:
-    """Return the span of a prediction's time, start and width; of width 0 where it is too old for any."""
+    """The span of a prediction's time, start and width; of width 0 where it is too old for any."""
     for width, most in SPANS:
         if now - time <= most:
             return math.floor(time / width) * width, width
@@ -148,7 +148,7 @@ def span_of(time: float, now: float) -> tuple[float, float]:
 
 
 def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | None:
-    """Return the span to merge one of ``width`` into, itself while it is young; None: delete it."""
+    """The span to merge one of ``width`` into, itself while it is young; None: delete it."""
     for wider, most in SPANS:
         if wider >= width and now - (start + width) <= most:
             return math.floor(start / wider) * wider, wider

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import text
 
 from calib_serve.core.errors import InputError, MissingDependency
-from calib_serve.core.files import written_whole
+from calib_serve.core.files import write_atomically
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.ledger.schema import MEANINGS
 
@@ -41,7 +41,7 @@ def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
                 found = connection.execute(asked, execution_options={"yield_per": _AT_ONCE})
                 rows[view] = 0
                 with (
-                    written_whole(folder / f"{view}.parquet") as partial,
+                    write_atomically(folder / f"{view}.parquet") as partial,
                     parquet.ParquetWriter(partial, schema) as file,
                 ):
                     for some in found.mappings().partitions():

@@ -1,4 +1,4 @@
-"""Intake of labels: each is verified and counted once, by its receipt or by the user's own id.
+"""The intake of labels: each is verified and counted once, by its receipt or by the user's own id.
 
 receipt -> signature and age -> a model we know -> a label that was wanted, in its range -> the ledger.
 An invalid item is refused alone; the rest of its batch is counted.
@@ -51,7 +51,7 @@ _ROW = PREDICTION_ID.c
 
 
 class Binding(NamedTuple):
-    """An id, and the receipt of the prediction of ``model`` that it names from now on."""
+    """An id, and the receipt of the prediction of ``model`` that the id names from now on."""
 
     model: str
     id: str
@@ -59,7 +59,7 @@ class Binding(NamedTuple):
 
 
 def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = None) -> str:
-    """Return the receipt that a label means which names ``id``, and ``model`` if any.
+    """The receipt that a label by ``id`` means, of ``model`` if it names one.
 
     ``found``: the receipts of the id by model, one from each source. Refused where there is none, or those of
     more than one prediction.
@@ -96,14 +96,14 @@ def _hashed(id: str) -> str:
 
 
 class PredictionIds:
-    """The ids in ``ledger``; ``fates`` counts what became of them since this object was made."""
+    """The ids in ``ledger``; ``fates`` counts their outcomes since this object was made."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.fates: Counter[Fate] = Counter()
 
     def bind(self, bindings: Sequence[Binding], *, now: float, source: str = "") -> list[bool]:
-        """Tell whether each id of ``source`` names this prediction from now on, durable on return.
+        """Bind ids of ``source`` to predictions, durable on return; whether each names its prediction now.
 
         LedgerError where that cannot be kept.
         """
@@ -126,7 +126,7 @@ class PredictionIds:
         return bound
 
     def find(self, ids: Sequence[str], *, source: str | None = None) -> list[dict[str, tuple[str, ...]]]:
-        """Find the receipts of each id by model: of ids of ``source``, or of any where that is None.
+        """Find the receipts of each id by model: ids of ``source``, or of any source if None.
 
         Empty where it is not known. The database leaves out rows of other sources, so that an id of theirs
         takes as long as one that nobody has.
@@ -143,13 +143,13 @@ class PredictionIds:
         return [found[name] for name in names]
 
     def count(self) -> int:
-        """Return how many ids are kept."""
+        """The number of ids in the ledger."""
         with self._ledger.database.reading() as connection:
             return int(connection.scalar(select(func.count()).select_from(PREDICTION_ID)) or 0)
 
 
 def _same(one: str, other: str) -> bool:
-    """Tell whether two receipts are of one prediction: signed again by a newer key, it has the same nonce."""
+    """Whether two receipts are of one prediction: signed again with a newer key, its nonce stays."""
     return one == other or nonce_of(one) == nonce_of(other)
 
 
@@ -163,14 +163,14 @@ _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is w
 
 @dataclass(frozen=True)
 class Taken:
-    """Holds the outcome of each item of a batch, in order, and the labels that were counted."""
+    """The outcome of each item of a batch, in order, and the counted labels."""
 
     outcomes: list[Outcome]
     counted: list[Label]
 
 
 class _UnknownVersion(Refused):
-    """A sound receipt of a version that is not known here."""
+    """A sound receipt of a model version that is not known here."""
 
     def __init__(self, receipt: Receipt, token: str) -> None:
         super().__init__("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")
@@ -206,9 +206,9 @@ class Intake:
         self.ahead = (0.0, -math.inf)
         self._lock = threading.Lock()
         self._ttl, self._clock, self._detect, self._ids = ttl, clock, detect, ids
-        self.know(models, slices or Slices({version: one.count for version, one in models.items()}))
+        self.set_versions(models, slices or Slices({version: one.count for version, one in models.items()}))
 
-    def know(self, models: Mapping[Version, Classes], slices: Slices) -> None:
+    def set_versions(self, models: Mapping[Version, Classes], slices: Slices) -> None:
         """Take labels of these versions from now on, and count them in these slices."""
         self.models, self._slices = dict(models), slices
 
@@ -220,7 +220,7 @@ class Intake:
         ids_of: str | None = None,
         at: float | None = None,
     ) -> Taken:
-        """Count every item that is right.
+        """Count every valid item.
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
@@ -255,13 +255,13 @@ class Intake:
         return Taken(outcomes, counted)
 
     def has_room(self, more: int) -> bool:
-        """Tell whether so many more predictions and labels may wait for their versions."""
+        """Whether so many more predictions and labels may wait for their versions."""
         return sum(self.ledger.held().values()) + more <= MOST_HELD
 
     def _held(
         self, items: Sequence[Any], checked: Sequence[Label | Refused], senders: Sequence[str], now: float
     ) -> bool:
-        """Keep labels of unknown versions, by their receipts; False where none are, or too many wait."""
+        """Store labels of unknown versions, by their receipts; False where none are, or too many wait."""
         unknown = [(i, one) for i, one in enumerate(checked) if isinstance(one, _UnknownVersion)]
         if not (self._holds and unknown and self.has_room(len(unknown))):
             return False
@@ -282,7 +282,7 @@ class Intake:
         return True
 
     def _found(self, items: Sequence[object], source: str | None) -> _Found:
-        """Return the receipts, by model, of each id of ``source`` that an item names."""
+        """The receipts, by model, of each id of ``source`` that an item names."""
         ids = {item["id"]: None for item in items if _names_id(item) and is_id(item["id"])}
         if not ids or self._ids is None:
             return {}
@@ -300,7 +300,7 @@ class Intake:
             self.ahead = (seconds, time.monotonic())
 
     def _label(self, item: object, now: float, found: _Found) -> Label:
-        """Return the label of an item, or Refused; ``found``: receipts of ids."""
+        """The label of an item, or Refused; ``found``: receipts of ids."""
         if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
             raise Refused(
                 "malformed",
@@ -312,7 +312,7 @@ class Intake:
             raise Refused("malformed", 'what a label is "by" is "id" or "name"')
         token = self._receipt(item, found) if _names_id(item) else item["receipt"]
         receipt = self.keyring.verify(token, now=now, ttl=self._ttl)
-        # Taken all the same, as it lies within the tolerance; a check says so, before clocks drift beyond it.
+        # Accepted within the tolerance; a check warns before clocks drift beyond it.
         self._note_ahead(receipt.time - now)
         classes = self.models.get((receipt.model, receipt.version))
         if classes is None:
@@ -330,7 +330,7 @@ class Intake:
 
 
 def _names_id(item: object) -> TypeGuard[Mapping[str, Any]]:
-    """Tell whether an item names its prediction by an id: where it has a receipt, that counts alone."""
+    """Whether an item names its prediction by an id; a receipt takes precedence."""
     return isinstance(item, Mapping) and "id" in item and item.get("receipt") in (None, "")
 
 

@@ -110,18 +110,18 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Revoked:
-    """Labels that were taken out, by version, and the nonces of their receipts."""
+    """Revoked labels: the nonces of their receipts, by version."""
 
     nonces: Mapping[Version, Sequence[bytes]]
 
     @property
     def labels(self) -> dict[Version, int]:
-        """Return how many, by version."""
+        """The number of revoked labels, by version."""
         return {version: len(of) for version, of in self.nonces.items()}
 
 
 def _retried(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
-    """Run a method of a ledger once more where another transaction came between."""
+    """Wrap a method of a ledger: run it again where another transaction came between."""
 
     @functools.wraps(method)
     def tried(ledger: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -232,7 +232,7 @@ class Ledger:
         return fates
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
-        """Return the keys of those that were not there."""
+        """Insert rows of ``label``; return the keys of the new ones."""
         if not rows:
             return set()
         names = [column.name for column in LABEL.columns]
@@ -252,7 +252,7 @@ class Ledger:
 
     @property
     def _keys(self) -> tuple[str, str]:
-        """Read ``:keys``, a JSON list of (day, receipt), as a table ``one``; and the join with a label's key.
+        """SQL to read ``:keys``, a JSON list of (day, receipt), as a table ``one``, and to join labels to it.
 
         So written that the primary key finds each of them: SQLite does not use all of it for ``in``.
         """
@@ -306,7 +306,7 @@ class Ledger:
             return True
 
     def _named(self, connection: Connection, once: BatchKey) -> bool:
-        """Tell whether no batch of this name was counted."""
+        """Note the batch's name; False where a batch of this name and content was counted."""
         row: dict[str, Any] = {"name": once.name.hex(), "content": once.content, "note": once.note}
         row |= {"sent_at": once.time, "expires_at": once.expires}
         fresh = self.database.insert(BATCH).values(row).on_conflict_do_nothing().returning(BATCH.c.name)
@@ -318,7 +318,7 @@ class Ledger:
         return False
 
     def known(self, once: BatchKey) -> BatchKey | None:
-        """Return the batch that was counted under this name, if any."""
+        """The batch that was counted under this name, if any."""
         with self.database.reading() as connection:
             row = connection.execute(select(BATCH).where(BATCH.c.name == once.name.hex())).first()
         if row is None:
@@ -327,20 +327,20 @@ class Ledger:
 
     # --- versions, and what waits until they are known ---
 
-    def told(self) -> dict[Version, str]:
-        """Return what was told of versions while programs ran."""
+    def versions(self) -> dict[Version, str]:
+        """The facts of versions that were registered while programs ran."""
         with self.database.reading() as connection:
             rows = connection.execute(select(VERSION).where(VERSION.c.facts.is_not(None)))
             return {(row.model, row.version): row.facts for row in rows}
 
-    def tell(self, version: Version, facts: str) -> None:
-        """Keep what is told of a version, for all programs on this ledger."""
+    def register_version(self, version: Version, facts: str) -> None:
+        """Register the facts of a version, for all programs on this ledger."""
         with self.transaction() as connection:
             number = self.version_id(connection, version)
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(facts=facts))
 
     def hold(self, rows: Sequence[Held]) -> None:
-        """Keep these until their version is known, each once."""
+        """Store predictions and labels until their version is known, each once."""
         if not rows:
             return
         with self.transaction() as connection:
@@ -349,13 +349,13 @@ class Ledger:
             connection.execute(made, sorted(told, key=lambda row: (row["kind"], row["name"])))
 
     def held(self) -> dict[Version, int]:
-        """Return how many predictions and labels wait for their version."""
+        """The number of predictions and labels that wait for each version."""
         asked = select(HELD.c.model, HELD.c.version, func.count()).group_by(HELD.c.model, HELD.c.version)
         with self.database.reading() as connection:
             return {(model, version): n for model, version, n in connection.execute(asked)}
 
     def take_held(self, version: Version, *, most: int) -> list[Held]:
-        """Take them out, in a transaction in which they are counted; oldest first."""
+        """Take predictions and labels out, oldest first, in the transaction in which they are counted."""
         with self.transaction() as connection:
             mine = and_(HELD.c.model == version[0], HELD.c.version == version[1])
             order = (HELD.c.came_at, HELD.c.kind.desc(), HELD.c.name)  # predictions before their labels
@@ -371,7 +371,7 @@ class Ledger:
             return rows
 
     def drop_held(self, before: float) -> list[Held]:
-        """Take out what came before that time and still waits for its version."""
+        """Take out predictions and labels from before that time that still wait for their version."""
         with self.transaction() as connection:
             gone = connection.execute(delete(HELD).where(HELD.c.came_at < before).returning(HELD))
             return [
@@ -382,11 +382,11 @@ class Ledger:
     # --- sums ---
 
     def sums(self) -> dict[Version, Sums]:
-        """Return the sums over all time, by (model, version)."""
+        """The sums over all time, by (model, version)."""
         return merge_slices(self.slices("segment"))
 
     def slices(self, kind: Kind | None = "segment", *, version: Version | None = None) -> dict[Key, Sums]:
-        """Return the same, by slice of this kind, or of every kind; of all versions or one."""
+        """The sums over all time by slice, of this kind or every kind; of all versions or one."""
         with self.database.reading() as connection:
             found = self._tallied(connection, kind, version, lambda c: [c.width == 0])
             rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
@@ -396,7 +396,7 @@ class Ledger:
         return {place.key: sums for place, sums in found.items()}
 
     def published(self) -> Published:
-        """Return what is published of it, of one moment."""
+        """The sums that the ledger publishes, of one moment."""
         with self.database.reading() as connection:
             # In one transaction: sums of the next edition under this name would look like counters that jump.
             edition = str(connection.execute(select(func.max(EDITION.c.number))).scalar_one())
@@ -407,7 +407,7 @@ class Ledger:
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
     ) -> Iterable[WindowSums]:
-        """Return sums of predictions made in [since, until), by slice and span that lies whole inside."""
+        """Sums of predictions made in [since, until), by slice and span that lies whole inside."""
 
         def inside(c: Any) -> list[Any]:
             return [c.width > 0, c.start >= _finite(since), c.start + c.width <= _finite(until)]
@@ -445,7 +445,7 @@ class Ledger:
         return {place: Sums(self.bins, vector) for place, vector in found.items()}
 
     def _put(self, found: dict[Bucket, Floats], place: Bucket, row: Any) -> None:
-        """Add what a row of ``tally`` or ``delay`` holds to the vector of a place."""
+        """Add a row of ``tally`` or ``delay`` to the vector of a place."""
         if place not in found:
             found[place] = np.array(Sums.zeros(self.bins).vector)
         by_bin, delays = _columns(found[place], self.bins)
@@ -455,7 +455,7 @@ class Ledger:
             by_bin[row.bin] += [getattr(row, column) for column in _NAMES]
 
     def roll_up(self) -> int:
-        """Add rows that are not in the tallies yet; how many. Any process may, at any time."""
+        """Add new rows to the tallies; return their number. Any process may, at any time."""
         done = 0
         while some := self._rolled():
             done += some
@@ -474,14 +474,14 @@ class Ledger:
             return len(rows)
 
     def _is_new(self) -> bool:
-        """Tell whether there is a row to roll up: a look costs no lock."""
+        """Whether there is a row to roll up: looking takes no lock."""
         with self.database.reading() as connection:
             return (
                 connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is not None
             )
 
     def _increments(self, rows: Sequence[_Row]) -> dict[Bucket, Sums]:
-        """Add labels up, by the slices and spans that they count in."""
+        """Sum labels by the slices and spans that they count in."""
         found: dict[Bucket, Sums] = {}
         members: dict[tuple[tuple[Key, ...], tuple[float, float]], list[int]] = {}
         for i, row in enumerate(rows):
@@ -505,7 +505,7 @@ class Ledger:
         return found
 
     def _upsert(self, connection: Connection, found: Mapping[Bucket, Sums]) -> None:
-        """Add to the tallies, always in the order of their keys: no two transactions wait for each other."""
+        """Add sums to the tallies, in the order of their keys: no two transactions wait for each other."""
         tallies, delays = [], []
         for place, more in found.items():
             at = {
@@ -529,7 +529,7 @@ class Ledger:
     # --- the detector and other followers of labels ---
 
     def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
-        """Return how many labels of predictions made before ``until`` wait for the drift detector."""
+        """The number of labels, of predictions before ``until``, that wait for the detector, by version."""
         due = (~LABEL.c.fed, LABEL.c.predicted_at < _finite(until))
         asked = select(LABEL.c.version_id, func.count()).where(*due).group_by(LABEL.c.version_id)
         with self.database.reading() as connection:
@@ -552,12 +552,12 @@ class Ledger:
             return [row.record for row in rows]
 
     def _alone(self, connection: Connection, version: Version) -> bool:
-        """Tell whether this transaction is the one that feeds the version."""
+        """Lock the version for feeding; False where another transaction feeds it."""
         asked = select(VERSION.c.id).where(VERSION.c.id == self._known_version(connection, version))
         return connection.execute(asked.with_for_update(skip_locked=True)).first() is not None
 
     def progress(self) -> dict[Version, Progress]:
-        """Return how far the detector of each version is."""
+        """The progress of each version's detector."""
         with self.database.reading() as connection:
             return {(row.model, row.version): _progress(row) for row in connection.execute(select(VERSION))}
 
@@ -571,7 +571,7 @@ class Ledger:
         alarms: int = 0,
         incidents: int = 0,
     ) -> None:
-        """Note how far a detector is: ``evidence`` its statistic and threshold, the others counts on top."""
+        """Note a detector's progress: ``evidence`` its statistic and threshold, the others are increments."""
         more: dict[str, Any] = {
             "late": VERSION.c.late + late,
             "alarms": VERSION.c.alarms + alarms,
@@ -588,7 +588,7 @@ class Ledger:
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(more))
 
     def states(self, kind: str, version: Version | None = None) -> list[State]:
-        """Return what is kept of this kind, of all versions or one; what changed last comes last."""
+        """The stored states of a kind, of all versions or one; the latest changed comes last."""
         with self.database.reading() as connection:
             asked = select(STATE).where(STATE.c.kind == kind).order_by(STATE.c.changed_at, STATE.c.name)
             if version is not None:
@@ -600,7 +600,7 @@ class Ledger:
             ]
 
     def keep(self, kind: str, version: Version, name: str, value: bytes, *, now: float) -> None:
-        """Keep the state of a follower, in place of what was kept under this name."""
+        """Store the state of a follower, in place of an earlier one of this name."""
         with self.transaction() as connection:
             row = {"version_id": self.version_id(connection, version), "kind": kind, "name": name}
             more = {"value": value, "changed_at": now}
@@ -608,7 +608,7 @@ class Ledger:
             connection.execute(kept.on_conflict_do_update(index_elements=list(row), set_=more))
 
     def discard(self, kind: str, version: Version, name: str) -> None:
-        """Keep it no longer."""
+        """Delete the state of a follower."""
         with self.transaction() as connection:
             number = self._known_version(connection, version)
             connection.execute(
@@ -618,7 +618,7 @@ class Ledger:
     # --- what is forgotten and taken out ---
 
     def sweep(self, now: float) -> int:
-        """Roll up, merge old spans, forget receipts that have expired by ``now``; how many of these."""
+        """Roll up, merge old spans, forget receipts that expired by ``now``; return the number forgotten."""
         self.roll_up()
         expired = self._swept(now)
         # Refused first, deleted then: a receipt that is gone must not count as new.
@@ -627,7 +627,7 @@ class Ledger:
 
     @_retried
     def _swept(self, now: float) -> float:
-        """Merge old spans, and delete what has expired but receipts; until when these have."""
+        """Merge old spans, delete expired batches and ids; return the time before which receipts expire."""
         with self.transaction() as connection:
             expired = self._trusted(connection, now) - self.retention
             connection.execute(delete(BATCH).where(BATCH.c.expires_at <= now))
@@ -636,13 +636,13 @@ class Ledger:
             return expired
 
     def _trusted(self, connection: Connection, now: float) -> float:
-        """Trust the clock, but not far beyond the latest day of whose predictions a label was counted."""
+        """The clock's time, but not far beyond the latest day of a counted label."""
         # A clock that jumps ahead by a year must not forget receipts that are still good.
         latest = connection.execute(select(func.max(LABEL.c.day))).scalar()
         return now if latest is None else min(now, (latest + 1) * DAY + _AHEAD)
 
     def _merge_spans(self, connection: Connection, now: float) -> None:
-        """Merge old spans into wider ones; others that do so, or revoke, wait until this is committed."""
+        """Merge old spans into wider ones; other merges, and revocations, wait until this is committed."""
         if not self.database.lite:
             connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
         names = self._names(connection)
@@ -670,7 +670,7 @@ class Ledger:
             )
 
     def _deleted(self, until: float) -> int:
-        """Delete receipts of predictions made until then; how many went."""
+        """Delete receipts of predictions made until then; return their number."""
         day = LABEL.c.day <= math.floor(_finite(until) / DAY)
         old = and_(day, LABEL.c.predicted_at <= until, LABEL.c.tallied, LABEL.c.fed)
         # The database's own number of a row: the quickest way back to it.
@@ -718,14 +718,14 @@ class Ledger:
                 for version, of in _by_version(rows).items():
                     nonces.setdefault(version, []).extend(of)
             if nonces:
-                # Where no label is left nothing is, not what floats leave of sums that were taken away.
+                # A place without labels is set to 0: subtracted floats would leave a rest.
                 connection.execute(update(TALLY).where(TALLY.c.feedback < 0.5).values(_EMPTY))
                 labels = sum(map(len, nonces.values()))
                 self._next_edition(connection, f"labels of {source} were revoked", by=by, labels=labels)
         return Revoked(nonces)
 
     def _where_it_lies(self, connection: Connection, less: Mapping[Bucket, Sums]) -> dict[Bucket, Sums]:
-        """Find the places that hold these sums today: spans are merged into wider ones, and old ones go."""
+        """Find today's places of these sums: spans are merged into wider ones, and old ones are deleted."""
         spans = select(TALLY.c.start, TALLY.c.width).distinct()
         there = {(row.start, row.width) for row in connection.execute(spans)}
         found: dict[Bucket, Sums] = {}
@@ -737,16 +737,16 @@ class Ledger:
         return found
 
     def restored(self, *, by: str = "") -> None:
-        """Say that this is an older state of the ledger: what may have been counted since is refused."""
+        """Note that this is an older state of the ledger: labels that it may have lost are refused."""
         with self.transaction() as connection:
             self.forget(self._clock())
             self._next_edition(connection, "a backup was restored", by=by)
 
     def drop(self, version: Version, *, by: str = "") -> int:
-        """Delete all sums and states of a version; how many labels. Its receipts are remembered."""
+        """Delete all sums and states of a version; return the number of labels. Its receipts are kept."""
         with self.transaction() as connection:
             number = self._known_version(connection, version)
-            # Labels first: what others roll up by now is then in the tallies.
+            # Labels first: rows that other processes roll up meanwhile are then in the tallies.
             gone = (LABEL.c.version_id == number, ~LABEL.c.revoked)
             out = update(LABEL).where(*gone).values(tallied=True, fed=True, revoked=True)
             labels = connection.execute(out).rowcount
@@ -756,7 +756,7 @@ class Ledger:
         return labels
 
     def check(self) -> list[str]:
-        """Check that counts and sums agree; say what is wrong. It changes nothing, and may take minutes."""
+        """Check that counts and sums agree; name every fault. It changes nothing, and may take minutes."""
         if found := self.database.damage():
             return found
         with self.database.reading() as connection:
@@ -780,7 +780,7 @@ class Ledger:
         connection.execute(insert(EDITION).values(row))
 
     def version_id(self, connection: Connection, version: Version) -> int:
-        """Return its number, a new one where it has none."""
+        """The number of a version, a new one where it has none."""
         if version not in self._versions:
             if (known := self._known_version(connection, version)) < 0:
                 model, name = version
@@ -791,10 +791,10 @@ class Ledger:
         return self._versions[version]
 
     def _known_version(self, connection: Connection, version: Version) -> int:
-        """Return its number; -1 where it has none."""
+        """The number of a version; -1 where it has none."""
         model, name = version
         asked = select(VERSION.c.id).where(VERSION.c.model == model, VERSION.c.version == name)
-        # A number that no row has: of an unknown version everything is empty, and nothing fails.
+        # No row has the number -1: queries for an unknown version find nothing, and do not fail.
         return int(connection.execute(asked).scalar() or -1)
 
     def _names(self, connection: Connection) -> dict[int, Version]:
@@ -812,7 +812,7 @@ class Ledger:
         lock: str = "",
         order: Any = None,
     ) -> list[_Row]:
-        """Return rows of ``label`` in the order of their keys.
+        """Rows of ``label`` in the order of their keys.
 
         ``lock`` "all": wait for who else is at work on them; "free ones": leave these out.
         """
@@ -853,7 +853,7 @@ def _listed(slices: tuple[Key, ...]) -> str:
 
 
 def _key(entry: Entry) -> tuple[int, str]:
-    """Return what tells a receipt from others: the day of its prediction, and its nonce."""
+    """The key of a receipt: the day of its prediction, and its nonce."""
     one = entry.label.receipt
     return math.floor(one.time / DAY), one.nonce.hex()
 
@@ -874,7 +874,7 @@ def _progress(row: Any) -> Progress:
 
 
 def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], tuple[Key, ...]]) -> _Row:
-    """Read one row of ``label``, its columns in their order; ``known``: slices that were read before."""
+    """Read a row of ``label``, its columns in their order; ``known``: slices that were read before."""
     (
         day, receipt, number, predicted_at, arrived_at, confidence, correct, predicted, inclusion, _, _,
         group, listed, shadow_confidence, shadow_correct, shadow_same, shadow_tag, tallied, _, _,

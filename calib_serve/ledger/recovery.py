@@ -1,4 +1,4 @@
-"""Read what followers of labels keep in a ledger, and note what of it begins anew, as it cannot be read.
+"""States that label followers keep in a ledger: read them, and note each that must begin anew.
 
 It is noted in the ledger, so that no process hides it by starting again, and told for a day.
 """
@@ -25,7 +25,7 @@ _KIND = "anew"
 def read_kept(
     ledger: Ledger, kind: str, version: Version, read: Callable[[bytes], T]
 ) -> tuple[dict[str, T], dict[str, Exception]]:
-    """Read the states of a kind by name, what changed last at the end; why others cannot be read, by name.
+    """Read the states of a kind by name, the latest changed last; and the errors of damaged ones, by name.
 
     LedgerError where a newer program wrote one: it goes on with it after an upgrade.
     """
@@ -40,13 +40,13 @@ def read_kept(
 
 
 def note_anew(ledger: Ledger, version: Version, what: str, why: object, *, now: float) -> None:
-    """Log it and keep it in the ledger; to be called in the transaction that stores the new state."""
+    """Log that a state begins anew, and note it in the ledger, in the transaction that stores the new one."""
     log.error("%s %s: %s begins anew: %s", *version, what, why)
     ledger.keep(_KIND, version, what, str(why).encode(), now=now)
 
 
 def told_anew(ledger: Ledger, *, now: float) -> str | None:
-    """Return what began anew in the last day, in a sentence; None where nothing did."""
+    """The states that began anew in the last day, in a sentence; None where none did."""
     lately = [one for one in ledger.states(_KIND) if abs(now - one.changed_at) < DAY]
     if not lately:
         return None

@@ -1,4 +1,4 @@
-"""The tables of a ledger, the same in SQLite and PostgreSQL, for whoever looks with their own tool.
+"""The tables of a ledger, the same in SQLite and PostgreSQL, also for other tools that read them.
 
 ``label`` has a row for each receipt whose label was counted: the primary key is what counts it once.
 ``tally`` and ``delay`` hold the sums of the rows that are ``tallied``, by slice, over all time (``width`` 0)
@@ -51,7 +51,7 @@ def _table(name: str, *columns: Any) -> Table:
 
 
 def _number() -> Column[Any]:
-    """Return a number that the database gives each row."""
+    """A column of row numbers that the database gives."""
     return Column("id", _WHOLE, primary_key=True, autoincrement=True)
 
 
@@ -117,7 +117,7 @@ LABEL = _table(
 
 
 def _partial(name: str, where: str, *columns: Column[Any], lite: str = "") -> None:
-    """Index the rows for which this holds; ``lite``: as SQLite is asked, which must be word by word."""
+    """Index the rows that satisfy ``where``; ``lite``: the words of SQLite's queries, which must match."""
     Index(name, *columns, sqlite_where=text(lite or where), postgresql_where=text(where))
 
 
@@ -133,7 +133,7 @@ COLUMNS = {
 
 
 def _place() -> list[Column[Any]]:
-    """Return the slice and the span of prediction time that a sum is of."""
+    """The columns of a sum's place: a slice and a span of prediction time."""
     return [
         _key("version_id", _WHOLE),
         _key("kind", _TEXT),

@@ -1,4 +1,4 @@
-"""Find intervals of calibration errors, each by inverting a test of possible truths.
+"""Intervals of calibration errors, each by inverting a test of possible truths.
 
 Errors are absolute values, which noise makes larger: resampling adds its noise on top of the sample's, so no
 bootstrap interval of an error near 0 holds it as often as it says.
@@ -37,7 +37,7 @@ from calib_serve.metrics.truths import (
     further_shifts,
     outcomes,
     possible_truths,
-    recalibrated,
+    recalibrate_event,
     signs,
     wider,
 )
@@ -51,16 +51,16 @@ _SHIFTS = np.linspace(-4, 4, 17)  # of one-sided errors, in standard errors of a
 def error_intervals(
     sample: Sample, values: dict[str, float], *, draws: int, level: float, seed: int, groups: Codes | None
 ) -> dict[str, Estimate]:
-    """Return each calibration error of a sample with its interval, from ``draws`` of every truth (0: none).
+    """Each calibration error of a sample with its interval, from ``draws`` of every truth (0: no interval).
 
     ``groups`` (n,) are by rising confidence, like the sample.
     """
     if draws < 2:
         return {name: Estimate(value) for name, value in values.items()}
     code = sample.code()
-    fitted = recalibrated(sample.confidence, sample.correct, code, sample.bins)
+    fitted = recalibrate_event(sample.confidence, sample.correct, code, sample.bins)
     line = possible_truths(sample.confidence, fitted, code, sample.bins, values["ece"])
-    # One chance for all truths: what they show then rises smoothly along the line.
+    # The same random draws for all truths: the errors that they show then rise smoothly along the line.
     blocks = outcomes(sample.correct, fitted, draws, seed=seed, groups=groups)
     drawn = [[sample.errors(draw(truth)) for truth in line] for draw in blocks]
     true, widths = sample.errors(line), wider(sample.confidence, line)
@@ -102,7 +102,7 @@ def error_intervals(
 
 
 def _largest_gap(bins: Bins, effect: float, level: float) -> tuple[float, float]:
-    """Return bounds of the largest true gap of the bins that hold predictions.
+    """Bounds of the largest true gap of the bins that hold predictions.
 
     Clopper and Pearson 1934, by bin.
 
@@ -132,7 +132,7 @@ def _largest_gap(bins: Bins, effect: float, level: float) -> tuple[float, float]
 def _one_sided(
     bins: Bins, fitted: Floats, variance: Floats, *, effect: float, level: float, draws: int, seed: int
 ) -> Iterator[Estimate]:
-    """Return over- and underconfidence error.
+    """Yield over- and underconfidence error, each with its interval.
 
     ``fitted`` sums of P(correct) and their ``variance`` by bin (bins,).
 
@@ -208,7 +208,7 @@ def _classwise(
 
 
 def _drawn_classwise(sample: Sample, draws: int, seed: int, shifts: Sequence[tuple[Shift, float]]) -> Floats:
-    """Return classwise ECEs (8, r) of labels drawn from mixtures of the probabilities and ``shifts``."""
+    """Classwise ECEs (8, r) of labels drawn from mixtures of the probabilities and ``shifts``."""
     probs, rng = sample.probs, np.random.default_rng([seed, 4])
     truths: list[Truth] = [np.asarray, *(shift.applied for shift, _ in shifts)]
     at = np.maximum.accumulate([0.0, *(error for _, error in shifts)])
@@ -230,7 +230,7 @@ Turned = Callable[[Floats], dict[str, tuple[Floats, Floats]]]
 
 @dataclass(frozen=True)
 class _Shown:
-    """Errors (r,) that a truth shows by chance, that ``true`` error, and what chance adds to one of 0."""
+    """Errors (r,) that a truth shows by chance, its ``true`` error, and the error that chance gives to 0."""
 
     true: float
     drawn: Floats
@@ -240,7 +240,7 @@ class _Shown:
 def error_changes(
     samples: list[Sample], *, draws: int, seed: int, groups: Codes | None
 ) -> dict[str, tuple[float, float]]:
-    """Return, for each calibration error's change, what chance adds to it, and its standard error.
+    """What chance adds to each change of a calibration error, and the standard error of the change.
 
     From ``draws`` of signs for two models' samples, of the same rows; ``groups`` (n,) by
     row. NaN where there are fewer than two draws.
@@ -259,7 +259,7 @@ def error_changes(
 
 
 def _excess(before: _Shown, after: _Shown) -> float:
-    """Return how much more chance adds to the error after than to that before.
+    """How much more chance adds to the error after than to the error before.
 
     The share of their floors that it adds to both together is used for each: its noise then cancels in
     the difference of two models that are alike.
@@ -288,7 +288,7 @@ def _shown(sample: Sample, draws: int, seed: int, groups: Codes | None) -> dict[
 
 
 def _of_top_label(sample: Sample) -> Turned:
-    fitted = recalibrated(sample.confidence, sample.correct, sample.code(), sample.bins)
+    fitted = recalibrate_event(sample.confidence, sample.correct, sample.code(), sample.bins)
 
     def errors(turned: Floats) -> dict[str, tuple[Floats, Floats]]:
         noise = turned[:, sample.order] * (sample.correct - fitted)
@@ -303,7 +303,7 @@ def _of_positive(sample: Sample) -> Turned | None:
     event, came_true = sample.positive, sample.came_true
     if event is None:
         return None
-    fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+    fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
 
     def errors(turned: Floats) -> dict[str, tuple[Floats, Floats]]:
         noise = turned[:, sample.order] * (came_true - fitted)
@@ -329,7 +329,7 @@ def _of_classes(sample: Sample) -> Turned:
 
 
 def _swapped(samples: list[Sample], draws: int, seed: int, groups: Codes | None) -> dict[str, Floats]:
-    """Return changes (r,) of MCE and ACE when each sample's two predictions are swapped at random."""
+    """Changes (r,) of MCE and ACE when each sample's two predictions are swapped at random."""
     rows = [_bin_rows(sample) for sample in samples]
     found: dict[str, list[Floats]] = {"mce": [], "ace": []}
     for turned in signs(samples[0].n, draws, seed=seed, groups=groups):
@@ -347,7 +347,7 @@ def _swapped(samples: list[Sample], draws: int, seed: int, groups: Codes | None)
 
 
 def _bin_rows(sample: Sample) -> Floats:
-    """Return what each row adds to the bins' counts and to their gaps (n, 2 bins)."""
+    """Each row's part in the counts and in the gaps of the bins (n, 2 bins)."""
     code = sample.code()
     rows = np.zeros((sample.n, 2, sample.bins))
     rows[sample.order, 0, code] = 1

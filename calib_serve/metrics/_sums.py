@@ -1,4 +1,4 @@
-"""Compute every metric in one pass over the rows: of millions of them, and of rows that weigh.
+"""Every metric in one pass over the rows: for millions of rows, and for weighted rows.
 
 A row is kept as its confidence and whether it is right. Values are exact; intervals are normal: of means and
 the AUROC by the influence of each row, over groups where there are any; of calibration errors by drawing the
@@ -53,7 +53,7 @@ _FAR = 4.0  # standard errors beyond the observed error that the line of truths 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The result of one pass: confidences (n,), which are right, sums of columns, and class cells.
+    """Sums of one pass over the rows: confidences (n,), which are right, sums of columns, and class cells.
 
     ``weight`` (n,) are counts, or of mean 1; ``groups`` (n,) codes or None.
     ``sums`` (3, m) are of w x, w^2 x and w^2 x^2; with groups ``totals`` (m, G) of w x by group. ``said``,
@@ -77,7 +77,7 @@ class Rows:
     def of(
         cls, p: Any, y: Codes, weight: Floats | None, groups: Codes | None, *, bins: int, edges: Edges
     ) -> Rows:
-        """Return one pass, on both of two cores.
+        """Run the pass, on two cores where there are two.
 
         ``p`` (n, K) is an array or makes its rows when they are read.
         """
@@ -127,7 +127,7 @@ class Rows:
         return float(self.weight.sum())
 
     def by_bin(self, values: Floats, came: NDArray[Any], bins: int, edges: Edges) -> Bins:
-        """Return sums over cells of ``values`` (n,)."""
+        """Sums over cells of ``values`` (n,)."""
 
         def sums(rows: slice) -> Floats:
             v, true, w = values[rows], came[rows], self.weight[rows]
@@ -143,7 +143,7 @@ class Rows:
         return Bins(count, said, true, noise)
 
     def _effect(self, errors: Floats, code: Codes, bins: int) -> Floats:
-        """Return how much more each cell's gap varies as rows come in groups, at least 1."""
+        """The design effect of groups on the gap of each bin, at least 1."""
         assert self.groups is not None
         key, place = np.unique(self.groups * bins + code, return_inverse=True)
         together = np.bincount(key % bins, np.bincount(place, errors) ** 2, bins)
@@ -152,7 +152,7 @@ class Rows:
 
 
 def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
-    """Return the sum of ``function`` over runs of rows that cover 0..n."""
+    """The sum of ``function`` over runs of rows that cover 0..n."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return _added(pool.map(function, (slice(i, min(i + _RUN, n)) for i in range(0, n, _RUN))))
 
@@ -162,14 +162,14 @@ def _added(parts: Iterable[Floats]) -> Floats:
 
 
 def _counts(weight: Floats) -> Floats:
-    """Return counts as they are, other weights of mean 1."""
+    """Weights that are counts as they are, other weights scaled to a mean of 1."""
     if are_counts(weight):
         return weight
     return np.broadcast_to(1.0, len(weight)) if np.ptp(weight) == 0 else weight / weight.mean()
 
 
 def class_cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
-    """Return sums (3, K, bins) of w p, w y and w^2 p (1 - p) by class and bin."""
+    """Sums (3, K, bins) of w p, w y and w^2 p (1 - p) by class and bin."""
     classes = p.shape[1]
     code = bin_index(np.minimum(p, 1).ravel(), bins=bins, edges=edges).reshape(p.shape)
     code += bins * np.arange(classes)
@@ -186,14 +186,14 @@ def class_cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floa
 def estimates(
     rows: Rows, options: MeasureOptions, *, draws: int
 ) -> tuple[dict[str, Estimate], Bins, Bins | None]:
-    """Return each metric, the bins, and those of P(y = 1); areas and noise floors have no interval yet."""
+    """Each metric, the bins, and the bins of P(y = 1); areas and noise floors have no interval yet."""
     bins, edges, level, seed = options.bins, options.edges, options.level, options.seed
     found = _means(rows, level)
     draw = _Drawn(draws, level, seed)
     top = rows.by_bin(rows.confidence, rows.right, bins, edges)
     elsewhere = calibrated_share(top.gaps(), top.noise)
     found |= _binned(top, draw, elsewhere)
-    if not are_counts(rows.weight):  # chance is what the weights make of it
+    if not are_counts(rows.weight):  # weights change the variance that chance has
         found["rms_debiased"] = _debiased(top, found["rms"])
     found |= _ranked(rows, bins, draw, level, elsewhere)
     found["smooth_ece"] = _smooth(rows, draw, elsewhere)
@@ -248,7 +248,7 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Intervals of errors of gaps, by normal draws of the gaps."""
+    """Intervals of calibration errors, by normal draws of the gaps that they are made of."""
 
     draws: int
     level: float
@@ -257,7 +257,7 @@ class _Drawn:
     def __call__(
         self, gaps: Floats, variance: Floats, error: Callable[[Floats], Floats], elsewhere: float | None
     ) -> Estimate:
-        """Return the error of gaps (...,) with these variances; ``error`` takes (r, ...).
+        """The error of gaps (...,) with these variances; ``error`` takes (r, ...).
 
         ``elsewhere`` is that of ``inverted``.
         """
@@ -300,7 +300,7 @@ def _between(rms: Estimate, square: float) -> Estimate:
 
 
 def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float) -> dict[str, Estimate]:
-    """Compute what depends on the order of the confidences: errors of equal mass, and how well they tell."""
+    """Compute metrics of the ranked confidences: equal-mass errors, and areas of right against wrong."""
     alike = rows.groups is None and np.ptp(rows.weight) == 0
     if alike:
         c, right = _sorted(rows.confidence, rows.right)
@@ -320,7 +320,7 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float)
     del c, ranked, mass, said, came, noise  # of millions of rows, gigabytes beside what the areas take
     areas = {name: float(area) for name, area in separation.areas().items()}
     error = float(separation.auroc_error())
-    # DeLong's error is of rows that count once; of others their influence is summed.
+    # DeLong's error holds for unweighted rows; for weighted rows their influence is summed.
     if not alike:
         won, lost = (np.repeat(one, np.diff(ends)) for one in separation.influence())
         influence = w * np.where(right, won, lost)
@@ -333,7 +333,7 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float)
 
 
 def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Sort confidences and what belongs to them, several times faster than by an argsort."""
+    """Sort confidences with their samples' other numbers, several times faster than by an argsort."""
     key = confidence.view(np.uint64) << 1  # rises with the number; its sign, never set, makes room for a bit
     key |= right
     key.sort()

@@ -1,4 +1,4 @@
-"""Measure calibration errors: of the top class and of every class, over bins and by a kernel."""
+"""Calibration errors: of the top class and of every class, over bins and by a kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BINS = 200  # of the sweep
 
 
 def equal_mass_edges(n: float, bins: int) -> Floats:
-    """Return where M equal-mass bins of n ranked samples begin and end, (M + 1,): np.array_split's rule.
+    """Bounds (M + 1,) of M equal-mass bins over n ranked samples, by np.array_split's rule.
 
     A mass that is no count is divided evenly.
 
@@ -49,7 +49,7 @@ def tie_ends(ranked: Floats) -> NDArray[np.intp]:
 
 
 def cumulative(values: Floats) -> Floats:
-    """Return cumulative sums (..., n + 1) along the last axis, from 0."""
+    """Cumulative sums (..., n + 1) along the last axis, from 0."""
     sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     np.cumsum(values, axis=-1, out=sums[..., 1:])
     return sums
@@ -77,20 +77,20 @@ class Ranked:
         return cls(*(cumulative(column)[ends] for column in (np.ones_like(c), c, y)))
 
     def sums(self, bins: int) -> tuple[Floats, Floats, Floats]:
-        """Return count, sum of confidences and number correct of each equal-mass bin (bins,)."""
+        """Count, sum of confidences and number correct of each equal-mass bin (bins,)."""
         edges = equal_mass_edges(float(self.mass[-1]), bins)
         confidence = np.interp(edges, self.mass, self.confidence)
         correct = np.interp(edges, self.mass, self.correct)
         return np.diff(edges), np.diff(confidence), np.diff(correct)
 
     def ece(self, bins: int) -> float:
-        """Return expected calibration error over equal-mass bins."""
+        """Expected calibration error over equal-mass bins."""
         # Edges between ranks split ties: each bin has its share of their correct answers.
         count, confidence, correct = self.sums(bins)
         return float(np.abs(confidence - correct).sum() / count.sum())
 
     def sweep_ece(self) -> float:
-        """Return the ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
+        """The ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
         return self.ece(self.rising_bins())
 
     def rising_bins(self) -> int:
@@ -124,6 +124,10 @@ def _bins(probs: ArrayLike, labels: ArrayLike, bins: int, edges: Edges) -> Bins:
 def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
     """Return share of predictions that are right; ties go to the lowest class id.
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+
     >>> accuracy([[0.7, 0.3], [0.6, 0.4]], [0, 1])
     0.5
     """
@@ -132,12 +136,21 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def mean_confidence(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return mean top-1 confidence."""
+    """Return mean top-1 confidence.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,), which are checked alone.
+    """
     return float(top_label(probs, labels)[0].mean())
 
 
 def signed_gap(probs: ArrayLike, labels: ArrayLike) -> float:
     """Return mean confidence minus accuracy: positive when overconfident.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
 
     >>> round(signed_gap([[0.7, 0.3], [0.6, 0.4]], [0, 1]), 12)
     0.15
@@ -149,6 +162,12 @@ def signed_gap(probs: ArrayLike, labels: ArrayLike) -> float:
 def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
     """Return expected calibration error over equal-width bins (Naeini 2015; Guo 2017, eq. 3).
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+
     >>> ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10)  # (|0.7 - 1| + |0.6 - 0|) / 2
     0.45
     """
@@ -156,46 +175,95 @@ def ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "
 
 
 def mce(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return largest gap of a bin that holds a prediction (Guo 2017, eq. 5)."""
+    """Return largest gap of a bin that holds a prediction (Guo 2017, eq. 5).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).mce()
 
 
 def ace(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return average calibration error: the unweighted mean gap of the bins in use (Neumann 2018)."""
+    """Return average calibration error: the unweighted mean gap of the bins in use (Neumann 2018).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).ace()
 
 
 def overconfidence_error(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
 ) -> float:
-    """Return mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
+    """Return mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).overconfidence_error()
 
 
 def underconfidence_error(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
 ) -> float:
-    """Return the mean over bins of confidence times its shortfall below accuracy."""
+    """Return the mean over bins of confidence times its shortfall below accuracy.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).underconfidence_error()
 
 
 def rms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return root mean squared gap over equal-width bins, not debiased: label noise biases it upward."""
+    """Return root mean squared gap over bins, not debiased: label noise biases it upward.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).l2()
 
 
 def rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return root of the debiased mean squared gap (Kumar 2019, eq. 8); 0 where noise explains it all."""
+    """Return root of the debiased mean squared gap (Kumar 2019, eq. 8); 0 where noise explains it all.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return math.sqrt(max(_bins(probs, labels, bins, edges).debiased_l2_squared(), 0.0))
 
 
 def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Return the ECE that a perfectly calibrated model with these confidences would show on average."""
+    """Return the ECE that a perfectly calibrated model with these confidences would show on average.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     return _bins(probs, labels, bins, edges).noise_floor()
 
 
 def gap_errors(count: Floats, confidence: Floats) -> dict[str, Callable[[Floats], Floats]]:
-    """Return each binned error (r,) as a function of gaps (r, B), summed confidence less correct ones.
+    """Each binned error (r,) as a function of gaps (r, B), summed confidence less correct ones.
 
     ``count`` and summed ``confidence`` (B,) are of bins that hold a prediction. They equal those of ``Bins``.
     """
@@ -214,9 +282,14 @@ def gap_errors(count: Floats, confidence: Floats) -> dict[str, Callable[[Floats]
 def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: Split = "equal") -> float:
     """Return expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
 
-    Tied confidences at a bin's edge share their correct answers evenly. The other values of ``split``
-    reproduce other code, and put ties on one side: "interpolated" edges between ranks drop the smallest
-    confidences (Mukhoti 2020's code); "quantile" edges are np.quantile's, closed on the left (netcal).
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal mass.
+        split: "equal": tied confidences at a bin's edge share their correct answers evenly. The others
+            reproduce other code, and put ties on one side: "interpolated" edges between ranks drop the
+            smallest confidences (Mukhoti 2020's code); "quantile" edges are np.quantile's, closed on the left
+            (netcal).
     """
     confidence, correct = top_label(probs, labels)
     if split == "equal":
@@ -237,7 +310,12 @@ def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: 
 
 
 def sweep_ece(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
+    """Return ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     return Ranked.of(*top_label(probs, labels)).sweep_ece()
 
 
@@ -250,9 +328,16 @@ def classwise_ece(
 ) -> float:
     """Return the mean over classes of each class's ECE: the static error (Nixon 2019, eq. 4; Kull 2019).
 
-    All n samples count in each class, and all K columns of ``probs`` are classes, whether or not
-    a label of theirs is present. Probabilities below ``threshold`` are left out of the sums, with
-    their labels (thresholded SCE: Nixon 2019, section 3.3), and not out of the denominator n.
+    All n samples count in each class, and all K columns are classes, whether or not a label of theirs is
+    present.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        threshold: Probabilities below it are left out of the sums, with their labels (thresholded SCE: Nixon
+            2019, section 3.3), and not out of the denominator n.
 
     >>> round(classwise_ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=1), 12)  # |1.3 - 1| / 2, twice
     0.15
@@ -264,11 +349,13 @@ def classwise_ece(
 def adaptive_classwise_ece(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, threshold: float = 0.0
 ) -> float:
-    """Return the mean over classes of each class's ECE over equal-mass bins.
+    """Return the mean over classes of each class's ECE over equal-mass bins (Nixon 2019, eq. 5: ACE, TACE).
 
-    Nixon 2019, eq. 5: ACE, or TACE.
-
-    With a ``threshold``, a class's bins hold the probabilities from it on (TACE); the denominator stays n.
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal mass.
+        threshold: A class's bins hold the probabilities from it on (TACE); the denominator stays n.
     """
     p, y = checked(probs, labels)
     found = []
@@ -282,7 +369,12 @@ def adaptive_classwise_ece(
 def classwise_rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
     """Return root of the debiased squared gap, averaged over classes (Kumar 2019, eq. 8, marginal).
 
-    Over equal-mass bins; a class whose gaps are within noise counts as 0.
+    A class whose gaps are within noise counts as 0.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal mass.
     """
     p, y = checked(probs, labels)
     squares = [
@@ -335,11 +427,11 @@ class Residuals:
         return cls(probs, bins, threshold, total, row, column, code, listed)
 
     def ece(self, labels: Ints) -> float:
-        """Return classwise ECE for class ids (n,)."""
+        """Classwise ECE for class ids (n,)."""
         return self._mean_gap(*self._gaps(labels))
 
     def cells(self, labels: Ints) -> tuple[Floats, Floats]:
-        """Return summed gaps for class ids (n,), and their variances were the model calibrated: (K, bins)."""
+        """Summed gaps for class ids (n,), and their variances were the model calibrated: (K, bins)."""
         variance = sum((p * (1 - p)).sum(axis=0) for _, p in row_blocks(self.probs))
         return self._cells(*self._gaps(labels)), self._cells(variance, self.listed * (1 - self.listed))
 
@@ -351,15 +443,15 @@ class Residuals:
         return total, self.listed - (labels[self.row] == self.column)
 
     def true_ece(self, truth: Truth) -> float:
-        """Return classwise ECE where ``truth`` makes rows of true probabilities of rows of given ones."""
+        """The classwise ECE under ``truth``, which maps rows of probabilities to true ones."""
         return self._mean_gap(*self._true_gaps(truth))
 
     def true_cells(self, truth: Truth) -> Floats:
-        """Return summed gaps (K, bins) of given from true probabilities."""
+        """Summed gaps (K, bins) of given from true probabilities."""
         return self._cells(*self._true_gaps(truth))
 
     def turned(self, labels: Ints, signs: Floats, truth: Truth) -> Iterator[Floats]:
-        """Yield summed residuals (K, bins) of true probabilities from labels (n,), turned by signs (r, n)."""
+        """Yield residuals (K, bins) of true probabilities from labels (n,), summed under signs (r, n)."""
         total = np.zeros((len(signs), len(self.total)))
         listed = np.empty(len(self.listed))
         for rows, p in row_blocks(self.probs):
@@ -372,7 +464,7 @@ class Residuals:
             yield self._cells(whole, sign[self.row] * listed)
 
     def _true_gaps(self, truth: Truth) -> tuple[Floats, Floats]:
-        """Return each class's summed gap (K,), and the listed entries' gaps (m,)."""
+        """Each class's summed gap (K,), and the listed entries' gaps (m,)."""
         total, listed = self.total.copy(), self.listed.copy()
         for rows, p in row_blocks(self.probs):
             q = truth(p)
@@ -382,7 +474,7 @@ class Residuals:
         return total, listed
 
     def _entries(self, rows: slice) -> slice:
-        """Return the listed entries of rows: they are in the rows' order."""
+        """The listed entries of a run of rows; entries are in the rows' order."""
         first, last = np.searchsorted(self.row, [rows.start, rows.stop])
         return slice(int(first), int(last))
 
@@ -414,6 +506,10 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
     The Gaussian kernel is reflected at 0 and 1 with the boundary itself counted once; code that
     leaves it out differs where many confidences are 0 or 1.
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+
     >>> round(smooth_ece([[1.0, 0.0], [1.0, 0.0]], [0, 1]), 4)  # as ECE: all mass in one place
     0.5
     """
@@ -422,11 +518,17 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
 
 @dataclass(frozen=True, eq=False)
 class SmoothReliability:
-    """A reliability diagram without bins; each array is (g,), over the rising ``confidence``.
+    """A reliability diagram without bins, over g rising confidences.
 
-    ``accuracy`` is the kernel regression of right answers, ``low`` and ``high`` its pointwise band, all NaN
-    where hardly any prediction lies. ``density`` of the confidences integrates to 1. ``sigma`` is the
-    kernel's width, the smooth ECE (at least 1 / 1024), and ``ece`` is the smooth ECE itself.
+    Args:
+        confidence: (g,), rising.
+        accuracy: Kernel regression of right answers (g,).
+        low: Lower end of its pointwise band (g,), NaN where hardly any prediction lies.
+        high: Upper end of its pointwise band (g,), NaN where hardly any prediction lies.
+        density: Density of the confidences (g,), which integrates to 1.
+        sigma: Width of the kernel: the smooth ECE, at least 1 / 1024.
+        ece: Smooth ECE.
+        n: Number of samples.
     """
 
     confidence: Floats
@@ -442,13 +544,18 @@ class SmoothReliability:
 def smooth_reliability(
     probs: ArrayLike, labels: ArrayLike, *, level: float = 0.95, replicates: int = 200, seed: int = 0
 ) -> SmoothReliability:
-    """Return the smooth reliability diagram of probabilities (n, K) and class ids (n,).
-
-    Blasiok and Nakkiran 2023.
+    """Return the smooth reliability diagram of the predicted class (Blasiok and Nakkiran 2023).
 
     Kernel regression (Nadaraya 1964) of right answers on the top class's confidence, by the reflected
-    Gaussian kernel whose width is the smooth ECE (section 4). The band is between quantiles of ``replicates``
-    resamples at that width (0: none): how far chance moves the curve, not what a calibrated model shows.
+    Gaussian kernel whose width is the smooth ECE (section 4). The band is how far chance moves the curve, not
+    what a calibrated model shows.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        level: Coverage of the pointwise band, a fraction.
+        replicates: Resamples, at that width, between whose quantiles the band is; 0: no band.
+        seed: Seed of the resamples.
 
     >>> curve = smooth_reliability([[0.75, 0.25]] * 4, [0, 0, 0, 1], replicates=0)
     >>> float(curve.accuracy[192].round(6)), curve.sigma  # at 0.75: calibrated, so the narrowest kernel
@@ -460,7 +567,7 @@ def smooth_reliability(
 def smooth_curve(
     confidence: Floats, correct: NDArray[np.bool_], *, level: float, replicates: int, seed: int
 ) -> SmoothReliability:
-    """Draw up ``smooth_reliability`` of confidences (n,) in [0, 1] and whether each came true (n,)."""
+    """Compute ``smooth_reliability`` from confidences (n,) in [0, 1] and whether each came true (n,)."""
     quantile_of(level)  # raises for an invalid level
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
@@ -494,34 +601,34 @@ def _smooth_ece(confidence: Floats, correct: NDArray[np.bool_]) -> float:
 
 
 def _mass(node: NDArray[np.intp], share: Floats, weight: Floats) -> Floats:
-    """Return weights (n,) on the grid's nodes (NODES + 1,)."""
+    """Weights (n,) on the grid's nodes (NODES + 1,)."""
     low = np.bincount(node, weights=weight * (1 - share), minlength=NODES + 1)
     return np.asarray(low + np.bincount(node + 1, weights=weight * share, minlength=NODES + 1))
 
 
 def _at_nodes(mass: Floats, sigma: float) -> Floats:
-    """Return densities on [0, 1] at the nodes, of masses (r, NODES + 1) under the reflected kernel."""
+    """Densities on [0, 1] at the nodes, of masses (r, NODES + 1) under the reflected kernel."""
     cosines = _cosines(mass)
     kernel = np.exp(-((np.pi * sigma * np.arange(cosines.shape[1])) ** 2) / 2)
     return np.asarray(np.fft.irfft(cosines * kernel, 2 * NODES)[:, : NODES + 1] * (2 * NODES))
 
 
 def on_grid(confidence: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Return the grid node below each confidence (n,), and how far towards the next one it lies."""
+    """The grid node below each confidence (n,), and the share of the way to the next node."""
     place = confidence * NODES
     node = np.minimum(place.astype(np.intp), NODES - 1)
     return node, place - node
 
 
 def smoothed(mass: Floats, *, tolerance: float = _TOLERANCE) -> Floats:
-    """Return smooth ECEs (r,) of residuals (confidence - correct) / n on grid nodes (r, NODES + 1)."""
+    """Smooth ECEs (r,) of residuals (confidence - correct) / n on grid nodes (r, NODES + 1)."""
     starts = range(0, len(mass), _BLOCK)
     blocks = [_fixed_point(_cosines(mass[i : i + _BLOCK]), tolerance) for i in starts]
     return np.concatenate(blocks)
 
 
 def _cosines(mass: Floats) -> Floats:
-    """Return sums of mass * cos(pi k t), the Fourier transform of the even extension to a circle.
+    """Sums of mass * cos(pi k t), the Fourier transform of the even extension to a circle.
 
     The nodes 0 and 1 are their own mirror images, so they enter it once.
     """
@@ -530,7 +637,7 @@ def _cosines(mass: Floats) -> Floats:
 
 
 def _error_at(sigma: Floats, cosines: Floats) -> Floats:
-    """Return integral over [0, 1] of the absolute smoothed residual, by the trapezoid rule.
+    """Integral over [0, 1] of the absolute smoothed residual, by the trapezoid rule.
 
     A reflected Gaussian kernel is a factor exp(-(pi k sigma)^2 / 2) on the k-th cosine.
     """

@@ -1,4 +1,4 @@
-"""Compare two models on the same samples: what changes, and whether it is chance."""
+"""Comparison of two models on the same samples: what changes, and whether it is chance."""
 
 from __future__ import annotations
 
@@ -36,22 +36,36 @@ _DRAWS = 200  # of what calibration errors show by chance, at most
 
 @dataclass(frozen=True)
 class Change:
-    """After minus before with its interval, and the two-sided p-value of no change; NaN if undefined."""
+    """After minus before.
+
+    Args:
+        difference: With its interval.
+        p: Two-sided p-value of no change; NaN if undefined.
+    """
 
     difference: Estimate
     p: float
 
     def moved(self, to: float) -> Change:
-        """Move the difference to ``to``, with as wide an interval around it."""
+        """Shift the difference, with as wide an interval around it.
+
+        Args:
+            to: New difference.
+        """
         one = self.difference
         by = to - one.value
         return replace(self, difference=Estimate(to, one.low + by, one.high + by, one.debiased + by))
 
 
 def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change:
-    """Return the change of a metric's mean over independent runs (a,) and (b,) of two methods (Welch 1947).
+    """Return the change of a metric's mean over independent runs of two methods (Welch 1947).
 
-    Needs two runs or more of each. The t statistic has Welch and Satterthwaite's degrees of freedom.
+    The t statistic has Welch and Satterthwaite's degrees of freedom.
+
+    Args:
+        before: Runs of the first method (a,), two or more.
+        after: Runs of the second (b,), two or more.
+        level: Coverage of the interval, a fraction.
 
     >>> change = welch([1.0, 2.0, 3.0], [3.0, 4.0, 5.0])  # t = 2 / sqrt(2 / 3), 4 degrees of freedom
     >>> round(change.difference.value, 4), round(change.p, 4)
@@ -84,14 +98,24 @@ def paired_changes(
     seed: int = 0,
     groups: ArrayLike | None = None,
 ) -> dict[str, Change]:
-    """Return the change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
+    """Return the change of each metric between two models of the same samples.
 
     Everything is compared with a paired z-test: that of means by its formula; of areas with the standard
     error of paired resamples; of calibration errors with that of the difference when labels are drawn from
     what the models' recalibrations say, and after taking off what chance adds to one of them more than to
     the other. MCE and ACE depend on nearly empty bins: there the two models are swapped at random, sample by
-    sample (Fisher 1935). An interval excludes 0 where p is below 1 - ``level``. ``groups`` (n,) say which
-    samples belong together: they are resampled, and their errors turned, whole.
+    sample (Fisher 1935). An interval excludes 0 where p is below 1 - ``level``.
+
+    Args:
+        before: Probabilities of the first model (n, K).
+        after: Probabilities of the second (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        replicates: Number of resamples and of draws of labels.
+        level: Coverage of the intervals, a fraction.
+        seed: Seed of the random draws.
+        groups: Which samples belong together (n,): they are resampled, and their errors turned, whole.
     """
     quantile_of(level)
     samples = [Sample(probs, labels, bins=bins, edges=edges) for probs in (before, after)]
@@ -128,7 +152,7 @@ def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
 
 
 def _tested(value: float, excess: float, error: float, freedom: int, level: float) -> Change:
-    """Test a change of which chance makes ``excess``, by its standard error from draws."""
+    """Test a change less the ``excess`` that chance adds to it, by its standard error from draws."""
     if not math.isfinite(value) or not math.isfinite(error):
         return Change(Estimate(value), math.nan)
     # Chance adds to an absolute value, and more to that of the model with the larger noise.
@@ -147,7 +171,7 @@ def change_of_mean(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Change:
-    """Return the mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
+    """The mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
     if not np.isfinite(differences).all():
         return Change(Estimate(math.nan), math.nan)
     estimate = mean_interval(differences, level=level, groups=groups, weight=weight)
@@ -236,7 +260,7 @@ class Moved:
         return cls.between(*tops, weight=weight, groups=codes)
 
     def says(self) -> list[str]:
-        """Say it in sentences."""
+        """The changes in sentences."""
         (old, new, accuracy), (low, high, auroc) = self.accuracy, self.auroc
         classes = (
             f"{percent(self.share)} of predictions change class: accuracy "
@@ -250,12 +274,12 @@ class Moved:
         return [classes, f"AUROC of right against wrong {before} {high:.4f}{_chance(auroc)}."]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a manifest: the share, and of accuracy and AUROC the ends of the change and its p."""
+        """As plain values for a manifest: the share, and accuracy and AUROC with the change's interval."""
         return {"share": self.share, "accuracy": _facts(self.accuracy), "auroc": _facts(self.auroc)}
 
 
 def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
-    """Return the AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
+    """The AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
     order = np.argsort(tops.confidence, kind="stable")
     weight, right = w[order], tops.right[order]
     ends = tie_ends(tops.confidence[order])

@@ -1,4 +1,4 @@
-"""Conclude from tests to a verdict: any veto beats every bound, and the headline names what decides."""
+"""From tests to a verdict: any veto beats every bound, and the headline names the deciding test."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REPAIR = {
 
 @dataclass(frozen=True)
 class Line:
-    """A test, what is said where it vetoes, how much of it there is, and the cells of a bound."""
+    """A test, its sentence for a veto, its size, and the cells of a bound."""
 
     tested: Tested
     says: str
@@ -50,7 +50,7 @@ class Line:
 
     @property
     def times(self) -> float:
-        """The samples that would prove it of a calibrated model, times those there are."""
+        """How many times the samples a calibrated model needs to be proven calibrated."""
         return 0.0 if self.cells is None else self.cells.needed(self.tested.tolerance)
 
 
@@ -64,7 +64,7 @@ def line_of(
     required: bool = False,
     of: int = 1,
 ) -> Line:
-    """Return the line of a test of cells, one ``of`` so many alike (Bonferroni); ``says`` is for a veto."""
+    """The line of a test of cells, one of ``of`` similar ones (Bonferroni); ``says`` is for a veto."""
     p = min(of * cells.p, 1.0)
     return Line(Tested(name, what, p, cells.error, cells.most, tolerance, required), says, cells.error, cells)
 
@@ -88,7 +88,7 @@ def conclude(
     of: str = "samples",
     risk: float = RISK,
 ) -> Verdict:
-    """Return the verdict of all tests. Any veto beats every bound.
+    """The verdict of all tests. Any veto beats every bound.
 
     ``n`` samples, called ``of``; ``risk`` is how often any test may accuse a calibrated model. ``small`` of
     ``kinds`` classes are not judged alone; where they are, by ``of_class``.
@@ -125,7 +125,7 @@ def conclude(
 
 
 def gain_of(eces: Sequence[tuple[str, float, float, float]]) -> str:
-    """Say what a calibration brings, from each (what, ECE before, after, what chance alone shows).
+    """Report the gain of a calibration, from each (what, ECE before, after, and of chance alone).
 
     >>> gain_of([("", 0.255, 0.034, 0.031)]).replace(chr(160), " ")
     'ECE 25.5 -> 3.4 %; chance alone shows 3.1 %.'
@@ -138,7 +138,11 @@ def gain_of(eces: Sequence[tuple[str, float, float, float]]) -> str:
 
 
 def of_own_samples(found: Verdict, why: str) -> Verdict:
-    """Return the verdict on the samples of the fit itself, ``why`` these are: it proves nothing of others.
+    """The verdict on the samples of the fit itself: it proves nothing of others.
+
+    Args:
+        found: Verdict on these samples.
+        why: Why they are of the fit, in words.
 
     >>> of_own_samples(Verdict("calibrated", "Calibrated."), "these are the samples of the fit").level
     'too_little'
@@ -151,7 +155,7 @@ def of_own_samples(found: Verdict, why: str) -> Verdict:
 
 
 def _holm(p: Sequence[float]) -> list[float]:
-    """Return corrected so that under calibration one below 5 % is seen in 5 % of models (Holm 1979)."""
+    """Holm-adjusted p-values: one below 5 % is seen in 5 % of calibrated models (Holm 1979)."""
     order = sorted(range(len(p)), key=lambda i: p[i])
     found, worst = [0.0] * len(p), 0.0
     for rank, i in enumerate(order):
@@ -172,7 +176,7 @@ def _family(line: Line) -> str:
 
 
 def _leading(vetoes: Sequence[Line]) -> Line:
-    """Choose what the headline names: the whole, unless what it hides is off by half as much again."""
+    """Choose the headline's test: the whole, unless a class that it hides is off by half as much again."""
     # What is off in the whole is often off in its parts, too: the whole is repaired first.
     ranked = sorted(vetoes, key=lambda line: (_ORDER.index(line.tested.name), -line.size))
     hidden = max(
@@ -201,7 +205,7 @@ def _calibrated(done: Sequence[Line], note: str) -> str:
 
 
 def _open(done: Sequence[Line]) -> Level:
-    """Choose the level where nothing is proven: whether an error that matters would have been seen."""
+    """Choose the level where nothing is proven: whether a relevant error would have been seen."""
     return "too_little" if _main(done).tested.most > _MATTERS else "no_error_found"
 
 
@@ -226,7 +230,7 @@ def _more(done: Sequence[Line], n: float, of_class: float, of: str) -> str:
 
 
 def _enough(done: Sequence[Line], n: float, of_class: float) -> float:
-    """Return how many samples would prove a calibrated model."""
+    """The number of samples that would prove a calibrated model."""
     main = _main(done)
     classes = next((line.cells for line in done if line.tested.name == "classes"), None)
     assert main.cells is not None, "what is required is a bound"
@@ -250,13 +254,18 @@ beyond it. Else ``no_error_found``: a large one would have been seen; ``too_litt
 
 @dataclass(frozen=True)
 class Tested:
-    """One thing that was tested: ``what`` in words, and what was found.
+    """One thing that was tested; NaN stands for what such a test does not tell.
 
-    ``p`` is how often a calibrated model shows as much, corrected for all tests; ``error`` the mean
-    absolute gap seen and ``most`` its upper 95 % bound, both fractions; ``tolerance`` what it is held
-    against. NaN stands for what such a test does not tell. ``required`` says whether "calibrated" needs
-    this bound; other tests can only veto. ``finding`` is "within" where the bound is below the tolerance,
-    "off" where an error is proven that may be beyond, else "open".
+    Args:
+        name: Kind of the test.
+        what: The same in words.
+        p: How often a calibrated model shows as much, corrected for all tests.
+        error: Mean absolute gap that was seen, a fraction.
+        most: Its upper 95 % bound.
+        tolerance: Largest error that is within, a fraction.
+        required: Whether "calibrated" needs this bound; other tests can only veto.
+        finding: "within" where the bound is below the tolerance, "off" where an error is proven that may be
+            beyond, else "open".
     """
 
     name: str
@@ -270,11 +279,11 @@ class Tested:
 
     @property
     def alone(self) -> bool:
-        """Tell whether it is of a class or label alone, of which there may be many."""
+        """Tell whether the test is of a class or label alone, of which there may be many."""
         return self.name in ("class", "label")
 
     def says(self) -> str:
-        """Say it in a sentence."""
+        """The result of the test in a sentence."""
         return (
             f"{self.what[0].upper()}{self.what[1:]}: an error of {points(self.error)}, surely not above "
             f"{points(self.most)}; the tolerance is {points(self.tolerance)}. The chance of as much, if it "
@@ -284,10 +293,16 @@ class Tested:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Tell whether a model is calibrated: a level, a headline, the reasons, each test, and what to do.
+    """Tell whether a model is calibrated, why, and what to do; as text, it is all sentences.
 
-    Where a calibration is compared with none, ``gain`` is what it brings, said first, and ``changed`` what
-    else it moved. As text, it is all sentences.
+    Args:
+        level: "calibrated", "off", "no_error_found" or "too_little".
+        headline: The finding in one sentence.
+        reasons: Why, a sentence each.
+        tests: Each test that was made.
+        do: Advice, a sentence each.
+        changed: Other changes by a calibration, where it is compared with none.
+        gain: Gain of the calibration, said first.
 
     >>> found = Verdict("too_little", "Too little to say anything: 3 samples.", do=("Test on 5,000.",))
     >>> print(found)
@@ -307,7 +322,7 @@ class Verdict:
         return " ".join((*first, *self.reasons, *self.changed, *self.do))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; None stands for NaN."""
+        """As plain values for JSON; None stands for NaN."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         tests = [{name: _finite(value) for name, value in vars(test).items()} for test in self.tests]
         return {name: list(v) if isinstance(v, tuple) else v for name, v in plain.items()} | {"tests": tests}
@@ -330,7 +345,7 @@ def samples_needed(
     of_class: float = 1.0,
     power: float = 0.8,
 ) -> int:
-    """Return how many samples like these ``n`` make ``judge`` say "calibrated" with this power, if it is.
+    """How many samples like these ``n`` make ``judge`` say "calibrated" with this power, if it is.
 
     The mean absolute gap over ``cells`` must be proven to be below the ``tolerance``; of ``classes``, a cell
     for the predictions of each, that of those which so many samples make it judge alone, below ``of_class``.

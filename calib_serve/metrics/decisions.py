@@ -1,4 +1,4 @@
-"""Measure what is decided by confidence: answers above a threshold, and prediction sets."""
+"""Metrics of decisions by confidence: answers above a threshold, and prediction sets."""
 
 from __future__ import annotations
 
@@ -36,11 +36,15 @@ _STARTS = (-16, -8, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 8)
 
 @dataclass(frozen=True)
 class Abstention:
-    """Answer where confidence is at least ``threshold``, abstain elsewhere.
+    """Answer where confidence reaches a threshold, abstain elsewhere.
 
-    ``answered`` is the share answered and ``risk`` the share of the answers that is wrong, both on the
-    sample; ``risk_high`` bounds that of new samples. Where no threshold keeps the promise, ``threshold`` is
-    infinite, ``answered`` 0 and the risks NaN.
+    Where no threshold keeps the promise, ``threshold`` is infinite, ``answered`` 0 and the risks NaN.
+
+    Args:
+        threshold: Least confidence that is answered.
+        answered: Share of the samples that is answered.
+        risk: Share of the answers that is wrong.
+        risk_high: Upper bound of that share among new samples.
     """
 
     threshold: float
@@ -58,14 +62,21 @@ def abstention(
     groups: ArrayLike | None = None,
     seed: int = 0,
 ) -> Abstention:
-    """Return the confidence from which on at most the share ``risk`` of answers is wrong, at the level given.
+    """Return the confidence from which on few answers are wrong, as is proved of new samples.
 
     The promise holds with probability ``level`` over draws of samples like these, independent of each other,
     whatever the model. Each threshold is tested once, by the binomial, in an order that is fixed beforehand,
     from the strictest on (Learn then Test, Angelopoulos 2021, section 2.2). Half of 1 - level is spent from
     the confidence 1 - risk on, from which a calibrated model keeps the promise; even shares of the rest from
     15 others. A test that succeeds hands what it had to the next one (the fallback procedure, Wiens 2003).
-    Of ``groups`` (n,), samples that belong together, the tests are of one sample each, drawn by ``seed``.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        risk: Share of the answers that may be wrong, at most.
+        level: Probability that the promise holds.
+        groups: Which samples belong together (n,); the tests are then of one sample each.
+        seed: Seed by which that one is drawn.
 
     >>> sure, unsure = [[1.0, 0.0]] * 300, [[0.6, 0.4]] * 100
     >>> found = abstention(sure + unsure, [0] * 300 + [0, 1] * 50, risk=0.05)
@@ -94,7 +105,7 @@ def _lowest(
     risk: float,
     level: float,
 ) -> tuple[float, float]:
-    """Return the lowest threshold that passes its test, and the bound of its risk.
+    """The lowest threshold that passes its test, and the bound of its risk.
 
     Infinite and NaN if none does.
     """
@@ -140,10 +151,14 @@ def _step(doublings: float, last: int) -> int:
 
 @dataclass(frozen=True)
 class SelectiveEvaluation:
-    """The effect of a threshold on ``n`` samples: shares ``answered``, and wrong among answers, ``risk``.
+    """The effect of a threshold on samples.
 
-    ``promised`` is the risk that was to be kept, None where none was; ``risk`` is NaN where nothing is
-    answered.
+    Args:
+        n: Number of samples.
+        threshold: Least confidence that is answered.
+        answered: Share of the samples that is answered.
+        risk: Share of the answers that is wrong; NaN where nothing is answered.
+        promised: Risk that was to be kept; None where none was.
     """
 
     n: int
@@ -153,7 +168,7 @@ class SelectiveEvaluation:
     promised: float | None = None
 
     def says(self) -> str:
-        """Return a sentence for a person, and another where the promise is surely broken."""
+        """A sentence for a person, and another where the promise is surely broken."""
         promise = "" if self.promised is None else f" (promised at most {100 * self.promised:.4g} %)"
         said = f"Answers from {self.threshold:.4f} confidence on: {_percent(self.answered)} are answered"
         if math.isnan(self.risk.value):
@@ -164,7 +179,7 @@ class SelectiveEvaluation:
         return said
 
     def as_dict(self) -> dict[str, object]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         shares = {"answered": self.answered.as_dict(), "risk": self.risk.as_dict()}
         return {"n": self.n, "threshold": self.threshold, "promised": self.promised, **shares}
 
@@ -178,9 +193,15 @@ def evaluate_abstention(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> SelectiveEvaluation:
-    """Measure the answers where the top probability is at least ``threshold``, with exact intervals.
+    """Measure the answers at or above a threshold of the top probability, with exact intervals.
 
-    ``groups`` (n,) say which samples belong together: intervals are then of as many as they are worth.
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        threshold: Least confidence that is answered.
+        promised: Risk that was to be kept.
+        level: Coverage of the intervals, a fraction.
+        groups: Which samples belong together (n,): intervals are then of as many as they are worth.
 
     >>> found = evaluate_abstention([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]], [0, 1, 0], threshold=0.7)
     >>> round(found.answered, 2), found.risk.value
@@ -201,7 +222,7 @@ def _percent(share: Estimate) -> str:
 
 
 def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: float) -> Estimate:
-    """Return the share of hits (n,) with its exact interval, of as many samples as groups leave."""
+    """The share of hits (n,) with its exact interval, of the effective number of samples under groups."""
     share, n = float(hits.mean()), float(len(hits))
     if codes is not None:
         codes = np.unique(codes, return_inverse=True)[1]
@@ -218,7 +239,14 @@ _SIZES = (1, 2, 3, 5, 10, 30, 100, 300)  # the last size of each group of sizes
 
 @dataclass(frozen=True)
 class SizeGroup:
-    """The ``count`` sets of ``smallest`` to ``largest`` classes, and how many of these hold the true one."""
+    """Sets of about one size, and how many of these hold the true class.
+
+    Args:
+        smallest: Fewest classes of a set.
+        largest: Most classes of a set.
+        count: Number of sets.
+        coverage: Share of them that hold the true class.
+    """
 
     smallest: int
     largest: int
@@ -228,15 +256,21 @@ class SizeGroup:
 
 @dataclass(frozen=True, eq=False)
 class SetEvaluation:
-    """Measures of prediction sets on ``n`` labelled samples.
+    """Measures of prediction sets on labelled samples.
 
-    ``coverage`` is the share of sets that hold the true class, ``promised`` what it should be (None where
-    nothing was), ``mean_size`` the mean number of classes in a set, ``sizes`` (K + 1,) how many sets are of
-    0 to K classes. ``by_class`` (K,): the coverage of each true class, NaN where it never occurs, with
-    intervals that hold for all classes at once; ``by_size``: of groups of sizes; ``by_confidence``: bins of
-    the top probability, whose ``correct`` are the sets that hold the true class, None where it was not given.
-    ``p`` is the chance of so few sets with the true class if the promise is kept, over the draws of these
-    samples and of those of the thresholds; NaN where that is not known.
+    Args:
+        n: Number of samples.
+        coverage: Share of sets that hold the true class.
+        mean_size: Mean number of classes in a set.
+        sizes: How many sets are of 0 to K classes (K + 1,).
+        by_class: Coverage of each true class (K,), NaN where it never occurs, with intervals that hold for
+            all classes at once.
+        by_size: Coverage of groups of sizes.
+        by_confidence: Bins of the top probability, whose ``correct`` are the sets that hold the true class;
+            None where it was not given.
+        promised: Promised coverage; None where there is no promise.
+        p: Chance of so few sets with the true class if the promise is kept, over the draws of these samples
+            and of those of the thresholds; NaN where that is not known.
     """
 
     n: int
@@ -268,7 +302,11 @@ class SetEvaluation:
         return sorted((k for k, end in ends.items() if not math.isnan(end)), key=ends.__getitem__)
 
     def says(self, class_names: Sequence[str] = ()) -> str:
-        """Return two sentences for a person."""
+        """Return two sentences for a person.
+
+        Args:
+            class_names: Names of the classes (K,).
+        """
         promise = "" if self.promised is None else f" (promised {100 * self.promised:.4g} %)"
         worst = self.worst_class
         name = class_names[worst] if class_names else f"class {worst}"
@@ -286,7 +324,7 @@ class SetEvaluation:
         return said
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         bins = self.by_confidence
         names = ("count", "confidence", "correct")
         return {
@@ -314,12 +352,19 @@ def evaluate_sets(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> SetEvaluation:
-    """Tell whether sets ``inside`` (n, K), True for the classes in them, hold the class ids ``labels`` (n,).
+    """Tell whether sets hold the true classes, with exact intervals of shares (Clopper and Pearson 1934).
 
-    ``confidence`` (n,) is the top probability. ``promised`` is the coverage, and ``fitted_on`` the number of
-    samples that one threshold for all classes was found on: the number held is then beta-binomial. Shares
-    have exact intervals (Clopper and Pearson 1934); with ``groups`` (n,) they are of as many samples as the
-    groups are worth, and p is not known.
+    Args:
+        inside: True for the classes in each set (n, K).
+        labels: Class ids (n,).
+        confidence: Top probabilities (n,).
+        promised: Coverage that was promised.
+        fitted_on: Number of samples that one threshold for all classes was found on: the number of sets that
+            hold the true class is then beta-binomial.
+        bins: Number of bins of confidence.
+        level: Coverage of the intervals, a fraction.
+        groups: Which samples belong together (n,): intervals are then of as many as they are worth, and p is
+            not known.
 
     >>> found = evaluate_sets([[True, False], [True, True], [True, False]], [0, 1, 1])
     >>> round(found.coverage, 2), found.sizes, round(found.mean_size, 2)
@@ -348,7 +393,7 @@ def evaluate_sets(
 
 
 def _p(held: int, n: int, promised: float, fitted_on: int) -> float:
-    """Return the chance of so few, over the draws of calibration and test.
+    """The chance of so few hits under the promise, over the draws of calibration and test samples.
 
     Vovk 2012; Angelopoulos 2023, C.
     """

@@ -6,13 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import some_of
-from calib_serve.core.bins import Bins
+from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.evaluate import EvaluateOptions, MeasureOptions
@@ -20,7 +20,7 @@ from calib_serve.metrics._error_intervals import error_intervals
 from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import (
     Estimate,
-    Estimates,
+    EstimateRecord,
     mean_interval,
     resampled_interval,
     resamples,
@@ -31,6 +31,11 @@ from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
 from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
 from calib_serve.metrics.truths import Sample
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import EvaluateKeywords
 
 Floats = NDArray[np.float64]
 
@@ -46,12 +51,45 @@ _SHARE = 8  # of the replicates are drawn from each of as many possible truths
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Estimates):
+class Evaluation(EstimateRecord):
     """Hold the result of ``evaluate``: counts, the bins, and an Estimate of each metric.
 
-    Fractions, not percent; ``nll`` and ``entropy`` in nats. Those of P(y = 1), the probability of class 1,
-    are there for two classes alone: its bins over [0, 1], its ECE, mean excess over the share of class 1
-    (``positive_gap``), squared error (``positive_brier``) and the ECE that chance alone gives.
+    Fractions, not percent. Metrics of P(y = 1), the probability of class 1, are there for two classes alone.
+
+    Args:
+        n: Number of samples.
+        classes: Number of classes.
+        bins: Sums by confidence of the predicted class.
+        accuracy: Share of right predictions.
+        mean_confidence: Mean confidence.
+        signed_gap: Mean confidence minus accuracy.
+        ece: Expected calibration error over equal-width bins.
+        adaptive_ece: The same over equal-mass bins.
+        classwise_ece: Mean over classes of each class's ECE.
+        mce: Largest gap of a bin.
+        ace: Unweighted mean gap of the bins in use.
+        overconfidence_error: Mean over bins of confidence times its excess over accuracy.
+        underconfidence_error: Mean over bins of confidence times its shortfall below accuracy.
+        rms: Root mean squared gap.
+        rms_debiased: Root of the debiased mean squared gap.
+        sweep_ece: ECE over as many equal-mass bins as keep accuracy rising.
+        smooth_ece: Smooth ECE.
+        noise_floor: ECE that a calibrated model with these confidences shows on average.
+        nll: Mean of -log p_y, in nats.
+        brier: Mean of sum_k (p_k - y_k)^2.
+        brier_top_label: Mean of (confidence - correct)^2.
+        entropy: Mean predictive entropy, in nats.
+        refinement_auroc: Area under the ROC of right against wrong predictions by confidence.
+        aupr_correct: Average precision of finding right predictions.
+        aupr_incorrect: Average precision of finding wrong predictions.
+        aurc: Area under the risk-coverage curve.
+        e_aurc: AURC less that of the best possible order.
+        positive_ece: ECE of P(y = 1).
+        positive_gap: Mean excess of P(y = 1) over the share of class 1.
+        positive_brier: Mean of (P(y = 1) - y)^2.
+        positive_noise_floor: ECE of P(y = 1) that chance alone gives.
+        positive_bins: Sums by P(y = 1) over [0, 1].
+        remarks: Guesses about the scores, a line each.
     """
 
     HEADLINE = ("", "ece", "noise_floor")
@@ -101,17 +139,21 @@ def evaluate_probs(
     *,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
-    **how: Any,
+    level: float = MeasureOptions.level,
+    replicates: int = MeasureOptions.replicates,
+    bins: int = MeasureOptions.bins,
+    edges: Edges = MeasureOptions.edges,
+    seed: int = MeasureOptions.seed,
 ) -> Evaluation:
     """Evaluate probabilities (n, K), an array or a view of scores, of class ids (n,), with intervals.
 
-    ``how`` are fields of ``MeasureOptions``. See ``evaluate``, which takes scores of any kind.
+    See ``evaluate``, which takes scores of any kind.
 
     >>> e = evaluate_probs([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
     (0.5, 0.45)
     """
-    options = changed(MeasureOptions(), how)
+    options = MeasureOptions(level=level, replicates=replicates, bins=bins, edges=edges, seed=seed)
     p, y = (probs, np.asarray(labels)) if isinstance(probs, ProbsView) else checked(probs, labels)
     # Two engines, as neither serves for the other. Samples are resampled, and labels are drawn for them from
     # possible truths, some thousand passes over all rows: that holds its level where bins are nearly empty.
@@ -179,7 +221,7 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
         resampled.add("refinement_auroc")
     independent = math.inf if codes is None else float(codes.max()) + 1
     right = float(sample.correct.sum())
-    # An average precision is a mean over those that are to be found.
+    # An average precision is a mean over the predictions to be found.
     positives = {"aupr_correct": right, "aupr_incorrect": sample.n - right}
     for name in resampled:
         samples = min(independent, positives.get(name, math.inf))
@@ -212,24 +254,32 @@ def evaluate(
     scores: Any,
     labels: Any = None,
     options: EvaluateOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[EvaluateKeywords],
 ) -> Evaluation:
     """Evaluate a model's scores against its labels: every metric, with intervals of the given level.
 
-    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves: probabilities or logits, arrays
-    or frames. Each of the ``options`` may be ``given`` as a keyword argument. Of logits the NLL stays finite
-    where a probability rounds to 0. Means, shares and the AUROC have analytic intervals; areas and noise
-    floors are bootstrapped from ``replicates`` resamples (0: no intervals). Errors are debiased and have the
-    interval of the true errors under which what is observed is no surprise; it starts at 0 where a calibrated
-    model often shows as much, and may end below an observed error that is mostly chance. ``groups`` (n,) say
-    which samples belong together, such as those of one patient: intervals then hold although these move
-    together. ``Evaluation.remarks`` says what was guessed of the scores. Raises InputError or ShapeError.
+    Of logits the NLL stays finite where a probability rounds to 0. Means, shares and the AUROC have analytic
+    intervals; areas and noise floors are bootstrapped from ``replicates`` resamples (0: no intervals). Errors
+    are debiased and have the interval of the true errors under which what is observed is no surprise; it
+    starts at 0 where a calibrated model often shows as much, and may end below an observed error that is
+    mostly chance. Intervals hold although samples of one of the ``groups`` move together.
+    ``Evaluation.remarks`` says what was guessed of the scores.
+
+    Args:
+        scores: Probabilities or logits (n, K), an array or a frame, or ``Scores``; as in ``Scores.of``.
+        labels: Class ids or names (n,); by default those in ``scores``.
+        options: An ``EvaluateOptions``; keywords replace its fields.
+        **keywords: Fields of ``EvaluateOptions``: ``bins``, ``class_names``, ``columns``, ``edges``,
+            ``groups``, ``ignore_label``, ``level``, ``outputs``, ``replicates``, ``sample_weight``, ``seed``.
+
+    Raises:
+        InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.
 
     >>> e = evaluate([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
     (0.5, 0.45)
     """
-    asked = changed(options or EvaluateOptions(), given)
+    asked = changed(options or EvaluateOptions(), keywords, evaluate)
     found = Scores.of(scores, labels, **asked.of_scores)
     y = found.labelled()
     if found.is_multilabel:
@@ -248,14 +298,22 @@ def evaluate_labels(
     scores: Any,
     labels: Any = None,
     options: EvaluateOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[EvaluateKeywords],
 ) -> LabelsEvaluation:
-    """Evaluate a multi-label model's scores (n, L) and labels (n, L), each 0 or 1, with intervals.
+    """Evaluate a multi-label model's scores against its labels, with intervals.
 
-    Arguments as in ``evaluate``, without groups; without ``outputs``, scores are probabilities, each label's
-    own. Raises InputError or ShapeError.
+    Args:
+        scores: Log-odds or probabilities (n, L), each label's own; without ``outputs`` probabilities.
+        labels: Whether each label is true (n, L), 0 or 1; by default those in ``scores``.
+        options: An ``EvaluateOptions``; keywords replace its fields.
+        **keywords: Fields of ``EvaluateOptions``, of which ``groups`` are refused: ``bins``, ``class_names``,
+            ``columns``, ``edges``, ``ignore_label``, ``level``, ``outputs``, ``replicates``,
+            ``sample_weight``, ``seed``.
+
+    Raises:
+        InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.
     """
-    asked = changed(options or EvaluateOptions(), given)
+    asked = changed(options or EvaluateOptions(), keywords, evaluate_labels)
     found = Scores.of(scores, labels, expected="label_probabilities", **asked.of_scores)
     if not found.is_multilabel:
         raise InputError(f"these scores are {found.outputs}, one class a sample: evaluate measures them")

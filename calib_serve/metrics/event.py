@@ -17,7 +17,7 @@ from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.calibration import smooth_curve
-from calib_serve.metrics.intervals import Estimate, Estimates, quantile_of
+from calib_serve.metrics.intervals import Estimate, EstimateRecord, quantile_of
 from calib_serve.metrics.samples import weighing_rows
 
 Floats = NDArray[np.float64]
@@ -53,7 +53,7 @@ def _logit(p: Floats) -> Floats:
 
 
 def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any) -> tuple[Floats, Floats]:
-    """Return coefficients (k,) of y on columns (k, n), and robust standard errors (by groups)."""
+    """Coefficients (k,) of y on columns (k, n), and robust standard errors (by groups)."""
     theta = np.zeros(len(columns))
     for _ in range(_ROUNDS):
         # Beyond 30 exp gains nothing in float64, and may overflow.
@@ -86,8 +86,15 @@ def calibration_intercept(
 ) -> Estimate:
     """Return the intercept of logit P(y = 1) = a + logit p: 0 where calibrated in the large (Cox 1958).
 
-    Above 0 the probabilities are too low on average. Its interval is Wald's, robust, over groups where there
-    are any. NaN where all outcomes are alike.
+    Above 0 the probabilities are too low on average. Its interval is Wald's, robust. NaN where all outcomes
+    are alike.
+
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        sample_weight: (n,).
+        groups: Which samples belong together (n,).
+        level: Coverage of the interval, a fraction.
 
     >>> round(calibration_intercept([0.5] * 4, [1, 1, 1, 0]), 6) == round(math.log(3), 6)
     True
@@ -110,6 +117,13 @@ def calibration_slope(
     """Return the slope of logit P(y = 1) = a + b logit p: 1 where calibrated, below 1 where p is too extreme.
 
     NaN where it has no finite value: all outcomes are alike, or one p tells all events from the others.
+
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        sample_weight: (n,).
+        groups: Which samples belong together (n,).
+        level: Coverage of the interval, a fraction.
     """
     p, y, w, codes = checked_event(probs, came_true, sample_weight, groups)
     events, others = p[y == 1], p[y == 0]
@@ -131,7 +145,12 @@ def observed_expected(
 ) -> Estimate:
     """Return events that were observed over those expected, the sum of p; its interval is on the log scale.
 
-    Over groups, where there are any, it is robust.
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        sample_weight: (n,).
+        groups: Which samples belong together (n,); the interval is then robust.
+        level: Coverage of the interval, a fraction.
 
     >>> observed_expected([0.5, 0.5, 0.5, 0.5], [1, 0, 0, 0]).value
     0.5
@@ -170,7 +189,7 @@ def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
 
 
 def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
-    """Return the distances of p from the smoothed y (n,), by loess at each p, or between points if many."""
+    """Distances of p from the smoothed y (n,), by loess at each p, or interpolated where p are many."""
     at = np.unique(p)
     if len(at) > _POINTS:
         at = np.unique(np.quantile(p, np.linspace(0, 1, _POINTS)))
@@ -179,21 +198,36 @@ def _errors(p: Floats, y: Floats, w: Floats) -> Floats:
 
 
 def ici(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return the integrated calibration index: the mean of |p - loess(y on p)|.
+    """Return the integrated calibration index: the mean of |p - loess(y on p)| (Austin and Steyerberg 2019).
 
-    Austin and Steyerberg 2019.
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        sample_weight: (n,).
     """
     p, y, w, _ = checked_event(probs, came_true, sample_weight)
     return float(np.average(_errors(p, y, w), weights=w))
 
 
 def e50(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return the median of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    """Return the median of |p - loess(y on p)| (Austin and Steyerberg 2019).
+
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        sample_weight: (n,).
+    """
     return _quantile(probs, came_true, sample_weight, 0.5)
 
 
 def e90(probs: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return the 90th percentile of |p - loess(y on p)| (Austin and Steyerberg 2019)."""
+    """Return the 90th percentile of |p - loess(y on p)| (Austin and Steyerberg 2019).
+
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        sample_weight: (n,).
+    """
     return _quantile(probs, came_true, sample_weight, 0.9)
 
 
@@ -219,9 +253,16 @@ def event_bins(
     edges: Edges = "right",
     sample_weight: ArrayLike | None = None,
 ) -> tuple[Bins, Floats]:
-    """Return sums over bins of P(y = 1), and the bins' edges (bins + 1,): of equal width, or of equal counts.
+    """Sums over bins of P(y = 1), and the bins' edges (bins + 1,).
 
-    "quantile" bins are numpy's quantiles, right-closed as scikit-learn's ``calibration_curve`` has them.
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        bins: Number of bins.
+        strategy: "uniform": of equal width; "quantile": of equal counts, numpy's quantiles, right-closed as
+            scikit-learn's ``calibration_curve`` has them.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        sample_weight: (n,).
     """
     p, y, w, _ = checked_event(probs, came_true, sample_weight)
     if strategy not in ("uniform", "quantile") or bins < 1:
@@ -242,7 +283,14 @@ def event_ece(
     strategy: Strategy = "uniform",
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Return the ECE of P(y = 1) over bins of [0, 1], of equal width or of equal counts.
+    """Return the ECE of P(y = 1) over bins of [0, 1].
+
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        bins: Number of bins.
+        strategy: "uniform": of equal width; "quantile": of equal counts.
+        sample_weight: (n,).
 
     >>> event_ece([0.1, 0.3], [0, 1], bins=1)
     0.3
@@ -252,14 +300,34 @@ def event_ece(
 
 
 def event_smooth_ece(probs: ArrayLike, came_true: ArrayLike) -> float:
-    """Return the smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class."""
+    """Return the smooth ECE of P(y = 1) (Blasiok and Nakkiran 2023); ``smooth_ece`` is of the top class.
+
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+    """
     p, y, *_ = checked_event(probs, came_true)
     return float(smooth_curve(p, y > 0, level=0.95, replicates=0, seed=0).ece)
 
 
 @dataclass(frozen=True, repr=False)
-class EventEvaluation(Estimates):
-    """Hold the result of ``evaluate_event``: ``n`` samples, ``events`` of them, and metrics of P(y = 1)."""
+class EventEvaluation(EstimateRecord):
+    """Hold the result of ``evaluate_event``: counts, and metrics of P(y = 1) against whether it came true.
+
+    Args:
+        n: Number of samples.
+        events: How many came true.
+        intercept: As ``calibration_intercept``.
+        slope: As ``calibration_slope``.
+        observed_expected: As ``observed_expected``.
+        ece: As ``event_ece``.
+        smooth_ece: As ``event_smooth_ece``.
+        ici: As ``ici``.
+        e50: As ``e50``.
+        e90: As ``e90``.
+        brier: Mean of (p - y)^2.
+        nll: Mean of -log of what the outcome was given, in nats.
+    """
 
     _ENDS = ("value", "low", "high")
 
@@ -290,9 +358,15 @@ def evaluate_event(
     bins: int = 15,
     level: float = 0.95,
 ) -> EventEvaluation:
-    """Return every metric of P(y = 1) against whether it came true: what a clinical model is judged by.
+    """Return every metric of P(y = 1) against outcomes, as clinical models are judged.
 
-    Intercept, slope and observed over expected have intervals of the given level.
+    Args:
+        probs: Probabilities of class 1 (n,), or (n, 2).
+        came_true: 0 or 1 (n,).
+        sample_weight: (n,).
+        groups: Which samples belong together (n,).
+        bins: Number of bins of the ECE, of equal width.
+        level: Coverage of the intervals of intercept, slope and observed over expected, a fraction.
 
     >>> evaluate_event([0.2, 0.4, 0.6, 0.8] * 5, [0, 0, 1, 1] * 5).events
     10

@@ -1,4 +1,4 @@
-"""Test the gaps between probabilities and events: of cells of samples, class by class, and of shape.
+"""Tests of the gaps between probabilities and events: by cells of samples, by class, and by shape.
 
 The test of shape is a kernel test, which sees what bins cannot: errors that cancel inside of them. It is the
 squared kernel calibration error (Widmann, Lindsten and Zachariah 2019, definition 2) of a kernel with named
@@ -39,7 +39,7 @@ _MOST_CELLS = 16
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Sums over each of B cells (B,) of probabilities of an event against whether it came true.
+    """Sums in each of B cells (B,): probabilities of an event, and whether it came true.
 
     ``count`` samples, ``said`` and ``came`` the sums of probabilities and events, ``noise`` the sum of
     p (1 - p). ``effect`` is how much more the sums vary as samples come in groups, at least 1. Of samples
@@ -80,7 +80,7 @@ class Cells:
 
     @property
     def shares(self) -> Floats:
-        """The share of all samples here (B,)."""
+        """The share of all samples in the cells (B,)."""
         return np.asarray(self.count / self.count.sum())
 
     @property
@@ -115,11 +115,11 @@ class Cells:
         return high
 
     def within(self, tolerance: float) -> bool:
-        """Tell whether the mean absolute gap is proven to be below the tolerance."""
+        """Whether the mean absolute gap is proven to be below the tolerance."""
         return self._likelihood(tolerance) < RISK
 
     def _likelihood(self, error: float) -> float:
-        """Return the chance of so small gaps where the mean absolute gap is ``error``."""
+        """The chance of gaps this small where the mean absolute gap is ``error``."""
         noise = self._noise_at(error)
         squares = float(((self.said - self.came) ** 2 / noise).sum()) / self.effect
         # Gaps smaller than usual are luck, and luck proves nothing.
@@ -127,27 +127,27 @@ class Cells:
         return chi_square_below(max(squares, usual), len(noise), self.distance(error))
 
     def _noise_at(self, error: float) -> Floats:
-        """Return the variances (B,) if events come by ``error`` more or less often: the larger of the two."""
+        """The variances (B,) if events come by ``error`` more or less often: the larger of the two."""
         mean = self.said / self.count
         size = self.count if self.squares is None else self.squares
         return np.asarray(self.noise + size * np.maximum(error * np.abs(2 * mean - 1) - error**2, 1e-9))
 
     def distances(self, error: float) -> Floats:
-        """Return how far from 0 a gap of ``error`` is in each cell alone (B,), in squares of its noise."""
+        """The distance from 0 of a gap of ``error`` in each cell alone (B,), in squares of its noise."""
         return np.asarray((self.count * error) ** 2 / self._noise_at(error) / self.effect)
 
     def distance(self, error: float) -> float:
-        """Return the same of all cells, whose mean absolute gap is ``error``."""
+        """The distance from 0 of all cells together, where their mean absolute gap is ``error``."""
         n = float(self.count.sum())
         return (n * error) ** 2 / float(self._noise_at(error).sum()) / self.effect
 
     def needed(self, tolerance: float, *, power: float = _POWER) -> float:
-        """Return how many times these samples prove calibrated probabilities to be within the tolerance."""
+        """How many times these samples would prove calibrated probabilities to be within the tolerance."""
         return detectable_distance(len(self.count), risk=RISK, power=power) / self.distance(tolerance)
 
 
 def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:
-    """Return the largest variance of any mix of cells, over that of independent samples.
+    """The largest variance of any mix of cells, over that of independent samples.
 
     The largest eigenvalue of the covariance of groups' totals in units of the cells' own variances: tests
     that divide by it keep their level however cells move together.
@@ -164,13 +164,13 @@ def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:
 
 
 def equal_mass(values: Floats, cells: int) -> Codes:
-    """Return the cell (n,) of each value, of ``cells`` of nearly equal counts; equal values share a cell."""
+    """The cell (n,) of each value, of ``cells`` of nearly equal counts; equal values share a cell."""
     edges = np.quantile(values, np.linspace(0, 1, cells + 1)[1:-1])
     return np.searchsorted(edges, values).astype(np.intp)
 
 
 def finest(split: Callable[[int], Cells], tolerance: float) -> Cells:
-    """Return the cells that ``split`` makes of a number, as many as leave a calibrated model a power of 90 %.
+    """The cells that ``split`` makes of a number, as many as leave a calibrated model a power of 90 %.
 
     The choice sees the probabilities alone, no label; at least two.
     """
@@ -190,7 +190,7 @@ _SHARE = 0.05
 
 @dataclass(frozen=True, eq=False)
 class ClassGap:
-    """The predictions that name one class, or, with the ``name`` None, all that are not judged alone.
+    """The predictions of one class, or, with the ``name`` None, of all classes not judged alone.
 
     The gap is the mean of P(y = k) among them less the share that is of class k.
     """
@@ -200,7 +200,7 @@ class ClassGap:
 
     @property
     def says(self) -> str:
-        """The direction in which it is off, and by how much."""
+        """The direction and size of the class's gap, in words."""
         gap = float(self.cells.gaps[0])
         way = "overconfident" if gap > 0 else "underconfident"
         who = f"predictions of class “{self.name}”" if self.name is not None else "those of small classes"
@@ -216,7 +216,7 @@ def class_gaps(
     *,
     weight: Floats | None = None,
 ) -> tuple[list[ClassGap], int]:
-    """Return each class that is judged alone and the rest as one, and how many classes the rest are.
+    """The gap of each class judged alone, that of the rest together, and the number of the rest.
 
     ``probs`` (n,) are those of the ``predicted`` class (n,), ``right`` (n,) whether it is true.
     """
@@ -231,7 +231,7 @@ def class_gaps(
 
 
 def judged_alone(count: NDArray[Any], n: float) -> NDArray[np.bool_]:
-    """Tell which classes (K,) are judged alone, from the ``count`` (K,) of predictions among n."""
+    """Which classes (K,) are judged alone, by the ``count`` (K,) of predictions among n."""
     return np.asarray((count >= FEW) | (count >= _SHARE * n))
 
 
@@ -250,7 +250,7 @@ def _one(
 
 
 @dataclass(frozen=True)
-class Totals:
+class ClassTotals:
     """Expected and true counts of classes, and the class that stands out most.
 
     ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess as a share of
@@ -272,7 +272,7 @@ def class_totals(
     predicted: Codes,
     groups: Codes | None,
     weight: Floats | None = None,
-) -> Totals:
+) -> ClassTotals:
     """Sum probabilities (n, K) and class ids (n,) over all samples, and test the class that stands out."""
     classes = probs.shape[1]
     expected, noise = np.zeros(classes), np.ones(classes)
@@ -291,7 +291,7 @@ def class_totals(
     p = min(classes * chi_square_beyond(float(scores[k] ** 2), 1), 1.0)
     stake = max(float(w[(labels == k) | (predicted == k)].sum()), float(expected[k]), 1.0)
     gap = float(expected[k] - occurs[k]) / stake
-    return Totals(
+    return ClassTotals(
         p, k, float(expected[k]), round(float(occurs[k])), gap, abs(gap) + 1.645 * math.sqrt(noise[k]) / stake
     )
 
@@ -357,20 +357,20 @@ def shape_of_top_two(
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return the mid-rank of each value (n,), in (0, 1); equal values have the same."""
+    """The mid-rank of each value (n,), in (0, 1); equal values have the same."""
     ordered = np.sort(values)
     low, high = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
     return np.asarray((low + high) / (2 * len(values)))
 
 
 def _waves(rank: Floats, count: int) -> tuple[Floats, Floats]:
-    """Return cos(pi j u), j = 1, 2, ..., of a mean square of 1, and their weights 1 / j."""
+    """cos(pi j u), j = 1, 2, ..., of a mean square of 1, and their weights 1 / j."""
     j = np.arange(1, count + 1)
     return math.sqrt(2) * np.cos(np.pi * rank[:, None] * j), 1.0 / j
 
 
 def _class_slopes(rank: Floats, predicted: Codes) -> Floats:
-    """Return a line over the rank for each of the classes that are predicted most, (n, classes)."""
+    """A line over the rank for each of the most predicted classes, (n, classes)."""
     common = np.argsort(-np.bincount(predicted), kind="stable")[:_OF_CLASSES]
     return np.where(predicted[:, None] == common, rank[:, None] - 0.5, 0.0)
 
@@ -407,7 +407,7 @@ def _shape(
 
 
 def _mixture_beyond(x: float, weights: Floats) -> float:
-    """Return P(sum of weights times chi-squares of one degree > x), by three moments.
+    """P(sum of weights times chi-squares of one degree > x), by three moments.
 
     Imhof 1961, section 4.
     """
@@ -419,7 +419,7 @@ def _mixture_beyond(x: float, weights: Floats) -> float:
 
 
 def _variance(streams: list[tuple[Floats, Floats, Floats]], crossed: Floats) -> Floats:
-    """Return the covariance (m, m) of the scores under calibration."""
+    """The covariance (m, m) of the scores under calibration."""
     rows = []
     for i, (f, p, _) in enumerate(streams):
         parts = []
@@ -431,7 +431,7 @@ def _variance(streams: list[tuple[Floats, Floats, Floats]], crossed: Floats) -> 
 
 
 def _effect_of_features(streams: list[tuple[Floats, Floats, Floats]], groups: Codes) -> float:
-    """Return how much more any feature's score varies, as samples come in groups."""
+    """How much more any feature's score varies, as samples come in groups."""
     return max(
         design_effect(feature * (p - came), groups)
         for f, p, came in streams
@@ -440,7 +440,7 @@ def _effect_of_features(streams: list[tuple[Floats, Floats, Floats]], groups: Co
 
 
 def _size(stream: tuple[Floats, Floats, Floats], effect: float) -> tuple[float, float]:
-    """Return the debiased norm of the errors beyond their mean that features explain, and its bound."""
+    """The debiased norm of the errors beyond their mean that features explain, and its bound."""
     features, p, came = stream
     n = len(features)
     f = features - features.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Compute intervals: analytic, exact, bootstrapped, or by inverting a test of possible truths.
+"""Intervals: analytic, exact, bootstrapped, or by inverting a test of possible truths.
 
 scipy is imported with the first tail that is asked for: whoever serves predictions imports metrics and needs
 none.
@@ -31,7 +31,7 @@ def _special() -> Any:
 
 
 def beta_below(x: float, a: float, b: float) -> float:
-    """Return I_x(a, b), the share of Beta(a, b) below x.
+    """I_x(a, b), the share of Beta(a, b) below x.
 
     >>> round(beta_below(0.25, 1, 1), 12), round(beta_below(0.5, 3, 3), 12)
     (0.25, 0.5)
@@ -41,7 +41,7 @@ def beta_below(x: float, a: float, b: float) -> float:
 
 
 def beta_quantile(share: float, a: float, b: float) -> float:
-    """Return the x below which the share of Beta(a, b) lies.
+    """The x with that share of Beta(a, b) below it.
 
     >>> round(beta_quantile(0.25, 1, 1), 12)
     0.25
@@ -50,7 +50,7 @@ def beta_quantile(share: float, a: float, b: float) -> float:
 
 
 def binomial_at_most(k: float, n: float, p: float) -> float:
-    """Return P(X <= k) for X ~ Binomial(n, p); both numbers may be effective ones.
+    """P(X <= k) for X ~ Binomial(n, p); both numbers may be effective ones.
 
     >>> round(binomial_at_most(1, 3, 0.5), 12)  # (1 + 3) / 8
     0.5
@@ -59,7 +59,7 @@ def binomial_at_most(k: float, n: float, p: float) -> float:
 
 
 def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
-    """Return the lower bound of a share that fails with probability ``risk`` (Clopper and Pearson 1934).
+    """The lower bound of a share that fails with probability ``risk`` (Clopper and Pearson 1934).
 
     >>> round(accuracy_at_least(10, 10, risk=0.05), 4)  # 0.05 ** (1 / 10)
     0.7411
@@ -69,7 +69,7 @@ def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
 
 
 def student_beyond(t: float, freedom: float) -> float:
-    """Return the two-sided P(abs(T) > abs(t)) of Student's t.
+    """The two-sided P(abs(T) > abs(t)) of Student's t.
 
     >>> round(student_beyond(1.0, 1), 12)  # Cauchy
     0.5
@@ -78,7 +78,7 @@ def student_beyond(t: float, freedom: float) -> float:
 
 
 def student_quantile(level: float, freedom: float) -> float:
-    """Return the two-sided quantile of Student's t.
+    """The two-sided quantile of Student's t.
 
     >>> round(student_quantile(0.95, 4), 4), round(student_quantile(0.95, math.inf), 4)
     (2.7764, 1.96)
@@ -87,7 +87,7 @@ def student_quantile(level: float, freedom: float) -> float:
 
 
 def chi_square_below(x: float, freedom: float, distance: float = 0.0) -> float:
-    """Return P(X <= x) for chi-square of ``freedom`` degrees and noncentrality ``distance``.
+    """P(X <= x) for chi-square of ``freedom`` degrees and noncentrality ``distance``.
 
     >>> round(chi_square_below(2.0, 2), 4), round(chi_square_below(3.0, 3, 4.0), 4)  # 1 - 1 / e
     (0.6321, 0.202)
@@ -96,7 +96,7 @@ def chi_square_below(x: float, freedom: float, distance: float = 0.0) -> float:
 
 
 def chi_square_beyond(x: float, freedom: float) -> float:
-    """Return P(X > x) for chi-square of ``freedom`` degrees.
+    """P(X > x) for chi-square of ``freedom`` degrees.
 
     >>> round(chi_square_beyond(3.841459, 1), 6)
     0.05
@@ -105,7 +105,7 @@ def chi_square_beyond(x: float, freedom: float) -> float:
 
 
 def chi_square_median(freedom: float) -> float:
-    """Return the x with P(X <= x) = 1 / 2.
+    """The x with P(X <= x) = 1 / 2.
 
     >>> round(chi_square_median(2), 12) == round(2 * math.log(2), 12)
     True
@@ -114,7 +114,7 @@ def chi_square_median(freedom: float) -> float:
 
 
 def detectable_distance(freedom: float, *, risk: float, power: float) -> float:
-    """Return the noncentrality that is told from 0, at this risk, with this power: of equivalence tests.
+    """The noncentrality that a test tells from 0 at this risk with this power, as equivalence tests ask.
 
     >>> round(math.sqrt(detectable_distance(1, risk=0.05, power=0.9)), 2)  # about 1.645 + 1.645
     3.29
@@ -124,7 +124,7 @@ def detectable_distance(freedom: float, *, risk: float, power: float) -> float:
 
 
 def equivalence_power(distance: Any, freedom: float, *, risk: float) -> Any:
-    """Return how often calibrated gaps prove that they are not so far from 0, for this ``freedom``.
+    """How often calibrated gaps prove that they are within ``distance`` of 0, for this ``freedom``.
 
     The inverse of ``detectable_distance``, of distances (...,). Gaps below the median count as it, so that
     few samples prove nothing.
@@ -147,13 +147,18 @@ _BLOCK = 1 << 22  # resampled counts held at once: 32 MiB of float64
 
 
 class Estimate(float):
-    """A number with its confidence interval; low and high are NaN where none was computed.
-
-    ``debiased`` is the number less what chance adds to it, as it does to every absolute value; NaN where the
-    number has no such bias. The interval is that of the truth, and may lie below a biased number.
+    """A number with its confidence interval.
 
     It is a float: it compares, hashes and is formatted as its value, and arithmetic gives plain floats. Only
-    ``repr`` and ``str`` show the rest. Immutable.
+    ``repr`` and ``str`` show the rest. Immutable. The interval is that of the truth, and may lie below a
+    biased number.
+
+    Args:
+        value: The number.
+        low: Lower end; NaN where no interval was computed.
+        high: Upper end; NaN where no interval was computed.
+        debiased: The number less what chance adds to it, as it does to every absolute value; NaN where the
+            number has no such bias.
 
     >>> e = Estimate(0.0123, 0.0101, 0.015)
     >>> e, round(e, 3), f"{e:.1%}", e < 0.05, e - 0.0123
@@ -170,7 +175,7 @@ class Estimate(float):
     def __new__(
         cls, value: float, low: float = math.nan, high: float = math.nan, debiased: float = math.nan
     ) -> Estimate:
-        """Take numbers, or what ``float`` takes."""
+        """Take numbers, or anything that ``float`` takes."""
         found = super().__new__(cls, value)
         for name, number in (("low", low), ("high", high), ("debiased", debiased)):
             object.__setattr__(found, name, float(number))
@@ -188,7 +193,7 @@ class Estimate(float):
         return type(self), (self.value, self.low, self.high, self.debiased)
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return it for JSON.
+        """As plain values for JSON.
 
         None stands for NaN and infinity, and ``debiased`` is left out where there is none.
         """
@@ -209,7 +214,7 @@ class Estimate(float):
     __str__ = __repr__
 
 
-class Estimates:
+class EstimateRecord:
     """Give a record of ``Estimate`` fields their common forms: a dict, JSON, a frame, a notebook's table."""
 
     HEADLINE: ClassVar[tuple[str, str, str]]
@@ -217,19 +222,19 @@ class Estimates:
     _ENDS: ClassVar[tuple[str, ...]] = ("value", "debiased", "low", "high")
 
     def estimates(self) -> dict[str, Estimate]:
-        """Return the metrics by name."""
+        """The metrics by name."""
         return {name: e for name, e in vars(self).items() if isinstance(e, Estimate)}
 
     def counts(self) -> dict[str, int]:
-        """Return the whole numbers of the record by name, such as n."""
+        """The whole numbers of the record by name, such as n."""
         return {name: v for name, v in vars(self).items() if type(v) is int}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON: counts, and each metric as {value, low, high} and, if biased, debiased."""
+        """As plain values for JSON: counts, and each metric as {value, low, high}, debiased if biased."""
         return {**self.counts(), **{name: e.as_dict() for name, e in self.estimates().items()}}
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas frame, a row per metric; MissingDependency without pandas."""
+        """A pandas frame, a row per metric; MissingDependency without pandas."""
         found = self.estimates()
         columns = {end: [getattr(e, end) for e in found.values()] for end in self._ENDS}
         return frame(columns, list(found), name="metric")
@@ -246,7 +251,7 @@ def _digits(value: float) -> str:
 
 
 def quantile_of(level: float) -> float:
-    """Return the two-sided normal quantile of a level: 1.96 for 0.95."""
+    """The two-sided normal quantile of a level: 1.96 for 0.95."""
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, got {level}; 0.95 means 95 %")
     return NormalDist().inv_cdf((1 + level) / 2)
@@ -254,6 +259,11 @@ def quantile_of(level: float) -> float:
 
 def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
     """Return a share and its score interval (Wilson 1927).
+
+    Args:
+        successes: Number of them, 0 to n.
+        n: Number of trials.
+        level: Coverage of the interval, a fraction.
 
     >>> str(wilson_interval(8, 10))
     '0.8000 [0.4902, 0.9433]'
@@ -273,9 +283,13 @@ def mean_interval(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Estimate:
-    """Return a mean and its normal interval, mean +- z s / sqrt(n).
+    """Return a mean and its normal interval, mean +- z s / sqrt(n); Student's over groups.
 
-    Student's over groups, where there are any.
+    Args:
+        values: (n,).
+        level: Coverage of the interval, a fraction.
+        groups: Ids of the groups of dependent values (n,).
+        weight: (n,).
     """
     v = as_floats(values)
     mean = float(np.average(v, weights=weight))
@@ -287,7 +301,7 @@ def mean_interval(
 
 
 def share_interval(value: float, error: float, *, level: float, freedom: float = math.inf) -> Estimate:
-    """Return the interval of a number in [0, 1] with a known standard error, symmetric in its log-odds.
+    """The interval of a number in [0, 1] with a known standard error, symmetric in its log-odds.
 
     Near an end of the range the error itself grows with the number, so an interval symmetric in the number
     misses on one side (for an AUROC: Pepe 2003, section 5.2.6). ``freedom``: degrees of freedom of the error,
@@ -309,7 +323,7 @@ def share_interval(value: float, error: float, *, level: float, freedom: float =
 
 
 def resampled_interval(value: float, drawn: Floats, *, level: float, samples: float = math.inf) -> Estimate:
-    """Return the interval of a number in [0, 1] from its values (r,) in resamples, symmetric in its log-odds.
+    """The interval of a number in [0, 1] from its values (r,) in resamples, symmetric in its log-odds.
 
     Its error is the root mean square distance of the drawn values from it: resamples repeat samples, and what
     that adds to a number in mean, such as to an average precision, is an error too. ``samples``: how many the
@@ -343,7 +357,7 @@ def inverted(
     wider: Floats | float = 1.0,
     elsewhere: float | None = None,
 ) -> Estimate:
-    """Find an error's debiased value and interval: the true errors that make it no surprise.
+    """Find an error's debiased value and interval: the true errors under which it is no surprise.
 
     ``truth`` (k,) are true errors, rising from that of a calibrated model, and ``drawn`` (k, r) what samples
     then show; ``wider`` (k,) multiplies their standard errors. The low end is the true error whose upper
@@ -383,7 +397,7 @@ def inverted(
 
 
 def calibrated_share(gap: Floats, variance: Floats) -> float:
-    """Return how much of all chance, as a share, lies in bins that may well be calibrated.
+    """The share of all chance that lies in bins which may well be calibrated.
 
     ``gap`` and ``variance`` (b,) are of sums over samples. The bins that cannot be are the fewest, those
     furthest off first, whose rest is within two standard errors of calibrated in its sum and in its
@@ -405,16 +419,16 @@ def calibrated_share(gap: Floats, variance: Floats) -> float:
 
 @lru_cache
 def drawn_quantile(level: float, draws: int) -> float:
-    """Return the normal quantile of a level, made larger for a mean and a standard error of so many draws."""
+    """The normal quantile of a level, widened for a mean and a standard error from so many draws."""
     return student_quantile(level, draws - 1) * math.sqrt(1 + 1 / draws)
 
 
 def _crossing(truth: Floats, seen: Floats, observed: float) -> float:
-    """Return the true error (k,) at which what is seen (k,), made to rise, is as observed.
+    """The true error (k,) whose shown error (k,), made monotone, is the observed one.
 
     Extrapolated beyond.
     """
-    # What rounding leaves of no error is none: an interval that begins above 0 says that there is one.
+    # An error of rounding size is none: an interval that begins above 0 would claim miscalibration.
     truth = np.where(truth < _NONE, 0.0, np.maximum.accumulate(truth))
     seen = np.maximum.accumulate(seen)
     if observed >= seen[-1]:
@@ -470,7 +484,12 @@ def resamples(
 
 
 def exact_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
-    """Return a share and its exact interval (Clopper and Pearson 1934); both numbers may be effective ones.
+    """Return a share and its exact interval (Clopper and Pearson 1934).
+
+    Args:
+        successes: Number of them, 0 to n; both numbers may be effective ones.
+        n: Number of trials.
+        level: Coverage of the interval, a fraction.
 
     >>> str(exact_interval(8, 10))
     '0.8000 [0.4439, 0.9748]'
@@ -491,6 +510,10 @@ def conformal_rank(n: int, coverage: float) -> int:
 
     Above n there is none: then no finite threshold keeps the promise. Computed without rounding.
 
+    Args:
+        n: Number of scores.
+        coverage: Share of sets that are to hold the true class.
+
     >>> conformal_rank(99, 0.9), conformal_rank(9, 0.9), conformal_rank(8, 0.9)
     (90, 9, 9)
     """
@@ -501,9 +524,14 @@ def conformal_rank(n: int, coverage: float) -> int:
 
 
 def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
-    """Return the share of new samples that sets from n samples hold: its mean, and its range at ``level``.
+    """Return the share of new samples that sets from n samples hold: its mean, and its range.
 
     It is Beta(k, n + 1 - k) over the draws of the n samples, where no scores are tied (Vovk 2012, prop. 2a).
+
+    Args:
+        n: Number of samples that the threshold was found on.
+        coverage: Share of sets that are to hold the true class.
+        level: Coverage of the range, a fraction.
 
     >>> str(coverage_range(1000, 0.9))
     '0.9001 [0.8808, 0.9179]'
@@ -517,7 +545,7 @@ def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
 
 
 def beta_binomial_at_most(x: int, n: int, a: float, b: float) -> float:
-    """Return P(X <= x) for X ~ Binomial(n, p), p ~ Beta(a, b): how many of n new samples the sets hold.
+    """P(X <= x) for X ~ Binomial(n, p), p ~ Beta(a, b): how many of n new samples the sets hold.
 
     >>> round(beta_binomial_at_most(0, 1, 3, 1), 12)  # b / (a + b)
     0.25

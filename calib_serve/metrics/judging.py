@@ -1,11 +1,11 @@
-"""Decide: calibrated where that is proven, off where an error is, else how large one could be."""
+"""Judge a model: calibrated where that is proven, off where an error is, else the possible error."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,11 @@ from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import JudgeKeywords
+
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
@@ -59,7 +64,7 @@ _WAYS = ("too high", "too low", "too high in some ranges and too low in others")
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Checked predictions (n,): the largest and the second largest probability, and what came true."""
+    """Checked predictions (n,): the two largest probabilities, and whether each class came true."""
 
     predicted: Codes
     first: Floats
@@ -73,7 +78,17 @@ class _Sample:
     weight: Floats | None = None
 
     @classmethod
-    def of(cls, p: NDArray[np.floating[Any]], y: Codes, **more: Any) -> _Sample:
+    def of(
+        cls,
+        p: NDArray[np.floating[Any]],
+        y: Codes,
+        *,
+        groups: Codes | None,
+        names: tuple[str, ...],
+        tolerance: float,
+        of_class: float,
+        weight: Floats | None = None,
+    ) -> _Sample:
         """Read probabilities (n, K) block by block, with class ids (n,)."""
         n = len(p)
         predicted = np.empty(n, np.intp)
@@ -85,10 +100,10 @@ class _Sample:
             below = block.argmax(axis=1)
             second[rows] = np.minimum(np.clip(block[at, below], 0, 1), 1 - first[rows])
             predicted[rows], right[rows], was[rows] = top, y[rows] == top, y[rows] == below
-        return cls(predicted, first, right, second, was, **more)
+        return cls(predicted, first, right, second, was, groups, names, tolerance, of_class, weight)
 
     def spaced(self) -> _Sample:
-        """Return all samples, or some that are spread over very many, for the costly test of shape."""
+        """All samples, or some spread over very many, for the costly test of shape."""
         if len(self.first) <= _MOST_SHAPED:
             return self
         on = some_of(len(self.first), _MOST_SHAPED)
@@ -108,7 +123,7 @@ def judge_probs(
     groups: ArrayLike | None = None,
     class_names: Sequence[str] = (),
 ) -> Verdict:
-    """Tell whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
+    """Judge whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
 
     See ``judge``, which takes scores of any kind, for what is decided. Labels (n, L) of a multi-label model
     are judged label by label. ``groups`` (n,) say which samples belong together. Raises InputError or
@@ -160,7 +175,7 @@ def judge_probs(
 
 
 def _turned_around(s: _Sample) -> str:
-    """Say that class 1 is surely rarer where its probability is higher; "" where it is not."""
+    """Warn that class 1 is surely rarer where its probability is higher; "" where it is not."""
     p, came = _event(s)
     ranks = Separation.of(p, came)
     area, error = float(ranks.auroc()), float(ranks.auroc_error())
@@ -174,7 +189,7 @@ def _turned_around(s: _Sample) -> str:
 
 
 def _class_tolerance(tolerance: float, given: float | None) -> float:
-    """Return the tolerance of a class alone; InputError where either is not a difference of probabilities."""
+    """The tolerance of a class alone; InputError where either is not a difference of probabilities."""
     single = min(_SINGLE * tolerance, 0.999) if given is None else given
     if not (0 < tolerance < 1 and 0 < single < 1):
         raise InputError(
@@ -199,7 +214,7 @@ def _of_confidence(s: _Sample) -> list[Line]:
 
 
 def _of_positive(s: _Sample) -> list[Line]:
-    """Return P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
+    """Test P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
     is_one, (p, came) = s.predicted == 1, _event(s)
     share, tolerance = float(is_one.mean()), held_to(s.tolerance, came, s.weight)
 
@@ -221,7 +236,7 @@ def _of_positive(s: _Sample) -> list[Line]:
 
 
 def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
-    """Return the tolerance of an event's probability: of one rarer than 10 %, at most a fifth of its share.
+    """The tolerance of an event's probability: at most a fifth of its share, for an event below 10 %.
 
     >>> round(held_to(0.02, np.arange(1000.0) < 5, None), 6)
     0.001
@@ -238,13 +253,13 @@ def _event_shape(s: _Sample) -> Shape:
 
 
 def _event(s: _Sample) -> tuple[Floats, Floats]:
-    """Return P(y = 1) (n,) and whether class 1 is true, of two classes."""
+    """P(y = 1) (n,) and whether class 1 is true, of two classes."""
     is_one = s.predicted == 1
     return np.where(is_one, s.first, 1 - s.first), np.where(is_one, s.right, 1 - s.right)
 
 
 def _codes(groups: Codes | None) -> Codes | None:
-    """Return codes of some samples, without gaps; None where each is its own group, or all are one."""
+    """Group codes of some samples, without gaps; None where each is its own group, or all are one."""
     if groups is None:
         return None
     found, codes = np.unique(groups, return_inverse=True)
@@ -252,7 +267,7 @@ def _codes(groups: Codes | None) -> Codes | None:
 
 
 def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
-    """Return expected against observed events, of all samples and of the highest percent: relative errors.
+    """Relative errors of expected against observed events, of all samples and of the highest percent.
 
     The tolerance in points says nothing of an event that is rarer than it.
     """
@@ -382,19 +397,28 @@ def judge(
     scores: Any,
     labels: Any = None,
     options: JudgeOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[JudgeKeywords],
 ) -> Verdict:
     """Tell whether a model's scores are calibrated against its labels, within a tolerance.
 
-    ``scores`` and ``labels`` as in ``Scores.of``, or ``Scores`` themselves; each of the ``options`` may be
-    ``given`` as a keyword argument. Of more than 500,000 samples, as many that are spread over all are
-    judged. "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the
-    confidence (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much
-    unless given, for each class with 500 predictions or one in twenty of all. An event rarer than 10 % is
-    held to a fifth of its share, where that is less. "off": a test proves an error (5 % over all tests, Holm
-    1979) that may be beyond the tolerance. Else "no_error_found", or "too_little" where an error of 20
-    points might hide. Tests of class shares and of shape (see ``calib_serve.metrics.gaps``) can only veto.
-    Labels (n, L) of a multi-label model are judged label by label. Raises InputError or ShapeError.
+    Of more than 500,000 samples, as many that are spread over all are judged. "calibrated": upper 95 % bounds
+    lie below the tolerance, of the mean absolute gap of the confidence (two classes: of P(y = 1), which
+    bounds it), and below ``class_tolerance``, 1.5 times as much unless given, for each class with 500
+    predictions or one in twenty of all. An event rarer than 10 % is held to a fifth of its share, where that
+    is less. "off": a test proves an error (5 % over all tests, Holm 1979) that may be beyond the tolerance.
+    Else "no_error_found", or "too_little" where an error of 20 points might hide. Tests of class shares and
+    of shape (see ``calib_serve.metrics.gaps``) can only veto.
+
+    Args:
+        scores: Probabilities or logits (n, K), an array or a frame, or ``Scores``; as in ``Scores.of``.
+        labels: Class ids or names (n,); (n, L) of 0 and 1 of a multi-label model, which is judged label by
+            label; by default those in ``scores``.
+        options: A ``JudgeOptions``; keywords replace its fields.
+        **keywords: Fields of ``JudgeOptions``: ``class_names``, ``class_tolerance``, ``columns``, ``groups``,
+            ``ignore_label``, ``outputs``, ``sample_weight``, ``tolerance``.
+
+    Raises:
+        InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.
 
     >>> import numpy as np
     >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
@@ -403,7 +427,7 @@ def judge(
     >>> judge(p[:4], p[:4].argmax(axis=1)).level
     'too_little'
     """
-    asked = changed(options or JudgeOptions(), given)
+    asked = changed(options or JudgeOptions(), keywords, judge)
     scored = Scores.of(scores, labels, **asked.of_scores)
     y = scored.labelled()
     if y.ndim > 1 and not scored.is_multilabel:

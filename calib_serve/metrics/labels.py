@@ -11,18 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.arrays import are_counts, as_array, as_floats, frame, repeated
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.intervals import (
     Estimate,
-    Estimates,
+    EstimateRecord,
     calibrated_share,
     inverted,
     mean_interval,
     wilson_interval,
 )
 from calib_serve.metrics.samples import checked_weights, weighing_rows
-from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
+from calib_serve.metrics.truths import Event, possible_truths, recalibrate_event, signs
 from calib_serve.scores import LEAST, truths
 
 if TYPE_CHECKING:
@@ -39,8 +38,15 @@ _STEPS = np.linspace(0, 1, 16) ** 1.5
 class LabelEvaluation:
     """One label: how often it is true, its accuracy at 0.5, and the calibration of its probability.
 
-    ``positive_gap`` is the mean of P(label) less ``prevalence``, ``positive_ece`` its ECE over bins of
-    [0, 1], ``positive_brier`` the mean of (P - y)^2, ``nll`` the mean of -log of what the truth was given.
+    Args:
+        positives: Samples in which it is true.
+        prevalence: Share of them.
+        accuracy: Share of right decisions at 0.5.
+        positive_gap: Mean of P(label) less the prevalence.
+        positive_ece: ECE of P(label) over bins of [0, 1].
+        positive_noise_floor: ECE that chance alone gives.
+        positive_brier: Mean of (P - y)^2.
+        nll: Mean of -log of what the truth was given, in nats.
     """
 
     positives: int
@@ -54,13 +60,27 @@ class LabelEvaluation:
 
 
 @dataclass(frozen=True, repr=False)
-class LabelsEvaluation(Estimates):
-    """The result of ``evaluate_labels``: means over the labels, ``labels`` one by one, and ``bins``.
+class LabelsEvaluation(EstimateRecord):
+    """The result of ``evaluate_labels``.
 
-    ``bins`` are of all labels' decisions: the confidence max(p, 1 - p) of each against whether it was right.
-    ``ece``, ``noise_floor``, ``accuracy``, ``mean_confidence`` and ``signed_gap`` are of these decisions, all
-    others means over the labels. ``critical`` is the largest ``positive_ece`` that a calibrated model shows
-    19 times in 20, ``p`` how often it shows as large a one; NaN without replicates.
+    Decisions are of all labels: the confidence max(p, 1 - p) of each against whether it is right.
+
+    Args:
+        n: Number of samples.
+        bins: Bins of the decisions.
+        labels: Each label by itself (L,).
+        accuracy: Share of right decisions.
+        mean_confidence: Mean confidence of the decisions.
+        signed_gap: Mean confidence minus accuracy of the decisions.
+        ece: ECE of the decisions.
+        noise_floor: ECE of the decisions that chance alone gives.
+        positive_ece: Mean over the labels of their ECE.
+        positive_noise_floor: Mean over the labels of the ECE that chance alone gives.
+        positive_brier: Mean over the labels of (P - y)^2.
+        nll: Mean over the labels of their NLL, in nats.
+        critical: Largest ``positive_ece`` that a calibrated model shows 19 times in 20; NaN without
+            replicates.
+        p: How often a calibrated model shows as large a one; NaN without replicates.
     """
 
     HEADLINE = ("P(label)", "positive_ece", "positive_noise_floor")
@@ -125,6 +145,10 @@ def checked_label_probs(
 def confidence_of_labels(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
     """Return each label's confidence max(p, 1 - p) and whether its decision, p > 0.5, is right; both (n, L).
 
+    Args:
+        probs: Probabilities of labels (n, L).
+        labels: 0 or 1 (n, L).
+
     >>> confidence, right = confidence_of_labels(np.array([[0.9, 0.25]]), np.array([[1, 1]]))
     >>> confidence.tolist(), right.tolist()
     ([[0.9, 0.75]], [[True, False]])
@@ -138,11 +162,13 @@ def evaluate_label_probs(
     labels: ArrayLike,
     *,
     sample_weight: ArrayLike | None = None,
-    **how: Any,
+    level: float = MeasureOptions.level,
+    replicates: int = MeasureOptions.replicates,
+    bins: int = MeasureOptions.bins,
+    edges: Edges = MeasureOptions.edges,
+    seed: int = MeasureOptions.seed,
 ) -> LabelsEvaluation:
     """Evaluate probabilities of labels (n, L) against whether each is true (n, L), with intervals.
-
-    ``how`` are fields of ``MeasureOptions``.
 
     Samples are independent and labels of a sample are not: intervals of means over the labels are those of
     samples. ECEs are debiased and have the interval of the true errors under which what is observed is no
@@ -153,12 +179,11 @@ def evaluate_label_probs(
     >>> round(e.positive_ece.value, 12), e.accuracy.value  # (|1.3 - 1| + |0.4 - 0|) / 2 samples / 2 labels
     (0.175, 0.75)
     """
-    options = changed(MeasureOptions(), how)
-    level = options.level
+    options = MeasureOptions(level=level, replicates=replicates, bins=bins, edges=edges, seed=seed)
     p, y = checked_label_probs(probs, labels)
     if checked_weights(sample_weight, len(p)) is not None:
         raw = as_floats(sample_weight, "sample_weight")
-        # Counts are rows that are there as often, each a sample of its own.
+        # Weights that are counts stand for repeated rows, each a sample of its own.
         if are_counts(raw):
             p, y, sample_weight = p[repeated(raw)], y[repeated(raw)], None
     p, y, given, _ = weighing_rows(p, y, sample_weight)
@@ -222,7 +247,7 @@ def _nll(p: Floats, came_true: NDArray[np.intp]) -> Floats:
 
 
 class _Gaps:
-    """The part that each sample has in the gaps of a label's bins, and in those of all decisions."""
+    """Each sample's part in the gaps of a label's bins, and in the gaps of all decisions."""
 
     def __init__(
         self, p: NDArray[Any], y: NDArray[np.intp], weight: Floats, *, bins: int, edges: Edges
@@ -238,16 +263,16 @@ class _Gaps:
             self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
 
     def decided_share(self) -> float:
-        """Return the share of chance in bins of the decisions that may be calibrated."""
+        """The share of chance in bins of the decisions that may be calibrated."""
         # A sample's decisions are not independent, so their variance is that of its part in the bin.
         return calibrated_share(self.decided.gaps(), (self._of_decisions**2).sum(axis=0))
 
     def event(self, k: int) -> Event:
-        """Return the probability of label k."""
+        """The event that label k is true."""
         return Event(self.p[:, k], **self.binning)
 
     def eces(self, draws: int, seed: int) -> tuple[Floats, Floats]:
-        """Return ECEs of possible truths (16, L + 2), and those that samples of them show (16, draws, L + 2).
+        """ECEs of possible truths (16, L + 2), and ECEs that their samples show (16, draws, L + 2).
 
         Of each label, of all decisions, and the labels' mean.
         """
@@ -273,9 +298,9 @@ class _Gaps:
         return true, drawn
 
     def _far(self, k: int) -> tuple[Floats, Floats]:
-        """Return a label's gaps by filled bin, if it is far further off than it looks, and residuals (n,)."""
+        """A label's gaps by filled bin, were it far worse calibrated than it looks, and residuals (n,)."""
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
-        fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+        fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])
         far = possible_truths(event.probs, fitted, event.code, event.bins, observed)[-1]
         gaps, residuals = self.weight * (event.probs - far), self.weight * (fitted - came_true)

@@ -1,4 +1,4 @@
-"""Score probabilities by proper scores, and decompose these into calibration and refinement."""
+"""Proper scores, and their decomposition into calibration and refinement."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ROUNDED = 1e-6  # sums of soft labels
 def soft_or_hard(
     probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[Floats, Floats, Floats | None]:
-    """Return probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None; checked."""
+    """Check probabilities (n, K), labels as shares of classes (n, K), and weights (n,) or None."""
     y = as_array(labels, "labels")
     if y.ndim != 2:
         p, ids = checked(probs, y)
@@ -52,7 +52,7 @@ def soft_or_hard(
 def _mean_loss(
     probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None, score: Literal["nll", "brier"]
 ) -> float:
-    """Return the mean loss of class ids; the others' logarithms are not needed, nor labels as shares."""
+    """The mean loss of class ids, without the other classes' logarithms."""
     p, y = checked(probs, labels)
     return float(np.average(sample_losses(p, y, score), weights=checked_weights(sample_weight, len(y))))
 
@@ -60,7 +60,10 @@ def _mean_loss(
 def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
     """Return mean of -log p_y in nats; infinite where a true class was given probability 0.
 
-    Of soft labels (n, K), shares q of the classes, of -sum_k q_k log p_k.
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,); or shares q of the classes (n, K), of which it is -sum_k q_k log p_k.
+        sample_weight: (n,).
 
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
@@ -76,7 +79,9 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None 
 def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
     """Return mean cross-entropy in nats, finite where the softmax would round to 0.
 
-    Logits (n, K), binary (n,).
+    Args:
+        logits: (n, K), or (n,) of class 1 of two.
+        labels: Class ids (n,).
 
     >>> nll_from_logits([[0.0, -1000.0]], [1])
     1000.0
@@ -106,7 +111,10 @@ def checked_logits(
 def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
     """Return mean over samples of sum_k (p_k - y_k)^2 (Brier 1950): between 0 and 2.
 
-    Of soft labels (n, K), shares of the classes, y_k is the share.
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,), or shares y_k of the classes (n, K).
+        sample_weight: (n,).
 
     >>> brier([[0.5, 0.5]], [0])
     0.5
@@ -118,14 +126,25 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | Non
 
 
 def brier_top_label(probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Return mean of (confidence - correct)^2: between 0 and 1."""
+    """Return mean of (confidence - correct)^2: between 0 and 1.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        sample_weight: (n,).
+    """
     confidence, correct = top_label(probs, labels)
     weights = checked_weights(sample_weight, len(confidence))
     return float(np.average((confidence - correct) ** 2, weights=weights))
 
 
 def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return mean predictive entropy in nats; labels are checked and not used."""
+    """Return mean predictive entropy in nats.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,), which are checked and not used.
+    """
     p, _ = checked(probs, labels)
     return sum(float(entropies(block).sum()) for _, block in row_blocks(p)) / len(p)
 
@@ -133,13 +152,14 @@ def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
 def ranked_probability_score(
     probs: ArrayLike, labels: ArrayLike, *, normalized: bool = False, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Return the mean over samples of sum_k (P(y <= k) - [y <= k])^2 over the K - 1 thresholds.
+    """Return the mean of sum_k (P(y <= k) - [y <= k])^2 over the K - 1 thresholds (Epstein 1969).
 
-    Epstein 1969.
-
-    Probabilities (n, K) are of classes in their order; labels class ids (n,), or soft (n, K). ``normalized``
-    divides by K - 1, so that it lies between 0 and 1; without it it is the sum, of which the Brier score of
-    two classes is twice as much.
+    Args:
+        probs: Probabilities (n, K) of classes in their order.
+        labels: Class ids (n,), or shares of the classes (n, K).
+        normalized: Whether to divide by K - 1, so that it lies between 0 and 1; the sum itself is half the
+            Brier score where there are two classes.
+        sample_weight: (n,).
 
     >>> round(ranked_probability_score([[0.2, 0.5, 0.3]], [1]), 12)  # (0.2 - 0)^2 + (0.7 - 1)^2
     0.13
@@ -154,17 +174,21 @@ def ranked_probability_score(
 class EceTerms:
     """ECE = confidence - refinement - base_rate + residual (Singh 2021, eq. 9).
 
-    ``confidence`` is the mean confidence (alpha), ``refinement`` 2 r P N / n^2 (beta), ``base_rate``
-    (P^2 + N^2) / (2 n^2) (gamma), for P right and N wrong predictions and r their AUROC. ``residual`` is what
-    the paper's two assumptions leave unexplained, and it is the sum of what each leaves:
+    Of P right and N wrong predictions, r is the AUROC. ``residual`` is what the paper's two assumptions leave
+    unexplained, the sum of ``of_bins`` and ``of_equation_8``. Of real networks the latter is nearly the whole
+    residual, and larger than the ECE. So equation 9 does not describe the ECE, and a higher AUROC need not
+    lower it.
 
-    - ``of_bins``: the ECE less the confidence less the accuracy (eq. 7). It is 0 where every bin is
-      overconfident, as the paper assumes, and otherwise twice the gaps of the bins that are not.
-    - ``of_equation_8``: the E[A] that equation 8 has, less the accuracy. That E[A] is an accuracy averaged
-      over all thresholds that could tell right from wrong predictions, and lies near 1/2 for any good
-      network: it is not the accuracy that equation 7 needs. Of real networks this is nearly the whole
-      residual, and larger than the ECE. So equation 9 does not describe the ECE, and a higher AUROC need
-      not lower it.
+    Args:
+        ece: Expected calibration error.
+        confidence: Mean confidence (alpha).
+        refinement: 2 r P N / n^2 (beta).
+        base_rate: (P^2 + N^2) / (2 n^2) (gamma).
+        of_bins: The ECE less the confidence less the accuracy (eq. 7): 0 where every bin is overconfident, as
+            the paper assumes, and otherwise twice the gaps of the bins that are not.
+        of_equation_8: The E[A] that equation 8 has, less the accuracy. That E[A] is an accuracy averaged over
+            all thresholds that could tell right from wrong predictions, and lies near 1/2 for any good
+            network: it is not the accuracy that equation 7 needs.
     """
 
     ece: float
@@ -188,6 +212,12 @@ def ece_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edg
     Three right at .75 and one wrong: calibrated, yet by equation 9 the ECE is .75 - .1875 - .3125 = .25.
     The AUROC is 1/2 (all tie), so that equation 8 has 1/2 in the place of the accuracy of 3/4.
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+
     >>> t = ece_terms([[0.75, 0.25]] * 4, [0, 0, 0, 1])
     >>> t.ece, t.confidence - t.refinement - t.base_rate
     (0.0, 0.25)
@@ -208,9 +238,13 @@ def ece_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edg
 class BrierTerms:
     """Brier score = calibration - resolution + uncertainty + within_bins (Murphy 1973, eq. 9).
 
-    ``calibration`` is the mean squared gap of a bin (reliability), ``resolution`` how far the bins'
-    frequencies lie from the base rate, ``uncertainty`` the variance of the outcome. ``within_bins`` is the
-    effect of forecasts that differ inside a bin (Stephenson 2008); in Murphy's bins they are equal.
+    Args:
+        brier: Brier score.
+        calibration: Mean squared gap of a bin (reliability).
+        resolution: How far the bins' frequencies lie from the base rate.
+        uncertainty: Variance of the outcome.
+        within_bins: Effect of forecasts that differ inside a bin (Stephenson 2008); in Murphy's bins they are
+            equal.
     """
 
     brier: float
@@ -230,6 +264,12 @@ def brier_top_label_terms(
 ) -> BrierTerms:
     """Return the terms of mean (confidence - correct)^2.
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+
     >>> t = brier_top_label_terms([[0.75, 0.25]] * 4, [0, 0, 1, 1])
     >>> t.brier, t.calibration, t.resolution, t.uncertainty, t.within_bins
     (0.3125, 0.0625, 0.0, 0.25, 0.0)
@@ -241,7 +281,14 @@ def brier_top_label_terms(
 
 
 def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> BrierTerms:
-    """Return the terms of the multiclass Brier score: each class's terms, summed over classes."""
+    """Return the terms of the multiclass Brier score: each class's terms, summed over classes.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     p, y = checked(probs, labels)
     classes = p.shape[1]
     size, shape = classes * bins, (classes, bins)
@@ -256,7 +303,7 @@ def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: E
 
 
 def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> BrierTerms:
-    """Decompose the score, from sums (classes, bins)."""
+    """Decompose the Brier ``score``, by sums over (classes, bins)."""
     n = count.sum(axis=1, keepdims=True)
     size = np.maximum(count, 1)  # an empty bin adds 0
     base = correct.sum(axis=1, keepdims=True) / n
@@ -271,8 +318,10 @@ def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> 
 class LossTerms:
     """A proper loss = calibration + refinement (Bröcker 2009, eq. 9), each with its interval.
 
-    ``refinement`` is the loss after recalibration, ``calibration`` what recalibration takes off, in pairs:
-    below 0 where it cost more than it mended.
+    Args:
+        loss: Mean loss.
+        calibration: Fall of the loss by recalibration, in pairs: below 0 where it rises.
+        refinement: Loss after recalibration.
     """
 
     loss: Estimate
@@ -289,7 +338,15 @@ class LossTerms:
         groups: NDArray[np.intp] | None = None,
         weight: NDArray[np.float64] | None = None,
     ) -> LossTerms:
-        """Take the losses (n,) of the same samples, as they are and recalibrated."""
+        """Split losses of the same samples, before and after recalibration, into the terms.
+
+        Args:
+            before: (n,).
+            after: (n,).
+            level: Coverage of the intervals, a fraction.
+            groups: Ids of the groups of dependent samples (n,).
+            weight: (n,).
+        """
         old, new = np.asarray(before, np.float64), np.asarray(after, np.float64)
         if old.ndim != 1 or old.shape != new.shape:
             raise ShapeError(f"losses before and after must both be (n,), got {old.shape} and {new.shape}")
@@ -309,8 +366,13 @@ def loss_terms(
 ) -> LossTerms:
     """Split the NLL or the Brier score into calibration and refinement, without bins (Berta 2025, section 3).
 
-    ``probs`` and ``recalibrated`` are (n, K) of the same samples, class ids ``labels`` (n,). Recalibrate each
-    sample by a fit to others, as by cross-validation: a fit to the samples themselves mends chance as well.
+    Args:
+        probs: Probabilities (n, K).
+        recalibrated: Probabilities (n, K) of the same samples, each recalibrated by a fit to others, as by
+            cross-validation: a fit to the samples themselves mends chance as well.
+        labels: Class ids (n,).
+        score: "nll" or "brier".
+        level: Coverage of the intervals, a fraction.
 
     >>> t = loss_terms([[0.75, 0.25]] * 4, [[0.5, 0.5]] * 4, [0, 0, 1, 1], score="brier")
     >>> t.loss.value, t.calibration.value, t.refinement.value
@@ -327,7 +389,7 @@ def loss_terms(
 def sample_losses(
     probs: NDArray[np.floating[Any]], labels: NDArray[np.intp], score: Literal["nll", "brier"]
 ) -> Floats:
-    """Return the NLL or the Brier score of each sample (n,)."""
+    """The NLL or the Brier score of each sample (n,)."""
     true = of_classes(probs, labels)
     if score == "nll":
         return np.asarray(negative_log(true))

@@ -1,4 +1,4 @@
-"""How well confidence separates right from wrong predictions, or known from unknown data."""
+"""Refinement: how well confidence separates right from wrong predictions, or known from unknown data."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Separation:
         return np.diff(self.wrongs)
 
     def auroc(self) -> Floats:
-        """Return P(right above wrong) + P(tie) / 2; NaN when either is missing."""
+        """P(right above wrong) + P(tie) / 2; NaN when either is missing."""
         pairs = _dot(self.right, self.wrongs[..., 1:] + self.wrongs[..., :-1]) / 2
         return _ratio(pairs, self.rights[..., -1] * self.wrongs[..., -1])
 
     def placements(self) -> tuple[Floats, Floats]:
-        """Return the shares of wrong and of right ones below each confidence (..., g); ties count half."""
+        """The shares of wrong and of right predictions below each confidence (..., g); ties count half."""
         wrong, right = self.wrongs[..., -1:], self.rights[..., -1:]
         return (
             _ratio(self.wrongs[..., 1:] + self.wrongs[..., :-1], 2 * wrong),
@@ -61,7 +61,7 @@ class Separation:
         )
 
     def influence(self) -> tuple[Floats, Floats]:
-        """Return what a right and a wrong one of each confidence (g,) add to the AUROC (DeLong 1988)."""
+        """A right and a wrong prediction's influence on the AUROC at each confidence (g,) (DeLong 1988)."""
         wrong_below, right_below = self.placements()
         area = self.auroc()
         return (
@@ -70,7 +70,7 @@ class Separation:
         )
 
     def auroc_error(self) -> Floats:
-        """Return the AUROC's standard error (DeLong 1988); NaN with fewer than two right or two wrong."""
+        """The AUROC's standard error (DeLong 1988); NaN with fewer than two right or wrong predictions."""
         n_right, n_wrong = self.rights[..., -1], self.wrongs[..., -1]
         won, lost = self.placements()
         variance = sum(
@@ -80,17 +80,17 @@ class Separation:
         return np.sqrt(np.maximum(variance, 0))
 
     def aupr_right(self) -> Floats:
-        """Return average precision of finding the right ones from the highest confidence down."""
+        """Average precision of finding right predictions from the highest confidence down."""
         hits = self.rights[..., -1:] - self.rights[..., :-1]
         misses = self.wrongs[..., -1:] - self.wrongs[..., :-1]
         return _average_precision(self.right, hits, misses)
 
     def aupr_wrong(self) -> Floats:
-        """Return average precision of finding the wrong ones from the lowest confidence up."""
+        """Average precision of finding wrong predictions from the lowest confidence up."""
         return _average_precision(self.wrong, self.wrongs[..., 1:], self.rights[..., 1:])
 
     def aurc(self) -> Floats:
-        """Return mean over coverages i / n of the error among the i most confident (Geifman 2018)."""
+        """Mean over coverages i / n of the error among the i most confident predictions (Geifman 2018)."""
         seen = self.rights + self.wrongs
         above = seen[..., -1:] - seen
         steps = -np.diff(_harmonic(above))
@@ -101,7 +101,7 @@ class Separation:
         return np.asarray(risk / seen[..., -1])
 
     def best_aurc(self) -> Floats:
-        """Return AURC if all errors came last, as an exact sum.
+        """AURC if all errors came last, as an exact sum.
 
         The paper's r + (1 - r) ln(1 - r) is its limit.
         """
@@ -110,7 +110,7 @@ class Separation:
         return np.asarray((errors - right * (_harmonic(n) - _harmonic(right))) / n)
 
     def areas(self) -> dict[str, Floats]:
-        """Return every area by the name of its metric."""
+        """Every area by the name of its metric."""
         aurc = self.aurc()
         return {
             "refinement_auroc": self.auroc(),
@@ -122,7 +122,7 @@ class Separation:
 
 
 def _harmonic(n: Floats) -> Floats:
-    """Return the harmonic numbers H(n), but for Euler's constant, which differences do not have."""
+    """The harmonic numbers H(n), but for Euler's constant, which differences do not have."""
     from scipy.special import digamma  # noqa: PLC0415 - whoever serves predictions imports metrics and needs none
 
     return np.asarray(digamma(n + 1))
@@ -138,7 +138,7 @@ def _dot(a: Floats, b: Floats) -> Floats:
 
 
 def _ratio(part: Floats, whole: Floats, empty: float = math.nan) -> Floats:
-    """Return part / whole, and ``empty`` for 0 / 0."""
+    """Part / whole, and ``empty`` for 0 / 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.asarray(part / whole)
     if not math.isnan(empty):
@@ -151,6 +151,10 @@ def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
 
     NaN when all predictions are right or all are wrong.
 
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+
     >>> refinement_auroc([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [0, 1, 0])  # one pair of two
     0.5
     """
@@ -158,30 +162,54 @@ def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def aupr_correct(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return average precision of finding right predictions by high confidence."""
+    """Return average precision of finding right predictions by high confidence.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     return float(Separation.of(*top_label(probs, labels)).aupr_right())
 
 
 def aupr_incorrect(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return average precision of finding wrong predictions by low confidence."""
+    """Return average precision of finding wrong predictions by low confidence.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     return float(Separation.of(*top_label(probs, labels)).aupr_wrong())
 
 
 def aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return area under the risk-coverage curve (Geifman 2018); lower is better."""
+    """Return area under the risk-coverage curve (Geifman 2018); lower is better.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     return float(Separation.of(*top_label(probs, labels)).aurc())
 
 
 def e_aurc(probs: ArrayLike, labels: ArrayLike) -> float:
-    """Return AURC less that of the best possible order (Geifman 2018); 0 is best."""
+    """Return AURC less that of the best possible order (Geifman 2018); 0 is best.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     separation = Separation.of(*top_label(probs, labels))
     return float(separation.aurc() - separation.best_aurc())
 
 
 def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """Return P(score inside > outside) + P(tie) / 2, of scores in (n,) and out of distribution (m,).
+    """Return P(score inside > outside) + P(tie) / 2.
 
     Scores rise with familiarity: confidences, or negated entropies or energies.
+
+    Args:
+        inside: Scores in distribution (n,).
+        outside: Scores out of distribution (m,).
 
     >>> ood_auroc([0.9, 0.8], [0.8, 0.1])  # three pairs won and one tied, of four
     0.875
@@ -194,6 +222,10 @@ def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
     """Return the share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
 
     The threshold is the highest score that at least 95 % of the inside samples reach.
+
+    Args:
+        inside: Scores in distribution (n,), which rise with familiarity.
+        outside: Scores out of distribution (m,).
 
     >>> fpr95([0.9, 0.8], [0.8, 0.1])
     0.5

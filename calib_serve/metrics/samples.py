@@ -30,12 +30,12 @@ MEANS = (
 
 
 def measure_count(classes: int) -> int:
-    """Count the ``MEANS`` that there are of so many classes."""
+    """The number of ``MEANS`` for so many classes."""
     return len(MEANS) if classes == 2 else len(MEANS) - 2
 
 
 def measured_rows(p: Any, rows: slice, labels: Ints) -> tuple[Floats, Floats]:
-    """Return probabilities (m, K) of some rows, and the numbers (7 or 9, m) whose means are ``MEANS``.
+    """Probabilities (m, K) of some rows, and the numbers (7 or 9, m) whose means are ``MEANS``.
 
     Of a view of logits the NLL is finite also where a probability rounds to 0.
     """
@@ -58,40 +58,40 @@ def measured_rows(p: Any, rows: slice, labels: Ints) -> tuple[Floats, Floats]:
 
 
 def entropies(p: Floats) -> Floats:
-    """Return -sum_k p_k log p_k of each row (m,), in nats; 0 log 0 is 0."""
+    """-sum_k p_k log p_k of each row (m,), in nats; 0 log 0 is 0."""
     logs = np.maximum(p, np.finfo(np.float64).tiny)
     np.log(logs, out=logs)
     return np.asarray(np.maximum(-np.einsum("ij,ij->i", p, logs), 0))
 
 
 def negative_log(p: Floats) -> Floats:
-    """Return -log p; infinity at 0, without a warning."""
+    """-log p; infinity at 0, without a warning."""
     with np.errstate(divide="ignore"):
         return np.abs(np.log(p))
 
 
 def row_slices(shape: tuple[int, ...], *, size: int = _BLOCK) -> Iterator[slice]:
-    """Return runs of the rows of an array (n, K), each of about ``size`` elements."""
+    """Runs of the rows of an array (n, K), each of about ``size`` elements."""
     step = max(1, size // shape[1])
     for start in range(0, shape[0], step):
         yield slice(start, min(start + step, shape[0]))
 
 
 def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
-    """Return blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
+    """Yield blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
     for rows in row_slices(p.shape):
         yield rows, p[rows].astype(np.float64)
 
 
 def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,)."""
+    """Top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,)."""
     p, y = checked(probs, labels)
     predicted = p.argmax(axis=1)
     return np.minimum(of_classes(p, predicted), 1), predicted == y
 
 
 def of_classes(p: NDArray[np.floating[Any]], classes: Ints) -> Floats:
-    """Return each row's number in its own column (n,), of an array (n, K)."""
+    """The number in the column of each row's class (n,), from an array (n, K)."""
     # One flat index takes half the time of p[rows, columns].
     return p.take(np.arange(0, p.size, p.shape[1]) + classes).astype(np.float64, copy=False)
 
@@ -118,7 +118,7 @@ def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[An
 
 
 def checked_weights(sample_weight: ArrayLike | None, n: int) -> Floats | None:
-    """Return weights (n,) of mean 1, or None where none are given; InputError for bad ones."""
+    """Weights (n,) of mean 1, or None where none are given; InputError for bad ones."""
     if sample_weight is None:
         return None
     w = row_weights(sample_weight, n)
@@ -128,7 +128,7 @@ def checked_weights(sample_weight: ArrayLike | None, n: int) -> Floats | None:
 def weighing_rows(
     p: Any, y: Any, sample_weight: ArrayLike | None, groups: ArrayLike | None = None
 ) -> tuple[Any, Any, Floats | None, Codes | None]:
-    """Return the rows that weigh anything: probabilities and labels, weights of mean 1, and group codes.
+    """Rows of positive weight: probabilities and labels, weights of mean 1, and group codes.
 
     Weights and codes are None where there are none. A row of weight 0 is no sample, and leaves everything as
     if it were not there.
@@ -153,7 +153,7 @@ def _row_sums(p: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
 
 
 def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
-    """Return class ids (n,) within [0, classes), or an error that says what to pass."""
+    """Class ids (n,) within [0, classes), or an error that says what to pass."""
     y = as_array(labels, "labels")
     if y.shape != (n,):
         raise ShapeError(
@@ -175,7 +175,7 @@ _FEWEST = 2
 
 
 def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
-    """Return the group of each of n samples as a number from 0; ``groups`` (n,) are numbers or text.
+    """The group of each of n samples as a number from 0; ``groups`` (n,) are numbers or text.
 
     Each sample is its own group where there are none: then there are no codes.
     """
@@ -197,7 +197,7 @@ def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
 
 
 def one_of_each(codes: Codes, *, seed: int) -> Codes:
-    """Return one row of each group, drawn by ``seed``: rows (G,) of codes (n,) from 0.
+    """One row of each group, drawn by ``seed``: rows (G,) of codes (n,) from 0.
 
     >>> len(one_of_each(np.array([0, 0, 1, 2, 2]), seed=0))
     3
@@ -207,7 +207,7 @@ def one_of_each(codes: Codes, *, seed: int) -> Codes:
 
 
 def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None) -> float:
-    """Return the standard error of a mean (n,), robust to what happens inside groups.
+    """The standard error of a mean (n,), robust to what happens inside groups.
 
     Liang and Zeger 1986.
     """
@@ -224,7 +224,7 @@ def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None
 
 
 def design_effect(values: Floats, codes: Codes | None) -> float:
-    """Return how much more the mean (n,) varies than that of independent samples; at least 1."""
+    """How much more the mean (n,) varies than that of independent samples; at least 1."""
     alone = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     # Below 1 groups would narrow intervals: mostly chance, and never safe.
     return max((mean_error(values, codes) / alone) ** 2, 1.0) if codes is not None and alone > 0 else 1.0

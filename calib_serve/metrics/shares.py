@@ -1,4 +1,4 @@
-"""Estimate class shares without labels, and correct probabilities for other class shares.
+"""Prior shift: estimate class shares without labels, and correct probabilities for other class shares.
 
 Under label shift the shares of the classes change, and what each class looks like stays: p(y) moves, p(x | y)
 does not. Then Bayes' rule corrects calibrated probabilities, and shares can be estimated without labels.
@@ -71,7 +71,7 @@ def _by_name(given: Mapping[str, float], classes: int, names: Sequence[str]) -> 
 
 
 def corrected(probs: ArrayLike, old: ArrayLike, new: ArrayLike) -> Floats:
-    """Return calibrated probabilities (n, K) under class shares ``old`` (K,) as they are under ``new`` (K,).
+    """Calibrated probabilities (n, K) under class shares ``old`` (K,) as they are under ``new`` (K,).
 
     p_k new_k / old_k, divided by its sum (Saerens 2002, eq. 2.4): exact where p(x | y) is the same.
 
@@ -85,7 +85,7 @@ def corrected(probs: ArrayLike, old: ArrayLike, new: ArrayLike) -> Floats:
 
 
 def checked_probs(probs: ArrayLike) -> Floats:
-    """Return probabilities (n, K) as float64; ShapeError, or InputError for what are none."""
+    """Check probabilities (n, K), as float64; ShapeError, or InputError for rows that do not sum to 1."""
     p: Floats = as_floats(probs, "probs")
     if p.ndim != 2 or p.shape[1] < 2:
         raise ShapeError(f"probs must be (n, K) of at least 2 classes, got {p.shape}")
@@ -102,7 +102,7 @@ MOST_ENTRIES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Confusion:
-    """Labelled samples by (predicted class, confidence bin, label): those counts that are not 0.
+    """Labelled samples counted by (predicted class, confidence bin, label), without counts of 0.
 
     ``at`` (m, 3) of these three, ``count`` (m,); ``bins`` of equal width, right-closed. ``on`` says which
     samples they are. Read-only.
@@ -165,7 +165,7 @@ class Confusion:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For a manifest: each count after its predicted class, bin and label. ``unknown`` of too many."""
+        """The manifest's entry: each count after its predicted class, bin and label; too many are unknown."""
         if len(self.count) > MOST_ENTRIES:
             return {"unknown": f"{len(self.count)} counts are more than a manifest holds"}
         rows = np.column_stack([self.at, self.count]).tolist()
@@ -173,7 +173,7 @@ class Confusion:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any] | None, classes: int) -> Confusion:
-        """Return the inverse of ``facts``.
+        """Rebuild the confusion from ``facts``.
 
         Raises InputError that says why where there are none, or they are damaged.
         """
@@ -213,7 +213,7 @@ class EmShares:
 
 
 def em(probs: ArrayLike, old: ArrayLike) -> EmShares:
-    """Return class shares of samples whose probabilities (n, K) are calibrated under the shares ``old`` (K,).
+    """Class shares of samples whose probabilities (n, K) are calibrated under the shares ``old`` (K,).
 
     The fixed point q_k = mean of q_k u_k / sum_j q_j u_j, u = p / old, where the likelihood is largest. It is
     consistent under label shift where every class is calibrated, not the top one alone; ``bbse`` asks less.
@@ -275,7 +275,7 @@ def _likelihood(ratio: Floats, weight: Floats, shares: Floats) -> float:
 
 
 def inverse(information: Floats) -> Floats:
-    """Return the inverse of a symmetric matrix; nearly singular ones give large numbers, never an error."""
+    """The inverse of a symmetric matrix; a nearly singular matrix gives large numbers, never an error."""
     scale = 1 / np.sqrt(np.maximum(np.diag(information), np.finfo(float).tiny))
     unit = information * np.outer(scale, scale) + 1e-10 * np.eye(len(scale))
     return np.asarray(np.linalg.inv(unit) * np.outer(scale, scale))
@@ -297,7 +297,7 @@ class ChiSquared:
 
     @classmethod
     def of(cls, deviation: Floats, covariance: Floats) -> ChiSquared:
-        """Test by Wald that ``deviation`` (m,) of this ``covariance`` (m, m) is 0, in what does vary."""
+        """Wald's test that ``deviation`` (m,) of this ``covariance`` (m, m) is 0, where it varies at all."""
         if not len(deviation):
             return cls(0.0, 0)
         values, vectors = np.linalg.eigh(covariance)
@@ -313,7 +313,7 @@ class ChiSquared:
         return chi_square_beyond(self.statistic, self.dof)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         p = self.p
         return {"statistic": self.statistic, "dof": self.dof, "p": None if math.isnan(p) else p}
 
@@ -360,7 +360,7 @@ class ShareEstimate:
 
     @property
     def high(self) -> Floats:
-        """Their upper ends (K,)."""
+        """Upper ends (K,) of the 95 % intervals."""
         return np.clip(self.shares + _Z * self.error, 0, 1)
 
     @property
@@ -374,7 +374,7 @@ class ShareEstimate:
 
     @property
     def shrunk(self) -> Floats:
-        """Shares (K,) to correct by: between the old and the estimated ones, nearer the surer these are.
+        """Shares (K,) to correct by: between old and estimated shares, nearer the estimate the surer it is.
 
         1 + lambda (w - 1) for w = new / old (Azizzadenesheli 2019, RLLS), with James and Stein's lambda,
         1 - dof / statistic of ``moved``. Above 0.
@@ -385,7 +385,7 @@ class ShareEstimate:
         return np.asarray(shares / shares.sum())
 
     def says(self, names: Sequence[str] = ()) -> str:
-        """Say it in a sentence or two; classes by their ``names``, where there are any."""
+        """The estimate in a sentence or two; classes by their ``names``, where there are any."""
         if self.n < _FEWEST:
             return f"Too few predictions to tell: {self.n:,.0f}, and {_FEWEST:,.0f} are the least."
         if not self.fits.dof:
@@ -407,7 +407,7 @@ class ShareEstimate:
         )
 
     def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         arrays = {"old": self.old, "shares": self.shares, "low": self.low, "high": self.high}
         numbers = {name: values.tolist() for name, values in arrays.items()}
         tests = {"moved": self.moved.as_dict(), "fits": self.fits.as_dict()}
@@ -475,7 +475,7 @@ def bbse(
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Cells: their chance ``mass`` (C, K) given each label, and share ``seen`` (C,) of ``n`` predictions."""
+    """Cells: chance ``mass`` (C, K) of each given a label, and share ``seen`` (C,) of ``n`` predictions."""
 
     mass: Floats
     seen: Floats
@@ -493,8 +493,8 @@ class _Table:
         return cls(found / confusion.labels, seen, confusion.labels, n)
 
     def noise(self, shares: Floats) -> Floats:
-        """Return the covariance (C, C) of t - A q, from n predictions and each class's labelled samples."""
-        # A sample more of each class, over all cells: one that it was not seen in is not impossible.
+        """The covariance (C, C) of t - A q, from n predictions and each class's labelled samples."""
+        # One more sample of each class, spread over all cells: a cell without any is not impossible.
         mass = (self.mass * self.labels + 1 / len(self.mass)) / (self.labels + 1)
         mixed, part = mass @ shares, shares**2 / self.labels
         drawn = (np.diag(mixed) - np.outer(mixed, mixed)) / self.n
@@ -502,7 +502,7 @@ class _Table:
 
 
 def _cells(have: Floats, seen: Floats) -> Codes:
-    """Join bins (K, B) into cells, from the top, until a cell holds enough."""
+    """Join the bins of each class (K, B) into cells, from the top, until a cell holds enough."""
     cells = np.empty(have.shape, np.intp)
     first = 0
     for j in range(len(have)):
@@ -513,7 +513,7 @@ def _cells(have: Floats, seen: Floats) -> Codes:
 
 
 def _joined(have: Floats, seen: Floats) -> Codes:
-    """Return the group of each bin (B,), the top ones first, each with enough of both counts (B,)."""
+    """The group of each bin (B,), the top bins first, each group with enough of both counts (B,)."""
     groups, group = np.empty(len(have), np.intp), 0
     least = max(_LEAST, float(have.sum()) / _PARTS)
     held, came = 0.0, 0.0
@@ -527,7 +527,7 @@ def _joined(have: Floats, seen: Floats) -> Codes:
 
 
 def _fits(confusion: Confusion, counts: Floats, found: _Table, shares: Floats) -> tuple[ChiSquared, float]:
-    """Tell whether ``shares`` of the classes make the cells what they are, and by how much they do not.
+    """Test whether ``shares`` of the classes explain the cells, and how large a misfit is left.
 
     Of classes with too few samples to have more than a cell each: the confidences of all together.
     """
@@ -550,19 +550,19 @@ def _fits(confusion: Confusion, counts: Floats, found: _Table, shares: Floats) -
 
 
 def _beyond(left: Floats, noise: Floats) -> float:
-    """Return the share of predictions in other cells than they should be, less what noise makes of it."""
+    """The share of predictions in other cells than expected, less the share that noise explains."""
     expected = float(np.sqrt(np.maximum(np.diag(noise), 0) / (2 * math.pi)).sum())
     return max(float(np.abs(left).sum()) / 2 - expected, 0.0)
 
 
 def _linear(mass: Floats, shares: Floats) -> Floats:
-    """Return the derivative (K, C) of the most likely shares by the shares of cells."""
+    """The derivative (K, C) of the most likely shares by the shares of cells."""
     weighed = mass / np.maximum(mass @ shares, 1e-12)[:, None]
     return inverse(mass.T @ weighed) @ weighed.T
 
 
 def _moved(confusion: Confusion, counts: Floats, old: Floats) -> ChiSquared:
-    """Tell whether classes are predicted in the shares that ``old`` shares of the classes lead to."""
+    """Test whether ``old`` shares of the classes still explain the predicted classes."""
     each = np.repeat(np.arange(confusion.classes)[:, None], confusion.bins, axis=1)
     found = _Table.of(confusion, each, counts)
     mixed = found.mass @ old
@@ -572,7 +572,7 @@ def _moved(confusion: Confusion, counts: Floats, old: Floats) -> ChiSquared:
 
 
 def _right(confusion: Confusion, shares: Floats, labels: Floats) -> Floats:
-    """Return the accuracy to expect in each predicted class (K,) under these shares of the classes.
+    """The accuracy to expect in each predicted class (K,) under these shares of the classes.
 
     NaN of none.
     """

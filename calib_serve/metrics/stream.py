@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics._sums import class_cells
 from calib_serve.metrics.samples import negative_log, of_classes
-from calib_serve.scores import Scores
+from calib_serve.scores import Outputs, Scores
 
 Floats = NDArray[np.float64]
 
@@ -24,9 +25,13 @@ _SHOWN = 5  # names in a message
 class Tally:
     """Sums over samples, from which metrics follow as from all of them at once.
 
-    ``top`` are the bins of the predicted class's confidence, ``said`` and ``came`` (K, bins) the sums of each
-    class's probability and how often it was true, ``nll_sum`` and ``brier_sum`` sums over samples, and
-    ``class_names`` those of the first samples that had names, or ().
+    Args:
+        top: Bins of the predicted class's confidence.
+        said: Sums of each class's probability (K, bins).
+        came: How often each class was true (K, bins).
+        nll_sum: Sum of the samples' NLL.
+        brier_sum: Sum of the samples' Brier scores.
+        class_names: Names of the first samples that had names (K,), or ().
 
     >>> first = Tally.empty(2).update([[0.7, 0.3]], [0])
     >>> both = first + Tally.empty(2).update([[0.6, 0.4]], [1])
@@ -43,19 +48,50 @@ class Tally:
 
     @classmethod
     def empty(cls, classes: int, *, bins: int = 15) -> Tally:
-        """Return no sample yet."""
+        """A tally of no samples.
+
+        Args:
+            classes: Number of classes.
+            bins: Number of bins, of equal width.
+        """
         return cls(Bins.zeros(bins), np.zeros((classes, bins)), np.zeros((classes, bins)))
 
-    def update(self, scores: Any, labels: Any, **how: Any) -> Tally:
-        """Add these samples: scores and labels as ``Scores.of`` takes them, with its keywords.
+    def update(
+        self,
+        scores: Any,
+        labels: Any,
+        *,
+        outputs: Outputs | None = None,
+        columns: Sequence[str] | None = None,
+        class_names: Sequence[Any] = (),
+        sample_weight: Any = None,
+        ignore_label: Any = None,
+    ) -> Tally:
+        """Add these samples.
 
-        Without ``outputs`` they are probabilities. ``ignore_label`` leaves samples out, and scores may be
-        (n, K, H, W) with labels (n, H, W). Classes that have names are in the order of the first samples';
-        InputError for other names, ShapeError for another number of classes.
+        Args:
+            scores: As ``Scores.of`` takes them, also (n, K, H, W) with labels (n, H, W).
+            labels: Ids, names or booleans (n,).
+            outputs: Kind of the scores; probabilities by default.
+            columns: Names of the classes' columns.
+            class_names: Names of the classes (K,), put into the order of the first samples'.
+            sample_weight: (n,).
+            ignore_label: One or more labels whose samples are left out.
+
+        Raises:
+            InputError: For other names of classes.
+            ShapeError: For another number of classes.
         """
-        given = Scores.of(scores, labels, expected="probabilities", **how).in_order(
-            self.class_names, of="these sums"
-        )
+        given = Scores.of(
+            scores,
+            labels,
+            outputs=outputs,
+            columns=columns,
+            class_names=class_names,
+            sample_weight=sample_weight,
+            ignore_label=ignore_label,
+            expected="probabilities",
+        ).in_order(self.class_names, of="these sums")
         p, y = given.probs[:], given.labelled()
         classes, bins = self.said.shape
         if p.shape[1] != classes:
@@ -74,9 +110,13 @@ class Tally:
         )
 
     def merge(self, other: Tally) -> Tally:
-        """Return the sums over both.
+        """The tally of the samples of both; associative and commutative.
 
-        Associative and commutative. InputError where they are of other classes.
+        Args:
+            other: Sums over as many classes and bins.
+
+        Raises:
+            InputError: Where they are of other classes.
         """
         names = self.class_names or other.class_names
         if self.said.shape != other.said.shape or other.class_names not in ((), names):

@@ -1,4 +1,4 @@
-"""Measure a sample of predictions under any weights, and under the truths that may be behind it.
+"""Possible truths behind a sample of predictions, and its metrics under weights and under truths.
 
 An error such as ECE is an absolute value, so label noise alone makes it large: what it would be for a given
 truth is found by drawing labels from that truth. The truths lie on a line from the model's own probabilities
@@ -53,7 +53,7 @@ _ROUNDS = 12  # of Newton's method; with the prior it converges in five
 _PRIOR = np.array([1.0, 4.0])  # precision of the normal prior of intercept and slope: they are near 0 and 1
 
 
-def recalibrated(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
+def recalibrate_event(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
     """Recalibrate an event's probabilities (n,), of bins ``code`` (n,), to this sample.
 
     A logistic regression on the log-odds (Platt 1999) with a weak prior; then each bin's residual, shrunk
@@ -86,7 +86,7 @@ def _logistic(log_odds: Floats) -> Floats:
 
 
 def possible_truths(probs: Floats, fitted: Floats, code: Codes, bins: int, observed: float) -> Floats:
-    """Return P(event) (8, n) from ``probs`` through ``fitted`` to where ECE clearly exceeds ``observed``."""
+    """P(event) (8, n), from ``probs`` through ``fitted`` to where the ECE clearly exceeds ``observed``."""
     shown = np.abs(np.bincount(code, probs - fitted, minlength=bins)).sum() / len(probs)
     # Four wrong predictions more: where all are right, the variance that is seen is 0.
     noise = math.sqrt(float(np.maximum(probs * (1 - probs), fitted * (1 - fitted)).sum()) + 4) / len(probs)
@@ -95,7 +95,7 @@ def possible_truths(probs: Floats, fitted: Floats, code: Codes, bins: int, obser
 
 
 def wider(probs: Floats, line: Floats) -> Floats:
-    """Return factors (k,) of standard errors: confidences are a sample too, and their gaps differ."""
+    """Factors (k,) that widen standard errors: confidences are a sample too, and their gaps differ."""
     between = np.abs(line - probs).var(axis=1)
     return np.asarray(np.sqrt(1 + between / np.maximum((line * (1 - line)).mean(axis=1), 1e-9)))
 
@@ -112,7 +112,7 @@ def signs(n: int, draws: int, *, seed: int, groups: Codes | None = None) -> Iter
 def outcomes(
     came_true: Floats, fitted: Floats, draws: int, *, seed: int, groups: Codes | None = None
 ) -> Iterator[Callable[[Floats], Floats]]:
-    """Yield blocks of draws: each makes outcomes (r, n) of a truth (n,), with one chance for all truths.
+    """Yield blocks of draws: each maps a truth (n,) to outcomes (r, n), with the same chance for all truths.
 
     Outcomes of independent samples are 0 or 1. Those of groups are the truth plus the residuals of
     ``fitted``, whose signs turn group by group (Cameron, Gelbach and Miller 2008).
@@ -134,14 +134,14 @@ def _below(chance: Floats, truth: Floats) -> Floats:
 def event_error(
     event: Event, came_true: Floats, *, draws: int, level: float, seed: int, groups: Codes | None = None
 ) -> Estimate:
-    """Return the ECE of an event's probabilities with its interval, given whether it came true (n,).
+    """The ECE of an event's probabilities with its interval, given whether the event came true (n,).
 
     From ``draws`` of every truth; without an interval where these are fewer than two.
     """
     observed = float(event.ece(came_true[None])[0])
     if draws < 2:
         return Estimate(observed)
-    fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+    fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
     line = possible_truths(event.probs, fitted, event.code, event.bins, observed)
     blocks = outcomes(came_true, fitted, draws, seed=seed, groups=groups)
     drawn = np.concatenate([[event.ece(draw(truth)) for truth in line] for draw in blocks], axis=1)
@@ -157,7 +157,7 @@ def event_error(
 
 
 class Event:
-    """Probabilities (n,) of an event, and the bins over [0, 1] that they lie in."""
+    """Probabilities (n,) of an event, and their bins over [0, 1]."""
 
     def __init__(self, probs: Floats, *, bins: int, edges: Edges) -> None:
         self.probs = np.clip(probs.astype(np.float64), 0, 1)
@@ -171,7 +171,7 @@ class Event:
         return Bins(*(np.bincount(self.code, row, self.bins).astype(np.float64) for row in rows))
 
     def ece(self, came_true: Floats) -> Floats:
-        """Return ECE (r,) had the event so often come true (r, n)."""
+        """The ECE (r,) under outcomes of the event (r, n)."""
         sums = np.add.reduceat((self.probs - came_true)[:, self.order], self.starts, axis=1)
         return np.asarray(np.abs(sums).sum(axis=1) / len(self.probs))
 
@@ -205,7 +205,7 @@ class Shift:
     offset: Floats
 
     def applied(self, probs: Floats) -> Floats:
-        """Return the truths (m, K) behind rows of probabilities (m, K)."""
+        """The truths (m, K) behind rows of probabilities (m, K)."""
         z = np.maximum(probs, _LEAST)
         np.log(z, out=z)
         z *= math.exp(self.log_power)
@@ -216,7 +216,7 @@ class Shift:
         return z
 
     def times(self, far: float) -> Shift:
-        """Return as many times as far from no shift."""
+        """The shift, scaled by ``far``: 0 is no shift."""
         # Powers grow fast: further out every row is one-hot, and the line of truths stands still.
         power = float(np.clip(far * self.log_power, -_MOST, _MOST))
         return Shift(power, np.clip(far * self.offset, -3 * _MOST, 3 * _MOST))
@@ -254,7 +254,7 @@ def fitted_shift(probs: NDArray[np.floating], labels: Ints) -> Shift:
 def further_shifts(
     residuals: Residuals, fitted: Shift, observed: float
 ) -> tuple[tuple[Shift, float], tuple[Shift, float]]:
-    """Return two shifts on the way of ``fitted``, the second beyond ``observed``, and their classwise ECEs.
+    """Two shifts along ``fitted``, the second one beyond ``observed``, and their classwise ECEs.
 
     Far shifts are of few classes, as they grow by powers: what lies near is mixed from the first.
     """
@@ -314,11 +314,11 @@ class Sample:
         self.positive = Event(positive, bins=bins, edges=edges) if self.classes == 2 else None
 
     def columns(self) -> dict[str, Floats]:
-        """Return the values (n,) whose means are metrics."""
+        """The values (n,) whose means are metrics."""
         return dict(zip(MEANS, self.measures, strict=False))
 
     def by_row(self) -> dict[str, Floats]:
-        """Return the columns in the order of the rows of ``probs``."""
+        """Columns of ``columns`` in the order of the rows of ``probs``."""
         given = np.empty_like(self.measures)
         given[:, self.order] = self.measures
         return dict(zip(MEANS, given, strict=False))
@@ -329,18 +329,18 @@ class Sample:
         return Bins.tally(self.confidence, self.correct, bins=self.bins, edges=self.edges)
 
     def code(self) -> NDArray[np.intp]:
-        """Return the bin of each confidence (n,), which rises."""
+        """The bin of each confidence (n,), rising."""
         return np.repeat(np.arange(self.bins), np.diff(self.bin_ends))
 
     def positive_tally(self) -> Bins | None:
-        """Return the bins of P(y = 1) against how often class 1 is true.
+        """The bins of P(y = 1) against how often class 1 is true.
 
         None unless there are two classes.
         """
         return None if self.positive is None else self.positive.tally(self.came_true)
 
     def values(self) -> dict[str, float]:
-        """Return every metric that is not a plain mean."""
+        """Every metric that is not a plain mean."""
         whole = np.ones((1, self.n))
         found = {**self.errors(self.correct[None]), **self.weighted(whole)}
         if self.positive is not None:
@@ -349,14 +349,14 @@ class Sample:
         return {**values, "classwise_ece": self.residuals.ece(self.labels)}
 
     def auroc_error(self) -> float:
-        """Return the standard error of the whole sample's refinement AUROC."""
+        """The standard error of the whole sample's refinement AUROC."""
         rights = cumulative(self.correct)
         ranks = np.arange(self.n + 1.0)
         whole = Separation(rights=rights[self.tie_ends], wrongs=(ranks - rights)[self.tie_ends])
         return float(whole.auroc_error())
 
     def weighted(self, weights: Floats) -> dict[str, Floats]:
-        """Compute what is no error (r,) for predictions, by rising confidence, drawn weights (r, n) times."""
+        """The metrics that are no errors (r,), of predictions by rising confidence under weights (r, n)."""
         found = _in_blocks(lambda part: self._weighted(weights[part]), weights.shape)
         if self.positive is not None:
             tallies = [self.positive.tally(self.came_true, w) for w in weights]
@@ -364,7 +364,7 @@ class Sample:
         return found
 
     def errors(self, correct: Floats) -> dict[str, Floats]:
-        """Compute calibration errors (r,) if predictions, by rising confidence, were ``correct`` (r, n)."""
+        """Calibration errors (r,) of predictions, by rising confidence, under outcomes ``correct`` (r, n)."""
         return _in_blocks(lambda part: self._errors(correct[part]), correct.shape)
 
     def _weighted(self, weights: Floats) -> dict[str, Floats]:
@@ -412,7 +412,7 @@ def _in_blocks(metrics: Callable[[slice], dict[str, Floats]], shape: tuple[int, 
 
 
 def _binned(count: Floats, confidence: Floats, correct: Floats) -> dict[str, Floats]:
-    """Compute errors (r,) from counts and summed confidences (bins,) and how many are correct (r, bins)."""
+    """Errors (r,) from counts and summed confidences (bins,) and numbers correct (r, bins)."""
     full = count > 0
     count, confidence, correct = count[full], confidence[full], correct[:, full]
     gaps, accuracy = confidence - correct, correct / count

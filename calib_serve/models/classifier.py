@@ -1,4 +1,4 @@
-"""Serve every deployed classifier behind one face, whatever its file; cached on disk, shared among processes.
+"""Classifiers: one protocol for every deployed model, with results cached on disk and shared by ranks.
 
 ``CachedClassifier`` keeps logits and features on disk: each input goes through the model once, even if a run
 is killed. ``RankedClassifier`` shares the work among processes (``torchrun --nproc-per-node N -m calib_serve
@@ -33,7 +33,7 @@ from calib_serve.scores import (
     Outputs,
     class_count,
     exact,
-    measured,
+    infer_outputs,
     sigmoid,
     softmax,
     to_logits,
@@ -64,47 +64,47 @@ class Classifier(Protocol):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Return the shape of one input, without the batch."""
+        """The shape of one input, without the batch."""
         ...
 
     @property
     def classes(self) -> int:
-        """Return K."""
+        """The number K of classes."""
         ...
 
     @property
     def differentiable(self) -> bool:
-        """Tell whether ``input_gradient`` is available."""
+        """Whether ``input_gradient`` is available."""
         ...
 
     @property
     def outputs(self) -> Outputs:
-        """Return the kind of scores that the model itself returns, as measured."""
+        """The kind of scores that the model itself returns, as measured."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Return the sha256 of the model file's bytes."""
+        """The sha256 of the model file's bytes."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """Return the inputs per batch."""
+        """The inputs per batch."""
         ...
 
     @property
     def head(self) -> Head:
-        """Return the last linear layer; raises ModelError where there is none to replace."""
+        """The last linear layer; ModelError where there is none to replace."""
         ...
 
     def facts(self) -> ModelFacts:
-        """Return facts about the model for an artifact's manifest."""
+        """Facts about the model for an artifact's manifest."""
         ...
 
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Return logits (n, K).
+        """Logits (n, K).
 
         Log-probabilities after a softmax, (0, z) of one logit z, log-odds of labels.
         """
@@ -113,13 +113,13 @@ class Classifier(Protocol):
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Return inputs (n, d) of the last linear layer."""
+        """Inputs (n, d) of the last linear layer."""
         ...
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
+        """The summed loss's gradient by one shift shared by all inputs, and the logits."""
         ...
 
 
@@ -146,7 +146,7 @@ NO_SHIFT = (
 def batches(
     inputs: Floats, size: int, input_shape: tuple[int, ...], dtype: str = "float32"
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Return batches of checked inputs of this type, with their rows."""
+    """Yield batches of checked inputs of this type, with their rows."""
     if inputs.shape[1:] != input_shape:
         raise ShapeError(
             f"the model takes inputs (n, {', '.join(map(str, input_shape))}), got {inputs.shape}"
@@ -158,7 +158,7 @@ def batches(
 
 
 def checked_batch(batch: Floats, start: int = 0, dtype: str = "float32") -> NDArray[Any]:
-    """Return one batch in this type, or InputError naming the first bad row."""
+    """One batch in this type; InputError names the first bad row."""
     if batch.dtype.kind not in "fiu":
         raise InputError(f"inputs must be numbers, got {batch.dtype}")
     # A float64 too large for float32 becomes infinite, and what an integer cannot be another number.
@@ -175,7 +175,7 @@ def checked_batch(batch: Floats, start: int = 0, dtype: str = "float32") -> NDAr
 
 
 def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]:
-    """Return a model's raw outputs as logits (n, K), or ModelError where they are not finite."""
+    """A model's raw outputs as logits (n, K), or ModelError where they are not finite."""
     z = to_logits(outputs, kind).astype(np.float32, copy=False)
     if not np.isfinite(z).all():
         raise ModelError(f"the model's outputs for {where} are NaN or infinite; is its file intact?")
@@ -183,17 +183,17 @@ def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.floa
 
 
 def width(classes: int, kind: Outputs) -> int:
-    """Return how many numbers a sample a model returns."""
+    """The number of scores a sample that a model returns."""
     return 1 if kind in ONE_COLUMN else classes
 
 
 def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, int]:
-    """Tell what a model returned for a few inputs, (n, K) or (n, 1): as ``told``, else by numbers; and K.
+    """The kind of a model's scores (n, K) or (n, 1), as ``told``, else by their numbers; and K.
 
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
     """
     # By numbers: the rows of a softmax add up to 1, and those of logits do not by chance.
-    found, columns = measured(out, tolerance=_SUM_TOLERANCE), out.shape[1]
+    found, columns = infer_outputs(out, tolerance=_SUM_TOLERANCE), out.shape[1]
     kind = found if told is None else exact(told, columns)
     unit = found in PROBABILITIES
     wrong = kind in PROBABILITIES and not (found == kind or (unit and kind == "label_probabilities"))
@@ -215,65 +215,65 @@ class Around:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Return the shape of one input."""
+        """The shape of one input."""
         return self.inner.input_shape
 
     @property
     def classes(self) -> int:
-        """Return K."""
+        """The number K of classes."""
         return self.inner.classes
 
     @property
     def differentiable(self) -> bool:
-        """Tell whether ``input_gradient`` is available."""
+        """Whether ``input_gradient`` is available."""
         return self.inner.differentiable
 
     @property
     def outputs(self) -> Outputs:
-        """Return the kind of scores that the model returns."""
+        """The kind of scores that the model returns."""
         return self.inner.outputs
 
     @property
     def fingerprint(self) -> str:
-        """Return the sha256 of the model file's bytes."""
+        """The sha256 of the model file's bytes."""
         return self.inner.fingerprint
 
     @property
     def batch_size(self) -> int:
-        """Return how many inputs a batch has."""
+        """The inputs per batch."""
         return self.inner.batch_size
 
     @property
     def head(self) -> Head:
-        """Return the last linear layer."""
+        """The last linear layer."""
         return self.inner.head
 
     def facts(self) -> ModelFacts:
-        """Return facts about the model for an artifact's manifest."""
+        """Facts about the model for an artifact's manifest."""
         return self.inner.facts()
 
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Return logits (n, K)."""
+        """Logits (n, K)."""
         return self._run("logits", inputs, shift, progress)
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Return inputs (n, d) of the last linear layer."""
+        """Inputs (n, d) of the last linear layer."""
         return self._run("features", inputs, shift, progress)
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
+        """The summed loss's gradient by one shift shared by all inputs, and the logits."""
         return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
 
     def _run(
         self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
-        """Return what ``inner`` makes of the inputs."""
+        """Results of ``inner`` for the inputs."""
         made = self.inner.logits if what == "logits" else self.inner.features
         return made(inputs, shift=shift, progress=progress)
 
@@ -281,11 +281,19 @@ class Around:
 def calibrated_probs(
     classifier: Classifier, inputs: Floats, artifact: Artifact | None, *, progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """Return probabilities (n, K) of inputs (n, *input_shape), of labels (n, L); with None the model's own.
+    """Return probabilities (n, K) of a model's inputs, of labels (n, L), in one pass over them.
 
     The InputShift is added to the inputs, the Head reads the last linear layer's features, the other
-    steps follow. One pass over the inputs. InputError where the model returns what the artifact was not
-    fitted on, and it matters.
+    steps follow.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape).
+        artifact: Its calibration; None: the model's own probabilities.
+        progress: Called with how many inputs are done, and of how many.
+
+    Raises:
+        InputError: Where the model returns what the artifact was not fitted on, and it matters.
     """
     if artifact is None:
         z = classifier.logits(inputs, progress=progress)
@@ -296,7 +304,7 @@ def calibrated_probs(
 def logits_under(
     classifier: Classifier, inputs: Floats, artifact: Artifact, *, progress: Progress | None = None
 ) -> Floats:
-    """Return logits (n, K) of inputs as the output steps take them: under its shift and head."""
+    """Logits (n, K) of inputs as the output steps take them: under its shift and head."""
     shift = artifact.input_shift
     if artifact.head is None:
         artifact.check_takes(classifier.outputs, "what the model returns")
@@ -309,7 +317,7 @@ _BATCHES_AT_ONCE = 32  # batches between two writes to disk
 
 @dataclass(frozen=True, eq=False)
 class CachedClassifier(Around):
-    """See ``Classifier``; results of ``inner`` are memory-mapped from ``folder``.
+    """A ``Classifier`` whose results from ``inner`` are memory-mapped from ``folder``.
 
     A file's name identifies the model, the inputs, the shift and the batch size. Gradients are not cached:
     they change with every step of a fit.
@@ -320,7 +328,7 @@ class CachedClassifier(Around):
     def _run(
         self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
-        """Return logits or features, memory-mapped."""
+        """Logits or features, memory-mapped."""
         width = self.classes if what == "logits" else self.head.weights[0].shape[1]
         done = self.folder / f"{what}-{self._key(inputs, shift)}.npy"
         if not done.exists():
@@ -394,13 +402,13 @@ def _take_room(path: Path) -> None:
 
 
 def rank_device() -> str | None:
-    """Return the GPU of this process where torchrun started it and there are GPUs, else None."""
+    """The GPU of this process where torchrun started it and there are GPUs, else None."""
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if rank is not None and torch.cuda.is_available() else None
 
 
 def join(classifier: Classifier) -> Classifier:
-    """Return the same classifier shared among the processes that torchrun started, if it did."""
+    """The classifier, shared among the processes that torchrun started, if it did."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return classifier
     if not dist.is_initialized():
@@ -411,7 +419,7 @@ def join(classifier: Classifier) -> Classifier:
 
 @dataclass(frozen=True, eq=False)
 class RankedClassifier(Around):
-    """See ``Classifier``; ``inner`` does this rank's share."""
+    """A ``Classifier`` shared by ranks: ``inner`` does this rank's part."""
 
     rank: int
     world: int
@@ -419,7 +427,7 @@ class RankedClassifier(Around):
     def _run(
         self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
-        """Return logits or features of all inputs, on every rank."""
+        """Logits or features of all inputs, on every rank."""
         mine = self._share(len(inputs))
         part = super()._run(what, inputs[mine], shift, progress)
         return self._gathered(part, mine, len(inputs))
@@ -427,7 +435,7 @@ class RankedClassifier(Around):
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the gradient summed over all inputs and all logits, on every rank."""
+        """The gradient summed over all inputs and all logits, on every rank."""
         mine = self._share(len(inputs))
 
         # A rank's rows count from 0; the loss, which looks labels up by row, counts them in the whole.
@@ -438,7 +446,7 @@ class RankedClassifier(Around):
         return self._summed(gradient), self._gathered(logits, mine, len(inputs))
 
     def _share(self, n: int) -> slice:
-        """Return whole batches, so that each has the inputs it would have in one process."""
+        """The whole batches of this rank, so that each has the inputs it would have in one process."""
         size = self.batch_size
         count = math.ceil(n / size)
         first, end = (count * r // self.world for r in (self.rank, self.rank + 1))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Preprocessing, read_picture
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.files import map_npy, named, open_regular, read_npz
+from calib_serve.core.files import import_object, map_npy, open_regular, read_npz
 from calib_serve.core.names import check_names
 from calib_serve.scores import read_rows, truths
 
@@ -41,7 +41,7 @@ def check_input_shape(given: Sequence[int], wanted: Sequence[int | None], *, of:
 
 
 def layout_advice(given: Sequence[int]) -> str:
-    """Say what may be wrong with pictures that a model of unknown inputs refused; or return "".
+    """Advise on pictures that a model of unknown input shape refused; "" without advice.
 
     >>> layout_advice((28, 28))
     'if these are pictures, the channel is missing: add it by inputs[:, None]'
@@ -54,7 +54,7 @@ def layout_advice(given: Sequence[int]) -> str:
 
 
 def _to_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
-    """Say what makes inputs of ``given`` fit ``wanted``: the first step that does."""
+    """Advise on inputs of ``given`` to fit ``wanted``: the first step that does it."""
     steps = [((1, *given), _MISSING)]
     if len(given) == 3:
         steps += [((given[2], *given[:2]), _COMES_FIRST), ((*given[1:], given[0]), _COMES_LAST)]
@@ -159,15 +159,19 @@ def load_data(
     *,
     pictures: Preprocessing | Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Load the data of ``spec``, as the deployed model takes it.
+    """Load inputs and labels, as the deployed model takes them.
 
-    An .npz file or a folder of .npy files, which are then memory-mapped: ``inputs`` (or ``images``,
-    ``x``), ``labels`` (or ``y``) and optionally ``class_names``; ``split`` "cal" reads ``cal_inputs`` and
-    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split if requested): pictures,
-    read as ``pictures`` says, which is wanted then; labels that are not numbers are class names, in
-    alphabetical order.
-    ``package.module:name`` or ``file.py:name``: a function of the split that yields batches (inputs, labels);
-    its code is run. Raises InputError for unreadable data.
+    Args:
+        spec: An .npz file, or a folder of .npy files, which are memory-mapped, with ``inputs`` (or
+            ``images``, ``x``), ``labels`` (or ``y``) and optionally ``class_names``. Or a folder of pictures
+            with ``labels.csv`` (columns file, label, and split if requested); labels that are not numbers are
+            class names, in alphabetical order. Or ``package.module:name`` or ``file.py:name``: a function of
+            the split that yields batches (inputs, labels); its code is run.
+        split: Which split to read: "cal" reads ``cal_inputs`` and ``cal_labels``.
+        pictures: How pictures are prepared; needed for a folder of them, and for nothing else.
+
+    Raises:
+        InputError: For data that cannot be read.
     """
     path = Path(spec)
     if path.is_dir():
@@ -239,7 +243,7 @@ def _class_id(label: str, folder: Path) -> int:
 
 
 def listed(table: Path, split: str | None) -> list[dict[str, str]]:
-    """Return the rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
+    """The rows of a labels.csv (file, label, and split if requested) in ``split``."""
     names, rows = read_rows(table, ())
     wanted = {"file", "label"} | ({"split"} if split else set())
     if names is None or not wanted <= set(names):
@@ -250,8 +254,8 @@ def listed(table: Path, split: str | None) -> list[dict[str, str]]:
     return found
 
 
-def inside(folder: Path, name: str) -> Path:
-    """Return the file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
+def path_inside(folder: Path, name: str) -> Path:
+    """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # before Python 3.13 links in a circle are the last
@@ -263,7 +267,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]:
-    path = inside(folder, name)
+    path = path_inside(folder, name)
     try:
         with open_regular(path) as file:
             return read_picture(file, how, max_pixels=_MAX_PIXELS)
@@ -273,7 +277,7 @@ def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]
 
 def _called(spec: str, split: str | None) -> Dataset:
     try:
-        batches = [(np.asarray(x), np.asarray(y)) for x, y in named(spec)(split)]
+        batches = [(np.asarray(x), np.asarray(y)) for x, y in import_object(spec)(split)]
         inputs, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     except Exception as error:  # the function is foreign code
         raise InputError(
@@ -322,7 +326,7 @@ def _of_arrays(
 
 
 def _splits(held: Sequence[str], names: Sequence[str]) -> str:
-    """Return the splits that there are, where another one was asked for."""
+    """A hint with the splits of the file, for an error about a missing one."""
     ends = tuple(f"_{name}" for name in names)
     found = sorted({name.rpartition("_")[0] for name in held if name.endswith(ends)})
     return f"; name a split: {', '.join(found)} (--split, split=)" if found else ""

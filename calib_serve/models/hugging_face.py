@@ -1,4 +1,4 @@
-"""Read a classifier of Hugging Face transformers from the folder that ``save_pretrained`` wrote.
+"""Classifiers of Hugging Face transformers, from a folder that ``save_pretrained`` wrote.
 
 Nothing that the folder brings is run or unpickled. Texts become numbers (n, planes, length), padded with -1:
 plane 0 holds token ids, plane 1, where the tokenizer makes them, the types of tokens. The module makes an
@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Folder:
-    """A classifier's ``config``; what it takes, what it ``returns``, and what its K classes are called.
+    """A classifier's ``config``, its inputs, the kind that it ``returns``, and the names of its K classes.
 
     ``fingerprint``: a sha256 over the names and hashes of the files that make its answers.
     """
@@ -56,17 +57,17 @@ class Folder:
 
     @property
     def classes(self) -> int:
-        """Return K, or the number of labels."""
+        """The number K of classes, or of labels."""
         return len(self.names)
 
 
 def is_folder(model: str | Path) -> bool:
-    """Tell whether ``model`` is a folder with a config.json, as ``save_pretrained`` writes it."""
+    """Whether ``model`` is a folder with a config.json, as ``save_pretrained`` writes it."""
     return (Path(model) / _CONFIG).is_file()
 
 
 def transformers() -> Any:
-    """Return the library; MissingDependency where it is not installed."""
+    """Import the library; MissingDependency where it is not installed."""
     try:
         import transformers as found  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
@@ -74,7 +75,7 @@ def transformers() -> Any:
     return found
 
 
-def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
+def local(what: str, path: Path, load: Callable[..., T]) -> T:
     """Call ``load``, a ``from_pretrained``, on a folder: on its files alone, and without its code.
 
     Raises ModelError where it cannot.
@@ -82,7 +83,7 @@ def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
     try:
         with _quiet():
             # Neither a download nor code of the folder's own: what is calibrated is what lies there.
-            return load(str(path), local_files_only=True, trust_remote_code=False, **options)
+            return load(str(path), local_files_only=True, trust_remote_code=False)
     except CalibServeError:
         raise
     except Exception as error:  # from_pretrained raises errors of many types
@@ -92,7 +93,7 @@ def local(what: str, path: Path, load: Callable[..., T], **options: Any) -> T:
 
 
 def read_folder(path: Path) -> Folder:
-    """Return the folder's classifier; ModelError for what is none, and for what would have to be believed.
+    """Read the folder's classifier; ModelError for another model, and for one whose code would have to run.
 
     Refused are heads other than of a sequence or image classifier, regression, weights in pickles, adapters
     beside the weights, and models with code of their own.
@@ -195,7 +196,7 @@ class Words:
     planes: int
 
     def encode(self, given: LabelledTexts) -> tuple[list[NDArray[np.int32]], int]:
-        """Return each text as (planes, its length), and how many had to be truncated to the limit."""
+        """Each text as (planes, its length), and how many had to be truncated to the limit."""
         rows: list[NDArray[np.int32]] = []
         cut = 0
         for texts, pairs in _parts(given):
@@ -221,7 +222,7 @@ class Words:
         return out
 
     def made_up(self) -> NDArray[np.int32]:
-        """Return a few texts of random words and several lengths, (8, planes, length)."""
+        """A few texts of random words and several lengths, (8, planes, length)."""
         rng = np.random.default_rng(0)
         special = set(self.tokenizer.all_special_ids)
         ids = [i for i in range(len(self.tokenizer)) if i not in special]
@@ -242,7 +243,7 @@ class Words:
 
 
 def read_words(folder: Folder) -> Words:
-    """Return the folder's tokenizer; ModelError where there is none, or it is not the model's."""
+    """The folder's tokenizer; ModelError where there is none, or it is not the model's."""
     tokenizer = local("the tokenizer", folder.path, transformers().AutoTokenizer.from_pretrained)
     # Without its files the library makes one up, of special tokens alone.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
@@ -296,13 +297,15 @@ def load_folder(
     *,
     input_shape: tuple[int, ...] | None = None,
     last_linear: str | None = None,
+    device: str | torch.device | None = None,
+    batch_size: int = 256,
+    mixed_precision: bool = False,
     outputs: Outputs | None = None,
-    **options: Any,
 ) -> TorchClassifier:
     """Return the classifier in a folder of ``save_pretrained``, in float32 and evaluation mode.
 
     ``input_shape``: of one input as ``data_of`` makes it; ``last_linear`` is a layer's name in the model
-    itself; ``options`` are those of ``from_module``. One that takes texts has no gradient by its inputs,
+    itself; the others are those of ``from_module``. One that takes texts has no gradient by its inputs,
     which are whole numbers. Raises ModelError for a folder that ``read_folder`` refuses, for weights that
     lack a layer, and where padding changes what the model answers.
     """
@@ -338,7 +341,9 @@ def load_folder(
         probe=probe,
         input_dtype="int64" if folder.takes == "texts" else "float32",
         of_texts=folder.takes == "texts",
-        **options,
+        device=device,
+        batch_size=batch_size,
+        mixed_precision=mixed_precision,
     )
     if found.classes != folder.classes:
         raise ModelError(f"{path} names {folder.classes} classes (id2label) and returns {found.classes}")
@@ -380,9 +385,8 @@ class _OfPictures(nn.Module):
 def _network(folder: Folder) -> Any:
     kind = "Sequence" if folder.takes == "texts" else "Image"
     load = getattr(transformers(), f"AutoModelFor{kind}Classification").from_pretrained
-    network, told = local(
-        "the model", folder.path, load, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-    )
+    as_saved = partial(load, use_safetensors=True, dtype=torch.float32, output_loading_info=True)
+    network, told = local("the model", folder.path, as_saved)
     if type(network).__name__ != folder.architecture:
         raise ModelError(
             f"{folder.path} is a {folder.architecture}, and was loaded as {type(network).__name__}"
@@ -424,7 +428,7 @@ _PIXELS = "pixel_values"
 _MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a warning
 
 
-def prepared(folder: Folder, files: Sequence[Path]) -> NDArray[np.float32]:
+def _prepared(folder: Folder, files: Sequence[Path]) -> NDArray[np.float32]:
     """Read files as the model's pipeline does: turned as EXIF says, made RGB, then processed.
 
     Raises InputError for a file that is no picture, ModelError where the folder has no image processor or
@@ -462,7 +466,7 @@ def _opened(path: Path) -> Any:
 
 
 def data_of(model: str | Path, data: str | Path, splits: Sequence[str | None]) -> list[Dataset]:
-    """Return each of ``splits`` (None: all) of ``data`` as the classifier in the folder ``model`` takes it.
+    """Each of ``splits`` (None: all) of ``data`` as the classifier in the folder ``model`` takes it.
 
     Of texts: a table that ``read_texts`` reads, made token ids by the folder's tokenizer, (n, planes, length)
     with -1 behind a text's end. Of pictures: files that ``read_requests`` lists, or arrays of ``load_data``,
@@ -509,7 +513,7 @@ def _pictures(folder: Folder, data: str | Path, split: str | None) -> Dataset:
     if (path.is_dir() and not any(path.glob("*.npy"))) or path.suffix == ".csv":
         read = read_requests(data, split)
         labels = _labels(folder, read)
-        return Dataset(prepared(folder, read.files), labels, folder.names)
+        return Dataset(_prepared(folder, read.files), labels, folder.names)
     arrays = load_data(data, split)
     if arrays.class_names and arrays.class_names != folder.names:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Read samples as clients send them, with labels: files, rows of numbers, texts."""
+"""Samples as clients send them, with labels: files, rows of numbers, texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import shown
-from calib_serve.models.dataset import inside, listed, load_data
+from calib_serve.models.dataset import listed, load_data, path_inside
 from calib_serve.scores import read_rows
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class LabelledRequests:
         return str(self.files[i]) if self.rows is None else f"row {i} of {self.source}"
 
     def class_ids(self, classes: int, known: Sequence[Sequence[str]] = ()) -> NDArray[np.intp]:
-        """Return the labels (n,) as ids of a model with ``classes`` classes.
+        """The labels (n,) as ids of a model with ``classes`` classes.
 
         ``known``: the names of each of its classes, or () where it has none: then the data's own order
         counts, that of ImageFolder for folders. Raises InputError, which names the sample, for a label that
@@ -51,7 +51,7 @@ class LabelledRequests:
         return np.array(self._each(lambda label: _id(label, ids, classes)), np.intp)
 
     def label_sets(self, labels: int, known: Sequence[Sequence[str]] = ()) -> NDArray[np.intp]:
-        """Return which of a model's labels are true of each sample, 0 or 1, (n, L).
+        """Labels of a multi-label model (n, L): 1 where a label is true of the sample, else 0.
 
         ``known`` as in ``class_ids``.
 
@@ -80,7 +80,7 @@ class LabelledRequests:
 
 
 def read_requests(spec: str | Path, split: str | None = None) -> LabelledRequests:
-    """Return samples with labels, each sent as it is; of the ``split`` if one is named.
+    """Read samples with labels, each to be sent as it is; of the ``split`` if one is named.
 
     A folder with ``labels.csv`` (columns file, label, and split), or such a file itself; a folder with one
     folder of files for each class, as torchvision's ImageFolder has it, below the folder ``split`` if one is
@@ -104,7 +104,7 @@ def read_requests(spec: str | Path, split: str | None = None) -> LabelledRequest
 
 def _of_table(table: Path, split: str | None) -> LabelledRequests:
     rows = listed(table, split)
-    files = tuple(inside(table.parent, row["file"]) for row in rows)
+    files = tuple(path_inside(table.parent, row["file"]) for row in rows)
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{len(missing)} files of {table} are not there, such as {missing[0]}")
     # Of every split: one may lack a class.
@@ -135,7 +135,7 @@ def _of_folders(folder: Path) -> LabelledRequests:
 
 
 def _shown(folder: Path) -> list[Path]:
-    """List what lies in a folder, sorted, but what is hidden."""
+    """List the visible entries of a folder, sorted."""
     try:
         return sorted(one for one in folder.iterdir() if one.name[0] != ".")
     except OSError as error:
@@ -152,7 +152,7 @@ def _named(known: Sequence[Sequence[str]]) -> dict[str, set[int]]:
 
 
 def _in_order(data: LabelledRequests, classes: int) -> dict[str, set[int]]:
-    """Return the ids of the data's own names, where the model has none."""
+    """The ids of the data's own class names, where the model has none."""
     names = data.names
     if not names:
         return {}
@@ -190,7 +190,7 @@ _ENDINGS = (".csv", ".parquet", ".jsonl")
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """``texts`` (n,), what stands beside each, ``pairs`` (n,) or (), and ``labels`` (n,) as they are written.
+    """``texts`` (n,), their second texts ``pairs`` (n,) or (), and ``labels`` (n,) as they are written.
 
     A label is a class's name or id; of a multi-label model those that are true, with ";" between. ``source``:
     where they came from.
@@ -206,7 +206,7 @@ class LabelledTexts:
 
 
 def read_texts(path: str | Path, split: str | None = None) -> LabelledTexts:
-    """Return the rows of a table with the columns text and label, perhaps text_pair and split.
+    """The rows of a table with the columns text and label, perhaps text_pair and split.
 
     Those of ``split``.
 

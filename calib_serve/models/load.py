@@ -16,7 +16,7 @@ from torch import nn
 
 from calib_serve.artifact import Preprocessing
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.core.files import named, open_regular, sha256
+from calib_serve.core.files import import_object, open_regular, sha256
 from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.models.dataset import Dataset, load_data
 from calib_serve.models.hugging_face import data_of, is_folder, load_folder
@@ -54,16 +54,26 @@ def load_model(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> Classifier:
-    """Load the classifier of ``spec``: a .pt2, ONNX or TorchScript file, a folder, or a factory.
+    """Load a classifier. Loading TorchScript or a factory runs its code: load trusted models only.
 
-    A folder is one that Hugging Face's ``save_pretrained`` wrote, of a sequence or image classifier: its
-    safetensors and settings alone are read, and no code of its own is run. A factory is
-    ``package.module:name`` or ``path/to/file.py:name``, a function without arguments that returns an
-    ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that ``torch.load`` reads with
-    ``weights_only=True``; without it, the factory has to return trained weights by itself, and one that makes
-    others every time is refused. ``input_shape`` is one input's shape without the batch; .pt2 and ONNX
-    files know it. The other options are those of ``from_module``. Loading TorchScript or a factory runs its
-    code: load trusted models only. Raises ModelError for a model that cannot be loaded or is no classifier.
+    Args:
+        spec: A .pt2, ONNX or TorchScript file; a folder that Hugging Face's ``save_pretrained`` wrote, of a
+            sequence or image classifier, of which safetensors and settings alone are read; or a factory,
+            ``package.module:name`` or ``path/to/file.py:name``: a function without arguments that returns an
+            ``nn.Module``.
+        weights: A factory's .safetensors file, or a state_dict that ``torch.load`` reads with
+            ``weights_only=True``; without it the factory has to return trained weights by itself, and one
+            that makes others every time is refused.
+        input_shape: One input's shape without the batch; .pt2 and ONNX files know it.
+        last_linear: The layer that makes the logits; by default found by measurement.
+        device: "cpu", "cuda" or "cuda:1"; by default a GPU if there is one.
+        batch_size: Inputs at once.
+        mixed_precision: Whether logits and features are computed in bfloat16; refused where a probability
+            moves by more than 0.005.
+        outputs: What the model returns, where its numbers do not show it, as of labels.
+
+    Raises:
+        ModelError: For a model that cannot be loaded or is no classifier.
     """
     path = Path(spec)
     options: dict[str, Any] = {
@@ -112,7 +122,7 @@ def load_model(
 
 
 def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
-    """Say what to know of the weights of a factory that was loaded without a file of them."""
+    """Remark on the weights of a factory that was loaded without a file of them."""
     if weights is not None or not isinstance(spec, (str, Path)) or Path(spec).exists():
         return []
     return [
@@ -122,7 +132,7 @@ def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
 
 
 def file_fingerprint(path: Path) -> str:
-    """Return the sha256 of a file's bytes."""
+    """The sha256 of a file's bytes."""
     try:
         return sha256(path)
     except OSError as error:
@@ -130,7 +140,7 @@ def file_fingerprint(path: Path) -> str:
 
 
 def _kind(path: Path) -> Kind:
-    """Return the file's format, from its content; only for ONNX from its suffix."""
+    """The file's format, from its content; only for ONNX from its suffix."""
     if path.suffix == ".onnx":
         return "onnx"
     if path.suffix == ".safetensors":
@@ -165,7 +175,7 @@ def _starts_as_pickle(path: Path) -> bool:
 
 
 def _is_pickled_module(path: Path) -> bool:
-    """Tell whether torch.save wrote a network there, and not its weights; nothing is unpickled."""
+    """Whether a file holds a network by torch.save, and not its weights; nothing is unpickled."""
     with zipfile.ZipFile(path) as archive:
         data = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
         if data is None:
@@ -191,7 +201,7 @@ def _torchscript(path: Path) -> nn.Module:
 
 
 def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the program, and what it says of its one input."""
+    """Load an exported program; return its module, and the facts of its one input."""
     try:
         program = torch.export.load(str(path))
         network = program.module()
@@ -210,7 +220,7 @@ def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, dic
 
 
 def _sizes(program: torch.export.ExportedProgram) -> tuple[int | None, ...]:
-    """Return the sizes that a program of one tensor was exported for, with the batch; None is any size."""
+    """The sizes that a program of one tensor was exported for, with the batch; None is any size."""
     names = program.graph_signature.user_inputs
     found = [node.meta.get("val") for node in program.graph.nodes if node.name in names]
     if len(found) != 1 or not isinstance(found[0], torch.Tensor):
@@ -234,7 +244,7 @@ def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -
 
 def _made(spec: str) -> nn.Module:
     try:
-        made = named(spec)()
+        made = import_object(spec)()
     except Exception as error:  # the factory is foreign code
         raise ModelError(f"{spec} made no model: {type(error).__name__}: {error}") from error
     if not isinstance(made, nn.Module):
@@ -243,7 +253,7 @@ def _made(spec: str) -> nn.Module:
 
 
 def _same_weights(first: nn.Module, second: nn.Module) -> bool:
-    """Tell whether a factory made the same network twice: trained weights do not depend on chance."""
+    """Whether a factory made the same network twice: trained weights do not depend on chance."""
     one, other = first.state_dict(), second.state_dict()
     return one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
 
@@ -270,7 +280,7 @@ def model_data(
     *,
     pictures: Preprocessing | None = None,
 ) -> list[Dataset]:
-    """Return each of ``splits`` (None: what has no splits) of ``data``, as ``model`` takes it.
+    """Each of ``splits`` (None: data without splits) of ``data``, as ``model`` takes it.
 
     By ``load_data``, with ``pictures``; of a Hugging Face folder by its own tokenizer or image processor, so
     there ``pictures`` are refused. Raises InputError for data that cannot be read, ModelError for a folder

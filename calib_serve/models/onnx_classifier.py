@@ -1,4 +1,4 @@
-"""A classifier that onnxruntime runs: logits and features; an ONNX graph has no gradient."""
+"""A classifier on onnxruntime: logits and features; an ONNX graph has no gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift, ModelFacts, made_up
+from calib_serve.artifact import Head, InputShift, ModelFacts, synthetic_inputs
 from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import MissingDependency, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole
@@ -57,7 +57,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, eq=False)
 class OnnxClassifier:
-    """See ``Classifier``; made by ``load_model``. ``body`` computes features, or says why it cannot."""
+    """A ``Classifier`` made by ``load_model``. ``body`` computes features, or says why it cannot."""
 
     session: Any
     body: Any | str
@@ -72,18 +72,18 @@ class OnnxClassifier:
 
     @property
     def differentiable(self) -> bool:
-        """Tell that onnxruntime gives no gradients."""
+        """Whether there are gradients: none by onnxruntime."""
         return False
 
     @property
     def head(self) -> Head:
-        """Return the last linear layer."""
+        """The last linear layer."""
         if self.last is None:
             raise ModelError(str(self.body))
         return self.last
 
     def facts(self) -> ModelFacts:
-        """Return facts about the model for an artifact's manifest."""
+        """Facts about the model for an artifact's manifest."""
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
@@ -95,14 +95,14 @@ class OnnxClassifier:
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Return logits (n, K); log-probabilities where the model ends in softmax."""
+        """Logits (n, K); log-probabilities where the model ends in softmax."""
         raw = self._stream(self.session, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Return inputs (n, d) of the last linear layer."""
+        """Inputs (n, d) of the last linear layer."""
         return self._stream(self.body, inputs, shift, progress, self.head.weights[0].shape[1])
 
     def input_gradient(
@@ -139,7 +139,7 @@ def load_onnx(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> OnnxClassifier:
-    """Return a classifier of an ONNX file that takes one tensor of numbers; its scores are its first output.
+    """Make a classifier of an ONNX file that takes one tensor of numbers; its first output are its scores.
 
     ``last_linear`` names the weight's initializer. Raises ModelError for any other file.
     """
@@ -155,7 +155,7 @@ def load_onnx(
     dtype, sizes = _taken(session, path)
     if sizes:
         check_sizes(path, [None, *sizes[1:]], input_shape)  # a batch of one size is filled up
-    probe = made_up(input_shape or (sizes[1:] if sizes else None), samples=_PROBED, dtype=dtype)
+    probe = synthetic_inputs(input_shape or (sizes[1:] if sizes else None), samples=_PROBED, dtype=dtype)
     if probe is None:
         raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
     shape = probe.shape[1:]
@@ -175,7 +175,7 @@ def load_onnx(
 
 
 def _providers(device: str | None) -> list[Any]:
-    """List the providers for a device, best first: by default a GPU, if there is one.
+    """The providers for a device, best first: by default a GPU, if there is one.
 
     Raises ModelError for a GPU that onnxruntime does not offer: on the CPU the same fit may take days.
     """
@@ -210,7 +210,7 @@ def _has_gpu() -> bool:
 
 
 def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
-    """Return the type of the graph's one input and its sizes, with the batch; None is any size."""
+    """The type of the graph's one input and its sizes, with the batch; None is any size."""
     taken = session.get_inputs()
     if len(taken) != 1 or taken[0].type not in _DTYPES:
         kinds = ", ".join(f"{i.name}: {i.type}" for i in taken)
@@ -242,7 +242,7 @@ def _run(session: Any, inputs: Floats) -> Floats:
 def _features(
     graph: ModelProto, probe: Floats, logits: Floats, name: str | None, providers: list[Any]
 ) -> tuple[Any | str, Head | None]:
-    """Return the session that stops before the last linear layer and that layer, verified on the probe.
+    """The session that stops before the last linear layer and that layer, verified on the probe.
 
     The input of a Gemm or MatMul is made the graph's output; the layer is the last one if its
     weight and bias, applied to that, give the logits.
@@ -276,7 +276,7 @@ def _cut(graph: ModelProto, output: str) -> ModelProto:
 
 
 def _biases(node: Any, constants: dict[str, NDArray[Any]], classes: int) -> list[NDArray[Any]]:
-    """Return a Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
+    """A Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
     none = np.zeros(classes, np.float32)
     if node.op_type == "Gemm" and len(node.input) > 2:
         bias = constants.get(node.input[2])

@@ -1,4 +1,4 @@
-"""Run a classifier by torch: TorchScript, an exported program, or a module of your own.
+"""A classifier on torch: TorchScript, an exported program, or a module of your own.
 
 Its last linear layer is found by measurement: forward hooks do not fire inside a loaded TorchScript file,
 and names are not reliable. But in every kind of torch module a weight can be replaced: with an identity
@@ -49,7 +49,7 @@ class LastLinear:
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:
-    """Return a copy whose weights do not require gradients, so that only inputs do."""
+    """A copy whose weights do not require gradients, so that only inputs do."""
     # Without no_grad the copy of a script module's weights would be part of a graph; and copying
     # an exported program warns of torch's own internals.
     with torch.no_grad(), warnings.catch_warnings():
@@ -63,7 +63,7 @@ def frozen_copy(network: nn.Module) -> nn.Module:
 def find_last_linear(
     network: nn.Module, probe: Tensor, outputs: Outputs, *, name: str | None = None
 ) -> LastLinear:
-    """Return the layer whose product is the model's logits; ``name`` restricts the search to one layer.
+    """The layer whose product is the model's logits; ``name`` restricts the search to one layer.
 
     Raises ModelError, which lists what was tried.
     """
@@ -133,7 +133,7 @@ _NOISE = 1e-3  # how far one row's outputs may move, relative to the largest, as
 
 
 def probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str) -> Tensor:
-    """Return the same few inputs every time: half in [0, 1], half around zero; whole numbers are 0 or 1."""
+    """The same few inputs every time: half in [0, 1], half around zero; whole numbers are 0 or 1."""
     generator = torch.Generator().manual_seed(0)
     if not dtype.startswith("float"):
         shape = (_ROWS, *input_shape)
@@ -146,7 +146,7 @@ def probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str)
 def measured_outputs(
     network: Callable[[Tensor], Tensor], probe: Tensor, told: Outputs | None = None
 ) -> tuple[Outputs, int]:
-    """Measure what ``network`` returns, as ``told`` if that can be, and for how many classes.
+    """Measure the kind of scores of ``network``, as ``told`` if possible, and the number of classes.
 
     Raises ModelError for a model that refuses the probe, does not return (n, K), or answers one
     input differently from run to run or from batch to batch: it is in training mode.
@@ -211,7 +211,7 @@ _MIXED_TOLERANCE = 5e-3  # of a probability
 
 @dataclass(frozen=True, eq=False)
 class TorchClassifier:
-    """See ``Classifier`` for what it does; made by ``load_model`` or ``from_module``.
+    """A ``Classifier`` made by ``load_model`` or ``from_module``.
 
     ``last`` is the last linear layer, or the reason why there is none to replace. Whole numbers, by
     ``input_dtype``, have no gradient and cannot be shifted. ``of_texts``: inputs are of any length.
@@ -232,16 +232,16 @@ class TorchClassifier:
 
     @property
     def differentiable(self) -> bool:
-        """Tell whether there are input gradients: torch gives them, but for whole numbers."""
+        """Whether there are input gradients: torch gives them, but for whole numbers."""
         return self.input_dtype.startswith("float")
 
     @property
     def head(self) -> Head:
-        """Return the last linear layer."""
+        """The last linear layer."""
         return self._last().head
 
     def facts(self) -> ModelFacts:
-        """Return facts about the model for an artifact's manifest."""
+        """Facts about the model for an artifact's manifest."""
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
@@ -255,21 +255,21 @@ class TorchClassifier:
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Return logits (n, K); log-probabilities where the model ends in softmax."""
+        """Logits (n, K); log-probabilities where the model ends in softmax."""
         raw = self._stream(self.network, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Return inputs (n, d) of the last linear layer."""
+        """Inputs (n, d) of the last linear layer."""
         last = self._last()
         return self._stream(last.body, inputs, shift, progress, last.head.weights[0].shape[1])
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the summed loss's gradient by one shift shared by all inputs, and the logits."""
+        """The summed loss's gradient by one shift shared by all inputs, and the logits."""
         self._refuse_shift()
         total = np.zeros(self.input_shape)
         logits = np.empty((len(inputs), self.classes), np.float32)
@@ -351,7 +351,7 @@ def from_module(
     input_dtype: str = "float32",
     of_texts: bool = False,
 ) -> TorchClassifier:
-    """Return a classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
+    """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
     ``last_linear`` names the last linear layer instead of finding it by measurement.
     ``outputs`` says what it returns, where numbers do not show it, as of labels. ``device`` defaults to CUDA
@@ -398,7 +398,7 @@ def from_module(
 
 
 def weights_fingerprint(network: nn.Module) -> str:
-    """Return the sha256 of a module's named weights, for a model without a file."""
+    """The sha256 of a module's named weights, for a model without a file."""
     digest = hashlib.sha256()
     for name, value in network.state_dict().items():
         digest.update(f"{name}{value.dtype}{tuple(value.shape)};".encode())

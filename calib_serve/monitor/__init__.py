@@ -1,4 +1,4 @@
-"""Watching: predictions and late labels in, sums, alarms and metrics out. No torch, no onnx."""
+"""The watch: predictions and late labels in; sums, alarms and metrics out. No torch, no onnx."""
 
 from calib_serve.core.faces import face
 

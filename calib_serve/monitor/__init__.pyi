@@ -18,7 +18,7 @@ from calib_serve.monitor.estimates import Missing as Missing
 from calib_serve.monitor.estimates import Number as Number
 from calib_serve.monitor.estimates import estimate as estimate
 from calib_serve.monitor.estimates import estimated_gap as estimated_gap
-from calib_serve.monitor.estimates import judge as judge
+from calib_serve.monitor.estimates import judge_estimates as judge_estimates
 from calib_serve.monitor.exposition import Row as Row
 from calib_serve.monitor.exposition import detector_rows as detector_rows
 from calib_serve.monitor.exposition import sum_rows as sum_rows

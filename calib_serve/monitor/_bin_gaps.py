@@ -1,4 +1,4 @@
-"""Estimate the gap of each confidence bin from its labels, and how far noise may have moved it."""
+"""The gap of each confidence bin, estimated from its labels, and the noise of the estimate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SURPRISES = 2.0  # of such a model, that its variance counts as: few labels all
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Errors of the bins' means of one score: their ``covariance`` (bins, bins).
+    """Noise of the bins' means of one score: their ``covariance`` (bins, bins).
 
     ``grouped`` (bins, bins) is the part of it that random groups told; ``independent`` (bins,): the variances
     if every label were a group of its own. ``inflation``: how much larger those of all bins really are.
@@ -64,7 +64,7 @@ class BinGaps:
 
 @dataclass(frozen=True)
 class _Score:
-    """Sums of a score: weighted ``total``; ``variance`` of one label, and that in a ``calibrated`` model."""
+    """A score as sums: weighted ``total``, ``variance`` of one label, and ``calibrated`` variance."""
 
     total: Callable[[Sums], Floats]
     variance: Callable[[Sums], Floats]
@@ -72,7 +72,7 @@ class _Score:
 
 
 def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -> BinGaps:
-    """Return the bins of ``sums``; ``groups``: the sums of random groups of (some of) its labels."""
+    """The gaps of the bins of ``sums``; ``groups``: sums of random groups of (some of) its labels."""
     for one in (sums, *groups):
         if one.bins != sums.bins:
             raise ShapeError(f"groups over {one.bins} bins of sums over {sums.bins}; use one bin count")
@@ -109,7 +109,7 @@ def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -
 
 
 def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
-    """Estimate the noise: of each label by itself, or of random groups where labels name groups."""
+    """Estimate the noise: label by label, or from random groups where labels name groups."""
     weight, squared = _weight(sums), _squared(sums)
     one, prior = score.variance(sums).clip(0), np.maximum(score.calibrated(sums), _SURE)
     n = np.maximum(_ratio(weight**2, squared), 1.0)
@@ -133,7 +133,7 @@ def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
 
 
 def _grouped(score: _Score, sums: Sums, groups: Sequence[Sums], deviation: Floats) -> Floats:
-    """Return covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2).
+    """Covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2).
 
     A group that holds the share h of a bin's weight pulls the bin's mean along, so that its residual is too
     small: by 1 - h in its square (Bell and McCaffrey 2002).
@@ -161,7 +161,7 @@ def _squared(sums: Sums) -> Floats:
 
 
 def _ratio(a: Floats, b: Floats) -> Floats:
-    """Return quotients; NaN where ``b`` is 0."""
+    """Quotients; NaN where ``b`` is 0."""
     quotient: Floats = np.divide(a, b, out=np.full(len(b), np.nan), where=b > 0)
     return quotient
 
@@ -183,7 +183,7 @@ def _right_variance(sums: Sums) -> Floats:
 
 
 def _brier_variance(sums: Sums) -> Floats:
-    """Expand to second order in the spread of confidences within the bin: (c - y)^2 = c^2 + y (1 - 2 c)."""
+    """The variance of a label's Brier score by bin: (c - y)^2 = c^2 + y (1 - 2 c), to second order in c."""
     squared = _squared(sums)
     right = _ratio(sums["calib_feedback_correct_weighted"], squared)
     confidence = _ratio(sums["calib_feedback_gap_weighted"], squared) + right
@@ -243,7 +243,7 @@ def noisy_error(gap: Floats, covariance: Floats, share: Floats, *, z: float = 1.
     top = float((size / error).max())
 
     def at(less: Floats) -> tuple[Floats, Floats]:
-        """Return true sums (3,), and where their quantiles of the seen sum lie (3,), by errors taken off."""
+        """True sums (3,), and their quantiles of the seen sum (3,), with ``less`` errors taken off each."""
         true = np.maximum(size - less[:, None] * error, 0.0)
         mean, deviation, skewness = _seen(true, error, share, together)
         # Cornish and Fisher 1938: a sum of few folded normals is skewed. The estimate goes by the mean.
@@ -263,7 +263,7 @@ def noisy_error(gap: Floats, covariance: Floats, share: Floats, *, z: float = 1.
 
 
 def _seen(true: Floats, error: Floats, share: Floats, together: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return mean, standard deviation and skewness (k,) of the seen sum, for true gaps (k, b).
+    """Mean, standard deviation and skewness (k,) of the seen sum, for true gaps (k, b).
 
     Folded normal moments (Leone, Nelson, Nottingham 1961). Covariances of absolute values: the first two
     terms of their Hermite series (Mehler 1866).

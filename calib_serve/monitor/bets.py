@@ -1,4 +1,4 @@
-"""Evidence about the mean of numbers in [-1, 1], valid whenever one looks.
+"""Evidence about the mean of numbers in [-1, 1] that stays valid however often it is looked at.
 
 A gambler who bets a share b of the wealth that numbers are above m multiplies it by (1 + b x) / (1 + b m)
 each time. While the mean so far is m or less, that wealth is a fair game at best, so it ever exceeds 1 /
@@ -57,7 +57,7 @@ class MeanBets:
 
     @classmethod
     def of_successes(cls, successes: float, trials: float) -> MeanBets:
-        """Bet on ``successes`` ones among zeros; InputError for more than there are trials.
+        """Bet on ``successes`` ones among ``trials``, the others zeros; InputError for more ones than trials.
 
         >>> low, high = MeanBets.of_successes(900, 1000).interval()
         >>> 0.86 < low < 0.9 < high < 0.94
@@ -80,15 +80,15 @@ class MeanBets:
         )
 
     def above(self, mean: float = 0.0) -> float:
-        """Return the log of the evidence that the mean so far is above ``mean``, a number in [-1, 1]."""
+        """The log evidence that the mean so far is above ``mean``, a number in [-1, 1]."""
         return _log_sum(self.up - self.count * np.log1p(BETS * mean))
 
     def below(self, mean: float = 0.0) -> float:
-        """Return the same, that it is below."""
+        """The log evidence that the mean so far is below ``mean``."""
         return _log_sum(self.down - self.count * np.log1p(-BETS * mean))
 
     def interval(self, *, alpha: float = 0.05) -> tuple[float, float]:
-        """Bound the mean, at all times at once with a chance of 1 - ``alpha``; (-1, 1) at first."""
+        """A confidence sequence for the mean: valid at all times at once with a chance of 1 - ``alpha``."""
         threshold = math.log(2 / alpha)
         return (
             _last(lambda mean: self.above(mean) >= threshold, -1.0, 1.0),
@@ -104,7 +104,7 @@ def _log_sum(log_wealth: Floats) -> float:
 
 
 def _last(holds: Callable[[float], bool], begin: float, end: float) -> float:
-    """Return the last place from ``begin`` to ``end`` where it holds, by halving; ``begin`` if nowhere."""
+    """The last place from ``begin`` to ``end`` where a condition holds, by halving; ``begin`` if nowhere."""
     if not holds(begin):
         return begin
     for _ in range(_HALVINGS):
@@ -144,7 +144,7 @@ class Evidence:
 
     @classmethod
     def none(cls) -> Evidence:
-        """Return the state before the first payoff."""
+        """The state before the first payoff."""
         return cls(0, np.full(len(FRACTIONS), -np.inf), 0.0, 0.0)
 
     @property
@@ -188,12 +188,12 @@ class Evidence:
         )
 
     def flat(self) -> list[float]:
-        """Return all numbers for a store; ``from_flat`` reads them back."""
+        """Flatten the state for a store; ``from_flat`` reads it back."""
         return [float(self.count), self.peak, self.heaviest, *self.log_worth.tolist()]
 
     @classmethod
     def from_flat(cls, flat: ArrayLike) -> Evidence:
-        """Return the inverse; ShapeError or InputError for what is none."""
+        """Rebuild the state from ``flat``; ShapeError or InputError for other numbers."""
         v = np.asarray(flat, np.float64)
         if v.shape != (3 + len(FRACTIONS),):
             raise ShapeError(f"a state has {3 + len(FRACTIONS)} numbers, got {v.shape}")
@@ -203,14 +203,14 @@ class Evidence:
 
 
 def _log_waiting(count: ArrayLike) -> Floats:
-    """Return the logarithm of the stake that is not set after ``count`` outcomes."""
+    """The logarithm of the stake that still waits after ``count`` outcomes."""
     n = np.asarray(count, np.float64)
     later = math.log(1 - _AT_ONCE) - 0.5 * np.log1p(n / _SOON)
     return np.where(n < 1, 0.0, later)
 
 
 def _log_staked(place: NDArray[np.intp]) -> Floats:
-    """Return the logarithm of the stake that is set before each outcome, from 0 on: what no longer waits."""
+    """The logarithm of the stake that is set before each outcome, counted from 0."""
     before, after = np.exp(_log_waiting(place)), np.exp(_log_waiting(place + 1))
     with np.errstate(divide="ignore"):
         found: Floats = np.log(np.maximum(before - after, 0))
@@ -218,7 +218,7 @@ def _log_staked(place: NDArray[np.intp]) -> Floats:
 
 
 def share_bets(right: ArrayLike, promise: float) -> tuple[Floats, float]:
-    """Return payoffs (n,) of bets that less than ``promise`` is right, of outcomes (n,), and their scale.
+    """Payoffs (n,) of bets that a share below ``promise`` is right, for outcomes (n,), and their scale.
 
     >>> payoffs, scale = share_bets([1, 0], 0.75)
     >>> payoffs.tolist(), Evidence.none().after(payoffs, scale).count

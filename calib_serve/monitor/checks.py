@@ -1,4 +1,4 @@
-"""Checks of what counting rests on, made while a program runs: store, disk, clocks, samples, files.
+"""Health checks of a running program: its store, disk, clocks, samples and files.
 
 What would keep a program from starting keeps it from acknowledging as well, from when it is found until it is
 gone. What is merely wrong is said, by ``/healthz``, a metric and the page.
@@ -36,7 +36,7 @@ _LATE = 60.0  # seconds beyond its interval after which a round of checks is sai
 
 @dataclass(frozen=True)
 class Check:
-    """A named check: ``run`` returns None when all is well, else a short reason for people, no secrets in it.
+    """A named check: ``run`` returns None when all is well, else a short reason for people, without secrets.
 
     ``run`` may raise an error of ours or OSError: that is a reason as well. ``level``: ``degraded`` is said;
     ``refusing``: nothing is acknowledged while ``run`` returns a reason. Where it raises, the check could not
@@ -56,7 +56,7 @@ class _Found:
 
 
 class Checks:
-    """Makes checks every so many seconds in a thread and holds what they found last; cheap to read.
+    """Runs checks every so many seconds in a thread and keeps the latest results; cheap to read.
 
     Before the first round all is well. ``every``: seconds between rounds; ``clock``: seconds that never go
     back.
@@ -80,13 +80,13 @@ class Checks:
         self.add(*checks)
 
     def add(self, *checks: Check) -> None:
-        """Make these as well; one of the same name takes the place of the earlier one."""
+        """Add checks; a check of the same name replaces the earlier one."""
         for check in checks:
             self._checks[check.name] = check
             self._found[check.name] = _Found()
 
     def run(self, *names: str, older: float = 0.0) -> None:
-        """Make the checks of these names, or all, that were not made in the last ``older`` seconds."""
+        """Run the checks of these names, or all, that did not run in the last ``older`` seconds."""
         with self._running:
             for check in list(self._checks.values()):
                 age = self._clock() - self._ran.get(check.name, float("-inf"))
@@ -110,7 +110,7 @@ class Checks:
             log.warning("check %s: all is well again", check.name)
 
     def start(self) -> None:
-        """Make all of them every so many seconds from now on, in a thread, until ``stop``."""
+        """Run all checks every so many seconds from now on, in a thread, until ``stop``."""
         self._started = True
         self._thread = threading.Thread(target=self._run, name="calib-checks", daemon=True)
         self._thread.start()
@@ -130,7 +130,7 @@ class Checks:
                 log.error("checks: %s", error)
 
     def reasons(self, *, public: bool = False) -> dict[str, str | None]:
-        """Return what each check found: None, or why not all is well.
+        """The result of each check: None, or the reason why not all is well.
 
         ``public``: for everybody, without what errors say, which may name files and hosts.
         """
@@ -145,12 +145,12 @@ class Checks:
 
     @property
     def refused(self) -> str | None:
-        """Return why nothing may be acknowledged, if so."""
+        """The reason why nothing may be acknowledged, if there is one."""
         return next((one.reason for one in list(self._found.values()) if one.refused), None)
 
     @property
     def status(self) -> Status:
-        """Return ``ready``; ``degraded``: it counts, and something is wrong; ``failing``: it cannot count."""
+        """``ready``; ``degraded``: counting, with something wrong; ``failing``: unable to count."""
         wrong = [name for name, reason in self.reasons().items() if reason is not None]
         if any(name in self._checks and self._checks[name].level == "refusing" for name in wrong):
             return "failing"
@@ -173,7 +173,7 @@ def counting_checks(
     given: Callable[[], Mapping[str, str]] = dict,
     clock: Callable[[], float] = time.time,
 ) -> list[Check]:
-    """Return the checks of a program that counts labels in ``ledger`` for ``ttl`` seconds after a prediction.
+    """Checks of a program that counts labels in ``ledger`` until ``ttl`` seconds after a prediction.
 
     ``program``: what tells it from other programs of this host. ``given`` returns what it was given that all
     on the ledger should have alike.
@@ -199,7 +199,7 @@ def _disk(ledger: Ledger) -> str | None:
 
 
 class _Peers:
-    """Programs that share the ledger say there when they wrote last, and what they were given."""
+    """The programs that share a ledger: each notes there when it last wrote, and its options."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _Peers:
         self._others: dict[str, tuple[float, float]] = {}
 
     def write(self) -> None:
-        """Write to the ledger; LedgerError where it does not take what it is given."""
+        """Note this program in the ledger; LedgerError where it takes no writes."""
         now, name = self._clock(), PROGRAM.c.name
         row = {"name": self._name, "wrote_at": now, "ttl": self._ttl}
         with self._ledger.transaction() as connection:
@@ -225,7 +225,7 @@ class _Peers:
             self._others = {one.name: (one.wrote_at, one.ttl) for one in others}
 
     def clock(self) -> str | None:
-        """Tell whether another program's clock is ahead of this one's."""
+        """A reason where another program's clock is ahead of this one's."""
         now = self._clock()
         for name, (wrote, _) in self._others.items():
             if wrote - now > _APART:
@@ -233,7 +233,7 @@ class _Peers:
         return None
 
     def ttl(self) -> str | None:
-        """Tell whether another program takes labels for another time."""
+        """A reason where another program takes labels for another time than this one."""
         now = self._clock()
         for name, (wrote, ttl) in self._others.items():
             if abs(now - wrote) < _HEARD and ttl != self._ttl:
@@ -244,7 +244,7 @@ class _Peers:
         return None
 
     def options(self) -> None:
-        """Raise InputError where another program was given something else; it may name models."""
+        """Raise InputError where another program has other options; the message may name models."""
         given = dict(self._given())
         if given != self._said:
             rows = [{"program": self._name, "what": what, "value": value} for what, value in given.items()]
@@ -268,7 +268,7 @@ class _Peers:
 
 
 class _Guesses:
-    """Labels by ids that nobody knows, many in an hour: somebody guesses, or predictions come without ids."""
+    """Counts labels by unknown ids: many an hour are guesses, or their predictions come without ids."""
 
     def __init__(self, intake: Intake, clock: Callable[[], float]) -> None:
         self._intake, self._clock = intake, clock
@@ -297,12 +297,12 @@ def _ahead(intake: Intake) -> str | None:
 
 
 def drift_check(feed: DriftFeed) -> Check:
-    """Tell whether labels reach the drift detectors, by one set of options, and what was kept was read."""
+    """Make a check that labels reach the drift detectors, by one set of options and no lost state."""
     return Check("drift", lambda: feed.trouble or feed.contested() or feed.begun_anew())
 
 
 def samples_check(samples: SampleLog) -> Check:
-    """Tell whether samples can be written, and whether all programs keep the same ones."""
+    """Make a check that samples can be written, and that all programs keep the same ones."""
 
     def run() -> str | None:
         if not os.access(samples.folder, os.W_OK | os.X_OK):
@@ -316,7 +316,7 @@ def samples_check(samples: SampleLog) -> Check:
 
 
 def file_check(name: str, file: FollowedFile[Any]) -> Check:
-    """Tell whether a file that is read again can be used, as the next start will."""
+    """Make a check that a followed file can be read, as the next start must."""
 
     def run() -> None:
         if why := file.trouble():

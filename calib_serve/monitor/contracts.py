@@ -1,4 +1,4 @@
-"""Judge the promises of contracts: kept, broken or not yet known, at every moment.
+"""Contracts in production: each promise is kept, broken or not yet known, at every moment.
 
 Labels come in the order of their predictions and once each. A promise that holds for every prediction, given
 those before, is said to be broken with a chance of at most ``ALPHA``, however often it is looked at.
@@ -43,7 +43,7 @@ _TOGETHER = 256  # labels between looks at which way the bins are off
 
 
 class Labelled(NamedTuple):
-    """Labels (n,) that a clause is of: confidence, right or not, weight, bin and group (0: of none).
+    """Labels (n,) under a clause: confidence, right or not, weight, bin and group (0: no group).
 
     Weights make them stand for all that was predicted; their mean over all labels is 1.
     """
@@ -55,14 +55,14 @@ class Labelled(NamedTuple):
     group: NDArray[np.int64]
 
     def part(self, of: slice | NDArray[np.bool_]) -> Labelled:
-        """Take a part of them."""
+        """A part of the labels."""
         c, y, w, b, g = self
         return Labelled(c[of], y[of], w[of], b[of], g[of])
 
 
 @dataclass(frozen=True, eq=False)
 class ClauseEvidence:
-    """Collects evidence about an act or a calibration clause; begin with ``none``.
+    """The evidence about an act or a calibration clause; begin with ``none``.
 
     ``mean`` is of what is wrong beyond the promise, weighed by up to 1: ``heaviest`` is the largest weight so
     far, and ``units`` the sum of those that were bet on. Of a calibration clause, ``off`` (bins,) are the
@@ -83,12 +83,12 @@ class ClauseEvidence:
 
     @classmethod
     def none(cls, clause: Clause, *, bins: int) -> ClauseEvidence:
-        """Begin before the first label."""
+        """The evidence before the first label."""
         by_bin = tuple(MeanBets() for _ in range(bins)) if clause.kind == "calibration" else ()
         return cls(clause, 0, Evidence.none(), MeanBets(), 0.0, 0.0, np.zeros(bins), by_bin)
 
     def after(self, rows: Labelled, *, shares: Floats, now: float, unlabelled: float = 0.0) -> ClauseEvidence:
-        """Take more labels; ``shares`` (bins,) of all predictions that the clause is of.
+        """The evidence after more labels; ``shares`` (bins,) of all predictions under the clause.
 
         ``unlabelled``: the share of predictions in bins without a label. Whatever these are is left open: so
         much worse must the others be than promised.
@@ -103,7 +103,7 @@ class ClauseEvidence:
                 against = against.after(payoffs, scale, weights=weights)
             found = replace(self, against=against)._seen(worse, rows)
         else:
-            # Labels of a group are one: none of them says on which side the others are to be bet on.
+            # A group's labels bet together: none may choose the side on which the others are bet.
             together = max(len(rows.group), 1) if rows.group.any() else _TOGETHER
             for at in range(0, len(rows.confidence), together):
                 found = found._after_signed(rows.part(slice(at, at + together)), unlabelled)
@@ -133,7 +133,7 @@ class ClauseEvidence:
         return replace(self, against=against, off=off, by_bin=tuple(by_bin))._seen(worse, rows)
 
     def _seen(self, worse: Floats, rows: Labelled) -> ClauseEvidence:
-        """Take numbers in [-1, 1] that say how much worse than promised each label is."""
+        """Advance the bets on ``worse``, numbers in [-1, 1]: how much worse than promised each label is."""
         heaviest = np.maximum.accumulate(np.append(self.heaviest, rows.weight))[1:]
         weight = rows.weight / np.maximum(heaviest, 1e-300)
         numbers, scales = _units(worse, weight, rows.group)
@@ -145,7 +145,7 @@ class ClauseEvidence:
         )
 
     def bounds(self, shares: Floats, unlabelled: float = 0.0) -> tuple[float, float]:
-        """Bound the accuracy or the calibration error since it is watched; NaN before any label.
+        """Bound the accuracy or the calibration error since the clause is watched; NaN before any label.
 
         Every label so far is in it alike. ``shares`` and ``unlabelled`` as in ``after``.
         """
@@ -163,7 +163,7 @@ class ClauseEvidence:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Return it for JSON; ``restored`` makes it again."""
+        """As plain values for JSON, which ``restored`` reads back."""
         return {
             "format": _FORMAT,
             "labels": self.labels,
@@ -178,7 +178,7 @@ class ClauseEvidence:
         }
 
     def restored(self, state: Mapping[str, Any]) -> ClauseEvidence:
-        """Return the evidence of a state that was kept of this clause; InputError where that is none.
+        """Rebuild the evidence of this clause from a kept state; InputError for any other state.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
@@ -226,7 +226,7 @@ def _bets_of(kept: Any) -> MeanBets:
 
 
 def _units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return what is bet on: labels, or the means of labels of one group, which may depend on each other.
+    """The units of a bet: labels, or the means of labels of one group, which may be dependent.
 
     Returns numbers in the range of the given ones, and the weight of each, which is known before any outcome.
     """
@@ -261,7 +261,7 @@ class Burn:
 
 @dataclass(frozen=True)
 class ClauseState:
-    """State of one promise.
+    """The state of one clause: kept, broken or unknown, with its numbers.
 
     ``state``: "broken" once there is evidence that it does not hold, which is said of a promise that does
     with a chance of at most 5 %, ever; "kept" while the bounds lie on its right side; else "unknown", and
@@ -288,7 +288,7 @@ class ClauseState:
 def contract_states(
     ledger: Ledger, version: Version, contract: Contract, *, maturity: Maturity, now: float
 ) -> list[ClauseState]:
-    """Return how the clauses stand, in their order. Raises LedgerError where the ledger cannot be read."""
+    """The states of the clauses, in order. Raises LedgerError where the ledger cannot be read."""
     judged = [one for one in contract.clauses if one.kind != "coverage"]
     evidence, damaged = kept_evidence(ledger, version, judged)
     for clause, error in damaged.items():
@@ -348,12 +348,12 @@ def _state(clause: Clause, told: _Told, windows: Mapping[str, Window], maturity:
 
 
 def _amount(clause: Clause, window: Window) -> Burn:
-    """Estimate what of the window is wrong, off or not covered, with its lower end; NaN if not known."""
+    """Estimate the share of the window that breaks the clause, with its lower end; NaN if unknown."""
     if clause.kind == "coverage":
         met, of = _coverage(clause, window.slices, window.version, window.bins)
         if not of or met > of:
             return Burn(math.nan, math.nan)
-        # So that a few predictions of a quiet hour page nobody.
+        # The bound keeps a few predictions of a quiet hour from paging anybody.
         return Burn(1 - met / of, accuracy_at_least(of - met, of, risk=_RISK))
     key = Key(*window.version, clause.id, "clause")
     sums = window.slices.get(key, Sums.zeros(window.bins)) if is_sliced(clause) else window.sums
@@ -367,7 +367,7 @@ def _amount(clause: Clause, window: Window) -> Burn:
 
 
 def _coverage(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins: int) -> tuple[float, float]:
-    """Return how many predictions fulfil the clause, and of how many."""
+    """The number of predictions that fulfil the clause, and the number under it."""
     met, of = (
         slices.get(Key(*version, name, "clause"), Sums.zeros(bins)) for name in (clause.id, scope_of(clause))
     )
@@ -375,7 +375,7 @@ def _coverage(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins
 
 
 def _covered(clause: Clause, ledger: Ledger, version: Version) -> _Told:
-    """Judge a coverage clause: predictions are counted, whoever labels them."""
+    """Judge a coverage clause by counted predictions, labelled or not."""
     slices = ledger.slices("clause", version=version)
     met, of = _coverage(clause, slices, version, ledger.bins)
     if not of or met > of:
@@ -387,7 +387,7 @@ def _covered(clause: Clause, ledger: Ledger, version: Version) -> _Told:
 
 
 def _runs_out(clause: Clause, burn: Mapping[str, Burn], own: str) -> float:
-    """Extrapolate over a time that goes on: what is oldest in it leaves at the rate of all of it."""
+    """Estimate the seconds until the budget is spent, if the present rate goes on."""
     so_far = burn[own].rate
     rate = next((burn[name].rate for name in _NOW if math.isfinite(burn[name].rate)), math.nan)
     if math.isnan(so_far) or math.isnan(rate):
@@ -412,7 +412,7 @@ def _why(clause: Clause, labels: float, maturity: Maturity) -> str:
 
 
 class ContractFollower:
-    """A follower of the drift feed; the evidence lies in the ledger, so that each label is in it once.
+    """A follower of the drift feed; its evidence lies in the ledger, so that each label counts once.
 
     ``contracts`` by version, which may be set anew; versions without one are passed over.
     """
@@ -421,7 +421,7 @@ class ContractFollower:
         self._ledger, self.contracts = ledger, dict(contracts)
 
     def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
-        """Take labels in the order of their predictions, in the transaction that takes them out."""
+        """Count labels, in the order of their predictions, in the transaction that takes them out."""
         contract = self.contracts.get(version)
         clauses = [one for one in contract.clauses if one.kind != "coverage"] if contract else []
         if not clauses or not rows:
@@ -446,7 +446,7 @@ class ContractFollower:
 def kept_evidence(
     ledger: Ledger, version: Version, clauses: Sequence[Clause]
 ) -> tuple[dict[Clause, ClauseEvidence], dict[Clause, Exception]]:
-    """Read the evidence about these clauses, none of one that is new; and why that of others is damaged.
+    """Read the evidence about these clauses, empty for new ones; and the errors of damaged evidence.
 
     LedgerError where a newer program wrote it.
     """
@@ -463,7 +463,7 @@ def kept_evidence(
 
 
 def clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> dict[Clause, Sums]:
-    """Return lifetime sums by clause; of a coverage clause, those of predictions that satisfy it."""
+    """Lifetime sums by clause; of a coverage clause, over the predictions that satisfy it."""
     apart, none = ledger.slices("clause", version=version), Sums.zeros(ledger.bins)
     found = {clause: apart.get(Key(*version, clause.id, "clause"), none) for clause in clauses}
     if of_all := [clause for clause in clauses if not is_sliced(clause)]:
@@ -473,7 +473,7 @@ def clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> 
 
 
 def is_sliced(clause: Clause) -> bool:
-    """Tell whether its predictions are counted in a slice: those of a calibration of all are all."""
+    """Whether predictions of a clause have a slice; a calibration clause of all uses the whole sums."""
     return clause.kind != "calibration" or clause.is_scoped
 
 
@@ -489,7 +489,7 @@ def _labelled(rows: Sequence[LabelRecord], *, bins: int) -> Labelled:
 
 
 def _of(clause: Clause, rows: Sequence[LabelRecord]) -> NDArray[np.bool_]:
-    """Return which of the labels the clause is of: as they were counted."""
+    """Which of the labels (n,) are under the clause, as they were counted."""
     if not is_sliced(clause):
         return np.ones(len(rows), np.bool_)
     return np.array(
@@ -498,7 +498,7 @@ def _of(clause: Clause, rows: Sequence[LabelRecord]) -> NDArray[np.bool_]:
 
 
 def for_all(sums: Sums) -> Floats:
-    """Return what to multiply weights by, in each bin, so that labels stand for all that was predicted.
+    """Factors of the weights in each bin by which labels stand for all predictions.
 
     Bins are weighed by the predictions served in them, where these are counted; the mean over labels is 1.
     """
@@ -515,12 +515,12 @@ def for_all(sums: Sums) -> Floats:
 
 
 def unlabelled(sums: Sums) -> float:
-    """Return the share of predictions in bins without a label; 0 where predictions are not counted."""
+    """The share of predictions in bins without a label; 0 where predictions are not counted."""
     served = sums.predictions
     return float(served[sums.labels == 0].sum() / served.sum()) if served.any() else 0.0
 
 
 def shares_of(sums: Sums) -> Floats:
-    """Return the share of each bin (bins,), of predictions, or else of labels; 0 of nothing."""
+    """The share of each bin (bins,), of predictions, or else of labels; 0 without either."""
     of = sums.predictions if sums.predictions.any() else sums["calib_feedback_weight_total"]
     return np.asarray(of / of.sum() if of.any() else np.zeros(sums.bins))

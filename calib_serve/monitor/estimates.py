@@ -1,4 +1,4 @@
-"""The live numbers of a model: what labels say about all predictions served, and what that comes to.
+"""Live estimates of a model: calibration and accuracy of all served predictions, from some labels.
 
 Which predictions get a label is rarely chance alone: a queue of unsure ones is reviewed, others are sampled.
 So bins are weighed by the predictions served in them, which are all counted, and labels only say what holds
@@ -42,7 +42,7 @@ _EITHER_SIDE = 1.14  # 2.24 / 1.96: 2.5 % in all for a mean that may be off to e
 
 @dataclass(frozen=True)
 class Number:
-    """An estimate with its standard error and 95 % interval; all NaN where it is not known."""
+    """An estimate with its standard error and 95 % interval; all NaN where it is unknown."""
 
     value: float
     se: float
@@ -76,7 +76,7 @@ class BinRow:
 
 @dataclass(frozen=True)
 class Estimates:
-    """Numbers of the covered part of what was served; ``estimate`` says how they are made.
+    """Estimates over the covered part of the served predictions; ``estimate`` says how they are made.
 
     ``labels`` counted and ``effective``: how many labels of a uniform sample, all independent, would tell as
     much. ``label_share``: labels over predictions served. ``coverage``: the share of predictions in bins with
@@ -179,17 +179,17 @@ def estimated_gap(sums: Sums) -> Number:
 
 
 def estimated_accuracy(sums: Sums) -> Number:
-    """Return the accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
+    """The accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
     return _covered(bin_gaps(sums))[0].accuracy
 
 
 def _labelled(found: BinGaps) -> Floats:
-    """Return the shares (bins,) of what was served, of bins that hold any label."""
+    """The shares (bins,) of served predictions, in bins that hold any label."""
     return np.where(np.isfinite(found.gap), found.served, 0.0)
 
 
 def _covered(found: BinGaps) -> tuple[_Part, float]:
-    """Return the covered bins, and which share of what was served is in them."""
+    """The covered bins, and the share of served predictions in them."""
     total = float(found.served.sum())
     coverage = float(found.served[found.covered].sum()) / total if total else 0.0
     share = np.where(found.covered, found.served, 0.0) / (coverage * total if coverage else 1.0)
@@ -229,7 +229,7 @@ class _Part:
 
     @property
     def accuracy(self) -> Number:
-        # Where few predictions are wrong, more may be than were seen wrong, but hardly fewer.
+        # Where few predictions are wrong, the true number may be larger than seen, but hardly smaller.
         lean = np.nan_to_num(2 * self.found.accuracy - 1)
         return self.number(self.found.accuracy, self.found.accuracy_noise, -lean, least=0.0)
 
@@ -239,7 +239,7 @@ class _Part:
         return self.number(self.found.gap, self.found.gap_noise, lean, least=-1.0)
 
     def number(self, means: Floats, noise: Noise, lean: Floats, *, least: float) -> Number:
-        """Return the mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
+        """The mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
 
         The interval holds each truth from which the estimate is t of that truth's standard errors away,
         as Wilson's (1927) does for one share.
@@ -257,7 +257,7 @@ class _Part:
         return Number(value, math.sqrt(variance), min(low, value), max(high, value))
 
     def ece(self, gap: Number) -> tuple[Number, float]:
-        """Return the debiased estimate, and its value before it is clipped at 0."""
+        """The debiased ECE, and its value before it is clipped at 0."""
         if self.empty:
             return NOT_KNOWN, math.nan
         on, noise = self.found.covered, self.found.gap_noise
@@ -274,7 +274,7 @@ class _Part:
         return float(self.share @ noise.covariance @ self.share)
 
     def _freedom(self, noise: Noise) -> float:
-        """Return degrees of freedom of the variance (Satterthwaite 1946)."""
+        """Degrees of freedom of the variance (Satterthwaite 1946)."""
         grouped = float(self.share @ noise.grouped @ self.share)
         rest = self.share**2 * np.diag(noise.covariance - noise.grouped)
         doubt = float((rest**2 / np.maximum(self.found.effective, 1.0)).sum())
@@ -316,7 +316,7 @@ _WIDE = 0.5  # bounds wider than this say nothing of use
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of accuracy and gap of all served predictions, whatever the unseen outcomes are (Manski 1989).
+    """Bounds of accuracy and gap of all served predictions under any unseen outcomes (Manski 1989).
 
     ``unseen``: the share of predictions whose outcomes are put at all wrong and at all right.
     """
@@ -327,12 +327,12 @@ class Bounds:
 
     @property
     def useful(self) -> bool:
-        """Tell whether they exclude at least half of what accuracy could be."""
+        """Whether the bounds exclude at least half of the possible accuracies."""
         return self.accuracy[1] - self.accuracy[0] <= _WIDE
 
     @property
     def says(self) -> str:
-        """Return what they tell, in a sentence.
+        """The bounds in a sentence.
 
         >>> Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1).says
         'With the 10 % of predictions not known all wrong, or all right, accuracy is 80.0 or 90.0 %.'
@@ -366,7 +366,7 @@ def bounds_of_labelled(sums: Sums, confidence: float) -> Bounds:
 
 
 def _count(weights: NDArray[np.float64], squares: NDArray[np.float64]) -> float:
-    """Count how many labels have these sums of weights, at least: exact where a bin's are equal (Cauchy)."""
+    """Count the labels behind these sums of weights, at least: exact where a bin's are equal (Cauchy)."""
     on = squares > 1e-9
     return float((weights[on] ** 2 / squares[on]).sum())
 
@@ -379,8 +379,8 @@ _OFTEN = 0.003  # the risk of what is looked at often: three standard errors
 _COVERED = 0.9  # share of predictions that "calibrated" must speak of
 
 
-def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
-    """Judge whether confidence is within ``tolerance`` of accuracy on average, as far as labels tell.
+def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
+    """Judge whether confidence is within ``tolerance`` of accuracy on average, as far as labels show.
 
     The levels of ``calib_serve.metrics``, over the bins of the estimates. "off" is as sure as three
     standard errors, for verdicts are looked at often, and of all predictions even if those that labels do not
@@ -416,7 +416,7 @@ def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
 
 
 def _cells(e: Estimates, count: int) -> Cells:
-    """Join neighbouring covered bins into so many cells of nearly equal shares of the predictions."""
+    """Join neighbouring covered bins into cells of nearly equal shares of the predictions."""
     bins = [row for row in e.bins if row.covered]
     served = np.array([row.served for row in bins])
     before = (np.cumsum(served) - served / 2) / served.sum()
@@ -430,7 +430,7 @@ def _cells(e: Estimates, count: int) -> Cells:
 
 
 def _sums_of(row: BinRow, share: float) -> tuple[float, float, float, float, float]:
-    """Return what ``Cells`` keeps of a bin that stands for ``share`` labels."""
+    """The sums in ``Cells`` of a bin that stands for ``share`` labels."""
     said, came = share * row.confidence, share * row.accuracy
     return share, said, came, share**2 * row.noise, share**2 / row.effective
 
@@ -457,7 +457,7 @@ def _opening(e: Estimates) -> str:
 
 
 def _why(e: Estimates) -> tuple[str, ...]:
-    """Return the gap, what noise alone would show, and what is not known."""
+    """Explain the estimates: the gap, the ECE of noise alone, and the unknown part."""
     gap = 100 * e.gap.value
     low, high = 100 * e.gap.low, 100 * e.gap.high
     said = [

@@ -24,7 +24,7 @@ Row = tuple[str, tuple[str, ...], float]
 
 
 def sums_of(published: Published, versions: Sequence[Version], *, bins: int) -> dict[Version, Sums]:
-    """Return the sums of these versions, zeros where nothing is counted, and of all others counted."""
+    """The sums of these versions, zeros where nothing is counted, and the sums of all other versions."""
     found = dict.fromkeys(versions, Sums.zeros(bins))
     for version, sums in sorted(merge_slices(published.segments).items()):
         add_at(found, version, sums)
@@ -34,7 +34,7 @@ def sums_of(published: Published, versions: Sequence[Version], *, bins: int) -> 
 def sum_rows(
     sums: Mapping[Version, Sums], published: Published, *, of: tuple[str, ...] = ("predictions", "labels")
 ) -> Iterator[Row]:
-    """Yield the declared sums, in every bin: one that was never there would drop out of PromQL's joins."""
+    """Yield the declared sums, in every bin: a missing bin would drop out of PromQL's joins."""
     own = tuple(published.labels.values())
     for one in (each for each in PUBLISHED if each.of in of):
         for version, each in sums.items():
@@ -43,7 +43,7 @@ def sum_rows(
 
 
 def detector_rows(watch: Watch, versions: Sequence[Version], published: Published) -> Iterator[Row]:
-    """Yield how the drift detectors of these versions stand; what is not known is left out."""
+    """Yield the state of these versions' drift detectors; unknown values are left out."""
     feed, own = watch.feed, tuple(published.labels.values())
     progress, waiting = watch.ledger.progress(), watch.ledger.waiting()
     still = Counter((one.model, one.version) for one in watch.incidents() if one.open)
@@ -62,7 +62,7 @@ def detector_rows(watch: Watch, versions: Sequence[Version], published: Publishe
 
 
 def trouble_rows(watch: Watch) -> Iterator[Row]:
-    """Yield what was refused, what failed, and what its checks found."""
+    """Yield refused labels, failures, and the results of checks."""
     for reason in REASONS:
         yield "calib_feedback_refused_total", (reason,), watch.intake.refused[reason]
     for stage in _STAGES:

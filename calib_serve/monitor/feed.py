@@ -1,4 +1,4 @@
-"""Feeds the drift detectors: with mature labels, in the order of their predictions, beside the label path.
+"""The feed of the drift detectors: mature labels, in the order of their predictions, off the label path.
 
 A bet on a prediction is fixed when it is made, so the detector's guarantee holds in the order of predictions,
 once the labels of a time are in. In the order of arrival it does not: wrong predictions may be told sooner.
@@ -35,17 +35,17 @@ _DETECTOR = "detector"
 
 
 class Follower(Protocol):
-    """Takes labels beside the detectors; its state lies in the ledger, so that each label counts once."""
+    """Follows the fed labels; its state lies in the ledger, so that each label counts once."""
 
     def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
-        """Take labels in the order of their predictions, in the transaction that takes them out.
+        """Count labels, in the order of their predictions, in the transaction that takes them out.
 
         Store what is to be kept before returning. What is raised ends the step: the labels wait on.
         """
 
 
 class DriftFeed:
-    """Gives the labels that wait in ``ledger`` to the detectors of their versions, and keeps their state.
+    """Feeds waiting labels in ``ledger`` to the detectors of their versions, and keeps their state.
 
     ``detector`` makes the detector of a version whose first label comes in; None: labels are fed to the
     ``followers`` alone, which are given the same ones. ``maturity``: seconds after which the labels of a
@@ -77,7 +77,7 @@ class DriftFeed:
         self.also(lambda: ledger.sweep(clock()), every=_SWEEP_EVERY)
 
     def maturity(self, version: Version) -> Maturity:
-        """Return when predictions of this version are mature."""
+        """The age at which predictions of this version are mature."""
         if self._given is not None:
             return Maturity(self._given, given=True)
         now, keep = self._clock(), max(_LEARN_EVERY, self._take_all / _LEARN_SHARE)
@@ -94,7 +94,7 @@ class DriftFeed:
         return Maturity(learned, given=False)
 
     def tick(self) -> None:
-        """Feed all that is mature by now; LedgerError where the ledger cannot be used."""
+        """Feed all mature labels; LedgerError where the ledger cannot be used."""
         try:
             ready = self._ready()
             for at in range(0, len(ready), _TOGETHER):
@@ -109,7 +109,7 @@ class DriftFeed:
         self.trouble = None
 
     def contested(self) -> str | None:
-        """Return which other options a program that was started later feeds a detector by, if one does."""
+        """A reason where a program that started later feeds a detector with other options."""
         for (model, version), (arl, tolerance, _, block) in list(self._others.items()):
             return (
                 f"another program on this ledger, started later, feeds the detector of {model} {version} by "
@@ -118,11 +118,11 @@ class DriftFeed:
         return None
 
     def begun_anew(self) -> str | None:
-        """Return what that is kept of labels began anew in the last day, if anything: see ``watch.anew``."""
+        """A reason where a follower's state began anew in the last day: see ``watch.anew``."""
         return told_anew(self._ledger, now=self._clock())
 
     def _ready(self) -> list[Version]:
-        """Return the versions that have labels to be fed: a step of one that has none is not free."""
+        """The versions that have labels to feed: a step is not free for the others."""
         if self._given is not None:
             return list(self._mature(self._given))
         by_wait: dict[float, set[Version]] = {}
@@ -136,11 +136,11 @@ class DriftFeed:
         ]
 
     def _mature(self, seconds: float) -> dict[Version, int]:
-        """Return how many labels wait that are this old, by version; all of them where there is no wait."""
+        """The number of waiting labels this old, by version; all of them without a wait."""
         return self._ledger.waiting(until=self._clock() - seconds if seconds else math.inf)
 
     def also(self, work: Callable[[], object], *, every: float) -> None:
-        """Do ``work`` in the thread as well, every so many seconds."""
+        """Add ``work`` to the thread, every so many seconds."""
         self._also.append((work, every))
 
     def start(self, *, every: float = 1.0) -> None:
@@ -149,7 +149,7 @@ class DriftFeed:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, which may have a step to end first."""
+        """Stop the thread, which may finish a step first."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_END)
@@ -173,7 +173,7 @@ class DriftFeed:
             rest = self._rest(every, took=time.thread_time() - began)
 
     def _rest(self, every: float, *, took: float) -> float:
-        """Return seconds until the next tick: longer after one that took long, so that many are fed at once.
+        """Seconds until the next tick: longer after a long one, so that many labels are fed at once.
 
         That costs less: whatever the number of labels, a version's detector is read and written once a tick.
         """
@@ -187,7 +187,7 @@ class DriftFeed:
             return 0
         now = self._clock()
         with self._ledger.transaction():
-            # What is waiting may be dated ahead of this clock, by other hosts' clocks.
+            # Waiting labels may be dated ahead of this clock, by other hosts' clocks.
             until = self._until(version, now - maturity.seconds, maturity) if maturity.seconds else math.inf
             rows = self._ledger.take_waiting(version, until=until, most=_MOST)
             if rows:
@@ -201,14 +201,14 @@ class DriftFeed:
         return len(rows)
 
     def _until(self, version: Version, mature: float, maturity: Maturity) -> float:
-        """Return until when predictions are fed: with groups in steps, so that no group is torn."""
+        """The time until which predictions are fed: with groups in steps, so that no group is torn."""
         if version not in self._grouped:
             return mature
         step = max(_GROUPED, maturity.seconds / 4)
         return math.floor(mature / step) * step
 
     def _in_order(self, version: Version, rows: Sequence[LabelRecord]) -> Sequence[LabelRecord]:
-        """Return the rows that are not older than what was fed before, whose time is kept."""
+        """The rows no older than the last fed label, whose time is kept; the others are late."""
         fed = self._ledger.progress()[version].fed_until
         fresh = [row for row in rows if row.time >= fed]
         until = max(rows[-1].time, fed)

@@ -61,17 +61,17 @@ class Incident:
 
     @property
     def open(self) -> bool:
-        """Tell whether it is not closed yet."""
+        """Whether the incident is not closed yet."""
         return self.closed is None
 
     @property
     def gap(self) -> float:
-        """Return mean confidence minus accuracy since the onset: its size so far."""
+        """Mean confidence minus accuracy since the onset: its size so far."""
         return self.excess / self.labels if self.labels else math.nan
 
     @property
     def trend(self) -> Trend:
-        """Return what the labels since the latest alarm say of it."""
+        """The trend of the drift, by the labels since the latest alarm."""
         if not self.open:
             return "over"
         if self.labels_since < self.took:
@@ -82,7 +82,7 @@ class Incident:
         return "receding" if now < (1 - _PART) * was else "steady"
 
     def _recovered(self) -> bool:
-        """Tell whether such a drift would have raised another alarm by now, and its gap is gone.
+        """Whether a lasting drift would have raised another alarm by now, and the gap is gone.
 
         Where bins or classes moved against one another there was no gap, and the alarms alone speak.
         """
@@ -95,12 +95,12 @@ class Incident:
         return was < noise or now <= _GONE * was
 
     def _gaps(self) -> tuple[float, float]:
-        """Return mean confidence minus accuracy until the latest alarm, and since."""
+        """Mean confidence minus accuracy until the latest alarm, and since."""
         was = (self.excess - self.excess_since) / max(self.labels - self.labels_since, 1)
         return was, self.excess_since / max(self.labels_since, 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its fields, ``gap`` and ``trend`` for JSON; what is not known is null."""
+        """Fields, ``gap`` and ``trend`` as plain values for JSON; unknown values are null."""
         said = {**asdict(self), "gap": self.gap, "trend": self.trend}
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in said.items()}
 
@@ -112,7 +112,7 @@ class IncidentLog:
         self._ledger = ledger
 
     def latest(self) -> list[Incident]:
-        """Return those that are open, and the last 200 of all, oldest first."""
+        """The open incidents, and the last 200 of all, oldest first."""
         last = select(INCIDENT.c.id).order_by(INCIDENT.c.id.desc()).limit(_MOST)
         asked = _ALL.where(or_(INCIDENT.c.closed.is_(None), INCIDENT.c.id.in_(last)))
         with self._ledger.database.reading() as connection:
@@ -127,7 +127,7 @@ class IncidentLog:
         first: int,
         now: float,
     ) -> list[Incident]:
-        """Take labels in the detector's order, as confidence - correct, and the ``alarms`` that they raised.
+        """Count labels in the detector's order, as confidence - correct, and the ``alarms`` they raised.
 
         Returns the incidents that these opened.
         ``first``: the detector's number of the first label. To be called in the transaction that stores the
@@ -173,7 +173,7 @@ class IncidentLog:
         raise InputError(f"there is no open incident {number}")
 
     def _row(self, one: Incident, connection: Connection) -> dict[str, Any]:
-        """Return its columns but for its number."""
+        """The columns of an incident without its number."""
         said = {name: value for name, value in asdict(one).items() if name not in ("id", "model", "version")}
         said |= {name: json.dumps(said[name]) for name in _LISTS}
         said["onset"] = None if math.isnan(one.onset) else one.onset

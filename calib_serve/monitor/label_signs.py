@@ -1,4 +1,4 @@
-"""Signs that labels mislead: they come back at another rate than before, or one source says something else.
+"""Signs that labels mislead: their rate has moved, or one source differs from the others.
 
 Estimates hold while labels are missing by confidence or by draw. If wrong predictions suddenly come back more
 often than right ones, no number made from labels shows it; but the share of predictions with a label moves.
@@ -32,7 +32,7 @@ _FACTOR = 1.25  # rates nearer than this are the same for all that matters
 
 @dataclass(frozen=True)
 class MovedBin:
-    """Confidences in (lower, upper], and the share of their predictions with a label, before and now."""
+    """Confidences in (lower, upper], and the labelled share of their predictions, before and now."""
 
     lower: float
     upper: float
@@ -94,13 +94,13 @@ def rate_changes(before: Sums, now: Sums) -> RateChange:
 
 
 def _counts(sums: Sums) -> tuple[Floats, Floats]:
-    """Return predictions and labels by bin; labels beyond the predictions are of servers that count none."""
+    """Predictions and labels by bin; labels beyond the predictions are of servers that count none."""
     served = np.maximum(sums.predictions, 0.0)
     return served, np.minimum(np.maximum(sums.labels, 0.0), served)
 
 
 def _limit(once_in: float) -> float:
-    """Return the z beyond which, to either side, chance is seen once in so many."""
+    """The z that chance exceeds, to either side, once in so many."""
     return -NormalDist().inv_cdf(0.5 / once_in)
 
 
@@ -128,7 +128,7 @@ _NORMAL = 1.96
 
 @dataclass(frozen=True)
 class SourceGap:
-    """A source's labels, its gap and that of the others in the bins that both cover; NaN where not known.
+    """A source's labels and gap, and the others' gap in the bins that both cover; NaN where unknown.
 
     ``difference``: its gap less theirs, with its standard error ``se``. ``differs``: by more than 2 points
     and four standard errors beyond these.
@@ -144,22 +144,22 @@ class SourceGap:
 
     @property
     def differs(self) -> bool:
-        """Tell whether it says something else than the others do."""
+        """Whether the source differs from the others by more than chance and tolerance."""
         return abs(self.difference) > _TOLERANCE + _SIGMAS * self.se
 
     @property
     def low(self) -> float:
-        """Return the lower end of the difference's 95 % interval."""
+        """The lower end of the difference's 95 % interval."""
         return self.difference - _NORMAL * self.se
 
     @property
     def high(self) -> float:
-        """Return its upper end."""
+        """The upper end of the difference's 95 % interval."""
         return self.difference + _NORMAL * self.se
 
 
 def source_gaps(whole: Sums, sources: Mapping[str, Sums], groups: Sequence[Sums] = ()) -> list[SourceGap]:
-    """Return each source of a version against all its other labels, those that differ most first.
+    """Compare each source of a version with all its other labels; the most different first.
 
     ``whole``: the sums of the version; ``groups``: those of random groups of labels that belong together,
     by which errors are larger than independent labels would make them.
@@ -197,10 +197,10 @@ def _difference(
 
 
 def _distance(one: SourceGap) -> float:
-    """Return by how much it differs beyond chance; what is not known comes last."""
+    """How far the difference exceeds chance; an unknown difference comes last."""
     return -math.inf if math.isnan(one.difference) else abs(one.difference) - _SIGMAS * one.se
 
 
 def _labels_of(sums: Sums) -> Sums:
-    """Return the sums without predictions, so that bins are those of labels."""
+    """The sums without predictions, so that bins are weighed by labels."""
     return sums - sums.of("predictions")

@@ -1,4 +1,4 @@
-"""Contracts before they are served: whether one can be kept, and how many labels notice that it is broken."""
+"""Contracts before serving: whether one can be kept, and how many labels reveal that it is broken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,11 @@ from calib_serve.metrics import (
 )
 from calib_serve.monitor.bets import Evidence, share_bets
 from calib_serve.receipts import LEAST_CHANCE
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ContractKeywords, PlanKeywords
 
 __all__ = [
     "ClauseCheck",
@@ -67,7 +72,7 @@ Floats = NDArray[np.float64]
 
 
 def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
-    """Read the contract in a YAML file, for an artifact; InputError where it is none, or of other classes."""
+    """Read the contract in a YAML file, for an artifact; InputError for a bad file, or other classes."""
     if artifact is not None and artifact.is_multilabel:
         raise InputError(
             "a contract is for one class a sample; this artifact is of labels, of which any number may be "
@@ -93,14 +98,12 @@ def check_contract(
     options: ContractOptions | None = None,
     *,
     groups: ArrayLike | None = None,
-    **given: Any,
+    **keywords: Unpack[ContractKeywords],
 ) -> ContractCheck:
-    """Say whether each clause can be kept, by calibrated probabilities (n, K) and class ids (n,).
+    """Say whether each clause can be kept, by samples that are drawn as those that are served.
 
-    The probabilities must not have been fitted on these samples, which must be drawn as those that are
-    served. Each of the ``options`` may be ``given`` as a keyword argument: ``segments`` (n,) of each sample;
-    without them clauses of segments are not checked. ``groups`` (n,) say which samples belong together.
-    Intervals are exact (Clopper and Pearson 1934), that of a calibration error is of ``replicates`` draws.
+    Without ``segments`` (n,) clauses of segments are not checked. Intervals are exact (Clopper and Pearson
+    1934), that of a calibration error is of ``replicates`` draws.
 
     The probability of an act or a coverage clause is by Jeffreys' posterior: of k right among n, the true
     share is Beta(k + 1/2, n - k + 1/2), and the probability is that of a share of at least the promise. With
@@ -108,7 +111,17 @@ def check_contract(
     them are beta-binomial, and at least the promised share of m is right. Of a calibration, it is normal with
     the interval's own width. Thresholds are those of ``calib_serve.metrics.abstention``, at ``level``.
 
-    Raises InputError for arrays and options that cannot be right.
+    Args:
+        contract: What is promised.
+        probs: Calibrated probabilities (n, K), which must not have been fitted on these samples.
+        labels: Class ids (n,).
+        options: A ``ContractOptions``; keywords replace its fields.
+        groups: Which samples (n,) belong together.
+        **keywords: Fields of ``ContractOptions``: ``level``, ``predictions_per_day``, ``replicates``,
+            ``seed``, ``segments``.
+
+    Raises:
+        InputError: For arrays and options that cannot be right.
 
     >>> found = check_contract(
     ...     Contract((Clause("act", 0.9, above=0.8),)), [[0.9, 0.1], [0.6, 0.4]] * 100, [0, 1] * 100
@@ -116,7 +129,7 @@ def check_contract(
     >>> found.clauses[0].found, found.clauses[0].counted, found.clauses[0].value.value
     ('can be kept', 100, 1.0)
     """
-    asked = changed(options or ContractOptions(), given)
+    asked = changed(options or ContractOptions(), keywords, check_contract)
     p, y = checked(probs, labels)
     contract.check_classes(p.shape[1])
     named = _segments(asked.segments, len(y))
@@ -141,7 +154,7 @@ def _segments(segments: ArrayLike | None, n: int) -> list[str] | None:
 
 
 class _Samples:
-    """Held-out samples, and how they are judged."""
+    """Held-out samples, and the judgement of clauses on them."""
 
     def __init__(
         self,
@@ -211,7 +224,7 @@ class _Samples:
         return ClauseCheck(clause, found, samples, len(rows), value, probability, **told)
 
     def _worth(self, hits: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
-        """Return as how many independent samples these count."""
+        """The number of independent samples that these are worth."""
         if self.codes is None:
             return float(len(hits))
         codes = np.unique(self.codes[rows], return_inverse=True)[1]
@@ -221,7 +234,7 @@ class _Samples:
         return float(groups) if alike else len(hits) / design_effect(hits.astype(np.float64), codes)
 
     def _least(self, clause: Clause, at: NDArray[np.intp]) -> tuple[float, float]:
-        """Find the smallest threshold with the guarantee, and the share acted on; NaN where none has it."""
+        """Find the smallest threshold with the guarantee, and the share acted on; NaN if there is none."""
         groups = None if self.codes is None else self.codes[at]
         if groups is not None and len(np.unique(groups)) < 2:
             return math.nan, math.nan
@@ -252,7 +265,7 @@ class _Samples:
 
 
 def _kept(hits: float, n: float, promise: float, window: float | None) -> float:
-    """Return P(share >= promise) of Beta(hits + 1/2, n - hits + 1/2), or that of ``window`` draws by it."""
+    """P(share >= promise) of Beta(hits + 1/2, n - hits + 1/2), or of ``window`` draws by it."""
     a, b = hits + 0.5, n - hits + 0.5
     # Beyond, the draws of a window vary less than the share itself is known.
     if window is None or window > _EXACT:
@@ -262,7 +275,7 @@ def _kept(hits: float, n: float, promise: float, window: float | None) -> float:
 
 
 def _normal(value: Estimate, promise: float, level: float) -> float:
-    """Return P(error <= promise), normal around the value, as wide as the interval on the promise's side."""
+    """P(error <= promise), normal around the value, as wide as the interval on the promise's side."""
     end = value.high if promise >= value.value else value.low
     if math.isnan(end) or math.isnan(value.value):
         return math.nan
@@ -278,7 +291,7 @@ Found = Literal["can be kept", "cannot be kept", "not enough samples", "not chec
 
 @dataclass(frozen=True)
 class ClauseCheck:
-    """What ``samples`` that a clause concerns say of it; ``counted`` of them are in its ``value``.
+    """The result of a clause on its ``samples``; ``counted``: the samples behind its ``value``.
 
     ``value``: the share of right ones among those acted on, the calibration error (debiased), or the share of
     sure ones, with its interval. ``probability`` that the promise is kept, NaN where nothing is known.
@@ -298,13 +311,13 @@ class ClauseCheck:
 
     @property
     def line(self) -> str:
-        """Return the YAML of the clause with the threshold that keeps it; "" where there is none."""
+        """The YAML of the clause with the threshold that keeps it; "" without one."""
         if math.isnan(self.threshold):
             return ""
         return f"act: {{above: {self.threshold!r}, accuracy: {self.clause.promise!r}}}"
 
     def says(self, class_names: Sequence[str] = ()) -> list[str]:
-        """Say in sentences what is promised, what was found, and what would keep it."""
+        """The promise, the result, and the threshold that would keep it, in sentences."""
         said = [f"{self.clause.name}: {self.found}", self.clause.says(class_names)]
         if not math.isnan(self.value.value):
             said.append(self._measured())
@@ -329,7 +342,7 @@ class ClauseCheck:
         return f"{100 * value.value:.2f} %{ends} {of}{kept}."
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON; null where not known."""
+        """As plain values for JSON; null where unknown."""
         known = {
             name: None if math.isnan(number) else number
             for name, number in (
@@ -354,7 +367,7 @@ class ClauseCheck:
 
 @dataclass(frozen=True)
 class ContractCheck:
-    """What ``samples`` say of each clause, at ``level``."""
+    """The result of each clause on ``samples``, at ``level``."""
 
     samples: int
     level: float
@@ -362,16 +375,16 @@ class ContractCheck:
 
     @property
     def broken(self) -> bool:
-        """Tell whether a clause cannot be kept."""
+        """Whether a clause cannot be kept."""
         return any(one.found == "cannot be kept" for one in self.clauses)
 
     @property
     def proven(self) -> bool:
-        """Tell whether every clause can be kept."""
+        """Whether every clause can be kept."""
         return all(one.found == "can be kept" for one in self.clauses)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
+        """As plain values for JSON."""
         return {
             "samples": self.samples,
             "level": self.level,
@@ -382,7 +395,7 @@ class ContractCheck:
 
 
 def _chance(probability: float) -> str:
-    """Write a probability for a person: one that rounds to 0 or 1 is neither."""
+    """Write a probability for a person, never rounded to 0 or 1."""
     if _SURE <= probability <= 1 - _SURE:
         return f"of {probability:.3f}"
     return f"above {1 - _SURE}" if probability > _SURE else f"below {_SURE}"
@@ -390,7 +403,7 @@ def _chance(probability: float) -> str:
 
 @dataclass(frozen=True)
 class ClausePlan:
-    """What it takes to say that an act clause is broken, ``breach`` below its promise, with ``power``.
+    """The labels needed to notice an act clause ``breach`` below its promise, with ``power``.
 
     ``labels`` of acted predictions, after so many of which the served test has said it in the share ``power``
     of cases, and ``median``; ``fixed``: those of a binomial test that is looked at once. ``per_day``: so many
@@ -410,7 +423,7 @@ class ClausePlan:
     rate: float = math.nan
 
     def says(self) -> list[str]:
-        """Say it in sentences."""
+        """The plan in sentences."""
         said = [
             f"{self.clause.name}: {self.labels:,.0f} labels of predictions acted on say that it is broken, "
             f"{100 * self.breach:.10g} points below {100 * self.clause.promise:.10g} %, in "
@@ -431,7 +444,7 @@ class ClausePlan:
         return said
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON; null where not known."""
+        """As plain values for JSON; null where unknown."""
         told = {name: value for name, value in asdict(self).items() if name != "clause"}
         return {
             "clause": self.clause.name,
@@ -447,16 +460,24 @@ def plan_contract(
     within: float,
     acted: Mapping[str, float] | None = None,
     streams: int = _STREAMS,
-    **given: Any,
+    **keywords: Unpack[PlanKeywords],
 ) -> list[ClausePlan]:
-    """Plan, by act clause, the labels that notice a breach of ``breach``, a fraction, in ``within`` seconds.
+    """Plan, by act clause, the labels that notice a breach in time.
 
-    ``acted``: by a clause's name, the share of all predictions that is acted on and falls under it.
-    ``streams`` are drawn of each. Each of the ``options`` may be ``given`` as a keyword argument. Raises
-    InputError for options that cannot be right, and where no clause says what may be acted on.
+    Args:
+        contract: What is promised.
+        options: A ``PlanOptions``; keywords replace its fields.
+        breach: By how much the share of right acts falls, a fraction.
+        within: Seconds in which that is to be noticed.
+        acted: By a clause's name, the share of all predictions that is acted on and falls under it.
+        streams: Streams of labels that are simulated for each promise.
+        **keywords: Fields of ``PlanOptions``: ``kept``, ``power``, ``predictions_per_day``, ``seed``.
+
+    Raises:
+        InputError: For options that cannot be right, and where no clause says what may be acted on.
     """
-    asked = changed(options or PlanOptions(), given)
-    check_positive(within=within)
+    asked = changed(options or PlanOptions(), keywords, plan_contract)
+    check_positive("within", within)
     if not contract.decides:
         raise InputError("only act clauses are planned, and the contract has none")
     clauses = [one for one in contract.clauses if one.kind == "act"]
@@ -508,7 +529,7 @@ def labels_until_broken(
     streams: int = _STREAMS,
     seed: int = PlanOptions.seed,
 ) -> list[float]:
-    """Simulate after how many labels the served test says "broken" in shares ``power`` of cases.
+    """Simulate the number of labels by which the served test says "broken" in shares ``power`` of cases.
 
     Labels are right with the probability ``promise`` until ``kept`` of them, then ``breach`` below. Cases in
     which it is said before the breach, at most 5 %, are left out.
@@ -527,7 +548,7 @@ def labels_until_broken(
 
 
 def _stop(evidence: Evidence, rng: np.random.Generator, promise: float, breach: float) -> int:
-    """Return the number of labels after which a stream is said to be broken."""
+    """The number of labels after which a stream is said to be broken."""
     done, block = 0, _BLOCK
     while done < _MOST:
         wrong = rng.random(block) >= promise - breach
@@ -558,7 +579,7 @@ def _broken(evidence: Evidence) -> bool:
 def fixed_labels(
     promise: float, breach: float, *, power: float = PlanOptions.power, alpha: float = ALPHA
 ) -> int:
-    """Return the labels of a binomial test at level ``alpha``, looked at once, with ``power`` at the breach.
+    """The labels of a binomial test at level ``alpha``, looked at once, with ``power`` at the breach.
 
     The smallest number at which the exact test has that power; of ten thousands, one that is hardly larger.
 
@@ -583,7 +604,7 @@ def fixed_labels(
 
 
 def _power(n: int, promise: float, breach: float, alpha: float) -> float:
-    """Return P(rejected) at ``promise - breach``, by the test that rejects a kept promise with ``alpha``."""
+    """P(rejected) at ``promise - breach``, by the test that rejects a kept promise with ``alpha``."""
     low, high = -1, n
     while high - low > 1:
         middle = (low + high) // 2
@@ -601,7 +622,7 @@ def _check(promise: float, breach: float, power: Sequence[float]) -> None:
 
 
 def _up(rate: float) -> str:
-    """Round a rate up to two digits; at least to what a policy may ask with."""
+    """Round a rate up to two digits; at least to a policy's smallest chance."""
     rate = max(rate, LEAST_CHANCE)
     digits = 1 - math.floor(math.log10(rate))
     return f"{math.ceil(rate * 10**digits) / 10**digits:.{max(digits, 0)}f}"

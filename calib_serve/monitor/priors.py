@@ -1,4 +1,4 @@
-"""The class shares of what is served, without labels: by predicted classes and confidences alone.
+"""The class shares of served predictions, without labels: by predicted classes and confidences alone.
 
 A prevalence that moves (a season, a new customer) makes calibrated probabilities wrong, and is seen here
 days before labels come. It is told from other changes by what class shares alone can explain
@@ -36,7 +36,7 @@ class LabelledBefore:
 
     @classmethod
     def of(cls, artifact: Artifact) -> LabelledBefore:
-        """Return what the artifact holds."""
+        """Read the confusion and class shares of an artifact."""
         if artifact.is_multilabel:
             return cls(unknown="of a multi-label model each label has a share of its own")
         try:
@@ -78,18 +78,18 @@ class TrafficShares:
 
     @property
     def kind(self) -> str:
-        """Return same, moved, other (more than class shares has changed) or unknown."""
+        """The kind of change: same, moved, other (more than class shares has changed) or unknown."""
         return "unknown" if self.estimate is None else self.estimate.kind
 
     @property
     def says(self) -> str:
-        """Say so in a sentence or two."""
+        """The estimate in a sentence or two."""
         if self.estimate is None:
             return f"Not known: {self.unknown}."
         return self.estimate.says([one.name for one in self.classes])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; what is not known is null."""
+        """As plain values for JSON; unknown values are null."""
         model, version = self.version
         found = self.estimate
         tests = {} if found is None else {"moved": found.moved.as_dict(), "fits": found.fits.as_dict()}
@@ -115,7 +115,7 @@ class TrafficShares:
 def traffic_shares(
     served: Window, mature: Window, before: LabelledBefore, names: tuple[str, ...] = ()
 ) -> TrafficShares:
-    """Estimate the class shares of ``served``; labels of ``mature`` stand beside what is expected.
+    """Estimate the class shares of ``served``; accuracy by labels of ``mature`` stands beside the expected.
 
     ``before``: what the calibration set said. ``names`` (K,) of the classes, or ().
     """
@@ -138,7 +138,7 @@ def traffic_shares(
             error=float(found.error[k]),
             low=float(found.low[k]),
             high=float(found.high[k]),
-            # Where more has changed, it is not that of class shares alone.
+            # Where more than class shares has changed, the expected accuracy does not hold.
             expected=math.nan if found.kind == "other" else float(found.right[k]),
             labelled=estimate(labels).accuracy,
         )
@@ -147,7 +147,7 @@ def traffic_shares(
 
 
 def _seen(window: Window, confusion: Confusion) -> Floats:
-    """Count predictions by class and bin of confidence (K, B); InputError where some are not told apart."""
+    """Count predictions by class and bin of confidence (K, B); InputError where classes are merged."""
     if window.bins != confusion.bins:
         raise InputError(f"the ledger has {window.bins} bins of confidence, the artifact {confusion.bins}")
     seen = np.zeros((confusion.classes, confusion.bins))

@@ -61,7 +61,7 @@ _KIND = "shadow"
 
 @dataclass(frozen=True, eq=False)
 class ShadowTest:
-    """All that is kept of a shadow's labels.
+    """The state of a shadow's test.
 
     ``weight``: the sum of their weights, ``gained`` and ``righter`` the weighted sums of d and of the
     difference in being right; ``chance``: the smallest of being asked for that was seen; ``since``: the time
@@ -81,7 +81,7 @@ class ShadowTest:
     right: MeanBets = MeanBets()  # noqa: RUF009
 
     def fed(self, rows: Sequence[LabelRecord]) -> ShadowTest:
-        """Take labels of predictions that have a shadow, as well."""
+        """The test after these labels; predictions without a shadow are skipped."""
         told = np.array(
             [
                 (row.confidence, row.correct, *row.shadow[:3], row.inclusion)
@@ -120,7 +120,7 @@ class ShadowTest:
 
     @property
     def log_evidence(self) -> dict[str, float]:
-        """Return the natural log of the evidence of each statement, by its name."""
+        """The natural log of the evidence of each statement, by its name."""
         return {
             "better": self.gain.above(),
             "worse": self.gain.below(),
@@ -131,7 +131,7 @@ class ShadowTest:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the strongest of what is shown by now."""
+        """The strongest verdict shown so far."""
         found, enough = self.log_evidence, -math.log(ALPHA)
         if max(found["worse"], found["less accurate"]) >= enough + math.log(2):
             return "worse"
@@ -142,7 +142,7 @@ class ShadowTest:
         return "no worse" if found["no worse"] >= enough else "unknown"
 
     def state(self, tag: str) -> ShadowState:
-        """Return what is known by now."""
+        """The state of the shadow as the test knows it by now."""
         low, high = self.gain.interval()
         # Bets are on weighted numbers, whose mean weight takes them back to a prediction.
         scale = self.unit_weight / self.units if self.units else 1.0
@@ -159,7 +159,7 @@ class ShadowTest:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         bets = {name: getattr(self, name) for name in _BETS}
         return {
             "format": _FORMAT,
@@ -170,7 +170,7 @@ class ShadowTest:
 
     @classmethod
     def of(cls, told: object) -> ShadowTest:
-        """Return the one behind ``as_dict``; InputError for what is none, or of an unknown format.
+        """Rebuild a test from ``as_dict``; InputError for anything else, or an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
@@ -197,13 +197,13 @@ _BETS = ("gain", "margin", "right")
 
 
 def _score(confidence: Floats, right: Floats) -> Floats:
-    """Return the log score, in nats: less is better."""
+    """The log score, in nats: less is better."""
     c = confidence.clip(_CUT, 1 - _CUT)
     return np.asarray(-np.where(right > 0, np.log(c), np.log1p(-c)), np.float64)
 
 
 def _limit(served: Floats, shadow: Floats, *, same: NDArray[np.bool_]) -> Floats:
-    """Return what keeps |d| to a nat, whatever comes out; known before it does.
+    """Factors that keep |d| within a nat under any outcome, and are known before it.
 
     Of the same prediction either both are right or both wrong; of two, at most one is right.
     """
@@ -215,7 +215,7 @@ def _limit(served: Floats, shadow: Floats, *, same: NDArray[np.bool_]) -> Floats
 
 
 def _groups(groups: Sequence[int]) -> NDArray[np.intp]:
-    """Return a number for the group of each row, from 0; rows of no group, 0, are each their own."""
+    """The number of each row's group, from 0; rows of group 0 are each their own group."""
     own = [(group, 0 if group else i) for i, group in enumerate(groups)]
     numbers: dict[tuple[int, int], int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in own], np.intp)
@@ -226,7 +226,7 @@ Verdict = Literal["better", "no worse", "worse", "unknown"]
 
 @dataclass(frozen=True)
 class ShadowState:
-    """Verdict of ``labels`` since ``since``, the time of the first one's prediction, on the shadow ``tag``.
+    """The verdict on the shadow ``tag`` from ``labels`` since ``since``, the first prediction's time.
 
     ``gain``: the mean by which the log score of its confidence is better than that of the served one, in nats
     a prediction, see ``ShadowTest``; in ``low`` to ``high`` at all times at once, with a chance of 95 %.
@@ -245,7 +245,7 @@ class ShadowState:
     since: float
 
     def says(self) -> str:
-        """Say so in a sentence."""
+        """The verdict in a sentence."""
         if not self.labels:
             return f"Shadow {self.tag}: no label yet."
         words = {
@@ -272,7 +272,7 @@ class ShadowFollower:
         self._ledger = ledger
 
     def feed(self, version: Version, rows: Sequence[LabelRecord], *, now: float) -> None:
-        """Take labels in the order of their predictions, see ``feed.Follower``."""
+        """Count labels in the order of their predictions, see ``feed.Follower``."""
         by_tag: dict[str, list[LabelRecord]] = {}
         for row in rows:
             if row.shadow is not None:
@@ -292,7 +292,7 @@ class ShadowFollower:
 
 
 def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
-    """Return what is known of each shadow of a version, by tag; LedgerError where that cannot be read."""
+    """The state of each shadow of a version, by tag; LedgerError where the ledger cannot be read."""
     tests, damaged = read_kept(ledger, _KIND, version, _read)
     for tag, error in damaged.items():
         log.warning("%s %s: the test of shadow %s begins anew with the next labels: %s", *version, tag, error)

@@ -1,4 +1,4 @@
-"""The model versions that a watch knows, told at its start or while it runs; what waits for others meanwhile.
+"""The model versions that a watch knows, from its start or registered while it runs.
 
 A version is told by its artifact, or by facts: the number of its classes, their names. While it runs a watch
 follows a file or folder, and takes what is told over HTTP, which all that share its ledger learn. Predictions
@@ -29,7 +29,7 @@ _FACTS = ("classes", "class_names", "multilabel", "contract")
 
 @dataclass(frozen=True)
 class Watched:
-    """A model version to watch: its classes, and what its artifact knows of the calibration set, if any."""
+    """A model version to watch: its classes, and its artifact's facts of the calibration set, if any."""
 
     classes: Classes
     reference: Bins | None = None
@@ -37,7 +37,7 @@ class Watched:
     contract: Contract | None = None
 
     def unlike(self, other: Watched) -> list[str]:
-        """Name the facts that another has otherwise."""
+        """Name the facts in which the two differ."""
         return [
             name
             for name, mine, theirs in (
@@ -50,7 +50,7 @@ class Watched:
 
     @classmethod
     def of(cls, what: Artifact | str | Path | int) -> Watched:
-        """Make one of an artifact, an artifact's folder, or the number of classes."""
+        """Make one from an artifact, an artifact's folder, or the number of classes."""
         if isinstance(what, int):
             return cls(Classes(what))
         artifact = what if isinstance(what, Artifact) else Artifact.load(what)
@@ -60,7 +60,7 @@ class Watched:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Watched:
-        """Read ``classes``, and if there ``class_names``, ``multilabel``, ``contract``; or an ``artifact``.
+        """Read ``classes``, and optional ``class_names``, ``multilabel``, ``contract``; or an ``artifact``.
 
         InputError where they are none, ArtifactError for an artifact that cannot be used.
 
@@ -95,11 +95,11 @@ class FollowedVersions:
         self._trouble: str | None = None
 
     def current(self) -> dict[Version, Watched]:
-        """Return what was read last."""
+        """The versions as last read."""
         return self._known
 
     def changed(self) -> dict[Version, Watched]:
-        """Return the same, read again if it looks different."""
+        """The versions, read again if the file looks different."""
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
@@ -111,7 +111,7 @@ class FollowedVersions:
         return self._known
 
     def trouble(self) -> str | None:
-        """Return why it cannot be read, if so."""
+        """The reason why the file cannot be read, if so."""
         return self._trouble
 
     def _look(self) -> tuple[object, ...]:
@@ -139,7 +139,7 @@ class FollowedVersions:
 
 
 def _listed(text: bytes) -> Any:
-    """Read JSON or YAML; JSON may hold more than the YAML of others may."""
+    """Read JSON or YAML; JSON may be larger than YAML, which is bounded."""
     try:
         return json.loads(text)
     except ValueError:
@@ -167,7 +167,7 @@ def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]
 
 
 def read_facts(kept: Mapping[Version, str]) -> dict[Version, Watched]:
-    """Return the versions that a ledger was told of; one that cannot be read is left out, and logged."""
+    """The versions registered in a ledger; one that cannot be read is left out, and logged."""
     found = {}
     for version, facts in kept.items():
         try:

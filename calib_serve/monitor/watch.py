@@ -1,4 +1,4 @@
-"""One watched deployment: predictions and labels in, everything to publish out.
+"""A watched deployment: predictions and labels in, series, alarms and verdicts out.
 
 It joins the ledger (what is counted for good), the intake (what may be counted), the label policy (what is
 asked for) and the drift detectors. The HTTP app is a thin layer over it, and so may be any program that
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.bins import bin_index
@@ -73,10 +73,15 @@ from calib_serve.receipts import (
     signed,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import WatchKeywords
+
 logger = logging.getLogger(__name__)
 
-_TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
-_LEARN_EVERY = 2.0  # seconds between looks for versions
+_OBSERVE_EVERY = 600.0  # seconds between looks of label budgets at what was served
+_REFRESH_EVERY = 2.0  # seconds between looks for versions
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
 _LATELY = 900.0  # seconds for which sums of a reporter with another contract are told
@@ -97,21 +102,31 @@ class _Counts:
 
 
 class Watch:
-    """Counts predictions and labels of the ``models`` and looks for drift; safe to use from threads.
+    """Counts predictions and labels of model versions and looks for drift; safe to use from threads.
 
     It is what counts, wherever it runs: in ``calib-serve watch``, in TorchServe's workers, in a Reporter.
     ``Watch.open`` makes one from files and starts it; this constructor takes what is open already.
-    ``detector`` makes the drift detector of a model version (None: no detection). ``tolerance``: that of
-    verdicts. ``ttl``: seconds after its prediction for which a label is accepted. ``maturity``: seconds after
-    which labels are in (None: learned from their delays). ``policy`` makes a version's label policy (None:
-    every label is wanted). ``segments``: how many different segments a version may have before the rest are
-    counted as ``other``, or their names; ``max_classes``: how many predicted classes are counted apart.
-    ``samples`` keeps a sample of logits and labels to refit on, of predictions that come with logits.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
     be sent again all the same, and predictions under the same ``once``. ``start`` begins what is done beside:
     drift detectors are fed, checks made, samples written.
+
+    Args:
+        keyring: Keys that sign and verify receipts.
+        ledger: Where everything is counted.
+        models: What is watched, by (model, version).
+        detector: Makes the drift detector of a model version; None: no detection.
+        tolerance: Tolerance of verdicts, a fraction.
+        ttl: Seconds after its prediction for which a label is accepted.
+        maturity: Seconds after which labels are in; None: learned from their delays.
+        policy: Makes a version's label policy; None: every label is wanted.
+        segments: How many different segments a version may have before the rest are counted as ``other``, or
+            their names.
+        max_classes: Predicted classes that are counted apart.
+        clock: Time in seconds since 1970.
+        samples: Keeps a sample of logits and labels to refit on, of predictions that come with logits.
+        follow: File or folder of further versions, which is read while it runs.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -174,17 +189,17 @@ class Watch:
             hold=True,
         )
         self._given, self._follow = dict(models), follow
-        self._facts, self._told = dict[Version, str](), dict[Version, Watched]()
+        self._facts, self._registered = dict[Version, str](), dict[Version, Watched]()
         self._divided: dict[Version, float] = {}
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
-        # Once here: whoever counts before the feed's thread runs needs the versions and their budgets.
-        self.learn()
-        self._tell_policies()
-        self.feed.also(self.learn, every=_LEARN_EVERY)
-        self.feed.also(self._tell_policies, every=_TELL_EVERY)
-        self.feed.also(self.give_up_held, every=_TELL_EVERY)
+        # Once here: counting may begin before the feed's thread, and needs the versions and their budgets.
+        self.refresh_versions()
+        self._observe_served()
+        self.feed.also(self.refresh_versions, every=_REFRESH_EVERY)
+        self.feed.also(self._observe_served, every=_OBSERVE_EVERY)
+        self.feed.also(self.give_up_held, every=_OBSERVE_EVERY)
         self.checks = Checks(
             *counting_checks(
                 ledger,
@@ -205,15 +220,24 @@ class Watch:
         cls,
         models: Mapping[Version, Artifact | str | Path | int | Watched],
         options: WatchOptions | None = None,
-        **given: Any,
+        **keywords: Unpack[WatchKeywords],
     ) -> Watch:
         """Open files as a watch and start it; close it, or use it as a context manager.
 
-        ``models``: by (model, version), an artifact, its folder, or the number of classes. ``options``, or
-        ``given`` one by one: see ``WatchOptions``, and ``FollowedVersions`` for ``follow``. Options, keyring,
-        models and samples are validated before the ledger is opened.
+        Options, keyring, models and samples are validated before the ledger is opened.
+
+        Args:
+            models: By (model, version), an artifact, its folder, or the number of classes.
+            options: A ``WatchOptions``; keywords replace its fields.
+            **keywords: Fields of ``WatchOptions``; see ``FollowedVersions`` for ``follow``: ``arl``,
+                ``block``, ``keyring``, ``label_budget``, ``ledger``, ``maturity``, ``sample_days``,
+                ``sample_rate``, ``samples``, ``segments``, ``tolerance``, ``ttl_days``.
+
+        Raises:
+            InputError: For models and options that cannot be right; KeyringError, ArtifactError and
+                LedgerError for files that cannot be used.
         """
-        options = changed(options or WatchOptions(), given)
+        options = changed(options or WatchOptions(), keywords, cls.open)
         drift = DriftOptions(arl=options.arl, tolerance=options.tolerance, block=options.block)
         ring, samples, policy = options.keyring, options.samples, options.label_budget or None
         if isinstance(policy, str):
@@ -247,8 +271,8 @@ class Watch:
         return watch
 
     def start(self) -> None:
-        """Begin what is done beside counting, in threads; LedgerError where nothing may be acknowledged."""
-        # Before anything is acknowledged: what would refuse labels in a minute refuses the start.
+        """Start the background threads; LedgerError where nothing may be acknowledged."""
+        # Before anything is acknowledged: a check that would soon refuse labels refuses the start.
         self.checks.run()
         self.may_acknowledge()
         self.feed.start()
@@ -256,16 +280,21 @@ class Watch:
         if self.samples is not None:
             self.samples.start()
 
-    def tell(self, version: Version, facts: Mapping[str, Any]) -> None:
-        """Watch another version, told by ``Watched.of_facts``: here at once, and by all on this ledger.
+    def register_version(self, version: Version, facts: Mapping[str, Any]) -> None:
+        """Register another version: here at once, and with all on this ledger.
 
-        InputError where facts are none, or others than this program was started with.
+        Args:
+            version: (model, version).
+            facts: Its classes, names and contract, as ``Watched.of_facts`` reads them.
+
+        Raises:
+            InputError: Where facts are none, or others than this program was started with.
         """
-        self._check_told(version, Watched.of_facts(facts), facts)
-        self.ledger.tell(version, json.dumps(dict(facts)))
-        self.learn()
+        self._check_registered(version, Watched.of_facts(facts), facts)
+        self.ledger.register_version(version, json.dumps(dict(facts)))
+        self.refresh_versions()
 
-    def _check_told(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
+    def _check_registered(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
         followed = {} if self._follow is None else self._follow.current()
         known = {**followed, **self._given}.get(version)
         other = [] if known is None else [name for name in known.unlike(told) if name in facts]
@@ -276,7 +305,7 @@ class Watch:
             )
 
     def _shared(self, maturity: float | None) -> dict[str, str]:
-        """Return what all programs on the ledger should be given alike, as any of them may take a label."""
+        """The options that all programs on the ledger should share, as any of them may take a label."""
         segments = self._segments if isinstance(self._segments, int) else ",".join(sorted(self._segments))
         given = {
             "--maturity": "auto" if maturity is None else f"{maturity:g}s",
@@ -290,21 +319,21 @@ class Watch:
             given[f"contract {of}"] = "none" if contract is None else _digest(contract.facts)
         return given
 
-    def learn(self) -> None:
-        """Look for versions that were told meanwhile, and count what was held for them."""
-        facts = self.ledger.told()
+    def refresh_versions(self) -> None:
+        """Look for newly registered versions, and count the predictions and labels that wait for them."""
+        facts = self.ledger.versions()
         if facts != self._facts:  # read once: one that cannot be used is logged once
-            self._facts, self._told = facts, read_facts(facts)
+            self._facts, self._registered = facts, read_facts(facts)
         followed = {} if self._follow is None else self._follow.changed()
-        known = {**self._told, **followed, **self._given}
+        known = {**self._registered, **followed, **self._given}
         if known != self.models:
-            self._know(known)
+            self._apply_versions(known)
         for version in self.ledger.held():
             while version in self.models and self._released(version):
                 pass
 
     def give_up_held(self) -> None:
-        """Give up what has waited for its version for a day; it is lost, which is counted and logged."""
+        """Drop predictions and labels that waited a day for their version; the loss is counted and logged."""
         lost: Counter[Version] = Counter()
         for row in self.ledger.drop_held(self._clock() - DAY):
             served = [] if row.kind == "label" else json.loads(row.content)["served"]
@@ -316,7 +345,7 @@ class Watch:
             )
 
     def _check_versions(self) -> None:
-        """Raise InputError where something waits for an unknown version, or the list is not readable.
+        """Raise InputError where items wait for an unknown version, or the list of versions is not readable.
 
         And where a reporter has not the contract that is here.
 
@@ -342,12 +371,16 @@ class Watch:
                     "here, whose clause misses them: start it with the artifact that has this contract"
                 )
 
-    def know(self, models: Mapping[Version, Watched]) -> None:
-        """Count predictions and labels of these versions from now on, in place of those given before."""
-        self._given = dict(models)
-        self.learn()
+    def set_versions(self, models: Mapping[Version, Watched]) -> None:
+        """Count predictions and labels of these versions from now on, in place of those given before.
 
-    def _know(self, models: Mapping[Version, Watched]) -> None:
+        Args:
+            models: What is watched, by (model, version).
+        """
+        self._given = dict(models)
+        self.refresh_versions()
+
+    def _apply_versions(self, models: Mapping[Version, Watched]) -> None:
         with self._lock:
             contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
             counts = {version: watched.classes.count for version, watched in models.items()}
@@ -359,11 +392,11 @@ class Watch:
                 contracts=contracts,
             )
             self._contracts.contracts = contracts
-            self.intake.know({v: watched.classes for v, watched in models.items()}, self._slices)
+            self.intake.set_versions({v: watched.classes for v, watched in models.items()}, self._slices)
             if self._policy is not None:
                 all_of = (*models, *self.policies)
                 self.policies = {v: self.policies.get(v) or self._policy() for v in all_of}
-            # Its promise is of independent predictions, which decisions about labels of one sample are not.
+            # Its promise is of independent predictions; decisions on labels of one sample are dependent.
             self.shifts = {
                 v: self.shifts.get(v) or ConfidenceShift(w.reference)
                 for v, w in models.items()
@@ -372,7 +405,11 @@ class Watch:
             self.models = dict(models)
 
     def label_policy(self, version: Version) -> LabelPolicy | None:
-        """Return the policy by which a reporter of this process draws; None: every label is wanted."""
+        """Return the policy by which a reporter of this process draws; None: every label is wanted.
+
+        Args:
+            version: (model, version).
+        """
         if self._policy is None:
             return None
         with self._lock:
@@ -382,7 +419,7 @@ class Watch:
             return self.policies[version]
 
     def _note_signed(self, versions: Iterable[Version]) -> None:
-        """Log once of each version that others sign its receipts, and so ask for its labels."""
+        """Warn once a version whose receipts others sign: they must have the label budget."""
         for version in () if self._policy is None else {*versions} - self._drawn:
             self._drawn.add(version)
             logger.warning(
@@ -392,7 +429,7 @@ class Watch:
             )
 
     def _released(self, version: Version) -> int:
-        """Count some of what was held for a version; how many."""
+        """Count some of the items that wait for a version; return their number."""
         with self.ledger.transaction():
             # Taken out and counted in one transaction: a crash leaves it waiting.
             rows = self.ledger.take_held(version, most=_AT_ONCE)
@@ -407,15 +444,15 @@ class Watch:
         return len(rows)
 
     def _refuse_without_room(self, found: list[Any]) -> None:
-        """Refuse, in place, predictions of unknown versions where too many wait for theirs already."""
-        unknown = {i: _item(one) for i, one in enumerate(found) if not self._knows(one)}
+        """Refuse, in place, predictions of unknown versions where too many wait already."""
+        unknown = {i: _item(one) for i, one in enumerate(found) if not self._is_known(one)}
         if unknown and not self.intake.has_room(len(unknown)):
             for i, one in unknown.items():
                 told = f"no model {one.model!r} version {one.version!r} here, and too much waits for others"
                 found[i] = Refused("unknown_version", told)
 
     def _hold(self, served: Sequence[tuple[str, ServedSums, float]]) -> None:
-        """Keep predictions until their versions are known: each one's name, and when it was made."""
+        """Store predictions until their versions are known, each with its name and time."""
         now = self._clock()
         self.ledger.hold(
             [
@@ -451,10 +488,16 @@ class Watch:
 
         One that comes with its receipt, a ``ServedReceipt``, is counted as that says, and gets no other. It
         counts once in a batch, and again in each further one.
-        ``source``: who sent them, such as the name of a token; ids are of each source its own.
-        ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
-        are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
-        as before. ConflictError, and nothing is counted, where another batch was sent under it.
+
+        Args:
+            items: Predictions to sign, receipts of signed ones, or refusals, which are returned.
+            once: Name of the batch: one that the same ``source`` sends again under it is counted once. Its
+                receipts are then the same ones, so that the label of a prediction counts once as well, and is
+                wanted or not as before.
+            source: Who sent them, such as the name of a token; ids are of each source its own.
+
+        Raises:
+            ConflictError: Where another batch was sent under ``once``; nothing is counted.
         """
         self.may_acknowledge()
         now = self._clock()
@@ -466,11 +509,11 @@ class Watch:
         # Receipts say when they were made; one dated ahead of this clock opens no span of the future.
         made = now if good or not came else min(now, max(one.time for one in came))
         whole = [*good, *(one.item for one in came)]
-        known = [one for one in whole if self._knows(one)]
-        self._note_signed((one.item.model, one.item.version) for one in came if self._knows(one))
+        known = [one for one in whole if self._is_known(one)]
+        self._note_signed((one.item.model, one.item.version) for one in came if self._is_known(one))
         chances, sums = chances_of(found, self.policies), self._sums(map(ServedSums.of, known))
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
-        # What is held and what is counted come together, or not at all.
+        # Held and counted predictions of a batch are stored together, or not at all.
         with self.ledger.transaction() if len(known) < len(whole) else contextlib.nullcontext():
             fresh = self.ledger.add(sums, time=made, once=batch)
             if batch is None:
@@ -482,28 +525,39 @@ class Watch:
                 nonces = nonces_of(repr((batch.name, batch.content, now)), places)
             told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
             self._hold(
-                [(nonce.hex(), ServedSums.of(one), made) for one, nonce, made in told if not self._knows(one)]
+                [
+                    (nonce.hex(), ServedSums.of(one), made)
+                    for one, nonce, made in told
+                    if not self._is_known(one)
+                ]
             )
         if fresh:
             self._look_for_shift(sums)
         self._beside("samples", lambda: self._sample(told))
         ring, own = self.keyring.current(), [chances[i] for i in places]
         receipts = signed(good, nonces, own, ring=ring, time=now)
-        return self._bound(found, [_told(one) or next(receipts) for one in found], source)
+        return self._bound(found, [_answer_of(one) or next(receipts) for one in found], source)
 
     def served(
         self, sums: Sequence[ServedSums], *, time: float, once: bytes, source: str = ""
     ) -> list[Refused | None]:
-        """Count predictions that were made about ``time`` and added up where they were; why each was not.
+        """Count predictions that were summed, and whose receipts were signed, by their servers.
 
-        ``once``: the batch's name, as in ``predictions``. Their receipts are signed where they were made.
+        Args:
+            sums: Sums of predictions of one class, segment and bin of confidence.
+            time: When they were made, about; seconds since 1970.
+            once: Name of the batch, as in ``predictions``.
+            source: Who sent them.
+
+        Returns:
+            For each why it was not counted, or None.
         """
         self.may_acknowledge()
         now = self._clock()
         found: list[ServedSums | Refused] = [self._wrong_sums(one) or one for one in sums]
         self._refuse_without_room(found)
         sound = [one for one in found if isinstance(one, ServedSums)]
-        known = [one for one in sound if self._knows(one)]
+        known = [one for one in sound if self._is_known(one)]
         self._note_signed((one.model, one.version) for one in known)
         batch = named_batch(once, sums, (), source=source, time=now)
         made = min(time, now)
@@ -515,7 +569,7 @@ class Watch:
                     [
                         (f"{batch.name.hex()}/{i}", one, made)
                         for i, one in enumerate(sound)
-                        if not self._knows(one)
+                        if not self._is_known(one)
                     ]
                 )
         if fresh:
@@ -523,10 +577,10 @@ class Watch:
         return [one if isinstance(one, Refused) else None for one in found]
 
     def _wrong_sums(self, one: ServedSums) -> Refused | None:
-        """Return why they cannot be counted."""
+        """The refusal of invalid sums, or None."""
         bins = self.ledger.bins
         sound = 0 <= one.low <= one.high <= 1 and one.count > 0
-        # A sum that was added up one by one is off by as many roundings: of .8, 280,000 times, by 1e-6.
+        # A sum of many terms is off by as many roundings: 280,000 times 0.8 by 1e-6.
         if not sound or not one.low - 1e-6 <= one.confidence / one.count <= one.high + 1e-6:
             self.counts.invalid[one.model, one.version] += 1
             return Refused("malformed", "confidences lie in [0, 1], and their sum between their ends")
@@ -537,10 +591,12 @@ class Watch:
     def labels(
         self, items: Sequence[object], *, source: str | Sequence[str] = "", ids_of: str | None = None
     ) -> list[Outcome]:
-        """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
+        """Count late labels, once each.
 
-        ``source``: who sent them, such as the name of a token; or who sent each. ``ids_of``: the ``source``
-        of the predictions that an ``id`` in place of a receipt may name; None: of any.
+        Args:
+            items: Mappings with "receipt" or "id", "label", and optionally "by", "segment" and "model".
+            source: Who sent them, such as the name of a token; or who sent each.
+            ids_of: ``source`` of the predictions that an "id" may name; None: of any.
         """
         self.may_acknowledge()
         taken = self.intake.take(items, source=source, ids_of=ids_of)
@@ -551,8 +607,8 @@ class Watch:
             self._beside("samples", lambda: samples.labelled(whole))
         return taken.outcomes
 
-    def _knows(self, one: ServedPrediction | ServedSums | Carried | Refused) -> bool:
-        """Tell whether what is served is of a version that is known here; what is refused waits for none."""
+    def _is_known(self, one: ServedPrediction | ServedSums | Carried | Refused) -> bool:
+        """Whether an item is of a version that is known here; a refused item needs none."""
         if isinstance(one, Refused):
             return True
         return (_item(one).model, _item(one).version) in self.models
@@ -571,20 +627,38 @@ class Watch:
         return self.feed.incidents.latest()
 
     def close_incident(self, number: int, *, by: str, note: str = "") -> Incident:
-        """Close an open incident by hand; InputError if there is none of that number."""
+        """Close an open incident by hand.
+
+        Args:
+            number: Number of the incident.
+            by: Who closes it.
+            note: Why, in words.
+
+        Raises:
+            InputError: If there is none of that number.
+        """
         return self.feed.incidents.close(number, by=by, note=note, now=self._clock())
 
     def window(self, version: Version, name: str = "24h", *, provisional: bool = True) -> Window:
-        """Return the predictions of this model version in a window of ``WINDOWS``, with their labels.
+        """Return the predictions of a model version in a window of time, with their labels.
 
-        ``provisional``: while none of its labels is mature, of all that have come; the window says so.
+        Args:
+            version: (model, version).
+            name: Window of ``WINDOWS``.
+            provisional: Whether all labels that have come count while none is mature; the window says so.
         """
         return self.windows(version, [name], provisional=provisional)[name]
 
     def windows(
         self, version: Version, names: Iterable[str], *, provisional: bool = True
     ) -> dict[str, Window]:
-        """Return the same of several windows, of one moment."""
+        """The windows of these names, of one moment.
+
+        Args:
+            version: (model, version).
+            names: Windows of ``WINDOWS``.
+            provisional: Whether all labels that have come count while none is mature.
+        """
         return read_windows(
             self.ledger,
             version,
@@ -596,12 +670,20 @@ class Watch:
         )
 
     def delays(self, version: Version) -> Delays:
-        """Return how late the labels of this model version came so far."""
+        """Return how late the labels of a model version came so far.
+
+        Args:
+            version: (model, version).
+        """
         now = self._clock()
         return Delays.of(self.ledger.dated(0.0, now, version=version, kind="segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
-        """Return how the clauses of the version's contract stand, in their order; none where it has none."""
+        """The state of each clause of the version's contract, in order; none where it has none.
+
+        Args:
+            version: (model, version).
+        """
         contract = self._contracts.contracts.get(version)
         if contract is None:
             return []
@@ -609,13 +691,22 @@ class Watch:
         return contract_states(self.ledger, version, contract, maturity=maturity, now=self._clock())
 
     def shadow_states(self, version: Version) -> list[ShadowState]:
-        """Return what labels say of each shadow that ran beside this model version."""
+        """The state of each shadow that ran beside a model version.
+
+        Args:
+            version: (model, version).
+        """
         return shadow_states(self.ledger, version)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
-        """Return the class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
+        """Return the class shares of the predictions in a window that ends now, estimated without labels.
 
-        The window ends now. InputError for a version that is not watched.
+        Args:
+            version: (model, version).
+            name: Window of ``WINDOWS``.
+
+        Raises:
+            InputError: For a version that is not watched.
         """
         watched = self.models.get(version)
         if watched is None:
@@ -641,7 +732,7 @@ class Watch:
         return self._refusal(found.item) or found
 
     def _refusal(self, item: ServedPrediction) -> Refused | None:  # noqa: PLR0911  a list of reasons
-        """Return why it cannot be counted."""
+        """The refusal of a prediction, or None."""
         version = (item.model, item.version)
         watched = self.models.get(version)
         if not 0 <= item.confidence <= 1:
@@ -671,7 +762,7 @@ class Watch:
         told: list[SignedReceipt | Refused],
         source: str,
     ) -> list[SignedReceipt | Refused]:
-        """Bind the ids of what was counted to its receipts; where that fails, they say so."""
+        """Bind the ids of counted predictions to their receipts; a receipt without its id says so."""
         named: dict[int, Binding] = {}
         for i, (one, receipt) in enumerate(zip(items, told, strict=True)):
             item = one.item if isinstance(one, Carried) else one
@@ -691,7 +782,7 @@ class Watch:
         return told
 
     def _beside(self, stage: str, work: Callable[[], None]) -> None:
-        """Run ``work``; its failure is counted and logged, and does not undo what was acknowledged."""
+        """Run ``work``; its failure is counted and logged, and undoes nothing that was acknowledged."""
         try:
             work()
         except (LedgerError, OSError) as error:
@@ -714,7 +805,7 @@ class Watch:
             self.samples.predicted(model, version, nonces, logits, times=times)
 
     def _sums(self, served: Iterable[ServedSums]) -> dict[Key, Sums]:
-        """Return what the predictions add to each slice; to random groups only labels do."""
+        """The sums of predictions by slice; random groups are of labels only."""
         found: dict[Key, dict[tuple[str, int], float]] = {}
         all_of = list(served)
         bins = bin_index([one.high for one in all_of], bins=self.ledger.bins).tolist()
@@ -727,20 +818,20 @@ class Watch:
         return {key: zeros.with_values(values) for key, values in found.items()}
 
     def _keys(self, one: ServedSums) -> Sequence[Key]:
-        """Return the slices of predictions; of clauses, those that both ends of their confidences fulfil."""
+        """The slices of predictions; a clause counts them where both ends of their confidences fulfil it."""
         of = (one.model, one.version, one.predicted)
         keys = self._slices.of(*of, confidence=one.low, segment=one.segment)
         if one.low == one.high or (one.model, one.version) not in self._contracts.contracts:
             return keys
-        # A clause has one threshold: what both ends fulfil, all between them do.
+        # A clause has one threshold: where both ends fulfil it, all confidences between do.
         upper = self._slices.of(*of, confidence=one.high, segment=one.segment)
-        # A reporter with our contract adds up apart what a clause divides.
+        # A reporter with our contract keeps separate sums on either side of a clause's threshold.
         if any(key.kind == "clause" for key in {*keys} ^ {*upper}):
             self._divided[one.model, one.version] = self._clock()
         return [key for key in keys if key in upper]
 
-    def _tell_policies(self) -> None:
-        """Tell budgets what was served and labelled in the last day; a new process begins with it."""
+    def _observe_served(self) -> None:
+        """Update budgets with the counts of the last day, with which a new process begins."""
         now = self._clock()
         for version, policy in self.policies.items():
             dated = list(self.ledger.dated(now - DAY, math.inf, version=version, kind="segment"))
@@ -758,7 +849,7 @@ class Watch:
 def _each_once(
     found: Sequence[ServedPrediction | Carried | Refused],
 ) -> list[ServedPrediction | Carried | Refused]:
-    """Refuse each receipt but the first that is in the batch already."""
+    """Refuse receipts that were in the batch before."""
     seen = set[bytes]()
     told: list[ServedPrediction | Carried | Refused] = []
     for one in found:
@@ -774,13 +865,13 @@ def _item(one: ServedPrediction | ServedSums | Carried) -> ServedPrediction | Se
 
 
 def _content(one: ServedSums, made: float) -> str:
-    """Return what is kept of predictions whose version is not known."""
+    """The stored form of predictions whose version is not known."""
     _, _, *numbers = astuple(one)
     return json.dumps({"served": numbers, "time": made})
 
 
 def _wrong_shadow(shadow: Shadow, classes: int) -> str:
-    """Return why no receipt may say this of a shadow; empty if it may."""
+    """The reason why a receipt may not hold this shadow; empty if it may."""
     if not 0 <= shadow.confidence <= 1:
         return f"the shadow's confidence must be in [0, 1], got {shadow.confidence}"
     if not 0 <= shadow.predicted < classes:
@@ -788,8 +879,8 @@ def _wrong_shadow(shadow: Shadow, classes: int) -> str:
     return "" if len(shadow.tag) == TAG else f"the shadow's tag must be {TAG} bytes, got {len(shadow.tag)}"
 
 
-def _told(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
-    """Return what is answered of it, but for its receipt where that is yet to be signed."""
+def _answer_of(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
+    """The answer for an item; None where its receipt is yet to be signed."""
     if isinstance(one, Carried):
         return one.receipt
     return one if isinstance(one, Refused) else None

@@ -1,4 +1,4 @@
-"""Windows of prediction time: what was served in them, and which of its labels are in.
+"""Windows of prediction time: the predictions served in them, and their labels so far.
 
 A window holds whole spans of the ledger, which are five minutes wide for two days, an hour for five weeks,
 and a day beyond that. Over all time it also holds what the ledger counted before it kept spans.
@@ -22,7 +22,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.names import parse_duration
 from calib_serve.ledger import SPANS, Ledger, WindowSums
 from calib_serve.metrics import TOLERANCE, Verdict
-from calib_serve.monitor.estimates import Estimates, estimate, judge
+from calib_serve.monitor.estimates import Estimates, estimate, judge_estimates
 from calib_serve.receipts import DAY, DELAYS, Key, Kind, Sums, Version
 
 AUTO = "auto"
@@ -36,20 +36,20 @@ _ENOUGH = 30  # labels to learn from
 
 @dataclass(frozen=True)
 class Maturity:
-    """``seconds`` after which predictions are mature, ``given`` or learned; infinity while not known."""
+    """The age in seconds at which predictions are mature, ``given`` or learned; infinity while unknown."""
 
     seconds: float
     given: bool
 
     @property
     def known(self) -> bool:
-        """Tell whether anything can be mature."""
+        """Whether any prediction can be mature."""
         return math.isfinite(self.seconds)
 
 
 @dataclass(frozen=True)
 class Delays:
-    """Delays of ``labels`` so far, in seconds: of a ``third``, of as good as ``all``, and the ``longest``.
+    """Delays of ``labels`` in seconds: of a ``third``, of as good as ``all``, and the ``longest``.
 
     Each is the upper end of a step of ``DELAYS``, NaN without labels. ``known_at``: the time at which it can
     be known that these were not just the first ones, as far as one can tell today.
@@ -63,7 +63,7 @@ class Delays:
 
     @classmethod
     def of(cls, dated: Iterable[WindowSums], *, now: float) -> Delays:
-        """Estimate from labels by time of prediction and delay.
+        """Estimate delays from labels by time of prediction and delay.
 
         Young predictions have shown short delays only. So each step of the delay is judged by predictions old
         enough to have shown it: the product-limit estimate for right-truncated times (Lagakos, Barraj and De
@@ -98,7 +98,7 @@ class Delays:
 
     @property
     def says(self) -> str:
-        """Return what is known of them, in a sentence.
+        """The delays in a sentence.
 
         >>> Delays(900.0, 8192.0, 65536.0, 131072.0, math.nan).says
         'A third of 900 labels came within 2.3 hours, the longest took up to 36.4 hours.'
@@ -111,7 +111,7 @@ class Delays:
 
 
 def duration(seconds: float, digits: int = 0) -> str:
-    """Return two or more of its unit."""
+    """A duration in the largest unit of which it holds at least two."""
     for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.{digits}f} {unit}"
@@ -119,13 +119,13 @@ def duration(seconds: float, digits: int = 0) -> str:
 
 
 def learned_delay(dated: Iterable[WindowSums], *, now: float) -> float:
-    """Return in how many seconds 99 % of the labels come; infinity while not known (``Delays``)."""
+    """The seconds within which 99 % of the labels come; infinity while unknown (``Delays``)."""
     found = Delays.of(dated, now=now)
     return found.all if found.known_at <= now else math.inf
 
 
 def parse_maturity(text: str | float | None) -> float | None:
-    """Return seconds of "0", "90s", "30m", "6h" or "7d", or of a number of them; None for "auto".
+    """Parse "0", "90s", "30m", "6h", "7d", or a number, into seconds; None for "auto".
 
     >>> parse_maturity("6h"), parse_maturity("auto")
     (21600.0, None)
@@ -143,7 +143,7 @@ WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": 
 
 @dataclass(frozen=True)
 class Window:
-    """One version in the window of this name, which ends at ``until``, where predictions turn mature.
+    """One version in the window ``name``, which ends at ``until``, where predictions turn mature.
 
     ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later.
     ``dated`` are the mature spans of the version's segments, oldest first, for curves. ``provisional``: no
@@ -164,22 +164,22 @@ class Window:
 
     @functools.cached_property
     def sums(self) -> Sums:
-        """Return the mature part of the whole version."""
+        """The sums of mature predictions of the whole version."""
         return _added([sums for key, sums in self.slices.items() if key.kind == "segment"], self.bins)
 
     @functools.cached_property
     def estimates(self) -> Estimates:
-        """Return the numbers of the whole version."""
+        """The estimates of the whole version."""
         return estimate(self.sums, groups=self.groups)
 
     @property
     def verdict(self) -> Verdict:
-        """Return what they come to."""
+        """The verdict on the whole version."""
         return self.judged(self.estimates)
 
     def judged(self, estimates: Estimates) -> Verdict:
-        """Return what estimates of this window come to; nothing is proven by labels that are not mature."""
-        found = judge(estimates, tolerance=self.tolerance)
+        """The verdict on estimates of this window; labels that are not mature prove nothing."""
+        found = judge_estimates(estimates, tolerance=self.tolerance)
         if not (self.provisional and estimates.labels):
             return found
         says = f"Provisional, as more labels may come: {found.headline[0].lower()}{found.headline[1:]}"
@@ -190,15 +190,15 @@ class Window:
 
     @property
     def groups(self) -> list[Sums]:
-        """Return the random groups of labels that name a group."""
+        """The random groups of labels that name a group."""
         return [sums for key, sums in self.slices.items() if key.kind == "group"]
 
     def by_name(self, kind: Kind) -> dict[str, Sums]:
-        """Return the sums of the slices of one kind that have a name."""
+        """The sums of the named slices of one kind."""
         return {key.name: sums for key, sums in self.slices.items() if key.kind == kind and key.name}
 
     def split(self, seconds: float) -> tuple[Sums, Sums]:
-        """Return the sums of the version before the last ``seconds``, and in them."""
+        """The sums of the version before the last ``seconds``, and in them."""
         at = self.until - seconds
         before = [one.sums for one in self.dated if one.start + one.width <= at]
         return _added(before, self.bins), _added(
@@ -207,7 +207,7 @@ class Window:
 
     @property
     def immature_share(self) -> float:
-        """Return which share of what was served since it began is not mature yet; NaN of nothing."""
+        """The share of served predictions since the window began that is not mature yet; NaN of none."""
         young, old = float(self.immature.predictions.sum()), float(self.sums.predictions.sum())
         if not young + old:  # where predictions are not counted, labels are
             young, old = float(self.immature.labels.sum()), float(self.sums.labels.sum())
@@ -225,7 +225,7 @@ def read_windows(
     lengths: Mapping[str, float] = WINDOWS,
     tolerance: float = TOLERANCE,
 ) -> dict[str, Window]:
-    """Return several windows by name, of one moment: what the longest holds is read once.
+    """Read several windows by name, of one moment: the data of the longest is read once.
 
     ``provisional``: one without a mature label, while others have come or it is not known when labels are in,
     is of all that is there, up to now.
@@ -295,7 +295,7 @@ def _by_slice(spans: Iterable[WindowSums], bins: int) -> dict[Key, Sums]:
 
 
 def _start_of_span(time: float, *, now: float) -> float:
-    """Return where the span of ``time`` begins: an hour of old spans would lie between two of them."""
+    """The start of the span that holds ``time``: an hour of old spans would lie between two of them."""
     if not math.isfinite(time):
         return time
     width = next((width for width, most in SPANS if now - time <= most), DAY)
@@ -303,7 +303,7 @@ def _start_of_span(time: float, *, now: float) -> float:
 
 
 def _all_time(ledger: Ledger, version: Version, young: Sequence[WindowSums]) -> dict[Key, Sums]:
-    """Take what is young off the sums over all time, which hold what no span does."""
+    """Subtract young predictions from the sums over all time, which include spans long deleted."""
     found = ledger.slices(None, version=version)
     for one in young:
         if one.key in found:

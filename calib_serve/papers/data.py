@@ -1,4 +1,4 @@
-"""Vary the data: how many labelled samples a calibration needs, and what holds under a shift of the inputs.
+"""Studies of the data: how many labelled samples a calibration needs, and how it holds under a shift.
 
 Wang 2021, fig. 3; Singh 2021, section 5; corruptions after Hendrycks and Dietterich 2019, of severity 1
 (slight) to 5 (heavy).
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.metrics import accuracy, ece, judge_probs, nll, refinement_auroc
-from calib_serve.papers.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, listed
+from calib_serve.papers.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, in_a_sentence
 
 Pixels = NDArray[np.uint8]
 
@@ -58,7 +58,7 @@ CORRUPTIONS: Mapping[str, Callable[[Pixels, int, np.random.Generator], Pixels]] 
 
 
 def corrupt(images: NDArray[Any], name: str, severity: int, *, seed: int = 0) -> NDArray[Any]:
-    """Return corrupted images in the dtype and layout that they came in.
+    """Corrupted images in the dtype and layout that they came in.
 
     ``images`` are (n, C, H, W), (n, H, W, C) with 1 or 3 channels, or (n, H, W); uint8, or floats in
     [0, 1]. Corrupt before any normalisation. Raises ShapeError or InputError otherwise.
@@ -111,13 +111,24 @@ def validation_size(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
-    """Return the test error of each method, fitted on random parts of ``cal`` of each size.
+    """The test error of each method, fitted on random parts of the calibration set of each size.
 
     The size at which more data stops paying is the smallest from which on a method has ``share`` of
     the gain over no calibration that all of ``cal`` brings. Parts that a method cannot be fitted on
-    (a class missing, no optimum) are left out and counted. ``metric`` is ece or nll. ``cal`` and ``test`` are
-    inputs and class ids, as ``fit`` takes them, logits by default. What the verdict on the fit to all of
+    (a class missing, no optimum) are left out and counted. What the verdict on the fit to all of
     ``cal`` asks for is a number of *test* samples.
+
+    Args:
+        cal: Inputs and class ids, as ``fit`` takes them, that methods are fitted to.
+        test: The same, that is measured.
+        methods: Names of the methods.
+        sizes: Numbers of samples.
+        repeats: Parts of each size.
+        metric: "ece" or "nll".
+        share: Of the whole gain, a fraction.
+        fit: Fits the methods; by default output methods, to logits.
+        seed: Seed of the random draws.
+        progress: Called with how many steps are done, and of how many.
     """
     if metric not in _METRICS:
         raise InputError(f"metric must be ece or nll, got {metric!r}")
@@ -163,7 +174,7 @@ def validation_size(
 def _probs(
     fit: Fit, method: str, parts: Iterable[tuple[NDArray[Any], NDArray[Any]]], inputs: NDArray[Any]
 ) -> Iterator[NDArray[Any]]:
-    """Return those of ``inputs`` under the fit to each part that can be fitted."""
+    """Yield probabilities of ``inputs`` under the fit to each part that can be fitted."""
     for part in parts:
         with suppress(FitError):
             artifact = fit.fit(method, *part)
@@ -171,7 +182,7 @@ def _probs(
 
 
 def _judged(method: str, probs: NDArray[Any], labels: NDArray[Any]) -> str:
-    """Return the verdict, which says how many test samples would prove it."""
+    """The verdict, with the number of test samples that would prove it."""
     found = judge_probs(probs, labels)
     more = f" {found.do[0]}" if found.level != "off" else ""
     return f"{method}, tested: {found.headline}{more}"
@@ -218,9 +229,18 @@ def shift(
 ) -> Study:
     """Measure calibration and refinement of each method under corruptions of the test images.
 
-    ``cal`` and ``test`` are images and class ids; methods are fitted on clean ``cal`` once, by ``fit``: a
-    function from images to logits is enough for output methods. A method keeps up with a shift where its ECE
-    there is below that of no calibration.
+    Methods are fitted on clean images once. A method keeps up with a shift where its ECE there is below that
+    of no calibration.
+
+    Args:
+        fit: Fits the methods; for output methods a function from images to logits is enough.
+        cal: Images and class ids that methods are fitted to.
+        test: Images and class ids that are corrupted and measured.
+        methods: Names of the methods.
+        corruptions: Names of the corruptions.
+        severities: Of each, 1 to 5.
+        seed: Seed of the corruptions.
+        progress: Called with how many steps are done, and of how many.
     """
     using = OutputFit(fit, seed) if callable(fit) else fit
     artifacts = {method: using.fit(method, *cal) for method in ("none", *methods)}
@@ -282,7 +302,7 @@ def _says_of_shifts(rows: list[tuple[Any, ...]], methods: Sequence[str]) -> tupl
         mean, plain = (np.mean([side[key][0] for key in shifts]) for side in (own, raw))
         coarse = np.mean([own[key][1] - raw[key][1] for key in shifts])
         kept = f"keeps up with {len(shifts) - len(behind)} of {len(shifts)} shifts"
-        lost = f", not with {listed(behind)}" if behind and len(behind) <= 4 else ""
+        lost = f", not with {in_a_sentence(behind)}" if behind and len(behind) <= 4 else ""
         says.append(
             f"{method} {kept}{lost}: mean ECE {mean:.2%} where none has {plain:.2%}; AUROC {coarse:+.4f}"
         )

@@ -1,4 +1,4 @@
-"""Compare methods: by their parts, over bin counts, with the best temperature, over folds and trainings.
+"""Studies of methods: their parts, bin counts, the best temperature, folds and trainings.
 
 Neural Clamping, appendices D, G and H; Wang 2021, section 5.1.
 """
@@ -37,8 +37,8 @@ from calib_serve.papers.result import (
     Samples,
     Study,
     arrays,
+    in_a_sentence,
     in_logits,
-    listed,
 )
 from calib_serve.scores import softmax
 
@@ -53,11 +53,17 @@ def ablation(
     fit: Fit | None = None,
     progress: Progress | None = None,
 ) -> Study:
-    """Measure each method's parts on ``test``, fitted together on ``cal`` and applied alone.
+    """Measure each method's parts, fitted together and applied alone.
 
-    ``cal`` and ``test`` are inputs and class ids, as ``fit`` takes them, logits by default. The rows of no
-    calibration and of a temperature fitted by itself are the measure: a part that was fitted beside another
-    may need it.
+    The rows of no calibration and of a temperature fitted by itself are the measure: a part that was fitted
+    beside another may need it.
+
+    Args:
+        cal: Inputs and class ids, as ``fit`` takes them, that methods are fitted to.
+        test: The same, that is measured.
+        methods: Names of the methods.
+        fit: Fits them; by default output methods, to logits.
+        progress: Called with how many steps are done, and of how many.
     """
     (x, y), fitted = arrays(test, fit), arrays(cal, fit)
     fit = fit or OutputFit()
@@ -78,7 +84,7 @@ def ablation(
 
 
 def parts_of(artifact: Artifact) -> dict[str, tuple[Step, ...]]:
-    """Return the steps of an artifact by what they are: "shift", "head", and "temperature" or "output".
+    """The steps of an artifact by part: "shift", "head", and "temperature" or "output".
 
     >>> list(parts_of(Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)))
     ['temperature']
@@ -94,7 +100,7 @@ def parts_of(artifact: Artifact) -> dict[str, tuple[Step, ...]]:
 
 
 def _parts_alone(artifact: Artifact) -> list[tuple[str, Artifact]]:
-    """Return the artifact with each part alone, then with several of them; "nothing" where it has none."""
+    """The artifact with each part alone, then with several of them; "nothing" where it has none."""
     parts = parts_of(artifact)
     if not parts:
         return [("nothing", artifact)]
@@ -133,9 +139,14 @@ def bin_effect(
     counts: Sequence[int] = (10, 15, 20),
     fit: Fit | None = None,
 ) -> Study:
-    """Return ECE, adaptive and classwise ECE of each method, fitted on ``cal``, at each bin count.
+    """Return ECE, adaptive and classwise ECE of each method at each bin count.
 
-    ``cal`` and ``test`` are inputs and class ids, as ``fit`` takes them, logits by default.
+    Args:
+        cal: Inputs and class ids, as ``fit`` takes them, that methods are fitted to.
+        test: The same, that is measured.
+        methods: Names of the methods.
+        counts: Numbers of bins.
+        fit: Fits the methods; by default output methods, to logits.
     """
     (z, y), (x, labels) = arrays(test, fit), arrays(cal, fit)
     fit = fit or OutputFit()
@@ -154,7 +165,7 @@ def bin_effect(
     found = {(str(row[0]), int(row[1])): float(row[2]) for row in rows}
     orders = [tuple(sorted(methods, key=lambda m: found[m, count])) for count in counts]
     return Study(
-        title=f"Calibration errors over {listed([str(c) for c in counts])} bins",
+        title=f"Calibration errors over {in_a_sentence([str(c) for c in counts])} bins",
         header=("method", "bins", "ece", "adaptive_ece", "classwise_ece"),
         rows=rows,
         says=_says_of_orders(orders, counts),
@@ -179,7 +190,7 @@ _SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
 def ece_by_temperature(
     logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, *, bins: int = 15
 ) -> NDArray[np.float64]:
-    """Return ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
+    """ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
 
     >>> ece_by_temperature([[0.0, np.log(3)]], [1], [1.0]).round(4).tolist()  # confidence 3 / 4
     [0.25]
@@ -197,6 +208,11 @@ def optimal_temperature(cal: Samples, test: Samples, *, bins: int = 15) -> Study
 
     The optimum is found on the test set itself: a bound that no temperature of the pool (0.01,
     0.02, ..., 10) can beat, and a measure of how calibratable the model is, not a result.
+
+    Args:
+        cal: Logits and class ids that the temperature is fitted to.
+        test: Logits and class ids that are measured.
+        bins: Number of bins, of equal width.
     """
     z, y = checked_logits(*in_logits(test))
     fitted = in_logits(cal)
@@ -264,12 +280,20 @@ def stability(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
-    """Return mean and standard deviation of every metric over folds of each model's samples.
+    """Mean and standard deviation of every metric over folds of each model's samples.
 
-    ``models`` are the logits and labels of one training each, shuffled ``repeats`` times, or the inputs and
-    labels that ``fit`` takes, one ``fit`` for all or one for each. Each of the ``folds`` is tested once, by a
-    fit on the others. The two best methods by ``metric`` are compared by Welch's test, as the paper does;
-    folds share samples, so its p-value is smaller than independent runs would give.
+    Each fold is tested once, by a fit on the others. The two best methods are compared by Welch's test, as
+    the paper does; folds share samples, so its p-value is smaller than independent runs would give.
+
+    Args:
+        models: Logits and class ids of one training each, or the inputs and class ids that ``fit`` takes.
+        methods: Names of the methods.
+        folds: Number of folds.
+        repeats: How often the samples are shuffled.
+        metric: Metric by which the two best are found.
+        fit: Fits the methods, one for all models or one for each; by default output methods, to logits.
+        seed: Seed of the random draws.
+        progress: Called with how many steps are done, and of how many.
     """
     if folds < 2 or metric not in _METRICS:
         raise InputError(f"folds must be 2 or more and metric one of {', '.join(_METRICS)}")

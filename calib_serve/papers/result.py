@@ -1,4 +1,4 @@
-"""Fit the methods of a study, on logits or on the inputs of a model, and hold what it finds."""
+"""Studies: methods fitted on logits or on a model's inputs, and the results."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Samples = Union[Scores, tuple[Any, Any]]
 
 
 def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return scores and labels as logits (n, K) and class ids (n,); those that weigh are there as often."""
+    """Scores and labels as logits (n, K) and class ids (n,); weighted rows are repeated."""
     given = samples if isinstance(samples, Scores) else Scores.of(*samples)
     given = given if given.weights is None else given.take(repeated(given.weights))
     return given.logits, given.labelled()
 
 
 def arrays(samples: Samples, fit: object) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return samples as a study takes them: scores as logits.
+    """Samples in a study's form: scores as logits.
 
     Under the ``fit`` of a model inputs as they are.
     """
@@ -49,7 +49,15 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot: ``y`` and its spread ``low`` to ``high`` at each ``x``; NaN where unknown."""
+    """One line of a plot.
+
+    Args:
+        label: Entry in the legend.
+        x: Where it is known.
+        y: At each x; NaN where unknown.
+        low: Lower end of its spread at each x.
+        high: Upper end of its spread at each x.
+    """
 
     label: str
     x: tuple[float, ...]
@@ -60,7 +68,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class Study:
-    """A study's ``title``, its table (errors are fractions), its curves, and what it ``says``."""
+    """A study's table, curves and conclusions.
+
+    Args:
+        title: Heading.
+        header: Names of the columns.
+        rows: Of the table; errors are fractions.
+        says: Conclusions, a sentence each.
+        curves: Lines of its plot.
+        x_label: Label of the plot's x axis.
+        y_label: Label of the plot's y axis.
+        log_x: Whether the x axis is logarithmic.
+    """
 
     title: str
     header: tuple[str, ...]
@@ -72,7 +91,7 @@ class Study:
     log_x: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON: None stands for unknown values."""
+        """As plain values for JSON: None stands for unknown values."""
         return {
             "title": self.title,
             "rows": [dict(zip(self.header, map(_known, row), strict=True)) for row in self.rows],
@@ -93,7 +112,11 @@ class Study:
         return file.getvalue()
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write study.json, study.csv and, where there are curves, study.svg into ``folder``; their paths."""
+        """Write study.json, study.csv and, where there are curves, study.svg; their paths.
+
+        Args:
+            folder: Where they are written.
+        """
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -118,10 +141,10 @@ def _known(value: Cell) -> Cell:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them.
+def in_a_sentence(names: Sequence[str]) -> str:
+    """A list of names in a sentence.
 
-    >>> listed(["a", "b", "c"])
+    >>> in_a_sentence(["a", "b", "c"])
     'a, b and c'
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
@@ -131,17 +154,32 @@ class Fit(Protocol):
     """Methods by name, on one kind of inputs: ``calib_serve.fit.on_model.FitOnModel`` is one, too."""
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
-        """Fit ``method`` to inputs (n, ...) and class ids (n,); FitError where it has no optimum."""
+        """Fit a method; FitError where it has no optimum.
+
+        Args:
+            method: Its name.
+            inputs: (n, ...).
+            labels: Class ids (n,).
+        """
         ...
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
-        """Return calibrated probabilities (n, K) of inputs (n, ...)."""
+        """Return calibrated probabilities (n, K).
+
+        Args:
+            artifact: Result of ``fit``.
+            inputs: (n, ...).
+        """
         ...
 
 
 @dataclass(frozen=True)
 class OutputFit:
-    """The output methods, on logits (n, K) or (n,), or on inputs of which ``logits_of`` makes logits.
+    """The output methods, on logits, or on inputs of which a function makes logits.
+
+    Args:
+        logits_of: Function from inputs to logits (n, K) or (n,).
+        seed: Seed of methods that draw.
 
     >>> found = OutputFit()
     >>> found.probs(found.fit("none", np.zeros((2, 2)), [0, 1]), np.array([[0.0, 0.0]])).tolist()
@@ -152,7 +190,16 @@ class OutputFit:
     seed: int = 0
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
-        """See ``Fit``; InputError for a method that needs the model."""
+        """Fit a method, as ``Fit`` says.
+
+        Args:
+            method: Its name.
+            inputs: (n, ...).
+            labels: Class ids (n,).
+
+        Raises:
+            InputError: For a method that needs the model.
+        """
         if method not in (*CANDIDATES, *TWO_CLASSES):
             raise InputError(
                 f"{method} is none of the output methods, {', '.join((*CANDIDATES, *TWO_CLASSES))}; a method "
@@ -161,7 +208,12 @@ class OutputFit:
         return fit_by_name(method, self._logits(inputs), labels, seed=self.seed)
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
-        """See ``Fit``."""
+        """Calibrated probabilities (n, K), as ``Fit`` says.
+
+        Args:
+            artifact: Result of ``fit``.
+            inputs: (n, ...).
+        """
         return artifact.of_logits(self._logits(inputs))
 
     def _logits(self, inputs: NDArray[Any]) -> NDArray[Any]:

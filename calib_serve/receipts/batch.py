@@ -1,4 +1,4 @@
-"""A batch of served predictions: the name under which it may be sent again, and the receipts that it gets.
+"""A batch of served predictions: the name under which it may be sent again, and its receipts.
 
 A batch that is sent again gets the receipts of the first time: each nonce is made of the batch's name, and
 the chances of a label policy, which may move, are noted with it in the ledger.
@@ -39,12 +39,12 @@ FATES: tuple[Fate, ...] = ("bound", "conflict", "failed")
 
 
 def is_segment(name: object) -> bool:
-    """Tell whether a segment may have this name: a short text that any store can hold."""
+    """Whether a segment may have this name: a short text that any store can hold."""
     return isinstance(name, str) and len(name) <= LONGEST_SEGMENT and _has_utf8(name)
 
 
 def is_id(value: object) -> bool:
-    r"""Tell whether this can be an id of a prediction: a text of 1 to 255 characters that has UTF-8.
+    r"""Whether a text can be an id of a prediction: 1 to 255 characters that UTF-8 can encode.
 
     >>> is_id("order-17"), is_id(""), is_id(17), is_id("\ud800")
     (True, False, False, False)
@@ -59,13 +59,19 @@ def _has_utf8(text: str) -> bool:
 
 @dataclass(frozen=True)
 class ServedPrediction:
-    """One served prediction: class id, top-1 confidence in [0, 1]; a segment, a group and logits if any.
+    """One served prediction, or one decision about a label, as ``decisions`` has it, without logits.
 
-    Of a multi-label model, each label is one, as ``decisions`` has it, without logits.
-
-    ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
-    match's or a session's; only a hash of it is kept. ``id``: the user's own name of the prediction, by which
-    its label may come. ``shadow``: what a shadow of the served artifact said of the same input.
+    Args:
+        model: Name of the model.
+        version: Its version.
+        predicted: Predicted class id.
+        confidence: Top-1 confidence in [0, 1].
+        segment: Segment of the traffic that it is counted in.
+        group: Name that predictions share whose outcomes depend on one another, such as a patient's, a
+            match's or a session's; only a hash of it is kept.
+        logits: What the calibration was applied to (K,).
+        id: The user's own name of the prediction, by which its label may come.
+        shadow: What a shadow of the served artifact said of the same input.
     """
 
     model: str
@@ -81,7 +87,7 @@ class ServedPrediction:
 
 @dataclass(frozen=True)
 class ServedSums:
-    """Count predictions of one class and segment that were served with confidences in ``low`` to ``high``.
+    """Predictions of one class and segment, counted: their confidences lie in ``low`` to ``high``.
 
     ``confidence``: their sum. Both ends lie in one bin of confidence, so that nothing is lost by adding up.
     """
@@ -97,14 +103,14 @@ class ServedSums:
 
     @classmethod
     def of(cls, one: ServedPrediction) -> ServedSums:
-        """Make one of a single prediction."""
+        """The sums of a single prediction."""
         c = one.confidence
         return cls(one.model, one.version, one.predicted, one.segment, c, c, 1, c)
 
 
 @dataclass(frozen=True)
 class ServedReceipt:
-    """A prediction that was signed where it was made: its receipt says what it was.
+    """A prediction that was signed elsewhere: its receipt holds its class and confidence.
 
     ``id``: the caller's own name of it, or none.
     """
@@ -116,7 +122,7 @@ class ServedReceipt:
 
 @dataclass(frozen=True)
 class Carried:
-    """A prediction of a receipt that was verified, and what of the receipt is kept with it."""
+    """A prediction with its verified receipt, the nonce and the time."""
 
     item: ServedPrediction
     receipt: SignedReceipt
@@ -129,7 +135,7 @@ Item = Union[ServedPrediction, ServedReceipt, Refused]
 
 
 def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
-    """Return the prediction that ``receipt``, which ``item`` holds, was signed for."""
+    """The prediction in ``receipt``, which ``item`` brought, with the item's logits and id."""
     served = ServedPrediction(
         receipt.model,
         receipt.version,
@@ -143,19 +149,19 @@ def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
 
 
 class UnboundReceipt(SignedReceipt):
-    """A receipt that its prediction's id does not stand for: another one's, or the id could not be kept."""
+    """A receipt without its prediction's id, which names another prediction, or could not be stored."""
 
     wanted: bool
 
     def __new__(cls, receipt: SignedReceipt) -> UnboundReceipt:
-        """Make one of the receipt."""
+        """Make one from a receipt."""
         made = super().__new__(cls, receipt)
         made.wanted = receipt.wanted
         return made
 
 
 class BatchKey(NamedTuple):
-    """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
+    """A batch by its ``name``: the digest of its ``content``, and when it was sent first and expires.
 
     ``note``: what its sender is to know again when it is sent again.
     """
@@ -168,12 +174,12 @@ class BatchKey(NamedTuple):
 
     @classmethod
     def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
-        """Make one that is sent at ``time`` and known for a day."""
+        """The key of a batch that is sent at ``time`` and known for a day."""
         return cls(name, content, time, time + DAY, note)
 
 
 def check_content(once: BatchKey, known: BatchKey) -> None:
-    """Raise ConflictError unless what is known is the same batch."""
+    """Raise ConflictError unless both batches of one name have the same content."""
     if known.content != once.content:
         raise ConflictError(
             "this Idempotency-Key was used for another batch; nothing of this one was counted: "
@@ -183,7 +189,7 @@ def check_content(once: BatchKey, known: BatchKey) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Tells the fate of one item: counted, or refused for ``reason``.
+    """The outcome of one item: counted, or refused for ``reason``.
 
     ``held``: accepted, and counted when its version is known here.
     """
@@ -194,14 +200,14 @@ class Outcome:
     held: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """As plain values for JSON."""
         if self.accepted:
             return {"accepted": True, "held": True} if self.held else {"accepted": True}
         return {"accepted": False, "reason": self.reason, "message": self.message}
 
 
 def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, LabelPolicy]) -> list[float]:
-    """Return the chance that the label of each item is asked for; 1 where no policy says less."""
+    """The chance that each item's label is asked for; 1 without a policy."""
     chances = [1.0] * len(items)
     for version, policy in policies.items():
         of = {
@@ -217,7 +223,7 @@ def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, Label
 def named_batch(
     once: bytes, items: Sequence[Item | ServedSums], chances: Sequence[float], *, source: str, time: float
 ) -> BatchKey:
-    """Return the batch under the client's own name, whatever others call theirs, with the chances noted."""
+    """The batch under its sender's own name, apart from other senders', with its chances noted."""
     # By source: what one client calls its batches must not stand for those of another.
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
     content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
@@ -228,7 +234,7 @@ def named_batch(
 
 
 def noted_chances(batch: BatchKey, count: int) -> list[float]:
-    """Return the chances of the ``count`` items of a named batch as they were when it came first."""
+    """The chances of the ``count`` items of a named batch, as noted when it first came."""
     if not batch.note:
         return [1.0] * count
     try:
@@ -258,7 +264,7 @@ def signed(
     ring: Keyring,
     time: float,
 ) -> Iterator[SignedReceipt]:
-    """Sign their receipts; whether a label is asked for, its chance and the nonce decide alone."""
+    """Sign the predictions' receipts; chance and nonce alone decide whether a label is asked for."""
     for item, nonce, chance in zip(items, nonces, chances, strict=True):
         yield ring.sign(
             model=item.model,
@@ -276,5 +282,5 @@ def signed(
 
 
 def _uniform(nonce: bytes) -> float:
-    """Return a number in [0, 1) that the nonce alone decides."""
+    """A number in [0, 1) that the nonce alone determines."""
     return int.from_bytes(hashlib.blake2b(nonce, digest_size=6).digest(), "big") / 2.0**48

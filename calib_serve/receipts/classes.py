@@ -1,4 +1,4 @@
-"""Classes of a model version, which its labels may be; those of a multi-label model are pairs."""
+"""The classes of a model version, and labels as their ids; of multi-label models, each is a decision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says
 
 @dataclass(frozen=True)
 class Classes:
-    """Classes that a label of one model version may be: an id in [0, count), or one of ``names``.
+    """The classes of one model version: a label is an id in [0, count), or one of ``names``.
 
     ``pairs``: each two of them are a label of a multi-label model, not true and true (``decisions``).
 
@@ -37,11 +37,11 @@ class Classes:
 
     @classmethod
     def of_labels(cls, labels: int, names: Sequence[str] = ()) -> Classes:
-        """Make one of a multi-label model with so many labels."""
+        """The classes of a multi-label model: two decisions for each of its labels."""
         return cls(2 * labels, decision_names(labels, names), pairs=True)
 
     def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
-        """Return the class id of an id or a name, or Refused.
+        """The class id of an id or a name, or Refused.
 
         A whole number, 1 or 1.0, is an id. A text is a name, else the digits of an id; refused where it is
         the name of one class and the id of another, unless ``by`` says which. Where classes are pairs,
@@ -82,14 +82,14 @@ class Classes:
         )
 
 
-def decide(
+def choose_labels(
     probs: NDArray[np.floating[Any]], threshold: float = 0.5
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return what is decided of each label (n, L), as a class below 2 L, and with which confidence (n, L).
+    """Decide each label (n, L): as a class below 2 L, with its confidence (n, L).
 
     A label is decided to be true where its probability in ``probs`` (n, L) is ``threshold`` or more.
 
-    >>> [found.tolist() for found in decide(np.array([[0.125, 0.75]]))]
+    >>> [found.tolist() for found in choose_labels(np.array([[0.125, 0.75]]))]
     [[[0, 3]], [[0.875, 0.75]]]
     """
     yes = probs >= threshold
@@ -97,7 +97,7 @@ def decide(
 
 
 def decision_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
+    """The names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
 
     >>> decision_names(1, ["cat"]), decision_names(1)
     (('not cat', 'cat'), ('not label 0', 'label 0'))

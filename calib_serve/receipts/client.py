@@ -1,4 +1,4 @@
-"""Send batches to a ``calib-serve watch``: each exchange ends in time, and each answer has one meaning.
+"""Clients of a ``calib-serve watch``: each exchange ends in time, and each answer has one meaning.
 
 | what comes back | what becomes of the batch |
 | --- | --- |
@@ -38,8 +38,8 @@ _LARGEST = 16 << 20  # bytes of an answer
 _PIECE = 1 << 16  # bytes that are written at once
 
 
-class Answer(NamedTuple):
-    """The status of an answer, its content, and for how many seconds it asks not to be asked again."""
+class _Answer(NamedTuple):
+    """The status of an answer, its content, and the seconds for which it asks to be left alone."""
 
     status: int
     content: bytes
@@ -47,15 +47,27 @@ class Answer(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What a watch says of each item, and its ``sample_rate``, where it says that."""
+    """The watch's outcome of each item, and its ``sample_rate``, where it tells one."""
 
     items: list[dict[str, Any]]
     sample_rate: float | None
 
 
-def post_items(url: str, items: Sequence[Mapping[str, Any]], **how: Any) -> list[dict[str, Any]]:
-    """POST one batch to ``url`` and return what it says of each item; ``how``: see ``post_body``."""
-    return post_body(url, json.dumps({"items": list(items)}).encode(), count=len(items), **how).items
+def post_items(
+    url: str,
+    items: Sequence[Mapping[str, Any]],
+    *,
+    token: str = "",
+    tries: int = LabelOptions.tries,
+    sleep: Callable[[float], None] = time.sleep,
+    seconds: float = 60.0,
+    failed: Callable[[str], None] = lambda _why: None,
+) -> list[dict[str, Any]]:
+    """POST one batch to ``url`` and return the outcome of each item; keywords as in ``post_body``."""
+    body = json.dumps({"items": list(items)}).encode()
+    return post_body(
+        url, body, count=len(items), token=token, tries=tries, sleep=sleep, seconds=seconds, failed=failed
+    ).items
 
 
 def post_body(
@@ -70,7 +82,7 @@ def post_body(
     once: str = "",
     failed: Callable[[str], None] = lambda _why: None,
 ) -> Settled:
-    """POST ``body``, the JSON of a batch of ``count`` items, and return what is said of each.
+    """POST ``body``, the JSON of a batch of ``count`` items, and return the outcome of each.
 
     ``seconds``: in which an answer must be there, whole, each time. ``once``: the ``Idempotency-Key``, under
     which predictions count once. ``failed`` is told why before each further try. Raises Unanswered where it
@@ -105,7 +117,7 @@ def post_body(
 
 
 def read_token(path: str | Path) -> str:
-    """Read the first token in a file; InputError if that is not private, not readable or holds none."""
+    """Read the first token in a file; InputError if the file is not private, not readable or empty."""
     try:
         words = read_private(Path(path)).decode().split()
     except (OSError, UnicodeDecodeError) as error:
@@ -115,13 +127,13 @@ def read_token(path: str | Path) -> str:
     return words[0]
 
 
-def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> Answer:
+def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> _Answer:
     """POST ``body`` to ``url`` once and return its answer.
 
     Raises Unanswered where that is not whole within ``seconds``, or is no HTTP, and InputError for an address
     that is none.
     """
-    check_address(url)
+    check_url(url)
     # Moments, which _InTime takes for the time that is left; httpcore hands them on to it.
     until = dict.fromkeys(("connect", "write", "read"), time.monotonic() + seconds)
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -140,13 +152,13 @@ def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: floa
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, OSError) as error:
         raise Unanswered(f"{type(error).__name__}: {error}") from error
     after = {name.lower(): value for name, value in answer.headers}.get(b"retry-after", b"")
-    return Answer(
+    return _Answer(
         answer.status, bytes(content), min(float(after), _LONGEST_ASKED) if after.isdigit() else 0.0
     )
 
 
-def check_address(url: str) -> None:
-    """Raise InputError for an address that is none."""
+def check_url(url: str) -> None:
+    """Raise InputError for a text that is no address of a watch."""
     parts = urlsplit(url)
     try:
         sound = bool(parts.hostname) and parts.port != 0 and parts.username is None
@@ -161,7 +173,7 @@ def check_address(url: str) -> None:
 
 
 def _settled(content: bytes, count: int) -> Settled | None:
-    """Return what an answer says of each item; None where it is no answer of a watch."""
+    """The outcomes in an answer; None where it is no answer of a watch."""
     try:
         told = json.loads(content)
         found, rate = told.get("items", told.get("outcomes")), told.get("sample_rate")
@@ -176,7 +188,7 @@ def _settled(content: bytes, count: int) -> Settled | None:
 
 
 def _shown(content: bytes, token: str) -> str:
-    """Return the beginning of an answer in one line, for people and logs, without a token that it repeats."""
+    """The beginning of an answer in one line, for people and logs, without a token that it repeats."""
     text = content[:4_000].decode("utf-8", "replace")
     if token:
         text = text.replace(token, "[token]")
@@ -195,7 +207,7 @@ def _authorization(token: str) -> dict[str, str]:
 
 
 def _connections(url: str) -> httpcore.ConnectionPool:
-    """Return a pool for one exchange: nothing is shared by threads, or with a forked process."""
+    """A connection pool for one exchange: nothing is shared by threads, or with a forked process."""
     how: dict[str, Any] = {"network_backend": _InTime()}
     if url.startswith("https:"):
         how["ssl_context"] = _tls()
@@ -214,7 +226,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def _proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for an address, but for those of this host."""
+    """The proxy that the environment names for an address; None for addresses of this host."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if _is_here(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -235,7 +247,7 @@ def _is_here(host: str) -> bool:
 
 
 def _left(until: float | None) -> float | None:
-    """Return the seconds that are left of a deadline; httpcore's error where there are none."""
+    """The seconds left until a deadline; httpcore's error where none are left."""
     if until is None:
         return None
     left = until - time.monotonic()
@@ -245,7 +257,7 @@ def _left(until: float | None) -> float | None:
 
 
 class _InTime(httpcore.SyncBackend):
-    """Connects, and takes timeouts as the moment by which the whole exchange ends, not as that of each wait.
+    """Connections whose timeouts are the moment at which the whole exchange ends, not each wait's.
 
     A peer that sends a byte now and then would be waited for without end.
     """

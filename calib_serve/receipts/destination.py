@@ -1,4 +1,4 @@
-"""Send predictions and labels home: to a ``calib-serve watch``, or to a Watch of this process.
+"""Delivery of predictions and labels: to a ``calib-serve watch``, or to a Watch of this process.
 
 Predictions that must be sent one by one, for their ids or logits, wait in a queue, and are sent in batches,
 each counted once; of all others sums are sent (``outbox``).
@@ -53,14 +53,14 @@ LARGEST = 256 << 20  # bytes of a file of a spool
 
 
 class Batch(NamedTuple):
-    """Batch that is sent under one name until it is settled."""
+    """Predictions that are sent under one name until they are settled."""
 
     name: str
     items: Sequence[Any]
 
 
 class BatchFolder:
-    """At most ``most`` items, what JSON has a form for, in a folder that is made when there are any."""
+    """At most ``most`` predictions in a folder, as JSON; the folder is made with the first."""
 
     def __init__(self, folder: Path, *, most: int) -> None:
         self._folder, self._most = folder, most
@@ -69,7 +69,7 @@ class BatchFolder:
         return sum(int(found[1]) for _, found in self._files())
 
     def put(self, batch: Batch) -> bool:
-        """Write it, unless there are too many; raises OSError."""
+        """Write a batch, unless the folder is full; raises OSError."""
         if len(self) + len(batch.items) > self._most:
             return False
         path = self._folder / f"{time.time_ns()}-{len(batch.items)}-{batch.name}.json"
@@ -78,9 +78,9 @@ class BatchFolder:
         return True
 
     def each(self, read: Callable[[Any], Served]) -> Iterator[Batch]:
-        """Yield what no other process sends now, oldest first; a file goes when the next is asked for.
+        """Yield batches that no other process sends, oldest first; a file goes when the next is asked for.
 
-        ``read`` makes an item of its JSON; what is none is left out, and logged.
+        ``read`` makes an item of its JSON; a file of anything else is left out, and logged.
         """
         for path, found in self._files():
             with suppress(FileNotFoundError, BlockingIOError), open_regular(path) as file:
@@ -90,7 +90,7 @@ class BatchFolder:
                     size = os.fstat(file.fileno()).st_size
                     if size > LARGEST:
                         raise ValueError(f"it has more than {LARGEST} bytes")
-                    # As much as is asked for is set aside at once.
+                    # Reading sets the whole size aside at once, so it is checked first.
                     items = [read(one) for one in json.loads(file.read(size))]
                 except (ValueError, TypeError, OverflowError, RecursionError) as error:
                     log.error("what waited in %s cannot be read and is left out: %r", path, error)
@@ -116,16 +116,16 @@ class Served(NamedTuple):
 
     @classmethod
     def of(cls, receipt: str, id: str, logits: Sequence[float] | None) -> Served:
-        """Read one that was kept on disk."""
+        """Read a prediction from its form on disk."""
         return cls(receipt, id, b"" if logits is None else np.array(logits, np.float16).tobytes())
 
     @property
     def numbers(self) -> tuple[float, ...] | None:
-        """Return its logits, or None."""
+        """The logits as numbers, or None."""
         return tuple(np.frombuffer(self.logits, np.float16).tolist()) if self.logits else None
 
     def as_item(self) -> dict[str, Any]:
-        """Return it as the watch takes it."""
+        """The prediction as the watch takes it."""
         item: dict[str, Any] = {"receipt": self.receipt}
         if self.id:
             item["id"] = self.id
@@ -133,51 +133,51 @@ class Served(NamedTuple):
 
 
 class Home(Protocol):
-    """Takes predictions and labels; what it acknowledges is in the ledger."""
+    """A destination of predictions and labels, which are in a ledger once they are acknowledged."""
 
     @property
     def sample_rate(self) -> float:
-        """Return the share of predictions whose logits are kept there: 0 of none, 1 where it is not known."""
+        """The share of predictions whose logits are kept there: 0 for none, 1 where unknown."""
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count them, once under this name; those that are refused.
+        """Count predictions, once under this name; return the refused ones.
 
-        Raises Unanswered where they may be sent again, else ServerError.
+        Raises Unanswered where the batch may be sent again, else ServerError.
         """
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions that were added up here, once under this name; why each was refused, or nothing.
+        """Count predictions by their sums, once under this name; why each sum was refused, or nothing.
 
-        Raises Unanswered where they may be sent again, else ServerError.
+        Raises Unanswered where the batch may be sent again, else ServerError.
         """
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Count labels; what became of each. ServerError where that failed: send them again."""
+        """Count labels; return the outcome of each. ServerError where that failed: send them again."""
 
 
 class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        from calib_serve.receipts.client import check_address, post_body  # noqa: PLC0415 - not where no watch is asked
+        from calib_serve.receipts.client import check_url, post_body  # noqa: PLC0415 - not where no watch is asked
 
-        check_address(url)
+        check_url(url)
         self._url, self._token, self._post = url.rstrip("/"), token, post_body
         self.sample_rate = 1.0  # until the watch has said what it keeps
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Do as ``Home`` says."""
+        """Count predictions, as ``Home`` says."""
         found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
         return [one for one in found if not one.accepted]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Do as ``Home`` says."""
+        """Count predictions by their sums, as ``Home`` says."""
         told = {"time": time, "items": [asdict(one) for one in sums]}
         found = self._sent("sums", told, once=once, tries=1)
         return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Do as ``Home`` says."""
+        """Count labels, as ``Home`` says."""
         return self._sent("labels", {"items": list(items)}, tries=3)
 
     def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
@@ -219,11 +219,11 @@ class Within:
 
     @property
     def sample_rate(self) -> float:
-        """Do as ``Home`` says."""
+        """The share of sampled predictions, as ``Home`` says."""
         return self._watch.sample_rate
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Do as ``Home`` says."""
+        """Count predictions, as ``Home`` says."""
         items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
             found = self._watch.predictions(items, once=once.encode())
@@ -232,7 +232,7 @@ class Within:
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Do as ``Home`` says."""
+        """Count predictions by their sums, as ``Home`` says."""
         try:
             found = self._watch.served(sums, time=time, once=once.encode())
         except LedgerError as error:
@@ -240,7 +240,7 @@ class Within:
         return ["" if one is None else str(one) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Do as ``Home`` says."""
+        """Count labels, as ``Home`` says."""
         try:
             return self._watch.labels(items)
         except LedgerError as error:
@@ -269,7 +269,7 @@ _CONFLICT = 409  # another batch was counted under this name
 
 
 class Courier:
-    """Brings batches home: one that is not answered is kept, one that is refused for good is counted as lost.
+    """Delivers batches: an unanswered batch is kept, one refused for good is counted as lost.
 
     A watch that does not answer is asked ever more rarely, and that is said once a minute.
     """
@@ -280,16 +280,16 @@ class Courier:
         self.forget()
 
     def forget(self) -> None:
-        """Ask at once: it answered, or nobody asked yet."""
+        """End the pause between attempts: the watch answered, or was not asked yet."""
         self._pause, self._again = 0.0, 0.0
 
     @property
     def waits(self) -> bool:
-        """Tell whether it is too soon to ask again."""
+        """Whether the pause after an unanswered attempt still lasts."""
         return time.monotonic() < self._again
 
     def settles(self, predictions: int, ask: Callable[[], Sequence[tuple[int, str]]]) -> bool:
-        """Tell whether a batch of so many ``predictions`` is settled: counted, or refused for good.
+        """Send a batch of so many ``predictions``; whether it is settled: counted, or refused for good.
 
         ``ask`` sends it, and returns how many predictions were refused, and why each.
         """
@@ -319,7 +319,7 @@ class Courier:
 
 
 class HomewardQueue:
-    """Predictions that go one by one, for their ids or logits; at most ``most``, of at most 32 MiB, wait.
+    """Predictions that are sent one by one, for their ids or logits; at most ``most``, of 32 MiB, wait.
 
     Beyond half of these bytes they wait without their logits, and ``failed("logits")`` says so. A batch that
     was not answered is sent again under the same name, until it is. ``spool``: a folder where they wait on
@@ -335,7 +335,7 @@ class HomewardQueue:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Forget what the parent sends."""
+        """Drop the predictions that the parent process sends."""
         self._waiting: deque[Served] = deque()
         self._batch, self._held = Batch("", ()), 0
         self._turn, self._sending = threading.Lock(), threading.Lock()
@@ -345,11 +345,11 @@ class HomewardQueue:
         return self._here() + (0 if self._folder is None else len(self._folder))
 
     def _here(self) -> int:
-        """Return how many wait in memory."""
+        """The number of predictions that wait in memory."""
         return len(self._waiting) + len(self._batch.items)
 
     def put(self, served: Served) -> bool:
-        """Let a prediction wait; False where it may as well be added up, or there is no room for it."""
+        """Queue a prediction; False where its sum is enough, or the queue is full."""
         with self._turn:
             if served.logits and self._held + _size(served) > _BYTES // 2:
                 self._courier.failed("logits", 1, "samples go without logits: too many wait for the watch")
@@ -364,7 +364,7 @@ class HomewardQueue:
             return True
 
     def send(self, *, at_once: bool = False) -> bool:
-        """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
+        """Send the queue; False where the watch does not take it now. ``at_once``: without any pause."""
         with self._sending:
             if not (self._courier.waits and not at_once) and all(map(self._settled, self._batches())):
                 return True
@@ -372,7 +372,7 @@ class HomewardQueue:
             return False
 
     def drop(self) -> int:
-        """Give up what waits and is not on disk; how many that were.
+        """Drop predictions that wait and are not on disk; return their number.
 
         It waits for no batch that is under way: one that is counted after all is counted once.
         """
@@ -383,11 +383,11 @@ class HomewardQueue:
             return lost
 
     def _batches(self) -> Iterator[Batch]:
-        """Yield what lies on disk, then what waits here; each is gone when the next one is asked for."""
+        """Yield batches on disk, then those in memory; each is gone when the next one is asked for."""
         if self._folder is not None:
             yield from self._folder.each(lambda one: Served.of(*one))
         left = self._here()
-        while left > 0 and (batch := self._filled()).items:  # what comes meanwhile is for the next time
+        while left > 0 and (batch := self._filled()).items:  # later predictions wait for the next time
             left -= len(batch.items)
             yield batch
             self._went(batch)
@@ -399,7 +399,7 @@ class HomewardQueue:
         return self._courier.settles(len(batch.items), ask)
 
     def _keep(self) -> None:
-        """Write what waits into the folder, as far as it may."""
+        """Write the queue into the folder, as far as there is room."""
         if self._folder is None:
             return
         try:
@@ -412,19 +412,19 @@ class HomewardQueue:
             self._courier.failed("spool", 1, "what waits for the watch cannot be written: %s", error)
 
     def _filled(self) -> Batch:
-        """Return the batch that is to be sent: the one that was not answered, or the next."""
+        """The batch to send: the unanswered one, or the next."""
         with self._turn:
             if not self._batch.items:
                 room, items = _NUMBERS, list[Served]()
                 while self._waiting and len(items) < _BATCH and room > 0:
                     items.append(self._waiting.popleft())
                     room -= len(items[-1].logits) // 2
-                # Named before it is sent: whatever becomes of the answer, it counts once under this name.
+                # Named before it is sent: even if the answer is lost, it counts once under this name.
                 self._batch = Batch(secrets.token_hex(16), items)
             return self._batch
 
     def _went(self, batch: Batch) -> None:
-        """Make room again, unless it was made already."""
+        """Free the room of a sent batch, unless that was done already."""
         with self._turn:
             if self._batch is batch:
                 self._held -= sum(map(_size, batch.items))

@@ -1,4 +1,4 @@
-"""The host's own settings, which no archive may carry: set by ``calib-serve serve``, read by workers."""
+"""Settings of the host, which no archive may carry: set by ``calib-serve serve``, read by workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def from_environment(name: str) -> str | None:
 
 
 def placed(of: str | Path) -> str:
-    """Return an address as it is, and a path absolute: each worker runs in a folder of its own model."""
+    """An address unchanged, a path made absolute: each worker runs in a folder of its own model."""
     path = str(of).removeprefix("sqlite:///")
     return path if "://" in path else str(Path(path).resolve())
 
@@ -34,13 +34,13 @@ _FILE = "environment.json"
 
 
 def write_host_settings(folder: Path, settings: Mapping[str, str]) -> None:
-    """Write the settings that the workers of the server in ``folder`` are given, for who asks later."""
+    """Write the settings of the workers of the server in ``folder``, for programs that ask later."""
     told = {name: value for name, value in settings.items() if name.startswith("CALIB_SERVE_")}
     (folder / _FILE).write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def host_setting(folder: Path, name: str) -> str | None:
-    """Return a setting of the server in ``folder``: as its workers were given it, else from the environment.
+    """A setting of the server in ``folder``: as given to its workers, else from the environment.
 
     None where neither says it. ServerError where they differ, or the file cannot be read.
     """
@@ -52,6 +52,6 @@ def host_setting(folder: Path, name: str) -> str | None:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ServerError(f"{path} cannot be read: {error!r}; start the server again") from error
     if here and there and there not in (here, placed(here)):
-        # What is here is not repeated: nobody looked at it yet, and it may hold a password.
+        # The variable's value is not repeated: it is unchecked, and may hold a password.
         raise ServerError(f"{name} is {there} for the server of {folder}, and another here: unset it here")
     return here if there is None else str(there)

@@ -1,4 +1,4 @@
-"""Read and check what callers give a reporter: its artifact, keyring and shadow; arrays, tags and ids."""
+"""Arguments of a reporter, read and checked: artifact, keyring, shadow, arrays, tags and ids."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ KEYRING = "CALIB_SERVE_KEYRING"
 _SUM_TOLERANCE = 0.02  # of what the probabilities of a row add up to, in half precision
 
 
-def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
-    """Return the artifact, or None where the number of classes is given."""
+def optional_artifact(what: Artifact | str | Path | int) -> Artifact | None:
+    """The artifact, or None where the number of classes is given."""
     if isinstance(what, int):
         if what < 2:
             raise InputError(f"a classifier has at least 2 classes, got {what}")
@@ -41,7 +41,7 @@ def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
 
 
 def keyring_of(given: Keyring | LiveKeyring | str | Path | None) -> Keyring | LiveKeyring | None:
-    """Return the keyring that is given, or named by the environment; None, and a warning, where none is."""
+    """The given keyring, or the one that the environment names; None, and a warning, where there is none."""
     if given is None and not (given := os.environ.get(KEYRING)):
         log.warning(
             "receipts are off: no keyring is given, and %s names none (calib-serve keys new FILE)", KEYRING
@@ -51,7 +51,7 @@ def keyring_of(given: Keyring | LiveKeyring | str | Path | None) -> Keyring | Li
 
 
 def array_of(probs: ArrayLike) -> NDArray[Any]:
-    """Return numbers in an array; InputError for what is none."""
+    """Numbers in an array; InputError for anything else."""
     try:
         p = np.asarray(probs)
     except Exception as error:  # tensors that need gradients, or are on a GPU, raise types of their own
@@ -62,7 +62,7 @@ def array_of(probs: ArrayLike) -> NDArray[Any]:
 
 
 def are_probabilities(p: NDArray[Any]) -> bool:
-    """Tell whether finite rows (n, K) or (K,) are; what is not finite is counted as it comes."""
+    """Whether rows (n, K) or (K,) sum to 1; rows that are not finite are not judged here."""
     if not p.size:
         return True
     sums = np.atleast_1d(p.sum(axis=-1, dtype=np.float64))
@@ -70,8 +70,8 @@ def are_probabilities(p: NDArray[Any]) -> bool:
     return bool((np.abs(sums - 1) <= _SUM_TOLERANCE).all())
 
 
-def logits_of(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Return logits of this shape; ShapeError for any other."""
+def logits_in_shape(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Logits of this shape; ShapeError for any other."""
     z = np.atleast_2d(np.asarray(logits, np.float64))
     if z.shape != shape:
         raise ShapeError(f"logits must have the shape of probs, {shape}, got {z.shape}")
@@ -81,9 +81,9 @@ def logits_of(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
 def tags_of(
     segment: str | Sequence[str], group: str | Sequence[str], count: int, *, failed: Callable[..., None]
 ) -> list[Tag]:
-    """Return the tag of each of ``count`` predictions; a segment that no watch takes is counted as ``other``.
+    """The tag of each of ``count`` predictions; a segment that no watch takes is counted as ``other``.
 
-    What clients name must not raise into their predictions: ``failed("segment")`` says so.
+    Names from clients must not raise into their predictions: ``failed("segment")`` counts bad ones.
     """
     segments = each_of(segment, "segment", count)
     wrong = [one for one in segments if not is_segment(one)]
@@ -94,7 +94,7 @@ def tags_of(
 
 
 def ids_of(id: str | Sequence[str], count: int, *, failed: Callable[..., None]) -> Sequence[str]:
-    """Read ids of ``count`` predictions; "" for what can be none, and ``failed("ids")`` says so."""
+    """Read ids of ``count`` predictions; an invalid id becomes "", and is reported by ``failed("ids")``."""
     found = each_of(id, "id", count)
     wrong = sum(1 for one in found if one and not is_id(one))
     if not wrong:
@@ -104,7 +104,7 @@ def ids_of(id: str | Sequence[str], count: int, *, failed: Callable[..., None]) 
 
 
 def each_of(given: str | Sequence[str], what: str, count: int) -> Sequence[str]:
-    """Read one for each of ``count`` predictions; a single text is that of all, but ids differ."""
+    """Read one text for each of ``count`` predictions; a single text serves for all, but not as an id."""
     found = [given] * count if isinstance(given, str) else list(given)
     if len(found) != count or (what == "id" and given and isinstance(given, str) and count > 1):
         raise InputError(f"give one {what} for each of {count} predictions")
@@ -117,7 +117,7 @@ _FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 class ReporterShadow:
-    """Runs the shadow ``what``: an artifact, its folder, or a fingerprint, where its probabilities are given.
+    """Runs a shadow: an artifact or its folder, or a fingerprint where its probabilities are given.
 
     ``served``: the artifact beside which it runs, or the number of classes. InputError for a shadow that
     cannot act on what the served one acts on.
@@ -140,7 +140,7 @@ class ReporterShadow:
     def says(
         self, rows: Sequence[int], *, probs: ArrayLike | None, logits: NDArray[np.float64] | None
     ) -> list[tuple[int, float]]:
-        """Return class and confidence of these rows, by probabilities (n, K) or (K,), or logits (n, K).
+        """The shadow's class and confidence of these rows, by probabilities (n, K) or (K,), or logits (n, K).
 
         InputError or ShapeError where there is neither.
         """

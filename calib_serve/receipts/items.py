@@ -1,4 +1,4 @@
-"""The items of a batch, out of JSON or NDJSON of whoever sends it; bounded before anything is parsed."""
+"""The items of a batch from untrusted JSON or NDJSON; bounded before anything is parsed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LINE = re.compile(rb"\S[^\n]*")  # NDJSON ends lines by \n alone; JSON takes a 
 
 
 class TooManyItems(InputError):
-    """A batch of more items, or brackets, than one may have."""
+    """A batch of more items, or brackets, than allowed."""
 
 
 def read_document(body: bytes) -> Any:
-    """Return what a JSON document holds; TooManyItems where it may be too much, InputError where it is none.
+    """Read a JSON document; TooManyItems where it may be too large, InputError where it is invalid.
 
     >>> read_document(b'{"items": [1, 2]}')
     {'items': [1, 2]}
@@ -50,7 +50,7 @@ def read_lines(body: bytes) -> list[Any]:
 
 
 def check_number(items: int, told: str = "") -> None:
-    """Raise TooManyItems where a batch has too many."""
+    """Raise TooManyItems where a batch has too many items."""
     if items > MOST_ITEMS:
         raise TooManyItems(f"a batch has at most {MOST_ITEMS} items, got {told or items}")
 

@@ -1,4 +1,4 @@
-"""Named keys: one signs, all of them verify, and each knows since when.
+"""Keyrings: one key signs receipts, all keys verify them, and each has its times.
 
 They are kept in a file of JSON that its owner alone may use::
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.core.errors import KeyringError, Refused, of_a_newer
-from calib_serve.core.files import FollowedFile, alone, private_folder, read_private, write_whole
+from calib_serve.core.files import FollowedFile, lock, private_folder, read_private, write_whole
 from calib_serve.receipts.nonces import Nonces
 from calib_serve.receipts.wire import (
     DAY,
@@ -50,7 +50,13 @@ _LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 @dataclass(frozen=True)
 class KeyTimes:
-    """Times when a key was added, last began to sign and ceased to, seconds since 1970; None: not known."""
+    """Times when a key was added, last began to sign and ceased to, seconds since 1970; None: unknown.
+
+    Args:
+        added: When it was added.
+        promoted: When it last began to sign.
+        demoted: When it ceased to sign.
+    """
 
     added: float | None = None
     promoted: float | None = None
@@ -59,7 +65,12 @@ class KeyTimes:
 
 @dataclass(frozen=True, repr=False)
 class Keyring:
-    """Named signing keys: ``active`` signs, all of them verify; ``times`` of each, where they are known.
+    """Named signing keys: one signs, all of them verify.
+
+    Args:
+        active: Id of the key that signs.
+        keys: Secret of each key by its id, at least 32 bytes.
+        times: When each key was added, began and ceased to sign, where that is known.
 
     >>> ring = Keyring("k1", {"k1": bytes(32)})
     >>> token = ring.sign(model="digits", version="1.0", predicted=7, confidence=0.9, time=1000.0)
@@ -89,11 +100,11 @@ class Keyring:
         return f"Keyring(active={self.active!r}, keys={sorted(self.keys)})"  # never the secrets
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle what it was made of, for copies and other processes."""
+        """Pickle the keyring's fields, for copies and other processes."""
         return Keyring, (self.active, dict(self.keys), dict(self.times))
 
     def current(self) -> Keyring:
-        """Return itself: what a ``LiveKeyring`` says of its file."""
+        """Return the keyring itself, as a ``LiveKeyring`` returns the one in its file."""
         return self
 
     def sign(
@@ -111,7 +122,21 @@ class Keyring:
         group: int = 0,
         shadow: Shadow | None = None,
     ) -> SignedReceipt:
-        """Sign a receipt with these fields; ``time`` defaults to now, ``nonce`` to a new one."""
+        """Sign a receipt with these fields.
+
+        Args:
+            model: Name of the model.
+            version: Its version.
+            predicted: Predicted class id.
+            confidence: Confidence in [0, 1].
+            time: Seconds since 1970; now by default.
+            nonce: 10 bytes that no other receipt has; drawn by default.
+            segment: Segment of the traffic that it is counted in.
+            inclusion: Chance in (0, 1] with which its label was asked for.
+            wanted: Whether its label is asked for.
+            group: Number below 2**63 that dependent predictions share; 0 for none.
+            shadow: Prediction of a shadow for the same input.
+        """
         (receipt,) = self.signer(model, version).sign(
             [(predicted, confidence)],
             [_NONCES.draw() if nonce is None else nonce],
@@ -121,7 +146,12 @@ class Keyring:
         return receipt
 
     def signer(self, model: str, version: str) -> Signer:
-        """Return the signer of a model version, with the active key."""
+        """Return the signer of a model version, with the active key.
+
+        Args:
+            model: Name of the model.
+            version: Its version.
+        """
         found = self._signers.get((model, version))
         if found is None:
             if len(self._signers) >= _SIGNERS:
@@ -131,14 +161,20 @@ class Keyring:
         return found
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
-        """Verify the receipt in ``token`` and return it; Refused with the reason.
+        """Verify a receipt and return it.
 
-        ``ttl``: how long labels are accepted, in seconds. KeyringError where it could not be verified, as
-        memory is short.
+        Args:
+            token: Receipt as it was sent.
+            now: Seconds since 1970; the present by default.
+            ttl: Seconds after its time for which labels are accepted; 30 days by default.
+
+        Raises:
+            Refused: Where it is not ours, too old or dated ahead; ``reason`` says which.
+            KeyringError: Where it could not be verified, as memory is short.
         """
         body, mac = decoded(token)
         receipt = parsed(body)
-        # In this order: what we did not sign learns nothing of ages and clocks.
+        # The signature first: a forged token learns nothing of ages and clocks.
         key = self.keys.get(receipt.key_id)
         if key is None:
             raise Refused("unknown_key", f"no key {receipt.key_id!r} in the keyring; was it retired?")
@@ -154,7 +190,14 @@ class Keyring:
 
     @classmethod
     def load(cls, path: str | Path) -> Keyring:
-        """Read a keyring file; KeyringError for one that others than its owner may use."""
+        """Read a keyring file.
+
+        Args:
+            path: File, which its owner alone may use.
+
+        Raises:
+            KeyringError: For a file that others may use, or that is no keyring.
+        """
         active, keys, times = _read_file(Path(path))
         try:
             return cls(active, keys, {key_id: KeyTimes(**known) for key_id, known in times.items()})
@@ -162,16 +205,27 @@ class Keyring:
             raise KeyringError(f"{path} names a key with what is no text") from error
 
     def save(self, path: str | Path) -> None:
-        """Write the keyring atomically, readable by its owner only; to change one there is ``edit``."""
+        """Write the keyring atomically, readable by its owner only; to change one there is ``edit``.
+
+        Args:
+            path: File; replaced where it is there.
+        """
         _write_file(
             Path(path), self.active, self.keys, {key_id: vars(known) for key_id, known in self.times.items()}
         )
 
     @classmethod
     def create(cls, path: str | Path) -> Keyring:
-        """Write one with a first key to ``path``; KeyringError where there is a file."""
+        """Write a keyring with a first key.
+
+        Args:
+            path: New file.
+
+        Raises:
+            KeyringError: Where there is a file.
+        """
         path = Path(path)
-        with _alone(path, make=True):
+        with _lock(path, make=True):
             if path.exists():
                 raise KeyringError(f"{path} exists and its receipts would be lost; use: calib-serve keys add")
             ring = cls.new()
@@ -180,26 +234,47 @@ class Keyring:
 
     @classmethod
     def edit(cls, path: str | Path, change: Callable[[Keyring], Keyring]) -> Keyring:
-        """Replace the keyring in ``path`` by what ``change`` makes of it; no other change is lost by that."""
+        """Change the keyring in a file under a lock, so that no other change is lost.
+
+        Args:
+            path: File of the keyring.
+            change: Function from the keyring to its replacement.
+        """
         cls.load(path)  # what is no keyring is not locked either
-        with _alone(Path(path)):
+        with _lock(Path(path)):
             ring = change(cls.load(path))
             ring.save(path)
         return ring
 
     @classmethod
     def new(cls, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Make a keyring with one new random key."""
+        """Make a keyring with one new random key.
+
+        Args:
+            clock: Time in seconds since 1970.
+        """
         key, now = secrets.token_bytes(_KEY), clock()
         return cls(_name(key), {_name(key): key}, {_name(key): KeyTimes(now, now)})
 
     def extended(self, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Add a new key, the last, which verifies and does not sign."""
+        """Add a new key, the last, which verifies and does not sign.
+
+        Args:
+            clock: Time in seconds since 1970.
+        """
         key = secrets.token_bytes(_KEY)
         return self._with(_name(key), key, clock())
 
     def joined(self, other: Keyring, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Add the keys of ``other``, which verify; KeyringError where one id has two secrets."""
+        """Add the keys of another keyring, which then verify.
+
+        Args:
+            other: Keyring whose keys are added.
+            clock: Time in seconds since 1970.
+
+        Raises:
+            KeyringError: Where one id has two secrets.
+        """
         ring = self
         for key_id, key in other.keys.items():
             if not hmac.compare_digest(ring.keys.get(key_id, key), key):
@@ -212,7 +287,12 @@ class Keyring:
         return Keyring(self.active, {**self.keys, key_id: key}, {**self.times, key_id: KeyTimes(now)})
 
     def promoted(self, key_id: str, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Let this key sign from now on."""
+        """Let a key sign from now on.
+
+        Args:
+            key_id: Id of the key.
+            clock: Time in seconds since 1970.
+        """
         self._check_known(key_id)
         if key_id == self.active:
             return self
@@ -225,15 +305,22 @@ class Keyring:
         return Keyring(key_id, self.keys, times)
 
     def rotated(self, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Add a new key, which signs from now on."""
+        """Add a new key, which signs from now on.
+
+        Args:
+            clock: Time in seconds since 1970.
+        """
         ring = self.extended(clock=clock)
         return ring.promoted([*ring.keys][-1], clock=clock)
 
     def unneeded_from(self, key_id: str, *, ttl: float = 30 * DAY) -> float | None:
         """Return when the last receipt of a key expires, seconds since 1970; None where that is not known.
 
-        ``ttl``: how long labels are accepted, in seconds. A host whose clock is ahead dates receipts ahead,
-        by ``SKEW`` at most, or they are refused.
+        A host whose clock is ahead dates receipts ahead, by ``SKEW`` at most, or they are refused.
+
+        Args:
+            key_id: Id of the key.
+            ttl: Seconds for which labels are accepted; 30 days by default.
         """
         demoted = self.times[key_id].demoted
         return None if key_id == self.active or demoted is None else demoted + ttl + SKEW
@@ -241,7 +328,16 @@ class Keyring:
     def retired(
         self, key_id: str, *, ttl: float = 30 * DAY, clock: Callable[[], float] = _time.time
     ) -> Keyring:
-        """Take a key out that nobody needs; KeyringError while its receipts may be out."""
+        """Remove a key that nobody needs.
+
+        Args:
+            key_id: Id of the key.
+            ttl: Seconds for which labels are accepted; 30 days by default.
+            clock: Time in seconds since 1970.
+
+        Raises:
+            KeyringError: While its receipts may be out, and for the active key.
+        """
         self._check_known(key_id)
         without = self.without(key_id)
         until = self.unneeded_from(key_id, ttl=ttl)
@@ -258,7 +354,11 @@ class Keyring:
         return without
 
     def without(self, key_id: str) -> Keyring:
-        """Take a key out, whose receipts are then refused, come what may."""
+        """Remove a key at once; its receipts are refused from then on.
+
+        Args:
+            key_id: Id of a key other than the active one.
+        """
         if key_id == self.active:
             raise KeyringError(f"{key_id!r} is the active key; promote another before retiring it")
         self._check_known(key_id)
@@ -270,26 +370,26 @@ class Keyring:
 
 
 @contextlib.contextmanager
-def _alone(path: Path, *, make: bool = False) -> Iterator[None]:
+def _lock(path: Path, *, make: bool = False) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             if make:
                 private_folder(path.parent)
-            stack.enter_context(alone(path))
+            stack.enter_context(lock(path))
         except OSError as error:
             raise KeyringError(f"cannot write the keyring {path}: {error}") from error
         yield
 
 
 def told_time(when: float) -> str:
-    """Return a time for people, in UTC.
+    """A time for people, in UTC.
 
     >>> told_time(0.0)
     '1970-01-01 00:00:00Z'
     """
     try:
         return _time.strftime("%Y-%m-%d %H:%M:%SZ", _time.gmtime(when))
-    except (OverflowError, ValueError, OSError):  # of a time to live that nobody lives to see
+    except (OverflowError, ValueError, OSError):  # beyond the calendar, as after an endless time to live
         return "after the year 9999"
 
 
@@ -312,7 +412,7 @@ Times = Mapping[str, Mapping[str, "float | None"]]
 
 
 def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
-    """Read the active key's id, the keys and their times; KeyringError if it is none, or not private."""
+    """Read the active key's id, the keys and their times; KeyringError for no keyring, or a public file."""
     try:
         text = read_private(path).decode()
     except FileNotFoundError as error:
@@ -347,7 +447,7 @@ def _times(known: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _write_file(path: Path, active: str, keys: Mapping[str, bytes], times: Times) -> None:
-    """Write it atomically, with mode 600 from the first byte on; KeyringError where that fails."""
+    """Write a keyring atomically, with mode 600 from the first byte on; KeyringError where that fails."""
     content = {
         "format": _FORMAT,
         "active": active,

@@ -1,4 +1,4 @@
-"""What tells one receipt from every other: an epoch that a process draws, and a hidden counter.
+"""Nonces of receipts: a random epoch for each process, and a hidden counter.
 
 A ledger that counts each receipt once then keeps one bit for each, in the bitmap of its epoch, and drops an
 epoch whole when its last receipt has expired.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calib_serve.core.forks import around_forks
+from calib_serve.core.process import around_forks
 
 __all__ = ["NONCE_BYTES", "PER_EPOCH", "Nonces", "split"]
 
@@ -51,7 +51,7 @@ class Nonces:
         return _Epoch(self._random(NONCE_BYTES - 2), places, count(0, 2), os.getpid())
 
     def after_in_child(self) -> None:
-        """Begin an epoch of this process."""
+        """Begin an epoch of the child process."""
         # The parent's lock may be held by a thread that the child does not have.
         self._lock = threading.Lock()
         self._epoch = self._begun()
@@ -78,7 +78,7 @@ class Nonces:
 
 
 class _Epoch(NamedTuple):
-    """Its name, its counters in their hidden order, two bytes each, the next ones, and whose it is."""
+    """An epoch: its name, its counters in hidden order (two bytes each), their iterator, its process."""
 
     name: bytes
     places: bytes
@@ -87,5 +87,5 @@ class _Epoch(NamedTuple):
 
 
 def split(nonce: bytes) -> tuple[bytes, int]:
-    """Split a nonce into its epoch, and which of the epoch's ``PER_EPOCH`` bits it is."""
+    """Split a nonce into its epoch, and the number of its bit among the epoch's ``PER_EPOCH``."""
     return nonce[:-2], int.from_bytes(nonce[-2:], "big")

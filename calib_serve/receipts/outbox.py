@@ -57,7 +57,7 @@ class _Cell:
 
 
 class _Open:
-    """Sums of one span, to which more may come; ``name``: under which they will be sent."""
+    """Sums of one span that still grow; ``name``: under which they will be sent."""
 
     def __init__(self) -> None:
         self.name, self.cells = secrets.token_hex(16), dict[CellKey, _Cell]()
@@ -65,7 +65,7 @@ class _Open:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Batch that is sent under one name until it is settled."""
+    """Sums that are sent under one name until they are settled."""
 
     name: str
     time: float
@@ -77,7 +77,7 @@ class _Batch:
 
 
 class Outbox:
-    """Adds predictions of one model version up and sends them to ``home``; safe to use from threads.
+    """Sums up predictions of one model version and sends the sums to ``home``; safe to use from threads.
 
     ``bins``: of confidence, as the watch has them. ``clauses``: those of a contract that count a prediction,
     by its confidence, class and segment; None without a contract. ``most``: sums that may wait; what comes
@@ -111,13 +111,13 @@ class Outbox:
         self._courier.forget()
 
     def after_fork(self) -> None:
-        """Forget what the parent sends."""
+        """Drop the predictions that the parent process sends."""
         self._begin()
         if self._spool is not None:
             self._spool = self._spool.of_a_child()
 
     def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
-        """Count (class, confidence) pairs; ``segments`` of each, or none."""
+        """Queue (class, confidence) pairs to be counted; ``segments`` of each, or none."""
         if segments:
             self._came.extend((k, c, segment) for (k, c), segment in zip(pairs, segments, strict=True))
         else:
@@ -126,7 +126,7 @@ class Outbox:
             self.settle()
 
     def settle(self) -> None:
-        """Add up what came since the last time."""
+        """Add the queued predictions to the sums."""
         with self._turn:
             # One by one: others append meanwhile, which a deque allows without a lock.
             came = [self._came.popleft() for _ in range(len(self._came))]
@@ -157,13 +157,13 @@ class Outbox:
         return still + sum(len(one.items) for one in self._named)
 
     def __len__(self) -> int:
-        """Return how many predictions wait."""
+        """The number of predictions that wait."""
         with self._turn:
             still = sum(cell.count for one in self._open.values() for cell in one.cells.values())
             return len(self._came) + still + sum(one.predictions for one in self._named)
 
     def send(self, *, at_once: bool = False) -> bool:
-        """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
+        """Send the sums; False where the watch does not take them now. ``at_once``: without any pause."""
         with self._sending:
             self.settle()
             if self._courier.waits and not at_once:
@@ -171,7 +171,7 @@ class Outbox:
                 return False
             if self._spool is not None:
                 self._named += self._spool.left()
-            # What failed comes first: while it waits, more is added to what is open, and not to the line.
+            # Named batches first: while they wait, predictions are added to the open sums, not as batches.
             while self._named or self._open:
                 with self._turn:
                     if not self._named:
@@ -190,7 +190,7 @@ class Outbox:
         return [(one.count, why) for one, why in zip(batch.items, found, strict=True) if why]
 
     def _batches(self) -> list[_Batch]:
-        """Return what is open, as it would be sent now."""
+        """The open sums as batches, as they would be sent now."""
         found = []
         for start, one in sorted(self._open.items()):
             served = tuple(
@@ -204,7 +204,7 @@ class Outbox:
         return found
 
     def _keep(self) -> bool:
-        """Write what waits to the spool, if there is one; whether it lies there."""
+        """Write the waiting sums to the spool, if there is one; whether they are there."""
         with self._turn:
             if self._spool is None:
                 return False
@@ -216,7 +216,7 @@ class Outbox:
             return True
 
     def drop(self) -> int:
-        """Give up what waits, or leave it to the spool; how many predictions are lost.
+        """Drop the waiting sums, or leave them to the spool; return the number of predictions lost.
 
         It waits for no batch that is under way: one that is counted after all is counted once.
         """
@@ -224,13 +224,13 @@ class Outbox:
             self.settle()
             lost = 0 if self._keep() else len(self)
             if self._spool is not None:
-                self._spool = self._spool.of_a_child()  # what a batch under way writes must not undo this
+                self._spool = self._spool.of_a_child()  # a batch under way must not write over the kept sums
             self._open, self._named = {}, []
             return lost
 
 
 class _Spool:
-    """A file of this process in a folder, while it has something to keep, and those that others left."""
+    """The file of this process in a spool folder, and the files that ended processes left there."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -243,18 +243,18 @@ class _Spool:
         self._kept: list[_Batch] = []
 
     def of_a_child(self) -> _Spool:
-        """Make another one in the same folder, as for a fork; the next process sends what this kept."""
+        """A new spool in the same folder, as after a fork; the next process sends the kept sums."""
         self.let_go()
         return _Spool(self.folder)
 
     def let_go(self) -> None:
-        """Leave what is kept to the next process."""
+        """Leave the kept sums to the next process."""
         if self._held is not None:
             self._held.close()
             self._held = None
 
     def keep(self, batches: Sequence[_Batch]) -> None:
-        """Write these in place of what was written before."""
+        """Write these batches in place of the last ones."""
         if list(batches) == self._kept:
             return
         if self._held is None:
@@ -269,7 +269,7 @@ class _Spool:
         self._kept = list(batches)
 
     def left(self) -> list[_Batch]:
-        """Return the batches of processes that have ended, whose files go."""
+        """Take over the batches of processes that have ended, and remove their files."""
         found: list[_Batch] = []
         for path in sorted(self.folder.glob("*-*.json")):
             if path == self._path:
@@ -287,7 +287,7 @@ class _Spool:
 
     @staticmethod
     def _lock(path: Path, *, make: bool = False) -> IO[bytes]:
-        """Return a hold on a file that ends with this process; OSError while another has it."""
+        """A lock on a file that ends with this process; OSError while another process has it."""
         if fcntl is None and not make:
             raise OSError("there are no locks here")
         flags = os.O_RDWR | (os.O_CREAT if make else 0)
@@ -311,7 +311,7 @@ def _read(path: Path) -> list[_Batch]:
 
 
 def _sums(told: Sequence[Any]) -> ServedSums:
-    """Sums that were kept; TypeError where they are none."""
+    """Sums from their form on disk; TypeError for any other form."""
     found = ServedSums(*told)
     texts = (found.model, found.version, found.segment)
     numbers = (found.predicted, found.low, found.high, found.count, found.confidence)

@@ -1,4 +1,4 @@
-"""Draw which predictions to ask a label for, when each is made, with a chance that is known.
+"""Label policies: draw predictions to ask a label for, when each is made, with a known chance.
 
 What is labelled by choice misleads, unless each label is weighed by one over the chance it was asked with.
 So the draw is made before any outcome is known, and its chance is kept with the prediction. Labels tell most
@@ -52,7 +52,11 @@ class _Chances(Protocol):
 class LabelPolicy:
     """Draws which predictions want a label; make one by ``uniform``, ``bands``, ``budget`` or ``by``.
 
-    Safe to use from threads. ``text`` says what it does, as ``parse_policy`` reads it.
+    Safe to use from threads.
+
+    Args:
+        chances: Chances by confidence, as ``uniform`` and the others make them.
+        text: The policy in words, as ``parse_policy`` reads it.
 
     >>> policy = LabelPolicy.bands([(0.7, 1.0), (1.0, 0.01)])
     >>> wanted, chance = policy.draw([0.6, 0.9], uniforms=[0.5, 0.5])
@@ -66,12 +70,20 @@ class LabelPolicy:
 
     @classmethod
     def uniform(cls, rate: float) -> LabelPolicy:
-        """Return each prediction with the same chance ``rate``."""
+        """Draw each prediction with the same chance.
+
+        Args:
+            rate: Chance in [LEAST_CHANCE, 1].
+        """
         return cls(_Steps([1.0], [_checked_rate(rate)]), text=f"{rate:g}")
 
     @classmethod
     def bands(cls, bands: Iterable[tuple[float, float]]) -> LabelPolicy:
-        """Draw by ``bands``: upper ends of confidence, rising up to 1, each with the chance up to it."""
+        """Draw by bands of confidence, each with a chance of its own.
+
+        Args:
+            bands: Upper ends of confidence, rising up to 1, each with the chance up to it.
+        """
         pairs = [(float(end), float(rate)) for end, rate in bands]
         ends = [end for end, _ in pairs]
         rising = all(a < b for a, b in zip([0.0, *ends], ends, strict=False))
@@ -84,10 +96,15 @@ class LabelPolicy:
     def budget(
         cls, per_day: float, *, workers: int = 1, clock: Callable[[], float] = time.monotonic
     ) -> LabelPolicy:
-        """Ask for about ``per_day`` labels a day in all ``workers``, chances going with sqrt(c (1 - c)).
+        """Ask for a number of labels a day, with chances that go with sqrt(c (1 - c)).
 
         They follow the traffic of about the last day. Each is ``LEAST_CHANCE`` at least, so traffic above
-        ``per_day / LEAST_CHANCE`` asks for more labels. ``clock``: seconds, of any start.
+        ``per_day / LEAST_CHANCE`` asks for more labels.
+
+        Args:
+            per_day: Labels a day in all workers, about.
+            workers: Processes that share it.
+            clock: Seconds, of any start.
         """
         if not (math.isfinite(per_day) and per_day > 0):
             raise InputError(f"a budget is a number of labels a day above 0, got {per_day}")
@@ -97,7 +114,11 @@ class LabelPolicy:
 
     @classmethod
     def by(cls, chance: Callable[[float], float]) -> LabelPolicy:
-        """Draw by ``chance``, a function of confidence to [LEAST_CHANCE, 1]; it is tried here on a grid."""
+        """Draw by a function of confidence; it is tried here on a grid.
+
+        Args:
+            chance: Function of a confidence in [0, 1] to a chance in [LEAST_CHANCE, 1].
+        """
         for c in np.linspace(0, 1, 101).tolist():
             _checked_rate(chance(c), f" at confidence {c:g}")
         return cls(_Function(chance), text="a function")
@@ -107,7 +128,9 @@ class LabelPolicy:
     ) -> tuple[NDArray[np.bool_], Floats]:
         """Tell whether a label is wanted for each prediction (n,), and the chance it had (n,).
 
-        ``confidences`` (n,) in [0, 1]. ``uniforms`` (n,) in [0, 1) decide; drawn anew by default.
+        Args:
+            confidences: (n,) in [0, 1].
+            uniforms: (n,) in [0, 1), which decide; drawn anew by default.
         """
         chance = self.chances(confidences)
         if uniforms is None:  # the module's own generator: seeded anew in every forked process
@@ -118,7 +141,11 @@ class LabelPolicy:
         return drawn < chance, chance
 
     def chances(self, confidences: ArrayLike) -> Floats:
-        """Return the chances (n,) of ``confidences`` (n,) in [0, 1]; a budget counts them as served."""
+        """Return the chances (n,) of predictions; a budget counts them as served.
+
+        Args:
+            confidences: (n,) in [0, 1].
+        """
         given = np.asarray(confidences, np.float64)
         if given.ndim != 1:
             raise ShapeError(f"confidences must be (n,), got {given.shape}")
@@ -129,11 +156,15 @@ class LabelPolicy:
         return np.array(self._chances.of(values), np.float64)
 
     def observe(self, sums: Sums, *, seconds: float) -> None:
-        """Tell a budget what the ledger counted in the last ``seconds``; the others need none of it.
+        """Update a budget with the latest counts of the ledger; other policies need no updates.
 
         Its predictions take the place of the traffic seen so far, such as before a restart; by its labels it
         goes with how often predictions are right. Without, an overconfident model is asked too little where
         it is sure, and can be known less well than by uniform sampling.
+
+        Args:
+            sums: Counts of predictions and labels.
+            seconds: Time in which they were counted, above 0.
         """
         if not (math.isfinite(seconds) and seconds > 0):
             raise InputError(f"seconds is a time above 0, got {seconds}")
@@ -154,7 +185,7 @@ class _Steps:
 
 
 class _Function:
-    """A function of one's own; what it says beyond the range is taken as the nearest chance within."""
+    """A function of the user's; a value out of range is taken as the nearest chance within."""
 
     def __init__(self, chance: Callable[[float], float]) -> None:
         self._chance = chance
@@ -164,7 +195,7 @@ class _Function:
 
 
 class _Budget:
-    """Chances that follow the traffic: counts by cell and their time, both of which halve every day."""
+    """Chances that follow the traffic: counts by cell, and their time, both halved every day."""
 
     def __init__(self, per_day: float, clock: Callable[[], float]) -> None:
         self._per_day, self._clock, self._lock = per_day, clock, threading.Lock()
@@ -179,7 +210,7 @@ class _Budget:
             for cell in cells:
                 self._new[cell] += 1
             self._fresh += len(cells)
-            # By traffic before the outcomes of these, which a chance may not depend on.
+            # By traffic alone: a chance may not depend on the predictions' outcomes.
             if self._fresh >= self._enough or self._clock() >= self._due:
                 self._follow()
             rates = self._rates
@@ -225,7 +256,7 @@ def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
 
 
 def fitted_line(sums: Sums) -> Line:
-    """Return how often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
+    """How often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
 
     Fitted to the means of bins, with as much trust in what the confidences say as in ``_ENOUGH`` labels.
     """
@@ -262,9 +293,12 @@ def _checked_rate(rate: float, where: str = "") -> float:
 
 
 def parse_policy(text: str, *, workers: int = 1) -> LabelPolicy:
-    """Return the policy that a command line names: "500/day", "0.05" or "0.7:1,1:0.01".
+    """The policy that a command line names.
 
-    ``workers``: processes that share a budget.
+    Args:
+        text: A number a day ("500/day"), a chance ("0.05"), or chances by upper ends of confidence
+            ("0.7:1,1:0.01").
+        workers: Processes that share a budget.
 
     >>> parse_policy("0.7:1,1:0.01").text
     '0.7:1,1:0.01'

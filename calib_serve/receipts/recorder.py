@@ -1,4 +1,4 @@
-"""Count and sign served predictions, for every server: nothing here raises, or waits for anything.
+"""Recorders: count and sign served predictions, for every server; they never raise or block.
 
 Monitoring fails open: a failure here does not change the prediction, and ``calib_monitor_errors_total``
 counts it. What is counted waits in memory until ``settle`` adds it up and hands it to the sink.
@@ -7,6 +7,7 @@ counts it. What is counted waits in memory until ``settle`` adds it up and hands
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import MissingDependency
-from calib_serve.receipts.classes import decide
+from calib_serve.receipts.classes import choose_labels
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.nonces import Nonces
 from calib_serve.receipts.policy import LabelPolicy
@@ -49,14 +50,14 @@ SERVED = (*_COUNTED, _INVALID, _UNCALIBRATED)
 
 
 class Tag(NamedTuple):
-    """Names that a request gives its prediction: a segment, a group of outcomes that hang together, an id."""
+    """Tags of a prediction by its request: a segment, a group of dependent outcomes, an id."""
 
     segment: str = ""
     group: str = ""
     id: str = ""
 
     def of_row(self, row: int, rows: int) -> Tag:
-        """Return that of one row of a request: of several, each has an id of its own."""
+        """The tag of one row of a request: of several rows, each has an id of its own."""
         return self if rows == 1 or not self.id else self._replace(id=f"{self.id}:{row}")
 
 
@@ -70,11 +71,11 @@ class Sink(Protocol):
         """Add to counters."""
 
     def failed(self, *stages: str, times: int = 1) -> None:
-        """Count failures of the monitoring itself; ``times`` 0 starts their series."""
+        """Count failures of the monitoring itself; ``times=0`` starts their series."""
 
 
 def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[SeriesKey, float]:
-    """Return counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
+    """Counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
 
     >>> zeros(["calib_invalid_outputs_total"], model="m", version="1", bins=15)
     {('calib_invalid_outputs_total', ('m', '1')): 0.0}
@@ -87,16 +88,16 @@ def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[
 
 
 class Counts(Protocol):
-    """Counts predictions; ``put`` may be called from any thread, and waits for nothing."""
+    """Counts predictions; ``put`` may be called from any thread, and never blocks."""
 
     def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
-        """Count (class, confidence) pairs; ``segments`` of each, or none."""
+        """Queue (class, confidence) pairs to be counted; ``segments`` of each, or none."""
 
     def settle(self) -> None:
-        """Add up what came."""
+        """Add the queued predictions to the counts."""
 
     def after_fork(self) -> None:
-        """Forget what the parent counts."""
+        """Drop the predictions that the parent process counts."""
 
 
 class SeriesCounts:
@@ -109,13 +110,13 @@ class SeriesCounts:
         sink.add_all(zeros(_COUNTED, model=model, version=version, bins=bins))
 
     def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
-        """Count pairs; no series has a segment."""
+        """Queue pairs; segments are dropped, as no series has one."""
         self._waiting.extend(pairs)
         if len(self._waiting) > _MOST:
             self.settle()
 
     def settle(self) -> None:
-        """Add up what waits, and hand it to the sink."""
+        """Add up the queue, and hand the sums to the sink."""
         waiting = self._waiting
         taken = np.array([waiting.popleft()[1] for _ in range(len(waiting))], np.float64)
         at = np.searchsorted(self._inner, taken)
@@ -128,7 +129,7 @@ class SeriesCounts:
             self._sink.add_all(changes)
 
     def after_fork(self) -> None:
-        """Do as ``Counts`` says."""
+        """Drop the predictions that the parent process counts."""
         self._waiting = deque()
 
 
@@ -166,7 +167,7 @@ class Recorder:
 
     @property
     def signs(self) -> bool:
-        """Tell whether predictions get receipts."""
+        """Whether predictions get receipts."""
         return self._keyring is not None
 
     def served(
@@ -214,18 +215,18 @@ class Recorder:
         return receipts
 
     def uncalibrated(self, requests: int) -> None:
-        """Count requests whose answer went out as the model gave it."""
+        """Count requests that were answered without calibration."""
         self._add(_UNCALIBRATED, requests)
 
     def settle(self) -> None:
-        """Add up what waits."""
+        """Add up the queued predictions."""
         try:
             self._counts.settle()
         except Exception as error:  # fails open
             self.broken("record", error)
 
     def flush(self) -> None:
-        """Settle, and write the samples that wait."""
+        """Settle, and write the waiting samples."""
         self.settle()
         try:
             if self._samples:
@@ -241,11 +242,11 @@ class Recorder:
             log.warning("monitoring failed at %s: %s", stage, type(error).__name__)
 
     def after_fork(self) -> None:
-        """Forget what the parent counts."""
+        """Drop the predictions that the parent process counts."""
         self._counts.after_fork()
 
     def count(self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag] = ()) -> None:
-        """Count predictions that get no receipts here; never raises."""
+        """Count predictions without signing receipts here; never raises."""
         try:
             named = len(tags) == len(predictions) and any(tag.segment for tag in tags)
             self._counts.put(predictions, [tag.segment for tag in tags] if named else ())
@@ -280,7 +281,7 @@ class Recorder:
         ]
 
     def _shadows(self, said: Sequence[tuple[int, float] | None], count: int) -> Sequence[Shadow | None]:
-        """Return what receipts keep of the shadow; never raises."""
+        """The shadow's fields of the receipts; never raises."""
         if len(said) != count or len(self._shadow_tag) != TAG:
             log.warning("receipts go without their shadows: %d of %d predictions", len(said), count)
             self.broken("shadow", times=count)
@@ -315,7 +316,7 @@ SIGNED_LABELS = 32
 
 
 class Decision(NamedTuple):
-    """Decision whether ``label`` is true, and the probability that this is right."""
+    """The decision whether ``label`` is true, and the probability that this is right."""
 
     label: int
     true: bool
@@ -323,7 +324,7 @@ class Decision(NamedTuple):
     receipt: SignedReceipt | None
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return it for JSON; ``names`` of the labels, or none."""
+        """As plain values for JSON; ``names`` of the labels, or none."""
         told: dict[str, Any] = {"label": names[self.label] if names else self.label}
         told |= {"predicted": self.true, "confidence": self.confidence}
         if self.receipt is None:
@@ -340,7 +341,7 @@ def decisions(
     tags: Sequence[Tag],
     invalid: int = 0,
 ) -> list[list[Decision]]:
-    """Count what is decided of every label in rows ``probs`` (L,); sign ``SIGNED_LABELS`` of a row at most.
+    """Decide every label of rows ``probs`` (L,), and count; sign at most ``SIGNED_LABELS`` a row.
 
     These are drawn anew for each row, and their receipts say with which chance. Decisions of one row depend
     on one another, so that a row is a group where its ``tags`` name none.
@@ -348,7 +349,7 @@ def decisions(
     if not probs:
         recorder.served([], invalid=invalid)
         return []
-    classes, confidence = decide(np.stack(probs), threshold)
+    classes, confidence = choose_labels(np.stack(probs), threshold)
     rows, labels = classes.shape
     drawn = [sorted(random.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
     at = [(row, label) for row, some in enumerate(drawn) for label in some]
@@ -369,14 +370,51 @@ def decisions(
 
 
 _ERRORS = "calib_monitor_errors_total"
+_LOG_EVERY = 60.0  # seconds between two lines of one series
 
 # A registry takes each family once; the reporters of several models share it.
 _FAMILIES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
+def sink_of(registry: CollectorRegistry | None, *, posts: bool) -> RegistrySink | LogSink:
+    """Counters in the registry; a reporter that posts does without prometheus-client, by the log.
+
+    Raises MissingDependency where its counters would be the only ones, or a registry is given.
+    """
+    try:
+        return RegistrySink(registry)
+    except MissingDependency:
+        if registry is not None or not posts:
+            raise
+        return LogSink()
+
+
+class LogSink:
+    """Failures and invalid predictions in the log, each at most once a minute, with their number so far."""
+
+    registry = None
+
+    def __init__(self) -> None:
+        self._totals, self._logged = dict[SeriesKey, float](), dict[SeriesKey, float]()
+
+    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
+        """Add to counts."""
+        now = time.monotonic()
+        for key, value in changes.items():
+            if value:
+                self._totals[key] = self._totals.get(key, 0) + value
+                if now - self._logged.get(key, -math.inf) >= _LOG_EVERY:
+                    self._logged[key] = now
+                    log.warning("%s of %s: %g", key[0], ", ".join(key[1]), self._totals[key])
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself."""
+        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
+
+
 class RegistrySink:
-    """Counters of prometheus-client in ``registry``; None: the one that applications expose by default.
+    """Counters of prometheus-client in ``registry``; None: in the default registry of applications.
 
     They follow ``PROMETHEUS_MULTIPROC_DIR``, as all counters of that library.
     """

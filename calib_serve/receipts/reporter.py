@@ -1,4 +1,4 @@
-"""A reporter: receipts and counts of predictions, for any Python process that serves a classifier."""
+"""Reporters: receipts and counts of predictions, for any Python process that serves a classifier."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.forks import around_forks
 from calib_serve.core.names import By
 from calib_serve.core.options.servers import SampleOptions
+from calib_serve.core.process import around_forks
 from calib_serve.receipts.batch import Outcome
 from calib_serve.receipts.destination import HomewardQueue, LocalWatch, Served, home_of
 from calib_serve.receipts.inputs import (
@@ -27,17 +27,17 @@ from calib_serve.receipts.inputs import (
     ReporterShadow,
     are_probabilities,
     array_of,
-    artifact_of,
     each_of,
     ids_of,
     keyring_of,
-    logits_of,
+    logits_in_shape,
+    optional_artifact,
     tags_of,
 )
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.policy import LabelPolicy, parse_policy
-from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions
+from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions, sink_of
 from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
@@ -54,7 +54,7 @@ _OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 class Background:
-    """Counts what waits in ``recorder`` and ``outboxes`` every ``seconds``; a forked process begins anew.
+    """A thread that delivers ``recorder`` and ``outboxes`` every ``seconds``; a fork begins anew.
 
     ``latest``: the scores of the last call, which are looked at as well. ``started``: in this process.
     """
@@ -75,7 +75,7 @@ class Background:
         around_forks(self)
 
     def start(self) -> None:
-        """Begin to count in a thread, and to count what waits when this process ends."""
+        """Start the thread, and deliver the rest when this process ends."""
         with self._adding:
             if not self.started:
                 self.started, self._stop, self._until = True, threading.Event(), 0.0
@@ -88,32 +88,32 @@ class Background:
                 _OPEN.add(self)
 
     def flush(self) -> int:
-        """Count what waits now; how many predictions still wait, as the watch does not take them."""
+        """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
         with self._adding:
             self._recorder.flush()
         return sum(0 if one.send(at_once=True) else len(one) for one in self._outboxes)
 
     def close(self) -> None:
-        """Count what waits, within five seconds; what is lost is logged and counted."""
+        """Deliver within five seconds, and end; lost predictions are logged and counted."""
         if not self.started:
             return
         self.begin_to_close()
         self.started = False
         self._at_exit.cancel()
-        # The thread counts it: at the end of a process no other may begin, and a watch may hang.
+        # The thread delivers: at the end of a process no new one may start, and a watch may hang.
         self._thread.join(max(self._until - time.monotonic(), 0.0))
         if lost := sum(one.drop() for one in self._outboxes):
             log.error("%d predictions were never counted: the watch did not take them in time", lost)
             self._sink.failed("lost", times=lost)
 
     def begin_to_close(self) -> None:
-        """Begin with what ``close`` waits for: of several reporters all begin before the first waits."""
+        """Begin to close, without waiting: several reporters all begin before the first one waits."""
         if self.started and not self._stop.is_set():
             self._until = time.monotonic() + _AT_EXIT
             self._stop.set()
 
     def let_go(self) -> None:
-        """Let the thread count what waits, and end."""
+        """Make the thread deliver the rest, and end."""
         self._stop.set()
 
     def _run(self, stop: threading.Event) -> None:
@@ -140,22 +140,22 @@ class Background:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Let the thread survive any failure."""
+        """Run a step of the thread, which survives any failure."""
         try:
             yield
         except Exception as error:
             self._recorder.broken("record", error)
 
     def before_fork(self) -> None:
-        """Let no thread hold the lock of a counter, which the child would find held for ever."""
+        """Hold the counter's lock over a fork, so that the child does not inherit it from a thread."""
         self._adding.acquire()
 
     def after_in_parent(self) -> None:
-        """Go on."""
+        """Release the counter's lock in the parent."""
         self._adding.release()
 
     def after_in_child(self) -> None:
-        """Forget what the parent counts."""
+        """Drop the predictions that the parent process counts."""
         self._adding, self.started = threading.Lock(), False
         self._recorder.after_fork()
         for one in self._outboxes:
@@ -163,7 +163,7 @@ class Background:
 
 
 def _close_all() -> None:
-    """Close all of this process, in five seconds together."""
+    """Close all reporters of this process, in five seconds together."""
     found = [one for one in list(_OPEN) if one.started]
     for one in found:
         one.begin_to_close()
@@ -178,29 +178,35 @@ _CHECKED = 100  # calls of which every row is checked to be probabilities; later
 class Reporter:
     """Counts the predictions of one model version and signs their receipts; safe to use from threads.
 
-    ``what``: an artifact, its folder, or the number of classes. ``keyring``: keys, or their file, which is
-    read again when it changes; None takes the file that ``CALIB_SERVE_KEYRING`` names, and without that there
-    are no receipts.
-
-    Predictions are counted in one place: by ``watch``, the address of a ``calib-serve watch`` (``token``: one
-    of the scopes ``predict`` and ``label``) or a ``Watch`` of this process; else in ``registry``, of
-    prometheus-client (None: the one that applications expose by default). Failures of the monitoring are
-    counted in ``registry`` in any case.
-
-    ``policy`` says whose labels are wanted, such as "500/day" (None: as a ``Watch`` of this process says,
-    else all); ``workers``: how many processes share it.
-    ``samples``: a folder for a share ``sample_rate`` of logits, to refit on, where a watch that was given the
-    same folder puts their labels; not with ``watch``, which keeps both. ``shadow``: an artifact, or its
-    folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only its
-    fingerprint, where its probabilities come with them.
-
-    What goes to the watch every ``flush_seconds`` are sums by class, segment and confidence. Predictions with
-    an ``id``, or with ``logits`` that it keeps, go one by one. ``most``: sums, and such predictions, that
-    may wait while the watch is away; ``spool``: a folder where they wait, so that they outlive their process
-    and the next one sends them; of such predictions ten times as many.
+    Predictions are counted in one place: by ``watch``, else in ``registry``. What goes to the watch every
+    ``flush_seconds`` are sums by class, segment and confidence; predictions with an ``id``, or with
+    ``logits`` that it keeps, go one by one.
 
     A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
     counted when the process ends by itself, within five seconds.
+
+    Args:
+        what: An artifact, its folder, or the number of classes.
+        model: Name of the model.
+        version: Its version.
+        keyring: Keys, or their file, which is read again when it changes; None takes the file that
+            ``CALIB_SERVE_KEYRING`` names, and without that there are no receipts.
+        watch: Address of a ``calib-serve watch``, or a ``Watch`` of this process.
+        token: Token of the watch at an address, with the scopes ``predict`` and ``label``.
+        registry: Registry of prometheus-client, which counts failures of the monitoring in any case; None:
+            the one that applications expose by default.
+        policy: Whose labels are wanted, such as "500/day"; None: as a ``Watch`` of this process says, else
+            all.
+        workers: Processes that share a ``policy`` of text.
+        samples: Folder for a share of logits, to refit on, where a watch that was given the same folder puts
+            their labels; not with ``watch``, which keeps both.
+        sample_rate: Share of predictions whose logits are put there.
+        shadow: An artifact, or its folder, that runs in the shadow of ``what`` on the ``logits`` that come
+            with predictions; or only its fingerprint, where its probabilities come with them.
+        most: Sums, and predictions that go one by one, that may wait while the watch is away.
+        spool: Folder where they wait, so that they outlive their process and the next one sends them; then
+            ten times as many predictions may.
+        flush_seconds: Seconds between two times that counts are sent.
 
     >>> from prometheus_client import CollectorRegistry
     >>> where = {"keyring": Keyring.new(), "registry": CollectorRegistry()}
@@ -234,7 +240,7 @@ class Reporter:
         flush_seconds: float = 0.5,
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name not in ("self", "what")}
-        self.artifact = artifact_of(what)
+        self.artifact = optional_artifact(what)
         self.classes = what if isinstance(what, int) else self.artifact.classes if self.artifact else 0
         self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
         ring = keyring_of(keyring)
@@ -248,7 +254,7 @@ class Reporter:
             sample_rate=sample_rate,
             spool=spool,
         )
-        self._sink = RegistrySink(registry)
+        self._sink = sink_of(registry, posts=watch is not None)
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
             ring.failed = functools.partial(self._sink.failed, "keyring")
@@ -284,7 +290,7 @@ class Reporter:
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
         self._sink.failed(*_STAGES, times=0)
-        if reference is not None and reference.n and home is None:
+        if home is None and isinstance(self._sink, RegistrySink) and reference is not None and reference.n:
             # The calibration set's bins: the reference for drift, which a watch has of its own.
             self._sink.set_all(
                 {
@@ -295,7 +301,7 @@ class Reporter:
         self._seen = 0
         outboxes = [one for one in (outbox, self._queue) if one is not None]
         self._background = Background(self._recorder, outboxes, self._sink, seconds=flush_seconds)
-        # Where nobody holds the reporter any more, what waits is counted, and its thread ends.
+        # When the reporter is garbage collected, its thread delivers the rest, and ends.
         weakref.finalize(self, self._background.let_go).atexit = False
 
     def served(
@@ -310,16 +316,23 @@ class Reporter:
     ) -> list[SignedReceipt | None]:
         """Count predictions; a signed receipt for each, whose ``wanted`` says if its label is asked for.
 
-        ``probs``: calibrated probabilities (n, K), or (K,) of one prediction. ``segment``: by which they are
-        counted apart; ``group``: what predictions share whose outcomes depend on one another; ``id``: your
-        own name of the prediction, which its label may come by; each one text, or n. ``logits``: of the same
-        shape, what the output calibration was applied to, for samples and for the shadow. ``shadow``: the
-        shadow's probabilities, of the same shape, where they are not to be made of the logits.
-
         It does not wait for anything. A row that is no prediction, such as NaN, has None and is counted as
-        invalid. Raises ShapeError or InputError for what the caller has wrong in every call, such as a wrong
-        number of classes, or logits instead of probabilities. What is wrong with the shadow's is counted, as
-        ``calib_monitor_errors_total`` of the stage "shadow", and the receipts go without.
+        invalid. What is wrong with the shadow's is counted, as ``calib_monitor_errors_total`` of the stage
+        "shadow", and the receipts go without.
+
+        Args:
+            probs: Calibrated probabilities (n, K), or (K,) of one prediction.
+            segment: Segment of the traffic that they are counted in, one text or n.
+            group: Name that predictions share whose outcomes depend on one another, one text or n.
+            id: Your own name of the prediction, which its label may come by, one text or n.
+            logits: What the output calibration was applied to, of the same shape, for samples and for the
+                shadow.
+            shadow: Probabilities of the shadow, of the same shape, where they are not to be made of the
+                logits.
+
+        Raises:
+            InputError: For what is wrong in every call, such as logits instead of probabilities.
+            ShapeError: For another number of classes.
         """
         p = probs if isinstance(probs, np.ndarray) else array_of(probs)
         predictions, valid = self._top(p)
@@ -339,8 +352,14 @@ class Reporter:
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
         """Tell whether each prediction may be acted on (n,), by the contract of the artifact.
 
-        ``probs`` and ``segment`` as ``served`` takes them; nothing is counted. A row that is no prediction
-        may not. InputError without an artifact, or where its contract does not say what may be acted on.
+        Nothing is counted. A row that is no prediction may not.
+
+        Args:
+            probs: Calibrated probabilities (n, K), or (K,) of one prediction.
+            segment: Segment of each prediction, one text or n.
+
+        Raises:
+            InputError: Without an artifact, or where its contract does not say what may be acted on.
         """
         contract = None if self.artifact is None else self.artifact.contract
         if contract is None or not contract.decides:
@@ -364,10 +383,15 @@ class Reporter:
         segment: str | Sequence[str] = "",
         group: str | Sequence[str] = "",
     ) -> list[list[Decision]]:
-        """Do the same for a multi-label model: ``probs`` (n, L), each label's own; decisions by row.
+        """Count the decisions of a multi-label model; signed receipts by row, of at most 32 decisions each.
 
-        A label is true where its probability is ``threshold`` or more. Every decision is counted, and at most
-        32 of each row are signed. A row that is no probabilities has no decisions, and counts as invalid.
+        A row that is no probabilities has no decisions, and counts as invalid.
+
+        Args:
+            probs: Calibrated probabilities of each label (n, L).
+            threshold: Least probability of a label that is decided to be true.
+            segment: Segment of the traffic that they are counted in, one text or n.
+            group: Name that samples share whose outcomes depend on one another, one text or n.
         """
         p = np.atleast_2d(array_of(probs))
         if self.artifact is None or not self.artifact.is_multilabel or p.shape[1:] != (self.classes,):
@@ -397,9 +421,13 @@ class Reporter:
         id: str = "",
         by: By | None = None,
     ) -> Outcome:
-        """Send the true class of one prediction home, by its receipt or your own ``id`` of it.
+        """Send the true class of one prediction home, by its receipt or your own id of it; see ``labels``.
 
-        See ``labels``; ``by``: whether a text is a class's "name" or "id".
+        Args:
+            receipt: Receipt of the prediction.
+            label: Class id or name; of a label of many, whether it is true.
+            id: Your own name of the prediction, in place of the receipt.
+            by: Whether a text is a class's "name" or "id".
         """
         if (receipt is None) == (not id) or label is None:
             raise InputError("give a label, and either its receipt or the id of its prediction")
@@ -408,26 +436,35 @@ class Reporter:
         return outcome
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Send labels home, {"receipt" or "id", "label", "by" and "segment" optional}; what became of each.
+        """Send labels home; the outcome of each.
 
         It waits until the watch has counted them; from an event loop, call it by ``asyncio.to_thread``.
-        Raises ServerError where the watch did not answer: send them again, and each is counted once.
+
+        Args:
+            items: Mappings with "receipt" or "id", "label", and optionally "by" and "segment".
+
+        Raises:
+            ServerError: Where the watch did not answer: send them again, and each is counted once.
         """
         if self._home is None:
             raise InputError("labels go home to a watch: give the reporter watch=")
         return self._home.labels(items)
 
     def flush(self) -> int:
-        """Count what waits now; how many predictions still wait, as the watch does not take them."""
+        """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
         return self._background.flush()
 
     def close(self) -> None:
-        """Count what waits, within five seconds; what is lost is logged and counted."""
+        """Deliver within five seconds, and end; lost predictions are logged and counted."""
         self._background.close()
 
     @staticmethod
     def close_all(reporters: Iterable[Reporter]) -> None:
-        """Close several, within five seconds together."""
+        """Close several, within five seconds together.
+
+        Args:
+            reporters: Reporters of this process.
+        """
         found = list(reporters)
         for one in found:
             one._background.begin_to_close()
@@ -435,7 +472,7 @@ class Reporter:
             one.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a reporter of the same options, which begins anew, for processes that are spawned."""
+        """Pickle the options: a spawned process gets a new reporter of the same ones."""
         local = [name for name in ("watch", "registry", "keyring", "policy") if self._is_local(name)]
         if local:
             raise InputError(
@@ -454,7 +491,7 @@ class Reporter:
         return not isinstance(self._options[name], (type(None), str, Path, Keyring))
 
     def _top(self, p: NDArray[Any]) -> tuple[list[tuple[int, float]], bool]:
-        """Return the class and the probability of each row; whether each is a prediction."""
+        """The class and the probability of each row, and whether all are probabilities."""
         if p.shape in ((self.classes,), (1, self.classes)):
             k = int(p.argmax())  # most requests are one row, and calls of numpy cost most
             c: float = p.item(k)
@@ -476,13 +513,13 @@ class Reporter:
         logits: ArrayLike | None,
         shadow: ArrayLike | None,
     ) -> list[SignedReceipt | None]:
-        """Return those of ``predictions`` that are, with what is said of them."""
+        """Count and sign the valid ``predictions``, with their tags, logits and shadows."""
         count = len(predictions)
         if id and self._queue is None:
             raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
         tags = tags_of(segment, group, count, failed=self._recorder.broken)
         ids = ids_of(id, count, failed=self._recorder.broken)
-        z = None if logits is None else logits_of(logits, (count, self.classes))
+        z = None if logits is None else logits_in_shape(logits, (count, self.classes))
         clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
@@ -514,7 +551,7 @@ class Reporter:
     def _kept(
         self, rows: Sequence[NDArray[np.float64]], receipts: Sequence[SignedReceipt | None], rate: float
     ) -> list[bytes]:
-        """Return each row of logits in float16; nothing of one that is not sampled, or holds NaN."""
+        """Each row of logits in float16; empty for a row that is not sampled, or holds NaN."""
         kept = [b""] * len(rows)
         sampled = [i for i, one in enumerate(receipts) if one is not None and is_sampled(nonce_of(one), rate)]
         if not sampled:
@@ -530,7 +567,7 @@ class Reporter:
     def _shadows(
         self, good: Sequence[int], given: ArrayLike | None, z: NDArray[np.float64] | None
     ) -> list[tuple[int, float]]:
-        """Return what the shadow says of the rows that are ``good``; fails open."""
+        """The shadow's predictions of the rows that are ``good``; fails open."""
         if self._shadow is None and given is None:
             return []
         try:
@@ -542,7 +579,7 @@ class Reporter:
             return []
 
     def _begin(self, p: NDArray[Any]) -> None:
-        """Check the first calls; InputError where finite rows are no probabilities."""
+        """Start the thread, and check the first calls: InputError where finite rows do not sum to 1."""
         if not self._background.started:
             self._background.start()
         self._seen += 1
@@ -561,7 +598,7 @@ def _check_together(
     sample_rate: float,
     spool: object,
 ) -> None:
-    """Raise InputError for what is of no use without, or beside, something else."""
+    """Raise InputError for options that need, or exclude, one another."""
     if watch is not None and ring is None:
         raise InputError(
             f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
@@ -581,7 +618,7 @@ def _check_together(
 
 
 def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:
-    """Name the clauses that count a prediction: those of one sum are counted by the same ones."""
+    """The names of the clauses that count a prediction: one sum holds predictions of the same clauses."""
     return lambda confidence, predicted, segment: [
         one.id for one in contract.counts(confidence, predicted, segment)
     ]

@@ -1,4 +1,4 @@
-"""A bounded sample of logits and labels, to fit the next calibration on.
+"""A bounded sample of logits and labels, on which the next calibration is fitted.
 
 Opt-in. It keeps logits in float16 and class ids, never inputs. Predictions and labels are written
 as they come, in shards of their own, and joined by receipt when they are read; so labels may come
@@ -109,7 +109,7 @@ class SampleLog:
     def predicted(
         self, model: str, version: str, nonces: Sequence[bytes], logits: ArrayLike, *, times: Sequence[float]
     ) -> None:
-        """Keep the sampled ones of these predictions: logits (n, K), one nonce and one time each."""
+        """Store the sampled predictions among these: logits (n, K), one nonce and one time each."""
         z = np.asarray(logits)
         if z.ndim != 2 or not len(z) == len(nonces) == len(times):
             raise ShapeError(
@@ -126,7 +126,7 @@ class SampleLog:
             self.flush()
 
     def labelled(self, labels: Sequence[Label]) -> None:
-        """Keep accepted labels of sampled predictions."""
+        """Store accepted labels of sampled predictions."""
         with self._lock:
             for one in labels:
                 if is_sampled(one.receipt.nonce, self.rate):
@@ -137,14 +137,14 @@ class SampleLog:
             self.flush()
 
     def take_back(self, model: str, version: str, nonces: Sequence[bytes]) -> None:
-        """Forget these labels, also those that another process has yet to write."""
+        """Revoke labels, also those that another process has yet to write."""
         if nonces:
             self._write("revoked", model, version, nonces)
 
     def flush(self) -> None:
-        """Write what is waiting, and delete what is too old or too large."""
+        """Write the waiting rows, and delete files that are too old or too many."""
         with self._lock:
-            # Taken before they are written: where the disk is full they are lost, and memory stays bounded.
+            # Taken out before writing: on a full disk the rows are lost, and memory stays bounded.
             predictions, self._predictions = self._predictions, {}
             labels, self._labels = self._labels, {}
         for (model, version), rows in predictions.items():
@@ -175,7 +175,7 @@ class SampleLog:
             raise
 
     def _retain(self) -> None:
-        # What a killed process left half written counts too, or nobody would ever delete it.
+        # Half-written files of a killed process count too, or nobody would ever delete them.
         found = [*self.folder.glob("*-*-*-*.npz"), *self.folder.glob(".*-*-*-*.npz.partial")]
         shards = sorted(found, key=_written, reverse=True)
         oldest, size = self._clock() - self.days * DAY, 0
@@ -187,7 +187,7 @@ class SampleLog:
         self._compare(shards)
 
     def _compare(self, shards: Sequence[Path]) -> None:
-        """Say where a shard of the last minutes is of another rate: logits and labels would not meet."""
+        """Note a recent shard of another rate as a trouble: its logits and labels would not meet."""
         since, before = max(self._began, self._clock() - _LATELY), self.trouble
         rates = {_rate(shard) for shard in shards if _written(shard) >= since * 1000}
         others = sorted(rates - {"", f"{self.rate:g}"})
@@ -204,10 +204,17 @@ class SampleLog:
 def read_samples(
     folder: str | Path, *, model: str, version: str, since: float = 0.0, most: int = 1_000_000
 ) -> LabelledSamples:
-    """Return the labelled predictions of one model version since ``since``: the latest ``most`` of them.
+    """Return the latest labelled predictions of one model version.
 
     In the order in which they were written, the prediction and its label: what is read later has more at
     the end, and none in between.
+
+    Args:
+        folder: Folder that a server keeps samples in.
+        model: Name of the model.
+        version: Its version.
+        since: Time of the first prediction, seconds since 1970.
+        most: Number of them, at most.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -251,7 +258,7 @@ def read_samples(
 def _read_shard(
     shard: Path, model: str, version: str
 ) -> tuple[dict[bytes, tuple[float, NDArray[np.float16]]], dict[bytes, int], set[bytes]]:
-    """Read predictions, labels and revoked labels by nonce; none where it is another version's."""
+    """Read predictions, labels and revoked labels by nonce; empty for a shard of another version."""
     kept, _ = read_npz(shard)
     if (str(kept["model"]), str(kept["version"])) != (model, version):
         return {}, {}, set()
@@ -269,17 +276,17 @@ def _read_shard(
 
 
 def is_sampled(nonce: bytes, rate: float) -> bool:
-    """Tell whether a sample of this ``rate`` holds the prediction of this nonce, in every process."""
+    """Whether a sample of this ``rate`` holds the prediction of this nonce, in every process."""
     # Hashed, as the nonces of an epoch begin alike.
     return zlib.crc32(nonce) < rate * _NONCES
 
 
 def _written(shard: Path) -> int:
-    """Return milliseconds since 1970, from the shard's name."""
+    """Milliseconds since 1970, from the shard's name."""
     part = shard.name.split("-")[1]
     return int(part) if part.isdigit() else 0
 
 
 def _rate(shard: Path) -> str:
-    """Return the rate in the shard's name; nothing where it has none, as what is revoked."""
+    """The rate in the shard's name; "" where it has none, as in shards of revoked labels."""
     return "".join(shard.name.removesuffix(".npz").split("-", 4)[4:])

@@ -34,7 +34,7 @@ class Series:
 
     @property
     def in_torchserve(self) -> Literal["counter", "gauge"]:
-        """Return its kind in TorchServe, which adds to counters what it is sent: an absolute sum is set."""
+        """The kind in TorchServe, which adds to counters: an absolute sum is a gauge there."""
         return "gauge" if self.labels[-2:] == LEDGER_LABELS else self.kind
 
 
@@ -59,13 +59,13 @@ class Sum:
 
     @property
     def series(self) -> Series:
-        """Return the metric family that publishes it; labels are counted in ledgers alone."""
+        """The metric family that publishes the sum; labels are counted in ledgers alone."""
         own = LEDGER_LABELS if self.of == "labels" else ()
         return Series(self.name, "counter", (*_BIN, *own), self.help)
 
     @property
     def segment_series(self) -> Series:
-        """Return the metric family that publishes it by segment."""
+        """The metric family that publishes the sum by segment."""
         name = self.name.replace("calib_", "calib_segment_", 1)
         return Series(
             name, "counter", ("model", "version", "segment", "bin", *LEDGER_LABELS), self.by_segment

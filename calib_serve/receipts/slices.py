@@ -1,4 +1,4 @@
-"""Find the slices of a version that a prediction counts in; names are bounded, whatever clients invent."""
+"""The slices of a version in which a prediction counts; names are bounded, whatever clients invent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Names:
         self._counts: dict[Version, Counter[str]] = {}
 
     def under(self, version: Version, name: str, *, most: int | None = None) -> str:
-        """Return the slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
+        """The slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
         most = self.most if most is None else most
         if self._only is not None:
             return name if not name or name in self._only else OTHER
@@ -82,7 +82,7 @@ class Names:
 
 
 class Slices:
-    """The segment, the predicted class and the random group that a prediction counts in; its label's source.
+    """Finds the slices of a prediction: segment, predicted class and random group; of a label, its source.
 
     ``segments``: how many segments a version may have before the rest are ``other``, or their names.
     ``classes``: the same of predicted classes; where a version has more, the most served get a slice.
@@ -127,7 +127,7 @@ class Slices:
         segment: str = "",
         group: int = 0,
     ) -> tuple[Key, ...]:
-        """Return the slices of a prediction, its segment's first; without its confidence, but for clauses."""
+        """The slices of a prediction, its segment's first; clauses only with its ``confidence``."""
         asked = (model, version, predicted, segment)
         keys = self._made.get(asked)
         if keys is None:
@@ -143,7 +143,7 @@ class Slices:
         return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
 
     def _counting(self, of: Version, predicted: int, confidence: float, segment: str) -> tuple[Key, ...]:
-        """Return the slices of the clauses that count a prediction."""
+        """The slices of the clauses that count a prediction."""
         if of not in self._contracts:
             return ()
         own, contract = self._clauses[of], self._contracts[of]
@@ -157,7 +157,7 @@ class Slices:
         return (*met, *scope)
 
     def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
-        """Return the slices of a receipt's label, by who sent it as well, where that is known.
+        """The slices of a receipt's label, its source's among them where it is known.
 
         ``segment``: what the label names, for receipts that name none; labels alone take at most half of the
         places that segments have. Clauses go by the receipt alone, as
@@ -180,12 +180,12 @@ class Slices:
 
 
 def scope_of(clause: Clause) -> str:
-    """Return the name of the slice of all that a coverage clause is of, beside that of what fulfils it."""
+    """The name of the slice of all predictions under a coverage clause, met or not."""
     return f"{clause.id}, of all"
 
 
 def is_source(name: str) -> bool:
-    """Tell whether a source may have this name: up to 63 letters, digits, ``.``, ``_``, ``-``; not ``other``.
+    """Whether a source may have this name: up to 63 letters, digits, ``.``, ``_``, ``-``; not ``other``.
 
     >>> is_source("lab-2"), is_source("lab 2"), is_source("other")
     (True, False, False)

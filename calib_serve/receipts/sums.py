@@ -1,4 +1,4 @@
-"""Sums over the predictions and labels of one slice of a model version, as one vector that adds up."""
+"""Sums over the predictions and labels of one slice of a model version, as one additive vector."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ the clauses of the contract that count them."""
 
 
 class Key(NamedTuple):
-    """Names what is counted apart: a slice of a model version."""
+    """The name of a slice of a model version, whose sums are separate."""
 
     model: str
     version: str
@@ -36,13 +36,13 @@ class Key(NamedTuple):
 
     @property
     def of(self) -> Version:
-        """Return (model, version)."""
+        """The model version, (model, version)."""
         return self.model, self.version
 
 
 @functools.cache
 def _layout(bins: int) -> dict[str, slice]:
-    """Return where each sum lies in the vector."""
+    """The place of each sum in the vector."""
     ends = np.cumsum([bins if one.per == "bin" else len(DELAYS) + 1 for one in SUMS]).tolist()
     return {one.name: slice(start, end) for one, start, end in zip(SUMS, [0, *ends], ends, strict=False)}
 
@@ -104,18 +104,18 @@ class Sums:
 
     @classmethod
     def zeros(cls, bins: int = 15) -> Sums:
-        """Begin with nothing counted."""
+        """Sums of nothing."""
         return cls(bins, np.zeros(_length(bins)))
 
     @classmethod
     def at(cls, places: NDArray[np.intp], values: Floats, *, bins: int) -> Sums:
-        """Return the sums of what ``changes`` told, of any shape."""
+        """Sums from places and values of ``changes``, of any shape."""
         found = np.bincount(places.ravel(), weights=values.ravel(), minlength=_length(bins))
         return cls(bins, found.astype(np.float64))
 
     @classmethod
     def served(cls, confidence: ArrayLike, *, bins: int = 15) -> Sums:
-        """Return sums of predictions with top-1 confidences (n,) in [0, 1], labels not known."""
+        """Sums of unlabelled predictions with top-1 confidences (n,) in [0, 1]."""
         return cls.at(*changes("predictions", confidence, bins=bins), bins=bins)
 
     @classmethod
@@ -128,14 +128,14 @@ class Sums:
         delay: ArrayLike = 0.0,
         bins: int = 15,
     ) -> Sums:
-        """Return sums of labels that came in: confidences (n,) and whether each prediction was right (n,).
+        """Sums of labels: confidences (n,) and whether each prediction was right (n,).
 
         ``weight`` (n,): one over the chance of being asked for; ``delay`` (n,): seconds since the prediction.
         """
         return cls.at(*changes("labels", confidence, correct, weight, delay, bins=bins), bins=bins)
 
     def of(self, kind: Literal["predictions", "labels"]) -> Sums:
-        """Return the sums over predictions, or those over labels, alone."""
+        """The sums over predictions, or the sums over labels, alone."""
         layout, kept = _layout(self.bins), np.zeros(len(self.vector))
         for one in SUMS:
             if one.of == kind:
@@ -157,12 +157,12 @@ class Sums:
 
     @property
     def labels(self) -> Floats:
-        """Return labels by bin (bins,), each counted as one."""
+        """Labels by bin (bins,), each counted as one."""
         return self["calib_feedback_total"]
 
     @property
     def feedback(self) -> Bins:
-        """Return the bins of the labelled predictions, weighted."""
+        """The bins of the labelled predictions, weighted."""
         names = (
             "calib_feedback_weight_total",
             "calib_feedback_confidence_total",
@@ -172,17 +172,17 @@ class Sums:
         return Bins(*(self[name] for name in names))
 
     def merge(self, other: Sums) -> Sums:
-        """Return the sums over both; associative and commutative."""
+        """The sums of both; associative and commutative."""
         return self._combine(other, 1.0)
 
     __add__ = merge
 
     def __sub__(self, other: Sums) -> Sums:
-        """Return these sums without ``other``, which must be part of them."""
+        """These sums without ``other``, which must be part of them."""
         return self._combine(other, -1.0)
 
     def with_values(self, values: Mapping[tuple[str, int], float]) -> Sums:
-        """Return these sums, but with those of the given names and places; other names are left out."""
+        """The sums with the given values by name and place; unknown names are left out."""
         found, layout = self.vector.copy(), _layout(self.bins)
         for (name, place), value in values.items():
             if name in layout and place < len(found[layout[name]]):
@@ -201,12 +201,12 @@ class Sums:
 
 
 def add_at(found: dict[At, Sums], at: At, more: Sums) -> None:
-    """Add ``more`` to what ``found`` holds there, if anything."""
+    """Add ``more`` to the sums in ``found`` at ``at``, if any."""
     found[at] = found[at] + more if at in found else more
 
 
 def merge_slices(sums: Mapping[Key, Sums] | Iterable[tuple[Key, Sums]]) -> dict[Version, Sums]:
-    """Return the sums of whole model versions, of their segments."""
+    """Sums of whole model versions, from the sums of their segments."""
     found: dict[Version, Sums] = {}
     for key, more in sums.items() if isinstance(sums, Mapping) else sums:
         if key.kind == "segment":

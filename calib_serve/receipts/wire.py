@@ -1,4 +1,4 @@
-"""A receipt: what it says of a served prediction, its bytes, and its signature.
+"""A receipt: the signed record of a served prediction, as fields, bytes and a token.
 
 On the wire, base64url without padding of::
 
@@ -38,9 +38,12 @@ TAG = 4
 
 
 class Shadow(NamedTuple):
-    """Prediction of a shadow for the same input: its class, its confidence in [0, 1], and its tag.
+    """Prediction of a shadow for the same input.
 
-    Receipts keep the confidence in single precision. ``tag``: ``shadow_tag`` of the shadow's artifact.
+    Args:
+        predicted: Its class id.
+        confidence: In [0, 1]; receipts keep it in single precision.
+        tag: ``shadow_tag`` of the shadow's artifact.
     """
 
     predicted: int
@@ -50,11 +53,21 @@ class Shadow(NamedTuple):
 
 @dataclass(frozen=True)
 class Receipt:
-    """One served prediction: ``time`` in seconds since 1970, ``confidence`` in [0, 1].
+    """One served prediction.
 
-    ``inclusion``: the chance in (0, 1] with which its label was asked for, and ``wanted`` whether it was.
-    ``group``: a number below 2**63 that predictions share whose outcomes depend on one another, 0 for none.
-    ``shadow``: what a shadow of the served artifact said of the same input, if one ran.
+    Args:
+        key_id: Id of the key that signed it.
+        model: Name of the model.
+        version: Its version.
+        time: Seconds since 1970.
+        nonce: 10 bytes that no other receipt has.
+        predicted: Predicted class id.
+        confidence: Confidence in [0, 1].
+        segment: Segment of the traffic that it is counted in.
+        inclusion: Chance in (0, 1] with which its label was asked for.
+        wanted: Whether its label was asked for.
+        group: Number below 2**63 that predictions share whose outcomes depend on one another; 0 for none.
+        shadow: Prediction of a shadow of the served artifact for the same input, if one ran.
     """
 
     key_id: str
@@ -72,14 +85,14 @@ class Receipt:
 
 
 class SignedReceipt(str):
-    """A receipt as it is sent, of a signed token; ``wanted``: whether its label is asked for."""
+    """A receipt as it is sent: a signed token; ``wanted``: whether its label is asked for."""
 
     __slots__ = ()
     wanted = True
 
 
 class UnwantedReceipt(SignedReceipt):
-    """One whose label is not asked for."""
+    """A signed receipt whose label is not asked for."""
 
     __slots__ = ()
     wanted = False
@@ -87,7 +100,12 @@ class UnwantedReceipt(SignedReceipt):
 
 @dataclass(frozen=True)
 class Label:
-    """The true class of the prediction in ``receipt``."""
+    """The true class of a served prediction.
+
+    Args:
+        receipt: Verified receipt of the prediction.
+        label: Class id.
+    """
 
     receipt: Receipt
     label: int
@@ -99,7 +117,7 @@ class Label:
 
 
 def shadow_tag(fingerprint: str) -> bytes:
-    """Return the four bytes that name a shadow in receipts: the first of its artifact's fingerprint.
+    """The four bytes that name a shadow in receipts: the first of its artifact's fingerprint.
 
     InputError for what is no fingerprint.
 
@@ -113,14 +131,14 @@ def shadow_tag(fingerprint: str) -> bytes:
 
 
 def group_number(name: str) -> int:
-    """Return the number of a group's name, not 0; a hash, so that receipts do not carry the name.
+    """The number of a group's name, not 0; a hash, so that receipts do not carry the name.
 
     >>> group_number("") == 0 != group_number("patient 7") == group_number("patient 7")
     True
     """
     if not name:
         return 0
-    # Any text has a number: half of a character pair, which UTF-8 has not, as well.
+    # Any text has a number, also one with half a surrogate pair, which UTF-8 cannot encode.
     digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % GROUPS or 1
 
@@ -157,7 +175,7 @@ PLAIN = Mark()
 
 
 class Packer:
-    """Packs what is signed of the predictions of one model version, under one key.
+    """Packs the signed bytes of predictions of one model version, under one key.
 
     InputError for names that a receipt cannot hold.
     """
@@ -170,7 +188,7 @@ class Packer:
         self._plain = self._head(0, ""), b""
 
     def body(self, milliseconds: int, nonce: bytes, predicted: int, confidence: float, mark: Mark) -> bytes:
-        """Pack one prediction; InputError for what no receipt holds."""
+        """Pack one prediction; InputError for values that no receipt holds."""
         if not 0 <= confidence <= 1:  # also NaN
             raise InputError(f"confidence must be in [0, 1], got {confidence}")
         if len(nonce) != NONCE_BYTES:
@@ -229,7 +247,7 @@ def encoded(raw: bytes) -> str:
 
 
 def decoded(token: str) -> tuple[bytes, bytes]:
-    """Decode a token into its signed body and MAC; Refused for what is no receipt."""
+    """Decode a token into its signed body and MAC; Refused for a text that is no receipt."""
     if not isinstance(token, str) or len(token) > _LONGEST:
         raise Refused("malformed", f"a receipt is a string of at most {_LONGEST} characters")
     try:
@@ -243,7 +261,7 @@ def decoded(token: str) -> tuple[bytes, bytes]:
 
 
 def parsed(body: bytes) -> Receipt:
-    """Parse a signed body; Refused for what is no receipt, or of another version."""
+    """Parse a signed body; Refused for bytes that are no receipt, or of another version."""
     try:
         if body[0] != VERSION:
             raise Refused("malformed", f"receipt version {body[0]} is not known (this is {VERSION})")
@@ -259,7 +277,7 @@ def parsed(body: bytes) -> Receipt:
 
 
 def nonce_of(token: str) -> bytes:
-    """Return a receipt's nonce, whoever signed it; Refused for what is no receipt."""
+    """A receipt's nonce, with its signature unchecked; Refused for a text that is no receipt."""
     return parsed(decoded(token)[0]).nonce
 
 
@@ -290,7 +308,7 @@ def _read_shadow(body: bytes) -> Shadow:
 
 @functools.lru_cache(maxsize=1024)
 def _names(head: bytes) -> tuple[str, ...]:
-    """Return key id, model, version and segment; cached, as labels come for the same few models."""
+    """Key id, model, version and segment; cached, as labels come for the same few models."""
     names, at = [], 2  # behind version and flags
     for _ in range(4):
         end = at + 1 + head[at]
@@ -343,5 +361,5 @@ class Signer:
 
 
 def no_memory(error: Exception) -> KeyringError:
-    """Return the error to raise where an HMAC could not be computed."""
+    """The error to raise where an HMAC could not be computed."""
     return KeyringError(f"nothing can be signed or verified: {error}; is memory short?")

@@ -1,4 +1,4 @@
-"""Hold what a report measures of each side, and say what its verdict becomes beside what was before."""
+"""The sides of a report, before and after, with their measures; and the verdict that compares them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LONGEST = 80  # characters of a name
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class How:
-    """How a report measures: bins, resamples, what belongs to each sample (n,), names, the calibration.
+    """Options of a report's measures: bins, resamples, weights and groups (n,), names, the calibration.
 
     ``target_risk`` is the share of errors to abstain down to.
     """
@@ -64,13 +64,13 @@ class How:
 
     @cached_property
     def rows(self) -> NDArray[np.intp] | None:
-        """The rows that figures are of: those that weigh are there as often; None of all, once each."""
+        """Rows of the figures: rows of weighted samples are repeated; None for all samples, once each."""
         weight = self.sample_weight
         return None if weight is None else repeated(as_floats(weight, "sample_weight"))
 
     @cached_property
     def groups_of_rows(self) -> NDArray[Any] | None:
-        """The groups of these rows."""
+        """The groups of the figures' rows."""
         groups = None if self.groups is None else np.asarray(self.groups)
         return groups if groups is None or self.rows is None else groups[self.rows]
 
@@ -87,7 +87,7 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class ClassesSide(Side):
-    """A model of one class a sample, with what each of its figures shows.
+    """A model of one class a sample, with the record of each of its figures.
 
     ``positive`` is of P(y = 1), of two classes alone; ``smooth`` is None of samples in groups.
     """
@@ -101,7 +101,7 @@ class ClassesSide(Side):
 
 
 def printable(text: str) -> str:
-    r"""Return a user's text on one line, without control and direction characters, and not too long.
+    r"""A user's text on one line, without control and direction characters, and shortened.
 
     >>> printable("cat\x00\u202egod")
     'cat��god'
@@ -123,12 +123,12 @@ def compared(
     moved: Moved | None = None,
     artifact: Artifact | None = None,
 ) -> Verdict:
-    """Return the verdict ``found`` on samples with what changed from ``before``, and what that says to do.
+    """The verdict ``found`` on samples, with the changes from ``before`` and the advice that follows.
 
     A calibration that costs accuracy or likelihood beyond chance is not to be deployed, whatever the level.
     """
     refused = _refusals(changes or {})
-    # A verdict judges one model; that the other was better only the comparison knows.
+    # A verdict judges one model; only the comparison knows whether the other was better.
     do = [line for line in found.do if not (refused and line == DEPLOY)]
     what, ece, floor = after.HEADLINE
     # The bins that an artifact keeps are of the top class, and say nothing of labels.
@@ -146,13 +146,13 @@ def compared(
 
 
 def _likelihood(old: float, new: float, change: Change | None) -> str:
-    """Say what became of the proper score, which also sees what the confidence hides."""
+    """Report the change of the proper score, which also sees what the confidence hides."""
     chance = "" if change is None else p_value(change.p)
     return f"Negative log-likelihood {old:.4f} -> {new:.4f}{chance}."
 
 
 def _refusals(changes: Mapping[str, Change]) -> list[str]:
-    """Return reasons not to deploy, each beyond chance."""
+    """Reasons not to deploy, each beyond chance."""
     bad = (("accuracy", -1, "accuracy fell"), ("nll", 1, "the negative log-likelihood rose"))
     # A change within chance is no reason: a fit moves every number a little.
     worse = [
@@ -164,7 +164,7 @@ def _refusals(changes: Mapping[str, Change]) -> list[str]:
 
 
 def _repair(found: Evaluation | LabelsEvaluation, artifact: Artifact | None) -> str:
-    """Say what else to do where the calibration's own samples are known; else nothing."""
+    """Advise for a calibration that does better on its own samples; else nothing."""
     reference = None if artifact is None else artifact.reference
     if reference is None or not reference.n:
         return ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -43,12 +43,44 @@ from calib_serve.report.prepare import (
 from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 Data = TypeVar("Data")
 
 _BINS = 15
 _COLORS = ("after", "before", "right", "wrong", "ink", "muted")
+
+
+class _Drawn(TypedDict, total=False):
+    ax: Axes | None
+    color: str | None
+
+
+class ReliabilityKeywords(_Drawn, total=False):
+    """Keywords of a reliability diagram, but for ``labels`` and ``name``."""
+
+    of: Literal["event", "top"] | None
+    kind: Literal["bins", "smooth"]
+    strategy: Literal["uniform", "quantile"]
+    bins: int
+    edges: Edges
+    level: float
+    pos_label: Any
+    sample_weight: ArrayLike | None
+
+
+class HistogramKeywords(_Drawn, total=False):
+    """Keywords of a histogram of confidences, but for ``labels`` and ``name``."""
+
+    bins: int
+    edges: Edges
+
+
+class RiskCoverageKeywords(_Drawn, total=False):
+    """Keywords of a risk-coverage curve, but for ``labels`` and ``name``."""
+
+    target: float | None
+    level: float
 
 
 class _Display(ABC, Generic[Data]):
@@ -62,7 +94,13 @@ class _Display(ABC, Generic[Data]):
         self.name = name
 
     def plot(self, ax: Axes | None = None, *, name: str | None = None, color: str | None = None) -> Self:
-        """Draw into ``ax``, or into a new figure in the report's style; returns the display."""
+        """Draw into axes, and return the display.
+
+        Args:
+            ax: Where to draw; by default a new figure in the report's style.
+            name: Entry in the legend; that of the display by default.
+            color: By default the first that no line there has.
+        """
         with drawing() if ax is None else nullcontext():
             ax = _new_axes() if ax is None else ax
             self._draw(ax, self.name if name is None else name, color or _next_color(ax))
@@ -70,18 +108,6 @@ class _Display(ABC, Generic[Data]):
         assert figure is not None, "axes that were drawn into belong to a figure"
         self.ax_, self.figure_ = ax, figure
         return self
-
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, X: Any, y: ArrayLike, *, name: str | None = None, **options: Any
-    ) -> Self:
-        """Draw a fitted classifier's ``predict_proba`` on X.
-
-        ``options`` are those of ``from_predictions``.
-        """
-        name = type(estimator).__name__ if name is None else name
-        p, labels = estimator.predict_proba(X), estimator.classes_
-        return cls.from_predictions(y, p, labels=labels, name=name, **options)
 
     @classmethod
     @abstractmethod
@@ -95,8 +121,11 @@ class _Display(ABC, Generic[Data]):
 class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
     """A reliability diagram; ``line_`` joins the bins, or is the smooth curve.
 
-    ``of`` is "event", P(y = 1) over [0, 1] against the share of class 1, or "top", the confidence of the
-    predicted class against its accuracy.
+    Args:
+        data: Numbers of the figure, as ``calib_serve.report.reliability`` or
+            ``calib_serve.metrics.smooth_reliability`` prepare them.
+        name: Entry in the legend.
+        event: Label of the x axis where it is of an event.
 
     >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.3, 0.4], bins=10)
     >>> display.line_.get_xydata().round(3).tolist()
@@ -108,6 +137,28 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
     def __init__(self, data: Any, *, name: str = "classifier", event: str = "") -> None:
         super().__init__(data, name=name)
         self.event = event
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: ArrayLike,
+        *,
+        name: str | None = None,
+        **options: Unpack[ReliabilityKeywords],
+    ) -> Self:
+        """Draw the predictions of a fitted classifier.
+
+        Args:
+            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
+            X: Samples (n, d).
+            y: True labels (n,).
+            name: Entry in the legend; the estimator's class by default.
+            **options: Keywords of ``from_predictions``: ``of``, ``kind``, ``strategy``, ``bins``, ``edges``,
+                ``level``, ``pos_label``, ``sample_weight``, ``ax``, ``color``.
+        """
+        return cls.from_predictions(y, **_predicted(estimator, X, name), **options)
 
     @classmethod
     def from_predictions(
@@ -128,15 +179,25 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         ax: Axes | None = None,
         color: str | None = None,
     ) -> Self:
-        """Draw true labels y (n,) and probabilities p (n, K), or (n,) of the second of two classes.
+        """Draw true labels and probabilities.
 
-        ``of``: "event" of two classes unless told, else "top". ``pos_label`` names the event's class, by
-        default the second; ``strategy``: bins of equal width, or of equal counts ("quantile", of events).
-        ``sample_weight`` (n,) are weights, of binned diagrams of events.
-
-        ``kind``: "bins", ``bins`` of equal width with their intervals and what a calibrated model shows, or
-        "smooth", a kernel regression with its band (``calib_serve.metrics.smooth_reliability``). ``labels``
-        (K,) name the columns of p; without them y holds class ids, or K labels in sorted order.
+        Args:
+            y: True labels (n,): class ids, names of ``labels``, or K labels in sorted order.
+            p: Probabilities (n, K), or (n,) of the second of two classes.
+            of: "event", P(y = 1) over [0, 1] against the share of class 1, or "top", the confidence of the
+                predicted class against its accuracy; by default "event" of two classes, else "top".
+            kind: "bins", with their intervals and what a calibrated model shows, or "smooth", a kernel
+                regression with its band (``calib_serve.metrics.smooth_reliability``).
+            strategy: Bins of equal width, or of equal counts ("quantile", of events).
+            bins: Number of bins.
+            edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+            level: Coverage of the intervals or the band, a fraction.
+            labels: Names of the columns of p (K,).
+            pos_label: Class of the event; the second by default.
+            sample_weight: (n,), of binned diagrams of events.
+            name: Entry in the legend.
+            ax: Where to draw; a new figure by default.
+            color: By default the first that no line there has.
         """
         if kind not in ("bins", "smooth"):
             raise InputError(f"kind must be 'bins' or 'smooth', got {kind!r}")
@@ -199,12 +260,37 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
 class ConfidenceHistogramDisplay(_Display[Histogram]):
     """A histogram of confidences, with their mean and the accuracy; ``bars_`` are the bins.
 
+    Args:
+        data: Numbers of the figure, as ``calib_serve.report.confidence_histogram`` prepares them.
+        name: Entry in the legend.
+
     >>> display = ConfidenceHistogramDisplay.from_predictions([0, 1], [[0.7, 0.3], [0.6, 0.4]], bins=2)
     >>> [float(bar.get_height()) for bar in display.bars_]
     [0.0, 1.0]
     """
 
     bars_: tuple[Any, ...]
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: ArrayLike,
+        *,
+        name: str | None = None,
+        **options: Unpack[HistogramKeywords],
+    ) -> Self:
+        """Draw the predictions of a fitted classifier.
+
+        Args:
+            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
+            X: Samples (n, d).
+            y: True labels (n,).
+            name: Entry in the legend; the estimator's class by default.
+            **options: Keywords of ``from_predictions``: ``bins``, ``edges``, ``ax``, ``color``.
+        """
+        return cls.from_predictions(y, **_predicted(estimator, X, name), **options)
 
     @classmethod
     def from_predictions(
@@ -219,7 +305,18 @@ class ConfidenceHistogramDisplay(_Display[Histogram]):
         ax: Axes | None = None,
         color: str | None = None,
     ) -> Self:
-        """Draw as ``ReliabilityDisplay.from_predictions`` does."""
+        """Draw true labels and probabilities.
+
+        Args:
+            y: True labels (n,): class ids, names of ``labels``, or K labels in sorted order.
+            p: Probabilities (n, K), or (n,) of the second of two classes.
+            bins: Number of bins.
+            edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+            labels: Names of the columns of p (K,).
+            name: Entry in the legend.
+            ax: Where to draw; a new figure by default.
+            color: By default the first that no line there has.
+        """
         data = confidence_histogram(*_pair(y, p, labels), bins=bins, edges=edges)
         return cls(data, name=name).plot(ax, color=color)
 
@@ -239,6 +336,11 @@ class ConfidenceHistogramDisplay(_Display[Histogram]):
 class RiskCoverageDisplay(_Display[RiskCoverage]):
     """The share of wrong answers by the share that is answered, the most confident first; ``line_`` is it.
 
+    Args:
+        data: Numbers of the figure, as ``calib_serve.report.risk_coverage`` prepares them.
+        name: Entry in the legend.
+        marked: Whether to mark the target.
+
     >>> display = RiskCoverageDisplay.from_predictions([0, 0, 1], [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
     >>> display.line_.get_ydata().round(2).tolist()
     [0.0, 0.0, 0.33]
@@ -249,6 +351,27 @@ class RiskCoverageDisplay(_Display[RiskCoverage]):
     def __init__(self, data: RiskCoverage, *, name: str = "classifier", marked: bool = False) -> None:
         super().__init__(data, name=name)
         self.marked = marked
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: ArrayLike,
+        *,
+        name: str | None = None,
+        **options: Unpack[RiskCoverageKeywords],
+    ) -> Self:
+        """Draw the predictions of a fitted classifier.
+
+        Args:
+            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
+            X: Samples (n, d).
+            y: True labels (n,).
+            name: Entry in the legend; the estimator's class by default.
+            **options: Keywords of ``from_predictions``: ``target``, ``level``, ``ax``, ``color``.
+        """
+        return cls.from_predictions(y, **_predicted(estimator, X, name), **options)
 
     @classmethod
     def from_predictions(
@@ -263,7 +386,18 @@ class RiskCoverageDisplay(_Display[RiskCoverage]):
         ax: Axes | None = None,
         color: str | None = None,
     ) -> Self:
-        """Draw as ``ReliabilityDisplay`` does, and mark where a risk of ``target`` (0 to 1) is held."""
+        """Draw true labels and probabilities.
+
+        Args:
+            y: True labels (n,): class ids, names of ``labels``, or K labels in sorted order.
+            p: Probabilities (n, K), or (n,) of the second of two classes.
+            target: Risk, 0 to 1, whose coverage is marked; None: none.
+            level: Coverage of the intervals, a fraction.
+            labels: Names of the columns of p (K,).
+            name: Entry in the legend.
+            ax: Where to draw; a new figure by default.
+            color: By default the first that no line there has.
+        """
         data = risk_coverage(*_pair(y, p, labels), target=target, level=level)
         return cls(data, name=name, marked=target is not None).plot(ax, color=color)
 
@@ -283,7 +417,7 @@ def _new_axes() -> Axes:
 
 
 def _next_color(ax: Axes) -> str:
-    """Return the first of our colours that no line of ``ax`` has yet.
+    """The first of our colours that no line of ``ax`` has yet.
 
     The diagonal and the target are grey.
     """
@@ -293,6 +427,11 @@ def _next_color(ax: Axes) -> str:
 
 
 _TWO = 2
+
+
+def _predicted(estimator: Any, X: Any, name: str | None) -> dict[str, Any]:
+    name = type(estimator).__name__ if name is None else name
+    return {"p": estimator.predict_proba(X), "labels": estimator.classes_, "name": name}
 
 
 def _scores(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> Scores:
@@ -306,7 +445,7 @@ def _pair(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray
 
 
 def _event_class(given: Scores, pos_label: Any) -> int:
-    """Return the column of the event: of ``pos_label``, else the second of two."""
+    """The column of the event: of ``pos_label``, else the second of two classes."""
     if pos_label is None:
         if given.classes != _TWO:
             raise InputError(f"of {given.classes} classes the event is not known: say which, pos_label=")

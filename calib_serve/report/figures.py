@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from calib_serve.core.text import count, decimals, percent, span
 from calib_serve.report.comparison import ClassesSide, Side
 from calib_serve.report.look import Table
-from calib_serve.report.look.charts import Dot, Series, histogram, reliability_diagram
+from calib_serve.report.look.charts import Dot, DotSeries, histogram, reliability_diagram
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
@@ -31,7 +31,7 @@ _WIDTH = 5.6  # inches: its text can be read on a phone
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure with its heading, what it means, ``text`` for screen readers, and its numbers."""
+    """A figure with its heading, its caption, ``text`` for screen readers, and its numbers."""
 
     name: str
     title: str
@@ -54,13 +54,13 @@ def _figure(height: float) -> tuple[Figure, Axes]:
 
 
 def dots(data: Reliability) -> list[Dot]:
-    """Return the bins of a reliability diagram that hold anything."""
+    """The bins of a reliability diagram that hold predictions."""
     columns = (data.confidence, data.accuracy, data.low, data.high, data.count / data.n, data.count)
     return [Dot(*map(float, row)) for row in np.column_stack(columns)[data.count > 0]]
 
 
 def _smooth(sides: Sequence[ClassesSide]) -> Picture:
-    """Return the smooth reliability diagram of each side."""
+    """A figure of each side's smooth reliability diagram."""
     figure, axes = _figure(4.6)
     known = [(side, side.smooth) for side in sides if side.smooth is not None]
     for side, data in known:
@@ -98,7 +98,7 @@ Drawn = Union[Side, Diagram]
 
 
 def pictures(sides: Sequence[ClassesSide]) -> tuple[Picture, ...]:
-    """Return all figures of a report below its first diagram, in its order."""
+    """All figures of a report below its first diagram, in its order."""
     with drawing():
         positive = (_positive,) if sides[-1].positive is not None else ()
         smooth = (_smooth,) if sides[-1].smooth is not None else ()
@@ -114,8 +114,8 @@ def diagram(
     across: str = "confidence",
     up: str = "accuracy",
 ) -> Picture:
-    """Return the reliability diagram of each side in one frame."""
-    series = [Series(side.name, side.color, dots(side.reliability)) for side in sides]
+    """A figure of each side's reliability diagram, in one frame."""
+    series = [DotSeries(side.name, side.color, dots(side.reliability)) for side in sides]
     rows = [
         (
             side.name,

@@ -1,4 +1,4 @@
-"""Write a report as one self-contained HTML file, or its first screen as a picture for a slide."""
+"""The report as one self-contained HTML file, or its first screen as a picture for a slide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import io
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 from markupsafe import Markup
@@ -18,12 +18,19 @@ import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.report.comparison import Predictions, printable
 from calib_serve.report.figures import dots
 from calib_serve.report.look import STATIC, environment, table_of_tests
 from calib_serve.report.plot import PALETTE, drawing
 from calib_serve.report.tables import table_of_artifact, table_of_metrics
 from calib_serve.report.tasks import Contents, facts, prepare_report
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ReportKeywords
 
 _MOST_ROWS = 1000  # larger tables are not readable
 _DRAWN = (".png", ".svg")
@@ -36,23 +43,43 @@ def write_report(
     after: Predictions,
     before: Predictions | None = None,
     artifact: Artifact | None = None,
-    **options: Any,
+    options: ReportOptions | None = None,
+    **keywords: Unpack[ReportKeywords],
 ) -> Path:
     """Write the report of ``after``, or of ``before`` and ``after``, to ``path``, atomically.
 
         write_report("report.html", title="digits", before=(p, y), after=(q, y), artifact=artifact)
         write_report("slide.png", title="digits", before=(p, y), after=(q, y), artifact=artifact)
 
-    Both are (probs (n, K), labels (n,)) of the same samples, of a multi-label model (probs (n, L), labels
-    (n, L)); ``options`` are those of
-    ``prepare_report``: names, class_names, bins, tolerance, target_risk, replicates, seed.
+    Args:
+        path: A .html file, or a .png or .svg of its first screen.
+        title: The report's heading.
+        after: Probabilities (n, K) and class ids (n,); of a multi-label model both (n, L), labels 0 or 1.
+        before: The same of another model, or of none calibrated, on the same samples in the same order.
+        artifact: The calibration that the report is of.
+        options: A ``ReportOptions``; keywords replace its fields.
+        **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
+            ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
+            ``own``.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        InputError: Where probabilities, labels or options do not match, or the file cannot be written.
     """
-    contents = prepare_report(title=title, after=after, before=before, artifact=artifact, **options)
+    asked = changed(options or ReportOptions(), keywords, write_report)
+    contents = prepare_report(title=title, after=after, before=before, artifact=artifact, options=asked)
     return write_page(path, contents)
 
 
 def write_page(path: str | Path, contents: Contents) -> Path:
-    """Write prepared contents to ``path``, atomically: a page, or as .png or .svg its first screen."""
+    """Write prepared contents, atomically.
+
+    Args:
+        path: A page, or as .png or .svg its first screen.
+        contents: As ``prepare_report`` returns them.
+    """
     path = Path(path)
     kind = path.suffix.lower()
     made: str | bytes = _drawing(contents, kind[1:]) if kind in _DRAWN else render(contents)
@@ -75,7 +102,7 @@ def _drawing(contents: Contents, kind: str) -> bytes:
 
 
 def render(contents: Contents) -> str:
-    """Return the page of prepared contents. The same contents give the same bytes."""
+    """Render prepared contents as a page. The same contents give the same bytes."""
     script = _asset("report.js")
     task = contents.task
     first, more = task.pictures(contents)
@@ -112,7 +139,7 @@ _TONES = {"calibrated": "#00694f", "no_error_found": "#0f6ba8", "too_little": "#
 
 
 def slide(contents: Contents) -> Figure:
-    """Return the first screen of a report, 16 to 9."""
+    """Draw the first screen of a report, 16 to 9."""
     with drawing():
         figure = Figure(figsize=(10, 5.625))
         words, axes = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.05]})

@@ -1,4 +1,4 @@
-"""Draw each prepared record into your own matplotlib axes.
+"""Plots: each prepared record, drawn into your own matplotlib axes.
 
     figure, axes = plt.subplots()
     plot_reliability(axes, reliability(probs, labels))
@@ -125,6 +125,12 @@ def plot_reliability(
     """Draw accuracy against confidence, with Wilson intervals and the band of a calibrated model.
 
     A point outside of the grey band is more than chance.
+
+    Args:
+        axes: Where to draw; they are returned.
+        data: As ``reliability`` prepares it.
+        color: Of lines and markers.
+        title: Of the axes.
     """
     full = data.count > 0
     x, y = data.confidence[full], data.accuracy[full]
@@ -157,9 +163,14 @@ def plot_reliability(
 def plot_smooth_reliability(
     axes: Axes, data: SmoothReliability, *, color: str = PALETTE["after"], label: str = "", title: str = ""
 ) -> Axes:
-    """Draw accuracy against confidence as a curve with its pointwise band.
+    """Draw accuracy against confidence as a curve with its pointwise band, thick where many predictions lie.
 
-    Thick where many predictions lie.
+    Args:
+        axes: Where to draw; they are returned.
+        data: As ``calib_serve.metrics.smooth_reliability`` prepares it.
+        color: Of lines and markers.
+        label: Entry in the legend.
+        title: Of the axes.
     """
     _grid(axes)
     axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
@@ -176,7 +187,13 @@ def plot_smooth_reliability(
 
 
 def plot_counts(axes: Axes, data: Reliability, *, color: str = PALETTE["after"]) -> Axes:
-    """Draw how many predictions are behind each point; the count is written above its bar."""
+    """Draw how many predictions are behind each point; the count is written above its bar.
+
+    Args:
+        axes: Where to draw; they are returned.
+        data: As ``reliability`` prepares it.
+        color: Of lines and markers.
+    """
     width = np.diff(data.edges)
     axes.bar(data.edges[:-1] + width / 2, data.count, width * 0.9, color=color, alpha=0.75)
     for left, w, count in zip(data.edges, width, data.count, strict=False):
@@ -201,7 +218,14 @@ def plot_counts(axes: Axes, data: Reliability, *, color: str = PALETTE["after"])
 
 
 def plot_histogram(axes: Axes, data: Histogram, *, color: str = PALETTE["after"], title: str = "") -> Axes:
-    """Draw the histogram of confidences as shares, with the mean confidence and the accuracy as lines."""
+    """Draw the histogram of confidences as shares, with the mean confidence and the accuracy as lines.
+
+    Args:
+        axes: Where to draw; they are returned.
+        data: As ``confidence_histogram`` prepares it.
+        color: Of lines and markers.
+        title: Of the axes.
+    """
     width = np.diff(data.edges)
     total = max(float(data.count.sum()), 1)
     axes.bar(data.edges[:-1] + width / 2, data.count / total, width * 0.92, color=color, alpha=0.7)
@@ -229,7 +253,13 @@ _ODDS_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.999999)
 
 
 def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
-    """Draw where right and wrong predictions have their confidence, evenly spaced in log-odds."""
+    """Draw where right and wrong predictions have their confidence, evenly spaced in log-odds.
+
+    Args:
+        axes: Where to draw; they are returned.
+        data: As ``confidence_density`` prepares it.
+        title: Of the axes.
+    """
     x = data.log_odds
     for name, density, count in (("right", data.right, data.n_right), ("wrong", data.wrong, data.n_wrong)):
         color = PALETTE[name]
@@ -256,7 +286,16 @@ def plot_risk_coverage(
     marked: bool = True,
     width: float = 1.7,
 ) -> Axes:
-    """Draw the error by how much is answered; ``marked`` adds the point where the target is met."""
+    """Draw the error by how much is answered.
+
+    Args:
+        axes: Where to draw; they are returned.
+        data: As ``risk_coverage`` prepares it.
+        color: Of lines and markers.
+        label: Entry in the legend.
+        marked: Whether to mark the point where the target is met.
+        width: Of the line, in points.
+    """
     axes.plot(data.coverage, data.risk, color=color, linewidth=width, alpha=0.9, label=label or None)
     found = data.abstention
     if marked and found.answered:
@@ -286,7 +325,14 @@ def plot_risk_coverage(
 def plot_bin_counts(
     axes: Axes, data: BinCountCurve, *, color: str = PALETTE["after"], label: str = ""
 ) -> Axes:
-    """Draw ECE by bin count: equal-width (solid), equal-mass (dashed), and by chance (dotted)."""
+    """Draw ECE by bin count: equal-width (solid), equal-mass (dashed), and by chance (dotted).
+
+    Args:
+        axes: Where to draw; they are returned.
+        data: As ``bin_count_curve`` prepares it.
+        color: Of lines and markers.
+        label: Entry in the legend.
+    """
     named = f"{label}, " if label else ""
     axes.plot(data.bins, data.equal_width, "-o", color=color, markersize=3.5, label=f"{named}equal width")
     axes.plot(
@@ -318,7 +364,7 @@ _COLORS = ("after", "before", "right", "wrong", "ink", "muted")
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 
 
-class Line(Protocol):
+class CurveLike(Protocol):
     """One line: ``y`` at each ``x``, between ``low`` and ``high`` (empty where there is no spread)."""
 
     @property
@@ -333,7 +379,7 @@ class Line(Protocol):
     def high(self) -> Sequence[float]: ...  # noqa: D102
 
 
-def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Axes:
+def plot_curves(axes: Axes, lines: Iterable[CurveLike], *, log_x: bool = False) -> Axes:
     """Draw each line in its own colour and dash, its spread shaded."""
     for i, line in enumerate(lines):
         color = PALETTE[_COLORS[i % len(_COLORS)]]
@@ -360,7 +406,7 @@ def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Ax
 
 
 def draw_curves(
-    lines: Iterable[Line], *, title: str, x_label: str, y_label: str, log_x: bool = False
+    lines: Iterable[CurveLike], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
     """Draw a figure of ``plot_curves``, in the report's style."""
     with drawing():

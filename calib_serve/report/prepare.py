@@ -1,4 +1,4 @@
-"""What each figure shows, as numbers: probabilities and labels in, a small frozen record out.
+"""The numbers of each figure: probabilities and labels in, a small frozen record out.
 
 Nothing here draws. ``plot`` has a function for each record that draws it into your own axes.
 """
@@ -60,7 +60,14 @@ class Reliability:
 def reliability(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right", level: float = 0.95
 ) -> Reliability:
-    """Return the reliability diagram of probabilities (n, K) and class ids (n,).
+    """Return the reliability diagram of the predicted class.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        level: Coverage of the intervals, a fraction.
 
     >>> r = reliability([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10)
     >>> r.confidence[~np.isnan(r.confidence)].tolist(), r.accuracy[~np.isnan(r.accuracy)].tolist()
@@ -70,9 +77,12 @@ def reliability(
 
 
 def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = None) -> Reliability:
-    """Return the reliability diagram of sums per bin: of confidences, or of the probability of one class.
+    """The reliability diagram of sums per bin: of confidences, or of the probability of one class.
 
-    ``edges`` (bins + 1,) are the bins', of equal width if not given.
+    Args:
+        sums: Sums per bin.
+        level: Coverage of the intervals, a fraction.
+        edges: Of the bins (bins + 1,); of equal width by default.
     """
     bins = len(sums)
     n, full = sums.count, sums.count > 0
@@ -111,7 +121,14 @@ class Histogram:
 def confidence_histogram(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 20, edges: Edges = "right"
 ) -> Histogram:
-    """Return the histogram of top-1 confidences over equal-width bins."""
+    """Return the histogram of top-1 confidences over equal-width bins.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        bins: Number of bins.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     sums = Bins.tally(*top_label(probs, labels), bins=bins, edges=edges)
     return Histogram(np.linspace(0, 1, bins + 1), sums.count, sums.mean_confidence(), sums.accuracy())
 
@@ -142,6 +159,11 @@ def confidence_density(probs: ArrayLike, labels: ArrayLike, *, points: int = 201
     """Return gaussian kernel densities over the log-odds of confidence, Silverman's bandwidth for each.
 
     Confidences beyond 0.0001 and 0.9999999 are drawn there.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        points: Number of confidences that they are computed at.
     """
     confidence, correct = top_label(probs, labels)
     inside = np.clip(confidence, *_DENSITY_RANGE)
@@ -191,11 +213,16 @@ def risk_coverage(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> RiskCoverage:
-    """Return the risk-coverage curve, and the threshold that holds the risk at ``target``.
+    """Return the risk-coverage curve, and the threshold that holds a risk.
 
-    ``target`` is a fraction in (0, 1), by default half the error of answering everything.
-    Predictions of equal confidence are answered together. ``groups`` (n,) say which samples belong together:
-    the threshold is then proved on one of each.
+    Predictions of equal confidence are answered together.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        target: Risk to hold, in (0, 1); by default half the error of answering everything.
+        level: Probability that the threshold holds it.
+        groups: Which samples belong together (n,): the threshold is then proved on one of each.
 
     >>> curve = risk_coverage([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [0, 0, 1])
     >>> curve.confidence.tolist(), curve.risk.round(2).tolist()
@@ -219,7 +246,7 @@ def risk_coverage(
 
 
 def default_risk(correct: ArrayLike) -> float:
-    """Return half of the error rate of (n,) answers; half an error where there is none."""
+    """Half of the error rate of (n,) answers; half an error where there is none."""
     right = as_floats(correct, "correct")
     return max(1 - float(right.mean()), 1 / len(right)) / 2
 
@@ -244,7 +271,14 @@ def bin_count_curve(
     counts: tuple[int, ...] = _BIN_COUNTS,
     edges: Edges = "right",
 ) -> BinCountCurve:
-    """Return ECE over each of ``counts`` equal-width and equal-mass bins; counts above n are left out."""
+    """Return ECE over several numbers of equal-width and equal-mass bins.
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        counts: Numbers of bins; those above n are left out.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
     confidence, correct = top_label(probs, labels)
     counts = tuple(c for c in counts if c <= len(confidence))
     widths = [Bins.tally(confidence, correct, bins=c, edges=edges) for c in counts]
@@ -258,7 +292,7 @@ def bin_count_curve(
 
 
 def to_json(value: Any) -> Any:
-    """Return a prepared record as JSON holds it: arrays as lists, NaN and infinity as None."""
+    """A prepared record as plain values for JSON: arrays as lists, NaN and infinity as None."""
     if isinstance(value, Estimate):
         return value.as_dict()
     if is_dataclass(value):
@@ -276,9 +310,14 @@ def to_json(value: Any) -> Any:
 class ClassRow:
     """One class: how often it occurs and is predicted, and how well its predictions are calibrated.
 
-    ``confidence``, ``precision`` and ``gap`` (confidence minus precision, with its interval) are
-    of the predictions that name this class, NaN where none does. ``ece`` is of the class's own
-    probability over all samples, one term of the classwise ECE.
+    Args:
+        name: Its name.
+        occurs: Samples that are of it.
+        predicted: Predictions that name it.
+        confidence: Mean confidence of these predictions; NaN where there are none.
+        precision: Share of these predictions that is right.
+        gap: Confidence minus precision.
+        ece: Of the class's own probability over all samples, one term of the classwise ECE.
     """
 
     name: str
@@ -305,10 +344,18 @@ def class_table(
     edges: Edges = "right",
     level: float = 0.95,
 ) -> tuple[ClassRow, ...]:
-    """Return one row per class of probabilities (n, K) and class ids (n,), by falling certain gap, then ECE.
+    """Return one row per class, by falling certain gap, then ECE.
 
     So a rare class with a wide interval never outranks a frequent one that is certainly miscalibrated. The
     intervals hold for all K classes at once (Bonferroni).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        class_names: Names of the classes (K,).
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        level: Coverage of the intervals, a fraction.
     """
     p, y = checked(probs, labels)
     names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))
@@ -333,7 +380,7 @@ def _row(
     level: float,
     **binning: Any,
 ) -> ClassRow:
-    """Return the row of one class from its probabilities, predictions and occurrences, each (n,)."""
+    """The row of one class from its probabilities, predictions and occurrences, each (n,)."""
     own = Bins.tally(np.clip(probs, 0, 1), occurs, **binning)
     counts = int(occurs.sum()), int(predicted.sum())
     if not predicted.any():

@@ -1,4 +1,4 @@
-"""The report's tables as text: metrics with intervals, and what was fitted on what."""
+"""The report's tables as text: metrics with intervals, and facts of the fit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ SHOWN_OF_LABELS = (
 
 
 def table_of_metrics(shown: Sequence[Shown], sides: Sequence[Side], changes: Mapping[str, Change]) -> Table:
-    """Return the metrics of one or two sides with intervals, and what changed between them."""
+    """The metrics of one or two sides with intervals, and the changes between them."""
     found = sides[-1].metrics.estimates()
     changed = ("change", "p", "judgement") if len(sides) > 1 else ()
     heads = ("metric", *(side.name for side in sides), *changed)
@@ -97,7 +97,7 @@ def _changed(change: Change | None, shown: Shown) -> list[Cell]:
 
 
 def table_of_classes(rows: Sequence[ClassRow]) -> Table:
-    """Return the worst first, with what to sort by."""
+    """A table of the classes, sorted by the certain gap."""
     heads = ("class", "occurs", "predicted", "confidence", "right", "gap", "certain gap", "class ECE")
     return Table("Classes", heads, [_class(row) for row in rows], sorted_by="certain gap")
 
@@ -118,13 +118,13 @@ def _class(row: ClassRow) -> list[Cell]:
 
 
 def _gap(gap: Estimate) -> Cell:
-    """Show signed points, with the ends of the interval where it has one."""
+    """A cell of signed points, with the ends of the interval where it has one."""
     ends = "" if math.isnan(gap.low) else f"{signed_points(gap.low)} to {signed_points(gap.high)}"
     return Cell(signed_points(gap.value), ends, gap.value)
 
 
 def table_of_labels(rows: Sequence[tuple[str, LabelEvaluation]]) -> Table:
-    """Return the worst first, with what to sort by."""
+    """A table of the labels, the worst first."""
     heads = (
         *("label", "true", "accuracy", "mean P less share", "ECE", "ECE at least", "by chance"),
         *("Brier", "NLL"),
@@ -170,7 +170,7 @@ def _word(change: Change, better: int) -> Literal["better", "worse", "changed", 
 
 
 def table_of_artifact(artifact: Artifact) -> Table:
-    """Return the artifact's steps, data, fit and identity."""
+    """The artifact's steps, data, fit and identity."""
     steps = tuple(f"{step.kind} {_sizes(vars(step))}".strip() for step in artifact.steps)
     known: dict[str, Any] = {
         "method": artifact.method,
@@ -233,7 +233,7 @@ class DecisionRows:
 
 
 def decision_rows(artifact: Artifact, found: DecisionsEvaluation, class_names: Sequence[str]) -> DecisionRows:
-    """Return the section of an artifact that has decisions; ``class_names`` (K,) or ()."""
+    """The section on an artifact's decisions; ``class_names`` (K,) or ()."""
     names = tuple(class_names)
     tables = () if found.sets is None else _tables_of_sets(found.sets, names)
     return DecisionRows(tuple(promises(artifact)), tuple(found.says(names)), tables)

@@ -1,4 +1,4 @@
-"""The two tasks of a classifier that a report may be of, and the numbers that it shows of each.
+"""The two tasks of a report, multi-class and multi-label, and the numbers that each shows.
 
 One class of K is true of a sample, or any number of L labels. All else in this room asks a ``Task``, never
 which one it is.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.core.text import count, percent
 from calib_serve.metrics import (
     Change,
@@ -67,6 +69,11 @@ from calib_serve.report.tables import (
 )
 from calib_serve.scores import check_ungrouped, log_probs
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ReportKeywords
+
 Checked = tuple[NDArray[Any], NDArray[Any]]
 Floats = NDArray[np.float64]
 
@@ -94,32 +101,44 @@ class Task(Protocol):
         """Measure each of one or two models on the same samples."""
 
     def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
-        """Test what changed from the first model to the second."""
+        """Test the changes from the first model to the second."""
 
     def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
-        """Return the fields of ``Contents`` that are left: ``rows``, the worst first, and more of classes."""
+        """The remaining fields of ``Contents``: ``rows``, the worst first, and the figures of classes."""
 
     def fact(self, contents: Contents) -> Fact:
-        """Return the third of the figures below the verdict."""
+        """The third of the figures below the verdict."""
 
     def each(self, contents: Contents, most: int) -> Table:
-        """Return a table of ``most`` rows, a class or label each."""
+        """A table of ``most`` rows, a class or label each."""
 
     def pictures(self, contents: Contents) -> tuple[Picture, tuple[Picture, ...]]:
         """Draw the first diagram, and the figures below it."""
 
     def decisions(self, contents: Contents) -> DecisionRows | None:
-        """Return the section of the artifact's decisions, if it has any."""
+        """The section of the artifact's decisions, if it has any."""
 
     def as_dict(self, contents: Contents) -> dict[str, Any]:
-        """Return for JSON what only this task has."""
+        """The fields for JSON that only this task has."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Contents:
     """A whole report: one side, or two of the same samples with what changed between them.
 
-    ``rows`` are of the classes or labels, as the ``task`` has them, the worst first.
+    Args:
+        title: Heading.
+        task: Measures, tests, tables and words of its task.
+        sides: Of one or two models.
+        changes: Changes from the first to the second, by metric.
+        rows: Of the classes or labels, the worst first.
+        verdict: On the last side.
+        artifact: The calibration, if any.
+        bins: Number of bins.
+        tolerance: Acceptable mean gap.
+        class_names: Names of the classes (K,).
+        decisions: Measures of the artifact's sets and abstention.
+        moved: Predictions that changed class.
     """
 
     title: str
@@ -146,7 +165,7 @@ class Contents:
         return self.sides[-1]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every number of the report, for JSON."""
+        """As plain values for JSON: every number of the report."""
         fitted = self.artifact
         return {
             "title": self.title,
@@ -208,7 +227,7 @@ class _Multiclass:
         changes = paired_changes(before[0], *after, groups=how.groups_of_rows, **how.measured)
         if how.sample_weight is None:
             return changes
-        # Tests are of rows that are there as often as they weigh, and metrics of the weights themselves.
+        # Tests take rows repeated by their weights, and metrics the weights themselves.
         old, new = (side.metrics.estimates() for side in sides)
         return {name: change.moved(new[name].value - old[name].value) for name, change in changes.items()}
 
@@ -256,7 +275,7 @@ class _Multiclass:
 
 
 def _drawn(pairs: Sequence[Checked], how: How) -> list[Checked]:
-    """Return the rows of figures and paired tests: weights become rows that are there as often."""
+    """The rows of figures and paired tests, repeated by their weights."""
     rows = how.rows
     return list(pairs) if rows is None else [(p[rows], y[rows]) for p, y in pairs]
 
@@ -320,7 +339,7 @@ class _Multilabel:
 
 
 def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
-    """Return each sample's means over its labels (n,); samples are independent, their labels are not."""
+    """Each sample's means over its labels (n,); samples are independent, their labels are not."""
     confidence, right = confidence_of_labels(p, labels)
     columns = {
         "accuracy": right,
@@ -332,7 +351,7 @@ def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]
 
 
 def facts(contents: Contents) -> tuple[Fact, ...]:
-    """Return the three figures below the verdict."""
+    """The three figures below the verdict."""
     after, before = contents.after.metrics, contents.before
     what, ece, floor = after.HEADLINE
 
@@ -355,39 +374,50 @@ def prepare_report(
     after: Predictions,
     before: Predictions | None = None,
     artifact: Artifact | None = None,
-    names: tuple[str, str] = ("before", "after"),
-    class_names: Sequence[str] = (),
-    tolerance: float = 0.02,
-    class_tolerance: float | None = None,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    own: str | None = None,
-    **how: Any,
+    options: ReportOptions | None = None,
+    **keywords: Unpack[ReportKeywords],
 ) -> Contents:
-    """Prepare all that the report of ``after``, or of ``before`` and ``after``, will show.
+    """Prepare the contents of the report of ``after``, or of ``before`` and ``after``.
 
-    Both are (probs (n, K), labels (n,)) of the same samples in the same order; of a multi-label model
-    (probs (n, L), labels (n, L), each 0 or 1). ``tolerance`` is the acceptable mean gap, ``class_tolerance``
-    that of a class alone. ``sample_weight`` (n,) are weights: figures and paired tests are of rows that are
-    there as often (``core.arrays.repeated``). ``groups`` (n,) say which samples belong together, such as
-    those of one patient; ``own`` says that the artifact was fitted on these samples, if it was. ``how`` are
-    fields of ``How``. Raises InputError or ShapeError where these do not match.
+    Args:
+        title: The report's heading.
+        after: Probabilities (n, K) and class ids (n,); of a multi-label model both (n, L), labels 0 or 1.
+        before: The same of another model, or of none calibrated, on the same samples in the same order.
+        artifact: The calibration that the report is of.
+        options: A ``ReportOptions``; keywords replace its fields.
+        **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
+            ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
+            ``own``.
+
+    Raises:
+        InputError: Where probabilities, labels or options do not match; ShapeError for other shapes.
     """
+    asked = changed(options or ReportOptions(), keywords, prepare_report)
     # The shape of labels tells: class ids are (n,), truths of labels (n, L).
     task: Task = _Multilabel() if np.ndim(after[1]) == 2 else _Multiclass()
     pairs = [task.checked(pair) for pair in ((after,) if before is None else (before, after))]
     _refuse_other_samples(pairs)
-    named = tuple(printable(n) for n in class_names or (artifact.class_names if artifact else ()))
-    asked = How(sample_weight=sample_weight, groups=groups, class_names=named, artifact=artifact, **how)
-    sides = task.sides(pairs, [printable(name) for name in names[-len(pairs) :]], asked)
-    changes = task.changes(pairs, sides, asked) if before is not None else {}
-    rest = task.rest(pairs, sides, asked)
+    named = tuple(printable(n) for n in asked.class_names or (artifact.class_names if artifact else ()))
+    how = How(
+        bins=asked.bins,
+        edges=asked.edges,
+        replicates=asked.replicates,
+        seed=asked.seed,
+        target_risk=asked.target_risk,
+        sample_weight=asked.sample_weight,
+        groups=asked.groups,
+        class_names=named,
+        artifact=artifact,
+    )
+    sides = task.sides(pairs, [printable(name) for name in asked.names[-len(pairs) :]], how)
+    changes = task.changes(pairs, sides, how) if before is not None else {}
+    rest = task.rest(pairs, sides, how)
     judged = judge_probs(
         *pairs[-1],
-        tolerance=tolerance,
-        class_tolerance=class_tolerance,
-        sample_weight=sample_weight,
-        groups=groups,
+        tolerance=asked.tolerance,
+        class_tolerance=asked.class_tolerance,
+        sample_weight=asked.sample_weight,
+        groups=asked.groups,
         class_names=named,
     )
     verdict = compared(
@@ -403,10 +433,10 @@ def prepare_report(
         task=task,
         sides=sides,
         changes=changes,
-        verdict=of_own_samples(verdict, own) if own else verdict,
+        verdict=of_own_samples(verdict, asked.own) if asked.own else verdict,
         artifact=artifact,
         bins=asked.bins,
-        tolerance=tolerance,
+        tolerance=asked.tolerance,
         class_names=named,
         **rest,
     )

@@ -1,4 +1,4 @@
-"""Scores of a classifier: of which kind they are, for which classes, and what belongs to each sample."""
+"""Scores of a classifier: their kind, their classes, and the labels, weights and groups of each sample."""
 
 from calib_serve.core.faces import face
 

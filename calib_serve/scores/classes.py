@@ -1,4 +1,4 @@
-"""Labels as class ids: names, digits, booleans, ids that begin elsewhere; missing and void ones are told."""
+"""Labels as class ids: names, digits, booleans, ids that begin elsewhere; missing and void labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.kinds import NUMBERED, Place
+from calib_serve.scores.kinds import NUMBERED, CellNames
 
 Ids = NDArray[np.intp]
 
@@ -31,9 +31,9 @@ def class_ids(
     names: Sequence[str] = (),
     *,
     column: str = "",
-    place: Place = NUMBERED,
+    place: CellNames = NUMBERED,
 ) -> tuple[Ids, tuple[str, ...], str]:
-    """Return class ids (n,) of labels (n,) of any type, class names if known by now, and a remark.
+    """Class ids (n,) of labels (n,) of any type, class names if known by now, and a remark.
 
     ``names`` (K,) are the classes' own, ``column`` what the only column of a binary model is called.
     InputError for a label that is missing, that is no class, or that may be two.
@@ -55,7 +55,7 @@ def class_ids(
 
 
 def is_missing(label: Any) -> bool:
-    """Tell whether a label, as ``_distinct`` gives it, stands for none."""
+    """Whether a label, as ``_distinct`` gives it, is a missing one."""
     return label is None or _is_nan(label) or (isinstance(label, str) and label.lower() in MISSING)
 
 
@@ -69,7 +69,7 @@ def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
     >>> without(np.array([0, 255, 1]), [255]).tolist()
     [True, False, True]
     """
-    wanted = {plain(label) for label in ignored}
+    wanted = {plain_label(label) for label in ignored}
     no_label = any(is_missing(label) for label in wanted)
     texts = {str(label) for label in wanted if not is_missing(label)}
     found, at = _distinct(labels)
@@ -79,7 +79,7 @@ def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
 
 
 def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
-    """Return the different labels, as plain values or None, and which of them each row has."""
+    """The distinct labels, as plain values or None, and the index of each row's label among them."""
     if labels.dtype.kind in "iu" and labels.size and np.ptp(labels) < _FEW:
         low = labels.min()
         place = (labels.ravel() - low).astype(np.intp)
@@ -88,12 +88,12 @@ def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
         at = (np.cumsum(there) - 1)[place]
     elif labels.dtype.kind in "iubfUS":
         values, at = np.unique(labels.ravel(), return_inverse=True)
-        given = [plain(value) for value in values.tolist()]
+        given = [plain_label(value) for value in values.tolist()]
     else:
         codes: dict[Any, int] = {}
         given, at = [], np.empty(labels.size, np.intp)
         for row, value in enumerate(labels.ravel().tolist()):
-            label = plain(value)
+            label = plain_label(value)
             at[row] = codes.setdefault(_key(label), len(codes))
             if len(codes) > len(given):
                 given.append(label)
@@ -108,8 +108,8 @@ def _key(label: Any) -> Any:
     return "nan" if _is_nan(label) else (type(label), label)
 
 
-def plain(value: Any) -> Any:
-    """Return a label as a text without blanks around it, a whole number, a bool, a float, or None."""
+def plain_label(value: Any) -> Any:
+    """A label as a text without blanks around it, a whole number, a bool, a float, or None."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, bytes):
@@ -160,7 +160,7 @@ def _mapped(
 
 
 def _by_name(found: list[Any], names: tuple[str, ...]) -> list[int] | None:
-    """Return the ids of labels that are all names; of numbers only where names are numbers, too."""
+    """The ids of labels that are all names; of numbers only where names are numbers, too."""
     index: dict[str, int] = {}
     for k, name in enumerate(names):
         if name in index:
@@ -220,7 +220,7 @@ def _are_positions(names: tuple[str, ...]) -> bool:
 
 
 def _of_two(found: list[Any], column: str) -> list[int] | None:
-    """Return ids of two classes by what everybody means by yes and no, or by the name of the column."""
+    """The ids of two classes, from common words for yes and no, or from the name of the scores' column."""
     texts = [str(label).lower() for label in found]
     if all(text in (*_NEGATIVE, *_POSITIVE) for text in texts):
         return [int(text in _POSITIVE) for text in texts]

@@ -1,4 +1,4 @@
-"""The engine that reads tables: DuckDB in this process for Parquet files, or a database by its address."""
+"""Engines that read tables: DuckDB in this process for Parquet files, or a database by its address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.core.addresses import holds_password, password_of, shown
+from calib_serve.core.addresses import holds_password, password_of, redacted
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, ServerError
 
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
@@ -22,7 +22,7 @@ _LINE = 300  # characters of an engine's own words
 
 
 class Engine:
-    """An open ``connection`` of ibis, and what to call it in errors.
+    """An open ``connection`` of ibis, and its name in errors.
 
     ``files``: it has no tables, and every name is of files. ``secret`` never shows in its errors.
     """
@@ -31,7 +31,7 @@ class Engine:
         self.connection, self.name, self._files, self._secret = connection, name, files, secret
 
     def table(self, where: str) -> Any:
-        """Return the table of this name, ``schema.table``, or the Parquet files of a path, folder or pattern.
+        """The table of this name, ``schema.table``, or the Parquet files of a path, folder or pattern.
 
         InputError where there is none, or it cannot be read.
         """
@@ -51,7 +51,7 @@ class Engine:
             return self._with_zones(self.connection.table(parts[-1], database=path))
 
     def _with_zones(self, table: Any) -> Any:
-        """Return the table, its moments as such.
+        """The table with its moments as times with a zone.
 
         ibis takes Spark's TIMESTAMP for a time without a zone, and does not know DuckDB's TIMESTAMPTZ_NS.
         """
@@ -65,7 +65,7 @@ class Engine:
         return table.mutate(**{name: table[name].cast("timestamp('UTC')") for name in moments})
 
     def rows(self, expression: Any, doing: str) -> list[dict[str, Any]]:
-        """Return the rows of a small result, each by column.
+        """The rows of a small result, each by column.
 
         Raises InputError where the engine fails at ``doing`` it.
         """
@@ -83,7 +83,7 @@ class Engine:
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
-        """Turn what the engine raises inside into an InputError that says what it was ``doing``."""
+        """Turn errors of the engine inside into an InputError that names what it was ``doing``."""
         try:
             # What ibis asks of an engine in an older way is not for our users to mend.
             with warnings.catch_warnings():
@@ -126,8 +126,8 @@ def open_engine(
         return
     if holds_password(address):
         raise InputError(
-            f"the engine's address {shown(address)} holds a password, which others could read; leave it out, "
-            f"and give it by {PASSWORD}, or in a file by --password-file or {PASSWORD}_FILE"
+            f"the engine's address {redacted(address)} holds a password, which others could read; leave it "
+            f"out, and give it by {PASSWORD}, or in a file by --password-file or {PASSWORD}_FILE"
         )
     if "://" not in address:
         raise InputError(f"an engine's address is such as postgres://user@host/database, got {address!r}")
@@ -136,7 +136,7 @@ def open_engine(
     foreign = _session_of_others()
     connection = _connected(address, secret)
     try:
-        yield Engine(connection, shown(address), secret=secret)
+        yield Engine(connection, redacted(address), secret=secret)
     finally:
         if connection.name != "pyspark" or not foreign:
             connection.disconnect()
@@ -163,7 +163,7 @@ def _set_up(duckdb: Any) -> None:
 
 
 def _connected(address: str, secret: str | None) -> Any:
-    """Return the open connection; its errors never tell the password."""
+    """Open a connection; its errors never tell the password."""
     import ibis  # noqa: PLC0415
 
     scheme = urlsplit(address).scheme.replace("postgresql", "postgres")
@@ -180,17 +180,17 @@ def _connected(address: str, secret: str | None) -> Any:
     except ImportError as error:
         raise MissingDependency(f"ibis-framework[{scheme}]") from error
     except Exception as error:  # each engine has an error tree of its own
-        raise ServerError(f"cannot open {shown(address)}: {_said(error, secret)}") from None
+        raise ServerError(f"cannot open {redacted(address)}: {_said(error, secret)}") from None
 
 
 def _session_of_others() -> bool:
-    """Tell whether this process has a Spark session already, which must not be stopped."""
+    """Whether this process has a Spark session already, which must not be stopped."""
     loaded = sys.modules.get("pyspark.sql")
     return loaded is not None and loaded.SparkSession.getActiveSession() is not None
 
 
 def _spark(address: str) -> Any:
-    """Return a session with the options that stand behind the ``?``; ibis would set static ones too late."""
+    """Open a Spark session with the options behind the ``?``; ibis would set static ones too late."""
     import ibis  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -202,7 +202,7 @@ def _spark(address: str) -> Any:
 
 
 def _pattern(where: str, engine: str) -> str:
-    """Return what the engine reads: of a folder all Parquet files in it, however deep."""
+    """The engine's pattern for a path: for a folder all Parquet files in it, however deep."""
     path = Path(where)
     if "://" in where or (not path.exists() and any(c in where for c in "*?[")):
         return where
@@ -218,6 +218,6 @@ def _pattern(where: str, engine: str) -> str:
 
 
 def _said(error: Exception, secret: str | None) -> str:
-    """Return the first line of an engine's error, short, without the password."""
+    """The first line of an engine's error, shortened, without the password."""
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return (text.replace(secret, "***") if secret else text)[:_LINE]

@@ -34,9 +34,9 @@ from calib_serve.core.names import shown
 from calib_serve.scores.databases import open_engine
 from calib_serve.scores.kinds import Outputs
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
-from calib_serve.scores.table import TAKEN, Roles, Source, lists_first, of_arrays, of_roles, roles_of
+from calib_serve.scores.table import TAKEN, RawScores, Roles, lists_first, of_arrays, of_roles, roles_of
 
-# The first that a file has is read: logits tell more than the probabilities beside them.
+# The first array that a file has is read: logits tell more than the probabilities beside them.
 _SCORES: Mapping[str, Outputs | None] = {
     "logits": "logits",
     "log_probs": "log_probs",
@@ -58,14 +58,14 @@ _ROWS = 1 << 14  # of a text, converted together
 
 @dataclass(frozen=True)
 class _Asked:
-    """The split and columns asked of a file, and what its label, weight and group are called."""
+    """The split and columns asked of a file, and the names of its label, weight and group."""
 
     split: str | None
     columns: Sequence[str] | None
     beside: Mapping[str, str | None]
 
     def roles(self, names: Sequence[str], index: Sequence[str] = ()) -> Roles:
-        """Find what each column is."""
+        """Find the role of each column."""
         return roles_of(names, columns=self.columns, index=index, **dict[str, Any](self.beside))
 
 
@@ -76,16 +76,19 @@ def read_source(
     columns: Sequence[str] | None = None,
     engine: str | None = None,
     password_file: str | Path | None = None,
-    **asked: str | None,
-) -> Source:
+    label: str | None = None,
+    weight: str | None = None,
+    group: str | None = None,
+) -> RawScores:
     """Return one split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
 
-    ``asked``: label, weight and group, each a column or array of the file by name, or an npy file beside it.
+    ``label``, ``weight`` and ``group``: each a column or array of the file by name, or an npy file beside it.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
     path = Path(where)
     if engine is None and password_file is not None:
         raise InputError("a password goes with the address of a database (engine=); files need none")
+    asked = {"label": label, "weight": weight, "group": group}
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
     if engine is not None or holds_files(path):
@@ -102,11 +105,11 @@ def read_source(
     return _named(found, path.name.partition(".")[0])
 
 
-def _named(found: Source, name: str) -> Source:
+def _named(found: RawScores, name: str) -> RawScores:
     return replace(found, name=name)
 
 
-def _beside(found: Source, what: str, array: NDArray[Any], name: str) -> Source:
+def _beside(found: RawScores, what: str, array: NDArray[Any], name: str) -> RawScores:
     if len(array) != len(found.values):
         raise ShapeError(
             f"{name} must hold one {what} for each of {len(found.values)} rows, got {array.shape}"
@@ -116,19 +119,19 @@ def _beside(found: Source, what: str, array: NDArray[Any], name: str) -> Source:
 
 
 def holds_files(path: Path) -> bool:
-    """Tell whether this is a folder, or a pattern, of files; their rows come in any order."""
+    """Whether this is a folder, or a pattern, of files; their rows come in any order."""
     return path.is_dir() or (not path.is_file() and any(c in str(path) for c in "*?["))
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Return the array of an npy file, memory-mapped; InputError where it is none."""
+    """The array of an npy file, memory-mapped; InputError for another file."""
     try:
         return map_npy(path)
     except ValueError as error:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def _read_file(path: Path, asked: _Asked) -> Source:
+def _read_file(path: Path, asked: _Asked) -> RawScores:
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     ending = f".{ending}"
     if ending not in _ENDINGS or (path.suffix == ".gz" and ending not in TEXTS):
@@ -154,7 +157,7 @@ def _read_file(path: Path, asked: _Asked) -> Source:
 # Arrays
 
 
-def _read_npy(path: Path, asked: _Asked) -> Source:
+def _read_npy(path: Path, asked: _Asked) -> RawScores:
     if asked.split is not None:
         raise InputError(f"{path} holds one array, so there is no split {asked.split!r}; leave the split out")
     if given := [name for name in asked.beside.values() if name is not None]:
@@ -162,14 +165,14 @@ def _read_npy(path: Path, asked: _Asked) -> Source:
     return of_arrays(read_npy(path), **dict.fromkeys(_BESIDE))
 
 
-def _read_npz(path: Path, asked: _Asked) -> Source:
+def _read_npz(path: Path, asked: _Asked) -> RawScores:
     # Only what is asked for is unpacked: such files may hold gigabytes of inputs, too.
     kept = {_in_split(name, asked.split) for name in _wanted(asked)} | {"class_names", "calibrated_by"}
     arrays, names = read_npz(path, wanted=kept.__contains__)
     return _from_arrays(path, names, arrays.__getitem__, asked)
 
 
-def _read_safetensors(path: Path, asked: _Asked) -> Source:
+def _read_safetensors(path: Path, asked: _Asked) -> RawScores:
     with safe_open(path, framework="numpy") as arrays:
         return _from_arrays(path, list(arrays.keys()), arrays.get_tensor, asked)
 
@@ -183,7 +186,7 @@ def _from_arrays(
     names: Collection[str],
     get: Callable[[str], NDArray[Any]],
     asked: _Asked,
-) -> Source:
+) -> RawScores:
     split = asked.split
     called = next((score for score in _SCORES if _in_split(score, split) in names), None)
     if called is None:
@@ -234,8 +237,10 @@ def _splits(names: Collection[str]) -> list[str]:
 # Tables
 
 
-def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1) -> Source:
-    """Return the rows of a split of a table, whose columns' roles are known."""
+def _of_table(
+    roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1
+) -> RawScores:
+    """The rows of a split of a table, whose columns' roles are known."""
     if roles.split is not None:
         # As texts: a split may be called 1 and be read as a number.
         of = np.array([str(one) for one in table[roles.split].tolist()])
@@ -250,7 +255,7 @@ def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None
     return of_roles(roles, table, first=first)
 
 
-def _read_text(path: Path, asked: _Asked) -> Source:
+def _read_text(path: Path, asked: _Asked) -> RawScores:
     with open_lines(path) as lines:
         names, rows = _json_cells(lines) if is_json(path) else cells_of(lines, row_names=True)
         check_header(path, names)
@@ -281,7 +286,7 @@ def _columns(rows: Iterator[list[Any]], names: Sequence[str], roles: Roles) -> d
 
 
 def _floats(cells: list[Any]) -> NDArray[Any]:
-    """Return numbers where all cells are, else the cells: whoever needs numbers says which is none."""
+    """Numbers where all cells are numbers, else the cells: a reader of numbers then names the bad cell."""
     if cells and isinstance(cells[0], list):
         try:
             return np.array(cells, np.float64)
@@ -309,7 +314,7 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _json_cells(lines: Iterator[str]) -> tuple[list[str], Iterator[list[Any]]]:
-    """Return the names of the first row, and the cells of all, each of which must have these."""
+    """The names of the first row, and the cells of all rows, each of which must have these names."""
     rows = objects_of(lines)
     first = next(rows, {})
     names = list(first)
@@ -323,19 +328,19 @@ def _values(names: Sequence[str], row: Mapping[str, Any], number: int) -> list[A
 
 
 def _is_fraction(text: str) -> bool:
-    """Tell whether it is a number that no class is called by, such as -0.25."""
+    """Whether a text is a number that names no class, such as -0.25."""
     try:
         return float(text) != int(float(text)) or "." in text
     except (ValueError, OverflowError):  # no number; or infinity, or NaN
         return False
 
 
-def _read_parquet(path: Path, asked: _Asked) -> Source:
+def _read_parquet(path: Path, asked: _Asked) -> RawScores:
     with open_parquet(path) as file:
         return _of_arrow(file.schema_arrow, lambda names: file.read(columns=names), path, asked)
 
 
-def _read_feather(path: Path, asked: _Asked) -> Source:
+def _read_feather(path: Path, asked: _Asked) -> RawScores:
     try:
         from pyarrow import feather  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
@@ -350,8 +355,8 @@ def _of_arrow(
     read: Callable[[list[str]], Any],
     path: Path,
     asked: _Asked,
-) -> Source:
-    """Read an Arrow table, of which pandas' own row names are known."""
+) -> RawScores:
+    """Read an Arrow table without the columns that pandas keeps its row names in."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
     index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
@@ -369,12 +374,12 @@ def _of_arrow(
 
 
 def is_list(kind: Any) -> bool:
-    """Tell whether a row of this type of Arrow's is a list."""
+    """Whether rows of an Arrow type are lists."""
     return "list<" in str(kind)
 
 
 def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
-    """Convert a column of Arrow's to an array (n,), of lists (n, K); None stands for what is missing."""
+    """Convert an Arrow column to an array (n,), or lists to (n, K); missing values become None."""
     if not is_list(column.type):
         found = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
         return np.asarray(found)
@@ -393,8 +398,8 @@ def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
 
 
-def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> Source:
-    """Return a table of an engine, or the parquet files of a folder or pattern, read once in Arrow batches.
+def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> RawScores:
+    """Read a table of an engine, or the parquet files of a folder or pattern, once, in Arrow batches.
 
     The scores go into a file without a name in the folder for temporary files, which fits read in chunks.
     """
@@ -437,7 +442,7 @@ def _of_split(engine: Any, rows: Any, table: str, split: str | None, column: str
 def _spooled(
     batches: Iterator[Any], roles: Roles, table: str
 ) -> tuple[NDArray[np.floating[Any]], dict[str, NDArray[Any]]]:
-    """Return the scores of all batches, memory-mapped in a file without a name, and the columns beside them.
+    """The scores of all batches, memory-mapped in a file without a name, and the columns beside them.
 
     The file goes with the process, however that ends.
     """
@@ -468,7 +473,7 @@ def _spooled(
 
 
 def _block(batch: Any, roles: Roles, rows: int) -> NDArray[Any]:
-    """Return the scores (n, K) of a batch that begins behind ``rows``."""
+    """The scores (n, K) of a batch that begins behind ``rows``."""
     arrays = [_array(batch[name], name, rows) for name in roles.scores]
     return arrays[0] if arrays[0].ndim == 2 else np.stack(_without_gaps(arrays, roles, rows), axis=1)
 
@@ -484,12 +489,12 @@ def _without_gaps(arrays: list[NDArray[Any]], roles: Roles, rows: int) -> list[N
 
 def _of_spooled(
     roles: Roles, values: NDArray[np.floating[Any]], beside: Mapping[str, NDArray[Any]]
-) -> Source:
-    """Make a source of memory-mapped columns: nothing is copied but a check of the first rows."""
+) -> RawScores:
+    """Make a source of memory-mapped columns without copies; only the first rows are checked."""
     if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
         found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1)
         return replace(found, values=values)
-    # What columns are is told from the first rows: all of them would not fit into memory.
+    # Roles of columns are found from the first rows: all rows would not fit into memory.
     few = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
     shown = {name: column[: 1 << 16] for name, column in beside.items()}
     found = of_roles(roles, {**few, **shown}, first=1)

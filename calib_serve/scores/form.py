@@ -1,4 +1,4 @@
-"""Read what a handler returns: where the class scores lie in it, how others take their place, replies.
+"""The form of a handler's results: where the class scores lie in them, and numbers in replies.
 
 Handlers return a tensor, an array, nested lists, or a tuple, a mapping or an object (such as a Hugging Face
 ``ModelOutput``) that holds one of these among other things. All else is refused with a sentence.
@@ -38,7 +38,7 @@ class FoundScores:
 
 @dataclass(frozen=True)
 class Form:
-    """Where the scores lie in what is returned: () is all of it, ("logits",) a key, (0,) a tuple's first.
+    """The place of the scores in a result: () is all of it, ("logits",) a key, (0,) a tuple's first.
 
     ("*", "logits") is that key in each item of a list, one a row.
 
@@ -50,14 +50,14 @@ class Form:
 
     @classmethod
     def parse(cls, text: str) -> Form:
-        """Parse its text, as in an archive's options: keys and positions joined by dots."""
+        """Parse the form's text, as in an archive's options: keys and positions joined by dots."""
         return cls(tuple(int(part) if part.isdecimal() else part for part in text.split(".") if part))
 
     def __str__(self) -> str:
         return ".".join(map(str, self.path))
 
     def scores(self, returned: Any, classes: int | None) -> FoundScores:
-        """Return the scores in ``returned``; ModelError where there are none of ``classes`` classes."""
+        """The scores in ``returned``; ModelError where there are none of ``classes`` classes."""
         try:
             returned = _at(returned, self.path)
         except (LookupError, AttributeError, TypeError):
@@ -67,7 +67,7 @@ class Form:
         return _scores(returned, classes)
 
     def is_half(self, returned: Any) -> bool:
-        """Return whether the scores have the three digits of a float of 16 bits."""
+        """Whether the scores have the three digits of a float of 16 bits."""
         returned = _at(returned, self.path)
         while isinstance(returned, (list, tuple)) and returned:
             returned = returned[0]
@@ -79,7 +79,7 @@ class Form:
 
 
 def find_scores(returned: Any, classes: int | None) -> tuple[Form, FoundScores]:
-    """Find where class scores lie in ``returned``, and what they are; ``classes`` None takes any number.
+    """Find the class scores in ``returned``, and their form; ``classes`` None takes any number.
 
     Raises ModelError, which says what was returned instead, or which of several fit.
     """
@@ -91,7 +91,7 @@ def find_scores(returned: Any, classes: int | None) -> tuple[Form, FoundScores]:
 
 
 def all_scores(returned: Any, classes: int | None) -> list[tuple[Form, FoundScores]]:
-    """List everything in ``returned`` that may be class scores, the likeliest first."""
+    """List all parts of ``returned`` that may be class scores, the likeliest first."""
     fits, other = [], []
     for form, value in _leaves(returned, ()):
         try:
@@ -114,7 +114,7 @@ def _is_named(form: Form) -> bool:
 
 
 def _leaves(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[Form, Any]]:
-    """Yield everything in ``value`` that may be scores, with its place."""
+    """Yield the parts of ``value`` that may be scores, with their forms."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if isinstance(key, str):
@@ -134,7 +134,7 @@ def _leaves(value: Any, path: tuple[Step, ...]) -> Iterator[tuple[Form, Any]]:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Return whether nested lists are rows of numbers, such as ``tensor.tolist()``."""
+    """Whether nested lists are rows of numbers, such as ``tensor.tolist()``."""
     while isinstance(value, (list, tuple)) and value:
         if any(type(item) is not type(value[0]) for item in value):
             return all(isinstance(item, (int, float)) for item in value)
@@ -143,7 +143,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _is_rows(value: Any, *, sure: bool = False) -> bool:
-    """Return whether a list holds one tensor of scores for each row.
+    """Whether a list holds one tensor of scores for each row.
 
     ``sure``: not if it may as well be a list of outputs, of which one is the scores of a single row.
     """
@@ -174,7 +174,7 @@ def _scores(value: Any, classes: int | None) -> FoundScores:
 
 
 def _array(value: Any) -> NDArray[np.float64] | None:
-    """Return ``value`` as an array, floats as float64; None for what is no array."""
+    """A value as an array, floats as float64; None for a value that is no array."""
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
         try:
@@ -195,7 +195,7 @@ def _array(value: Any) -> NDArray[np.float64] | None:
 
 
 def _at(value: Any, path: Sequence[Step]) -> Any:
-    """Return what lies at the path."""
+    """The value at a path."""
     if not path:
         return value
     step, rest = path[0], path[1:]
@@ -269,7 +269,7 @@ _CLOSE = 2e-3  # replies round to three decimals at least, or else show no confi
 
 
 def as_json(reply: Any) -> Any:
-    """Return a reply as its client reads it: JSON's types; other objects become the names of their types."""
+    """A reply as its client reads it: JSON's types; other objects become the names of their types."""
     if isinstance(reply, (bytes, bytearray)):
         reply = reply.decode("utf-8", "replace")
     if isinstance(reply, str):
@@ -283,14 +283,14 @@ def as_json(reply: Any) -> Any:
         return f"{type(reply).__name__}"
 
 
-class Shown(NamedTuple):
+class Rounded(NamedTuple):
     """A number in a reply, and the unit that it is rounded to."""
 
     value: float
     step: float
 
 
-Leaf = Union[Shown, str]
+Leaf = Union[Rounded, str]
 """A number, or a text without its numbers."""
 
 
@@ -298,7 +298,7 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
     """Map each place in a reply to its number or text; numbers inside of texts are read, too.
 
     >>> leaves({"top": ["cat", 0.25], "says": "cat: 93.5 %"})["reply.says, number 1"]
-    Shown(value=93.5, step=0.1)
+    Rounded(value=93.5, step=0.1)
     """
     if isinstance(reply, Mapping):
         return {k: v for key, one in reply.items() for k, v in leaves(one, f"{place}.{key}").items()}
@@ -316,14 +316,14 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
     return found | {f"{place}, number {i}": _shown(text) for i, text in enumerate(numbers, 1)}
 
 
-def _shown(text: str) -> Shown:
+def _shown(text: str) -> Rounded:
     number = Decimal(text)
     exponent = number.as_tuple().exponent  # a letter, of NaN and of the infinite
-    return Shown(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
+    return Rounded(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
 
 
 def same_format(before: Any, after: Any) -> bool:
-    """Return whether both have the same keys, lengths and types all the way down: one parser reads both.
+    """Whether two replies have the same keys, lengths and types all the way down: one parser reads both.
 
     Keys of mappings whose values are numbers may be class names, whose order is the scores': they may differ.
     A list of labels may be of another length, as thresholds decide it; one of fractions may not.
@@ -343,7 +343,7 @@ def same_format(before: Any, after: Any) -> bool:
 
 
 def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] | None:
-    """Tell what a reply makes of a row of scores (K,), as far as its numbers show."""
+    """The activation that a reply applies to a row of scores (K,), as far as its numbers show."""
     shown, z = _numbers(reply), np.array([row])
     if len(row) > 1 and _holds(shown, softmax(z).max()):
         return "softmax"
@@ -356,13 +356,13 @@ def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] 
 
 
 def shows(reply: Any, confidence: float) -> bool:
-    """Return whether one of the numbers in a reply is the ``confidence``, as a share or in percent."""
+    """Whether one of the numbers in a reply is the ``confidence``, as a share or in percent."""
     return _holds(_numbers(reply), confidence)
 
 
 def _numbers(reply: Any) -> list[float]:
     """List a reply's numbers, those inside of texts too; whole ones are class ids or counts."""
-    return [one.value for one in leaves(reply).values() if isinstance(one, Shown) and one.step < 1]
+    return [one.value for one in leaves(reply).values() if isinstance(one, Rounded) and one.step < 1]
 
 
 def _holds(numbers: list[float], wanted: float) -> bool:

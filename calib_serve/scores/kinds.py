@@ -1,4 +1,4 @@
-"""Tell what a classifier's scores are: by what the caller says, by their name, else by their numbers."""
+"""Kinds of scores: logits, probabilities or log-probabilities, as told, as named, else by their numbers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ LARGEST = 1e100
 
 
 def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
-    """Return the logarithm of probabilities of any shape, at least ``log(least)``; NaN stays NaN.
+    """Return the logarithm of probabilities; NaN stays NaN.
 
     In float32 for float16 and float32, else in float64.
+
+    Args:
+        probs: Any shape.
+        least: Least probability: less counts as much.
 
     >>> log_probs(np.array([1.0, 0.0])).round(2).tolist()
     [0.0, -87.34]
@@ -129,7 +133,7 @@ def check_outputs(outputs: object) -> None:
 
 
 def exact(outputs: Outputs, columns: int) -> Outputs:
-    """Return the kind of what is called ``outputs``, by its columns: one of "logits" is a "logit".
+    """The exact kind by the number of columns: "logits" of one column are a "logit".
 
     >>> exact("probabilities", 1), exact("probabilities", 3)
     ('probability', 'probabilities')
@@ -139,7 +143,7 @@ def exact(outputs: Outputs, columns: int) -> Outputs:
 
 
 def class_count(outputs: Outputs, columns: int) -> int:
-    """Return K of scores with so many columns, or L of labels; one score tells of two classes.
+    """The number of classes of scores with so many columns, or of labels; one column has two classes.
 
     >>> class_count("logit", 1), class_count("logits", 3), class_count("label_logits", 1)
     (2, 3, 1)
@@ -148,7 +152,7 @@ def class_count(outputs: Outputs, columns: int) -> int:
 
 
 def alike(one: Outputs, other: Outputs) -> bool:
-    """Tell whether ``to_logits`` makes the same logits of both kinds of scores of one model, up to rounding.
+    """Whether ``to_logits`` maps both kinds of one model's scores to the same logits, up to rounding.
 
     >>> alike("log_probs", "probabilities"), alike("logits", "probabilities")
     (True, False)
@@ -158,16 +162,16 @@ def alike(one: Outputs, other: Outputs) -> bool:
     return one == other or any(one in group and other in group for group in groups)
 
 
-def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
-    """Tell what scores (n, K), (n,) or (n, 1) are by their values, if they are of one class a sample.
+def infer_outputs(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
+    """The kind of scores (n, K), (n,) or (n, 1) by their values, for one class a sample.
 
     Logits of a label and logits of a class cannot be told apart by numbers, and are taken for the latter;
     rows within [0, 1] that do not sum to 1 are one probability a label.
 
-    >>> measured([[0.25, 0.75]]), measured([[2.0, -1.0]]), measured([1.5, -1.0])
+    >>> infer_outputs([[0.25, 0.75]]), infer_outputs([[2.0, -1.0]]), infer_outputs([1.5, -1.0])
     ('probabilities', 'logits', 'logit')
     """
-    # Of a batch of a running model, which must be answered: ``recognise`` reads whole files, and may refuse.
+    # For a batch of a running model, which needs an answer: ``recognise`` is for files, and may refuse.
     rows = as_array(scores, "scores")
     rows = rows[:, None] if rows.ndim == 1 else rows
     if rows.ndim != 2 or not rows.shape[1]:
@@ -175,14 +179,14 @@ def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
     unit = bool(_within(rows).all() and rows.any())  # a layer of zeros gives logits
     if rows.shape[1] == 1:
         return "probability" if unit else "logit"
-    # One sample alone may sum to 1 by chance; whoever can, says what scores are.
+    # One sample alone may sum to 1 by chance, so callers should say the kind where they can.
     if unit:
         return "probabilities" if _near_one(rows, tolerance) else "label_probabilities"
     return "log_probs" if (rows <= 0).all() and _near_one(np.exp(rows), tolerance) else "logits"
 
 
 def _within(values: Floats) -> NDArray[np.bool_]:
-    """Tell which values are probabilities, up to what sums of shares are rounded by."""
+    """Whether each value is a probability, up to rounding of sums of shares."""
     return np.asarray((values >= -_ROUNDED) & (values <= 1 + _ROUNDED))
 
 
@@ -191,7 +195,7 @@ def _near_one(probs: Floats, tolerance: float) -> bool:
 
 
 def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None) -> Floats:
-    """Return scores of the kind ``outputs`` as the logits that steps act on, (n, K); (n, L) for labels.
+    """Scores of the kind ``outputs`` as the logits that steps act on, (n, K); (n, L) for labels.
 
     Probabilities become their logarithm, of labels their log-odds; what is not in [0, 1] becomes NaN, and
     what is below ``least`` (by default float32's least number) is read as that. Of one column, class 0 gets
@@ -226,7 +230,7 @@ def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None
 
 
 def to_probs(scores: ArrayLike, outputs: Outputs) -> NDArray[np.float64]:
-    """Return the probabilities (n, K) that scores of this kind stand for without a calibration.
+    """The probabilities (n, K) that scores of this kind stand for without a calibration.
 
     (n, L) of labels.
     """
@@ -235,7 +239,7 @@ def to_probs(scores: ArrayLike, outputs: Outputs) -> NDArray[np.float64]:
 
 
 def from_probs(probs: NDArray[np.float64], raw: Floats, outputs: Outputs) -> NDArray[np.float64]:
-    """Return calibrated ``probs`` (n, K) as scores of the kind and shape of ``raw``, the model's own.
+    """Calibrated ``probs`` (n, K) as scores of the kind and shape of ``raw``, the model's own.
 
     In place of logits stand log-probabilities, whose softmax they are; of one logit or a label's, the
     log-odds, whose sigmoid is the probability. A row of ``raw`` that is not finite stays.
@@ -270,7 +274,7 @@ _RANKS = (
 
 @dataclass(frozen=True, eq=False)
 class Recognised:
-    """Scores (n, K) whose kind is known; ``remark`` says what was guessed, or is empty."""
+    """Scores (n, K) of a known kind; ``remark``: the guess behind it, or empty."""
 
     values: Floats
     outputs: Outputs
@@ -278,23 +282,23 @@ class Recognised:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Names of rows and columns of scores in messages: rows of files count from 1."""
+class CellNames:
+    """Names of rows and columns of scores in messages; rows of files count from 1."""
 
     first: int = 0
     names: tuple[str, ...] = ()
 
     def row(self, row: int) -> str:
-        """Return a row, for a person."""
+        """The name of a row, for a person."""
         return f"row {row + self.first}"
 
     def cell(self, row: int, column: int) -> str:
-        """Return a value, for a person."""
+        """The name of a cell, for a person."""
         name = repr(self.names[column]) if self.names else str(column)
         return f"{self.row(row)}, column {name}"
 
 
-NUMBERED = Place()
+NUMBERED = CellNames()
 """Rows and columns by their numbers, from 0."""
 
 
@@ -333,11 +337,11 @@ class _Seen:
 
     @property
     def within(self) -> bool:
-        """Tell whether all lie in [0, 1], and not all are 0, as of a layer of zeros."""
+        """Whether all numbers lie in [0, 1], and not all are 0, as the output of a zeroed layer is."""
         return self.low >= -_ROUNDED and self.high <= 1 + _ROUNDED and self.high > 0
 
     def sums_to(self, whole: float) -> bool:
-        """Tell whether the rows of several columns sum to it, up to rounding."""
+        """Whether the rows of several columns sum to ``whole``, up to rounding."""
         slack = whole * (_SUM if self.rows >= _FEW else _SUM_OF_FEW)
         return self.columns > 1 and max(whole - self.least_sum, self.most_sum - whole) <= slack + 1e-9
 
@@ -352,7 +356,7 @@ def recognise(
     *,
     called: Outputs | None = None,
     truths: bool = False,
-    place: Place = NUMBERED,
+    place: CellNames = NUMBERED,
 ) -> Recognised:
     """Recognise the kind of scores (n, K): as ``told``, as ``called``, else by their numbers.
 
@@ -370,7 +374,7 @@ def recognise(
     why = ""
     if told is None and called is None:
         told, why = _by_numbers(seen, truths)
-    # An array called logits is believed, unless its numbers say that it is none.
+    # An array called logits is taken for logits, unless its numbers show otherwise.
     if told is None and called == "logits":
         _refuse_misnamed(seen)
     kind = told or called
@@ -420,8 +424,8 @@ def _refuse_misnamed(seen: _Seen) -> None:
         )
 
 
-def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: Place) -> Recognised:
-    """Return the values as numbers of this kind; ``why`` it is guessed."""
+def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNames) -> Recognised:
+    """The values as numbers of this kind, or InputError; ``why`` says how the kind was guessed."""
     if kind not in PROBABILITIES:
         _check_logits(values, seen, place)
         return Recognised(values, kind, why)
@@ -454,7 +458,7 @@ def _close(seen: _Seen) -> bool:
     return max(1 - seen.least_sum, seen.most_sum - 1) <= _SUM + 1e-9
 
 
-def _check_logits(values: Floats, seen: _Seen, place: Place) -> None:
+def _check_logits(values: Floats, seen: _Seen, place: CellNames) -> None:
     if np.isfinite([seen.low, seen.high]).all():
         if max(-seen.low, seen.high) > _LARGEST:
             raise InputError(
@@ -471,7 +475,7 @@ def _check_logits(values: Floats, seen: _Seen, place: Place) -> None:
 
 
 def _first(values: Floats, bad: Any) -> tuple[int, int]:
-    """Return the row and column of the first value of which ``bad`` holds, block by block."""
+    """The row and column of the first value for which ``bad`` holds, searched block by block."""
     start = 0
     for block in _blocks(values):
         found = np.argwhere(bad(block))

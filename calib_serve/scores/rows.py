@@ -40,7 +40,7 @@ def is_json(path: Path) -> bool:
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None, Iterator[Mapping[str, Any]]]:
-    """Return the names of a table's columns, None where each row has its own, and its rows.
+    """The names of a table's columns, None where each row has its own, and its rows.
 
     Of Parquet only ``columns`` are read. Raises InputError, also while rows are read, that names the file.
     """
@@ -55,7 +55,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None,
 
 
 def _mappings(path: Path) -> Iterator[dict[str, str]]:
-    # Opened anew: who asked for the names may never read on, and the file would stay open.
+    # Opened anew: a caller that only wants the names may never read on, and the file would stay open.
     with _named(path), open_lines(path) as lines:
         names, rows = cells_of(lines)
         for row in rows:
@@ -69,7 +69,7 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the file in an InputError that does not."""
+    """Add the file's name to an InputError that lacks it."""
     try:
         yield
     except InputError as error:
@@ -97,7 +97,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], Iterato
 
 @contextmanager
 def open_lines(path: Path) -> Iterator[Iterator[str]]:
-    """Open a text for its lines, unpacked as far as no bomb would be; InputError where it cannot be read."""
+    """Open a text for its lines, unpacked up to a limit; InputError where it cannot be read."""
     try:
         # A pipe or a device of this name would never end.
         with open_regular(path) as file, _text(path, file) as text:
@@ -115,7 +115,7 @@ def _text(path: Path, file: IO[bytes]) -> IO[str]:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that unpacks so many bytes at most; InputError beyond."""
+    """A stream that unpacks ``most`` bytes; InputError beyond."""
 
     def __init__(self, packed: Any, most: int) -> None:
         self._packed, self._left = packed, most
@@ -137,7 +137,7 @@ class _Bounded(io.RawIOBase):
 
 
 def cells_of(lines: Iterator[str], *, row_names: bool = False) -> tuple[list[str], Iterator[list[str]]]:
-    """Return the column names and the rows of a text with a separator, each as long as the names.
+    """The column names and the rows of a text with a separator, each as long as the names.
 
     The separator is what the first line has most of outside of quotes. ``row_names``: a first row that is
     longer by one cell begins with its name, as R writes them.
@@ -149,7 +149,7 @@ def cells_of(lines: Iterator[str], *, row_names: bool = False) -> tuple[list[str
     reader = csv.reader(chain([line], lines), delimiter=mark, skipinitialspace=mark == " ")
     names = next(reader, [])
     first = next((row for row in reader if row), None)
-    # Not of a user's texts: there the cell too many is a comma that nobody quoted, and the text would be cut.
+    # Not in texts of users: there a cell too many is an unquoted comma, and the text would be cut.
     if row_names and first is not None and len(first) == len(names) + 1:
         names = ["", *names]
     return names, _even(chain([] if first is None else [first], (row for row in reader if row)), len(names))
@@ -169,7 +169,7 @@ def _even(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
 
 
 def objects_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Return the objects of JSON lines; InputError, which names the row, for a line that is none."""
+    """Yield the objects of JSON lines; InputError, which names the row, for a line that is no object."""
     for number, line in enumerate((line for line in lines if line.strip()), 1):
         try:
             row = json.loads(line, object_pairs_hook=_once)

@@ -1,4 +1,4 @@
-"""The scores of a classifier with what belongs to each sample: one value, made once, taken by everything."""
+"""The scores of a classifier with the labels, weights and groups of each sample, in one frozen record."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from calib_serve.scores.kinds import (
     NUMBERED,
     ONE_COLUMN,
     PROBABILITIES,
+    CellNames,
     Outputs,
-    Place,
     exact,
     recognise,
     to_logits,
     to_probs,
 )
-from calib_serve.scores.table import Source, of_arrays, of_columns
+from calib_serve.scores.table import RawScores, of_arrays, of_columns
 
 Floats = NDArray[np.floating[Any]]
 
@@ -39,13 +39,20 @@ _NORMAL = 1e-6  # how far rows of probabilities may be from 1 before they are di
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of n samples: ``values`` (n, K), or (n, 1) of one column, of the kind ``outputs``.
+    """Scores of n samples; made by ``Scores.of`` from arrays and frames, by ``Scores.read`` from files.
 
-    ``labels``: class ids (n,), or None where they are not known; of a multi-label model (n, L), 0 or 1; soft
-    ones (n, K), rows that sum to 1. ``class_names`` (K,) or (). ``weights`` (n,), ``groups`` (n,), which
-    samples belong together, and ``ids`` (n,), each or None. ``remarks`` say what was guessed or left out, a
-    line each; ``name`` where they came from; ``calibrated_by`` is the fingerprint of an artifact that made
-    them. Made by ``Scores.of`` from arrays and frames, by ``Scores.read`` from files.
+    Args:
+        values: (n, K), or (n, 1) of one column.
+        outputs: Kind of the values.
+        labels: Class ids (n,); of a multi-label model (n, L), 0 or 1; soft ones (n, K), rows that sum to 1;
+            None where not known.
+        class_names: Names (K,), or ().
+        weights: (n,).
+        groups: Which samples belong together (n,).
+        ids: Names of the samples (n,).
+        remarks: Guesses and omissions, a line each.
+        name: Where they came from.
+        calibrated_by: Fingerprint of the artifact that made them, or "".
 
     >>> scores = Scores.of([[0.25, 0.75], [0.5, 0.5]], ["dog", "cat"], class_names=["cat", "dog"])
     >>> scores.outputs, scores.labels.tolist(), scores.remarks
@@ -81,16 +88,28 @@ class Scores:
     ) -> Scores:
         """Make scores of arrays of any library, a frame, or a mapping of column names to arrays.
 
-        ``scores``: (n, K), (n,) for one number a sample of a binary model, or (n, K, ...) or (n, ..., K) with
-        labels (n, ...), as of pictures, whose pixels are then samples and each picture a group. ``labels``
-        (n,) are ids, names or booleans, (n, L) of a multi-label model, or soft. Of frames and mappings the
-        columns are known by their names (``calib_serve.scores.table``); ``columns`` names those of the
-        classes, and ``labels``, ``sample_weight``, ``groups`` and ``ids`` may name a column. ``outputs`` says
-        what the scores are; without it their numbers do, and what is ambiguous is refused. ``ignore_label``:
-        one or more labels that stand for none, such as 255; these samples are left out. ``expected``: what
-        they are where nobody says so, as of what a calibration was fitted on; numbers that contradict it are
-        refused. ``Scores`` themselves may be given what they lack, and nothing else. Raises InputError and
-        ShapeError, which name row and column.
+        ``Scores`` themselves may be given what they lack, and nothing else. Of frames and mappings the
+        columns are known by their names (``calib_serve.scores.table``), and ``labels``, ``sample_weight``,
+        ``groups`` and ``ids`` may name one.
+
+        Args:
+            scores: (n, K), (n,) for one number a sample of a binary model, or (n, K, ...) or (n, ..., K) with
+                labels (n, ...), as of pictures, whose pixels are then samples and each picture a group.
+            labels: Ids, names or booleans (n,), (n, L) of a multi-label model, or soft (n, K).
+            outputs: Kind of the scores; without it their numbers say so, and what is ambiguous is refused.
+            columns: Names of the classes' columns.
+            class_names: Names of the classes (K,).
+            sample_weight: (n,).
+            groups: Which samples belong together (n,).
+            ids: Names of the samples (n,).
+            ignore_label: One or more labels that stand for none, such as 255; these samples are left out.
+            expected: Kind of the scores where nobody says so, such as that of a fit; numbers
+                that contradict it are refused.
+            name: Name of the scores in messages.
+
+        Raises:
+            InputError: Where they are no scores; it names row and column.
+            ShapeError: Where shapes differ.
         """
         if isinstance(scores, Scores):
             for what, given in (("columns", columns), ("ignore_label", ignore_label)):
@@ -111,11 +130,29 @@ class Scores:
         return made(given, outputs=outputs, expected=expected, ignore_label=ignore_label)
 
     @classmethod
-    def of_top(cls, probs: Any, classes: Any, labels: Any, **how: Any) -> Scores:
-        """Make scores of the k largest probabilities (n, k) and their classes (n, k); the others are a rest.
+    def of_top(
+        cls,
+        probs: Any,
+        classes: Any,
+        labels: Any,
+        *,
+        sample_weight: Any = None,
+        groups: Any = None,
+        ids: Any = None,
+        name: str = "the scores",
+    ) -> Scores:
+        """Make scores of the k largest probabilities; the others are a rest.
 
-        What is calibrated are the ranks: the classes are "1" to "k" and "rest", and a label (n,), an id or
-        name as in ``classes``, is the rank that it has, or the rest. ``how`` as in ``of``.
+        What is calibrated are the ranks: the classes are "1" to "k" and "rest".
+
+        Args:
+            probs: The k largest probabilities (n, k).
+            classes: Their classes (n, k).
+            labels: Ids or names as in ``classes`` (n,): each is the rank that it has, or the rest.
+            sample_weight: (n,).
+            groups: Which samples belong together (n,).
+            ids: Names of the samples (n,).
+            name: Name of the scores in messages.
 
         >>> top = Scores.of_top([[0.6, 0.3], [0.5, 0.4]], [["cat", "dog"], ["owl", "cat"]], ["dog", "fox"])
         >>> top.labels.tolist(), top.values.round(2).tolist()
@@ -133,7 +170,8 @@ class Scores:
         rank = np.where(found.any(axis=1), found.argmax(axis=1), p.shape[1])
         names = (*map(str, range(1, p.shape[1] + 1)), "rest")
         values = np.concatenate([p, np.maximum(rest, 0)], axis=1)
-        made = cls.of(values, rank, outputs="probabilities", **how)
+        beside = {"sample_weight": sample_weight, "groups": groups, "ids": ids, "name": name}
+        made = cls.of(values, rank, outputs="probabilities", **beside)
         return cls.of(made, class_names=names)
 
     @classmethod
@@ -146,7 +184,15 @@ class Scores:
         class_names: Sequence[str] = (),
         name: str = "the scores",
     ) -> Scores:
-        """Make scores of logits (n, K) that ``to_logits`` made of a model's, of the kind ``outputs``."""
+        """Make scores of logits that ``to_logits`` made of a model's scores.
+
+        Args:
+            logits: (n, K).
+            labels: Class ids (n,).
+            outputs: Kind of the model's scores.
+            class_names: Names of the classes (K,).
+            name: Name of the scores in messages.
+        """
         z: Floats = as_array(logits, name)
         kinds: dict[Outputs, Outputs] = {"logits": "logits", "logit": "logit"}
         kind = "label_logits" if outputs in LABELS else kinds.get(outputs, "log_probs")
@@ -172,17 +218,36 @@ class Scores:
     ) -> Scores:
         """Read one split of a file: npz, npy, csv, tsv, jsonl (also gz), parquet, feather, safetensors.
 
-        See ``calib_serve.scores.files``. ``labels``, ``sample_weight`` and ``groups`` name a column or array
-        of the file, or an npy file; the others are as in ``of``. ``path`` may be a folder or pattern of
-        parquet files, or, with the address of an ``engine``, a table in it. Raises InputError, which names
-        the file, row and column.
+        See ``calib_serve.scores.files``.
+
+        Args:
+            path: File; a folder or pattern of parquet files; or, with ``engine``, a table.
+            split: Split to read, such as "test", where the file has several.
+            labels: Column or array of the file, or an npy file.
+            outputs: Kind of the scores; see ``of``.
+            columns: Names of the classes' columns.
+            class_names: Names of the classes (K,).
+            sample_weight: Column or array of the file, or an npy file.
+            groups: Column or array of the file, or an npy file.
+            ignore_label: One or more labels whose samples are left out.
+            expected: Kind of the scores where nobody says so; see ``of``.
+            engine: Address of a database.
+            password_file: File with the password of ``engine``.
+
+        Raises:
+            InputError: Where it cannot be read; it names the file, row and column.
         """
         from calib_serve.scores.files import read_source  # noqa: PLC0415 - engines and readers, for files alone
 
-        beside = {"label": labels, "weight": sample_weight, "group": groups}
-        asked = {what: None if value is None else str(value) for what, value in beside.items()}
         source = read_source(
-            str(path), split=split, columns=columns, engine=engine, password_file=password_file, **asked
+            str(path),
+            split=split,
+            columns=columns,
+            engine=engine,
+            password_file=password_file,
+            label=None if labels is None else str(labels),
+            weight=None if sample_weight is None else str(sample_weight),
+            group=None if groups is None else str(groups),
         )
         given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names)
         try:
@@ -210,7 +275,7 @@ class Scores:
 
     @property
     def probs(self) -> ProbsView:
-        """The probabilities (n, K) that they stand for, made block by block where they are read."""
+        """The probabilities (n, K) of the scores, made block by block where they are read."""
         return ProbsView(self.values, self.outputs)
 
     def labelled(self) -> NDArray[Any]:
@@ -222,7 +287,11 @@ class Scores:
         return self.labels
 
     def take(self, index: NDArray[Any] | slice) -> Scores:
-        """Return some of the samples, by position or mask."""
+        """Return some of the samples.
+
+        Args:
+            index: Positions or a mask.
+        """
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[index]
             for name in ("labels", "weights", "groups", "ids")
@@ -230,9 +299,14 @@ class Scores:
         return replace(self, values=self.values[index], **parts)
 
     def in_order(self, names: Sequence[str], *, of: str = "the artifact") -> Scores:
-        """Put the columns into the order of ``names``, as ``of`` knows the classes.
+        """Put the columns into the order of ``names``; without names on either side they stay where they are.
 
-        Without names on either side columns are taken by position. InputError where the names differ.
+        Args:
+            names: Names of the classes.
+            of: Owner of the names, in messages.
+
+        Raises:
+            InputError: Where the names differ.
         """
         own = self.class_names
         if not own or not names or own == tuple(names) or self.outputs in ONE_COLUMN:
@@ -267,7 +341,7 @@ class Scores:
         id: Any,
         class_names: Sequence[Any],
     ) -> Scores:
-        """Return the same with labels, weights, groups, ids or class names that it lacks."""
+        """The same scores with labels, weights, groups, ids or class names that they lack."""
         if outputs is not None and exact(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
         names = tuple(map(str, class_names)) or self.class_names
@@ -280,7 +354,7 @@ class Scores:
             raise ShapeError(f"{self.classes} classes but {len(names)} class names")
         check_names(names)
         found = self if names == self.class_names else replace(self, class_names=names)
-        given = Source(self.values, labels=labels, class_names=names, name=self.name)
+        given = RawScores(self.values, labels=labels, class_names=names, name=self.name)
         if labels is not None and labels is not self.labels:
             found = replace(found, labels=made(given, outputs=self.outputs).labels)
         if weight is not None:
@@ -291,7 +365,7 @@ class Scores:
 
 
 class ProbsView:
-    """Probabilities (n, K) of scores that are not held in memory: rows are made when they are read.
+    """Probabilities (n, K) of scores, not held in memory: rows are computed when they are read.
 
     >>> view = Scores.of([[0.0, 0.0], [1.0, 1.0]], outputs="logits").probs
     >>> view.shape, view[:1].tolist()
@@ -325,7 +399,7 @@ class ProbsView:
         return p
 
     def take(self, rows: NDArray[np.intp], axis: int = 0) -> ProbsView:
-        """Return some rows, as a view; ``axis`` as numpy's arrays have it, and 0."""
+        """Some rows, as a view; ``axis`` is part of numpy's signature, and 0."""
         return ProbsView(self._values.take(rows, axis=0), self._outputs)
 
     def described(self, rows: slice, labels: NDArray[np.intp]) -> tuple[NDArray[np.float64], ...]:
@@ -351,15 +425,15 @@ class ProbsView:
 
 
 def _classes(values: Floats, outputs: Outputs) -> int:
-    """Return one column of a binary model is of two classes."""
+    """The number of classes; one column of a binary model has two."""
     columns = int(values.shape[1])
     return columns if columns > 1 or outputs in LABELS else 2
 
 
 def made(
-    source: Source, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
+    source: RawScores, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
 ) -> Scores:
-    """Check what a file or a caller gave, and make scores of it."""
+    """Check scores from a file or a caller, and make ``Scores`` of them."""
     # First: a void label often stands beside a void score.
     source, remarks = _kept(source, ignore_label)
     values = source.values
@@ -374,7 +448,7 @@ def made(
         raise InputError(f"the scores are named {source.outputs}, and --outputs (outputs=) says {outputs}")
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), values)
     names = source.class_names if values.shape[1] > 1 else ()
-    place = Place(source.first, names)
+    place = CellNames(source.first, names)
     truths = labels is not None and labels.ndim == 2 and not _is_soft(labels)
     called = _called(source.outputs, expected, values.shape[1])
     found = recognise(values, outputs, called=called, truths=truths, place=place)
@@ -405,7 +479,7 @@ def made(
 
 
 def _of_the_predicted(values: Floats, kind: Outputs) -> list[str]:
-    """Say it where probabilities of class 1 may be those of whichever class was predicted."""
+    """Warn where one column may hold the probability of whichever class was predicted, not of class 1."""
     if kind != "probability" or len(values) < _FEW or values.min() < 0.5:
         return []
     return [
@@ -415,15 +489,15 @@ def _of_the_predicted(values: Floats, kind: Outputs) -> list[str]:
 
 
 def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outputs | None:
-    """Tell what the scores are by the name of their array, else as expected of so many columns."""
+    """The kind by the name of the scores' array, else the expected kind for so many columns."""
     if expected is None or (own is not None and (own != "logits" or expected not in LABELS)):
         return own
     several: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
     return several.get(expected, expected) if columns > 1 else expected
 
 
-def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
-    """Leave out the samples whose label stands for none."""
+def _kept(source: RawScores, ignore_label: Any) -> tuple[RawScores, list[str]]:
+    """Leave out samples with the label ``ignore_label``."""
     if ignore_label is None or source.labels is None:
         return source, []
     ignored = [ignore_label] if np.ndim(ignore_label) == 0 else list(ignore_label)
@@ -436,9 +510,9 @@ def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
 
 
 def _labels_of(
-    labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: Place
+    labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: CellNames
 ) -> tuple[NDArray[Any], tuple[str, ...], str]:
-    """Return class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
+    """Class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
     names = place.names
     if kind in LABELS:
         return truths(labels, (len(labels), classes), place), names, ""
@@ -453,15 +527,15 @@ def _labels_of(
 
 
 def _is_soft(labels: NDArray[Any]) -> bool:
-    """Tell whether rows (n, K) are shares of classes, or one-hot."""
+    """Whether rows (n, K) are shares of classes, or one-hot."""
     if labels.dtype.kind not in "fiub" or labels.shape[1] < 2:
         return False
     shares = labels.astype(np.float64)
     return bool((shares >= 0).all() and (np.abs(shares.sum(axis=1) - 1) < 1e-6).all())
 
 
-def truths(labels: Any, shape: tuple[int, ...], place: Place = NUMBERED) -> NDArray[np.intp]:
-    """Check whether each label is true, 0 or 1, (n, L) as ``shape``; a single label may be (n,).
+def truths(labels: Any, shape: tuple[int, ...], place: CellNames = NUMBERED) -> NDArray[np.intp]:
+    """Check labels of 0 and 1, (n, L) as ``shape``; of a single label (n,) will do.
 
     Raises ShapeError, or InputError, which names the ``place`` of a label that is neither.
     """
@@ -485,7 +559,7 @@ def truths(labels: Any, shape: tuple[int, ...], place: Place = NUMBERED) -> NDAr
 
 
 def _shaped(labels: NDArray[Any], values: Floats) -> NDArray[Any]:
-    """Return labels (n,) or (n, L).
+    """Labels (n,) or (n, L).
 
     A single column is (n,), unless scores are one column too and it is 0 or 1.
     """
@@ -509,7 +583,7 @@ def row_weights(given: Any, n: int) -> NDArray[np.float64]:
 
 
 def check_ungrouped(groups: Any) -> None:
-    """Raise InputError for groups of samples of which any number of labels may be true."""
+    """Raise InputError for groups of multi-label samples."""
     if groups is not None:
         raise InputError(
             "groups are for one class a sample, not for labels: leave --groups (groups=) out, and drop a "
@@ -525,7 +599,7 @@ def _column(given: Any, n: int, what: str) -> NDArray[Any]:
 
 
 def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
-    """Return a frame of pandas or polars, an Arrow table or a mapping as columns by name.
+    """A frame of pandas or polars, an Arrow table or a mapping as columns by name.
 
     None of anything else.
     """

@@ -1,4 +1,4 @@
-"""Read a table of scores: which columns are classes, and what the others hold."""
+"""The columns of a table of scores: classes, label, weight, group and id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.classes import is_missing, plain
+from calib_serve.scores.classes import is_missing, plain_label
 from calib_serve.scores.kinds import Outputs, softmax
 
 LISTS: Mapping[str, Outputs] = {"logits": "logits", "log_probs": "log_probs", "probs": "probabilities"}
@@ -48,7 +48,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Roles:
-    """Column names by what they are: ``scores`` in order, and the others' or None; ``left_out`` says of what.
+    """Columns by role: ``scores`` in order, the other roles or None, and ``left_out`` columns.
 
     ``truths`` are the columns label.NAME of a multi-label model, in the order of the scores.
     """
@@ -76,9 +76,12 @@ def roles_of(
     *,
     columns: Sequence[str] | None = None,
     index: Sequence[str] = (),
-    **asked: str | None,
+    label: str | None = None,
+    weight: str | None = None,
+    group: str | None = None,
+    id: str | None = None,
 ) -> Roles:
-    """Find what each named column is; ``asked``: label, weight, group or id, as the user calls them.
+    """Find what each named column is; ``label``, ``weight``, ``group`` and ``id``: as the user calls them.
 
     ``columns``: the classes' columns, names or patterns such as ``p_*``; ``index``: row names, as the file
     says. InputError where a column is not there, and where several could be the label.
@@ -87,12 +90,13 @@ def roles_of(
     >>> roles.scores, roles.label, roles.id, roles.left_out
     (('cat', 'dog'), 'label', 'id', ('Unnamed: 0',))
     """
-    for what, name in asked.items():
-        if name is not None and name not in names:
-            raise InputError(f"there is no column {name!r} for the {what}; there are {_listed(names)}")
-    free = [name for name in names if name not in asked.values()]
-    low = {name: name.strip().lower() for name in free}
+    asked = {"label": label, "weight": weight, "group": group, "id": id}
     found: dict[str, Any] = {what: name for what, name in asked.items() if name is not None}
+    for what, name in found.items():
+        if name not in names:
+            raise InputError(f"there is no column {name!r} for the {what}; there are {_listed(names)}")
+    free = [name for name in names if name not in found.values()]
+    low = {name: name.strip().lower() for name in free}
     for what, known in _KNOWN.items():
         if what not in found:
             found[what] = next((name for name in free if low[name] in known), None)
@@ -109,7 +113,7 @@ def roles_of(
 
 
 def lists_first(roles: Roles, lists: Collection[str]) -> Roles:
-    """Keep the column of lists alone, where one holds the scores; InputError where several may."""
+    """Keep the column of lists alone, where one holds the scores; InputError where several could."""
     held = [name for name in roles.scores if name in lists]
     chosen = [name for name in held if name in LISTS] or held
     if len(chosen) > 1:
@@ -144,7 +148,7 @@ def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
 
 
 def _truths(truths: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of truths in the order of the scores; InputError unless there is one for each."""
+    """The columns of label values in the scores' order; InputError unless there is one for each label."""
     if not truths:
         return ()
     wanted = [OF_LABEL + name for name in scores]
@@ -157,7 +161,7 @@ def _truths(truths: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_plausible(names: Sequence[str], values: NDArray[Any], labels: NDArray[Any] | None) -> str:
-    """Refuse columns (n, K) that are no classes, by name; a remark on classes that no label names.
+    """Refuse columns (n, K) that are no classes, by name; return a remark on classes without a label.
 
     Rows that sum to 1, or 100, are probabilities of all columns, whatever these are called.
 
@@ -177,7 +181,7 @@ def check_plausible(names: Sequence[str], values: NDArray[Any], labels: NDArray[
 
 
 def _strange(values: NDArray[Any]) -> list[int]:
-    """Return columns without which rows sum to 1.
+    """Columns that are no class by their numbers: without them the rows sum to 1.
 
     Of logits those of whole numbers, and the others' confidence.
     """
@@ -186,7 +190,7 @@ def _strange(values: NDArray[Any]) -> list[int]:
     total = values.sum(axis=1)
     if 2 <= inside.sum() < len(columns) and _whole(values[:, inside].sum(axis=1)):
         return np.flatnonzero(~inside).tolist()
-    # Which column makes the sums wrong tells only if taking off that one alone mends them.
+    # A column that makes the sums wrong is found only where leaving it out alone mends them.
     if len(columns) > 2 and inside.all():
         alone = [k for k, column in enumerate(columns) if _whole(total - column)]
         if len(alone) == 1:
@@ -207,7 +211,7 @@ def _strange(values: NDArray[Any]) -> list[int]:
 
 
 def _counts(column: NDArray[Any]) -> bool:
-    """Tell whether it holds whole numbers, and not one number alone."""
+    """Whether a column holds whole numbers, and not all the same."""
     return bool((column == np.floor(column)).all() and (column != column[0]).any())
 
 
@@ -225,7 +229,7 @@ def _refuse(names: Sequence[str], wrong: Sequence[int], why: str) -> None:
 
 
 def _by_pattern(names: Sequence[str]) -> str:
-    """Return the option that takes the columns most of which begin alike, such as prob_0 and prob_1.
+    """The option that takes the columns with the commonest prefix, such as prob_0 and prob_1.
 
     >>> _by_pattern(["image_id", "pred_label", "prob_0", "prob_1"]), _by_pattern(["cat", "dog", "age"])
     ("--columns 'prob_*'", '--columns')
@@ -236,7 +240,7 @@ def _by_pattern(names: Sequence[str]) -> str:
 
 
 def _never_named(names: Sequence[str], values: NDArray[Any], labels: NDArray[Any] | None) -> str:
-    """Return columns that no label is called by, or is the place of; refused if largest in most rows."""
+    """A remark on columns that no label names; InputError if these are largest in most rows."""
     if labels is None or labels.ndim != 1 or len(labels) < _FEW:
         return ""
     distinct = labels if labels.dtype.kind == "O" else np.unique(labels)
@@ -259,8 +263,8 @@ Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """Values (n, K) of numbers, and each of the others or None; ``first`` is the number of its first row."""
+class RawScores:
+    """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row."""
 
     values: Floats
     labels: Any = None
@@ -274,8 +278,8 @@ class Source:
     first: int = 0
     calibrated_by: str = ""
 
-    def take(self, kept: NDArray[np.bool_]) -> Source:
-        """Return some of the samples."""
+    def take(self, kept: NDArray[np.bool_]) -> RawScores:
+        """Some of the samples, by mask."""
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
             for name in ("labels", "weights", "groups", "ids")
@@ -283,7 +287,7 @@ class Source:
         return replace(self, values=self.values[kept], **parts)
 
 
-def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: Any) -> Source:
+def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: Any) -> RawScores:
     """Read an array (n, K), (n,), or of more axes: its samples are then pixels, a picture a group."""
     given = {"labels": label, "weights": weight, "groups": group, "ids": id}
     if text := next((what for what, value in given.items() if isinstance(value, str)), None):
@@ -297,11 +301,11 @@ def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: 
         return _of_pictures(values, given)
     if values.ndim != 2 or not values.shape[1]:
         raise ShapeError(f"scores must be (n, K), or (n,) for one a sample, got {values.shape}")
-    return Source(values, **given)
+    return RawScores(values, **given)
 
 
-def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
-    """Return scores (n, K, ...) or (n, ..., K) as (n * ..., K), by the shape of their labels (n, ...)."""
+def _of_pictures(values: Floats, given: dict[str, Any]) -> RawScores:
+    """Scores (n, K, ...) or (n, ..., K) as (n * ..., K), by the shape of their labels (n, ...)."""
     if given["labels"] is None:
         raise ShapeError(
             f"scores of shape {values.shape} need labels of the same shape without the classes' axis"
@@ -324,11 +328,11 @@ def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
     if beside["groups"] is None and n > 1:
         beside["groups"] = np.repeat(np.arange(n), each)
         said = (f"the {each:,} places of each of {n:,} samples are taken as one group",)
-    return Source(flat, labels=labels.reshape(-1), remarks=said, **beside)
+    return RawScores(flat, labels=labels.reshape(-1), remarks=said, **beside)
 
 
 def _over(value: Any, labels: NDArray[Any]) -> NDArray[Any]:
-    """Return one for each picture, or for each place, to be broadcast to labels (n, ...)."""
+    """One value for each picture, or for each pixel, to be broadcast to labels (n, ...)."""
     found = as_array(value)
     return found.reshape(-1, *[1] * (labels.ndim - 1)) if found.ndim == 1 else found
 
@@ -339,21 +343,27 @@ def of_columns(
     columns: Sequence[str] | None = None,
     index: Sequence[str] = (),
     first: int = 0,
-    **beside: Any,
-) -> Source:
-    """Read columns by name; ``beside``: label, weight, group and id as a column's name, or as arrays."""
+    label: Any = None,
+    weight: Any = None,
+    group: Any = None,
+    id: Any = None,
+) -> RawScores:
+    """Read columns by name; ``label``, ``weight``, ``group`` and ``id``: a column's name, or an array."""
+    beside = {"label": label, "weight": weight, "group": group, "id": id}
     named = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
     roles = roles_of(list(table), columns=columns, index=index, **named)
-    return of_roles(roles, table, first=first, **others)
+    return of_roles(roles, table, others, first=first)
 
 
-def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others: Any) -> Source:
-    """Read the columns of a table whose roles are known; ``others`` are arrays that it has not."""
+def of_roles(
+    roles: Roles, table: Mapping[str, Any], others: Mapping[str, Any] | None = None, *, first: int = 0
+) -> RawScores:
+    """Read a table's columns by their roles; ``others`` are arrays, by role, that the table lacks."""
     if not roles.scores:
         raise InputError(f"there is no column of scores beside {', '.join(map(shown, table)) or 'none'}")
     found = {
-        what: others.get(what, None if name is None else table[name])
+        what: (others or {}).get(what, None if name is None else table[name])
         for what, name in (
             ("label", roles.label),
             ("weight", roles.weight),
@@ -379,7 +389,7 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
     said += [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
     names, prefix = _without_prefix(names, labels)
     said.append(prefix)
-    return Source(
+    return RawScores(
         values,
         labels=labels,
         class_names=names,
@@ -393,10 +403,10 @@ def of_roles(roles: Roles, table: Mapping[str, Any], *, first: int = 0, **others
 
 
 def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int) -> Floats:
-    """Return the columns as values (n, K); InputError for a cell that holds no number, by row and name."""
+    """The columns as values (n, K); InputError for a cell that holds no number, by row and name."""
     rows = len(table[names[0]])
     kinds = {np.asarray(table[name]).dtype for name in names}
-    # Twice the memory for nothing: float32 scores stay float32.
+    # float32 scores stay float32: float64 would take twice the memory for nothing.
     narrow = all(kind.kind == "f" and kind.itemsize <= 4 for kind in kinds)
     values = np.empty((rows, len(names)), np.float32 if narrow else np.float64)
     for k, name in enumerate(names):
@@ -414,7 +424,7 @@ def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str
             raise InputError(
                 f"column {name!r} holds booleans, which are no scores; leave it out by --columns"
             )
-        if is_missing(plain(value)):
+        if is_missing(plain_label(value)):
             raise InputError(f"{what}: the score is missing ({value}); leave such rows out, or fill them in")
         try:
             float(value)
@@ -427,7 +437,7 @@ def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str
 
 
 def _without_prefix(names: tuple[str, ...], labels: Any) -> tuple[tuple[str, ...], str]:
-    """Name columns as labels do: without what all begin with, such as p_ or logit., if labels lack it."""
+    """Class names without the columns' common prefix, such as p_ or logit., where labels lack it."""
     if len(names) < 2 or labels is None or np.asarray(labels).ndim != 1:
         return names, ""
     called = {str(label).strip() for label in np.unique(np.asarray(labels, object).astype(str))[:1000]}

@@ -1,4 +1,4 @@
-"""The TorchServe side: handlers, emission, and the server itself."""
+"""Serving under TorchServe and Triton: handlers, emission, and the server itself."""
 
 from calib_serve.core.faces import face
 

@@ -6,7 +6,7 @@ from calib_serve.torchserve.archive._archive import staged as staged
 from calib_serve.torchserve.archive._archive import stored_archives as stored_archives
 from calib_serve.torchserve.archive._contents import Batching as Batching
 from calib_serve.torchserve.archive._contents import artifact_of as artifact_of
-from calib_serve.torchserve.archive._contents import check_names as check_names
+from calib_serve.torchserve.archive._contents import check_class_mapping as check_class_mapping
 from calib_serve.torchserve.archive._contents import is_calibrated as is_calibrated
 from calib_serve.torchserve.archive._contents import load_artifact as load_artifact
 from calib_serve.torchserve.archive._contents import remarks as remarks
@@ -21,7 +21,7 @@ from calib_serve.torchserve.archive._repacking import ForeignArchive as ForeignA
 from calib_serve.torchserve.archive._repacking import Seam as Seam
 from calib_serve.torchserve.archive._repacking import find_seam as find_seam
 from calib_serve.torchserve.archive._repacking import pack_around as pack_around
-from calib_serve.torchserve.archive._repacking import some_of as some_of
+from calib_serve.torchserve.archive._repacking import sample_requests as sample_requests
 from calib_serve.torchserve.archive._repacking import unpacked as unpacked
 from calib_serve.torchserve.configuration import Ports as Ports
 from calib_serve.torchserve.configuration import ensure_keyring as ensure_keyring

@@ -1,4 +1,4 @@
-"""Handle a calibrated archive's requests in a worker of TorchServe: before any envelope, to the last reply.
+"""The base of our TorchServe handlers: requests before any envelope, and an end that loses no reply.
 
 An envelope (``service_envelope`` in config.properties) is set for every model of a server, whatever its
 archive says. It fails on requests of another form, and KServe's read the first request of a batch alone. So
@@ -45,7 +45,7 @@ _STEP = 0.2  # seconds between looks
 
 
 class WorkerHandler:
-    """What TorchServe makes, initializes and calls; a subclass answers a batch in ``answer``."""
+    """The handler that TorchServe makes, initializes and calls; a subclass answers a batch in ``answer``."""
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         """Make the handler, and put it before the server's envelope."""
@@ -58,11 +58,11 @@ class WorkerHandler:
     _worker: str
 
     def answer(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Return the replies to a batch of the server's requests."""
+        """The replies to a batch of the server's requests."""
         raise NotImplementedError
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Return what the server's envelope is around."""
+        """Answer the requests that an envelope has read; only a handler with an envelope has any."""
         raise ModelError("the requests of this handler are read by no envelope")
 
     def handle(self, data: Sequence[Any], ctx: Any) -> Any:
@@ -80,17 +80,17 @@ class WorkerHandler:
         return self._ending.sent(replies, ctx)
 
     def started(self, flush: Callable[[], object]) -> None:
-        """Listen for the end, once all is loaded; ``flush`` sends what is counted, before the worker ends."""
+        """Listen for SIGTERM, once all is loaded; ``flush`` sends the counts before the worker ends."""
         self._worker = str(os.getpid())
         self._ending = Ending(flush)
         self._ending.listen()
 
     def envelope(self) -> Any:
-        """Return the envelope that TorchServe made for this handler, or None; call it in ``initialize``."""
+        """The envelope that TorchServe made for this handler, or None; call it in ``initialize``."""
         return self._front.found()
 
     def without_envelope(self) -> None:
-        """Take the envelope's place; ModelError where its requests are of a form of somebody's own."""
+        """Take the envelope's place; ModelError for an envelope whose requests we cannot read."""
         envelope = self.envelope()
         name = type(envelope).__module__.rpartition(".")[2]
         if envelope is not None and name not in _READ_BY_US:
@@ -121,7 +121,7 @@ class _Front:
         self._restore = lambda: setattr(BaseEnvelope, "__init__", made)
 
     def found(self) -> Any:
-        """Return the envelope, or None."""
+        """The envelope, or None."""
         self._restore()
         return self._envelope
 
@@ -143,7 +143,7 @@ def check_requests(data: Sequence[Any], ctx: Any) -> None:
 
 
 def _end_stream(ctx: Any, index: int) -> None:
-    """Say that a gRPC reply is its stream's last: without it, StreamPredictions ends the worker."""
+    """Mark a gRPC reply as its stream's last: without the mark, StreamPredictions ends the worker."""
     headers = ctx.get_all_request_header(index)
     # Over HTTP, where the reply would become a stream by it, there always is a text among them.
     if "explain" not in headers and not any(isinstance(value, str) for value in headers.values()):
@@ -151,7 +151,7 @@ def _end_stream(ctx: Any, index: int) -> None:
 
 
 class Ending:
-    """Ends this worker after SIGTERM, see above; ``flush`` sends what it counted."""
+    """The end of this worker after SIGTERM, see above; ``flush`` sends its counts."""
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
@@ -165,21 +165,21 @@ class Ending:
             signal.signal(signal.SIGTERM, lambda *_: self.ask())
 
     def ask(self) -> None:
-        """End soon."""
+        """End once the batch in hand is answered."""
         if not self._asked:
             self._asked = True
             threading.Thread(target=self._leave_when_idle, name="calib-ending", daemon=True).start()
 
     def begin(self, ctx: Any) -> None:
-        """Note that a batch has come."""
+        """Note that a batch is in hand."""
         self._busy, self._connection = True, getattr(ctx, "cl_socket", None)
 
     def done(self) -> None:
-        """Note that it is answered."""
+        """Note that the batch is answered."""
         self._busy = False
 
     def sent(self, replies: Any, ctx: Any) -> Any:
-        """Return ``replies``, for TorchServe to send; after SIGTERM, send them here and exit."""
+        """Leave ``replies`` for TorchServe to send; after SIGTERM, send them here and exit."""
         if self._asked and isinstance(replies, list) and len(replies) == len(ctx.request_processor):
             from ts.protocol.otf_message_handler import create_predict_response  # noqa: PLC0415
 
@@ -212,7 +212,7 @@ class Ending:
         self._connection.shutdown(socket.SHUT_RDWR)  # TorchServe's loop sees it, and ends the process
 
     def _has_sent(self) -> bool:
-        """Return whether unread data from the server are waiting."""
+        """Whether unread data from the server are waiting."""
         return self._connection is not None and bool(select.select([self._connection], [], [], 0)[0])
 
     def _settle(self) -> None:
@@ -224,7 +224,7 @@ class Ending:
 
 
 class Decided(NamedTuple):
-    """The ids of the classes in the set, likeliest first; whether to abstain; whether it may be acted on.
+    """A set's class ids, likeliest first; whether to abstain; whether the prediction may be acted on.
 
     None where not decided.
     """
@@ -239,10 +239,16 @@ NOTHING = Decided()
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One prediction: ``probabilities`` (K,) float64 of ``logits``; ``receipt`` None if receipts are off.
+    """One prediction.
 
-    ``decided``: the classes in its set, whether to abstain and whether it may be acted on, where the artifact
-    or the archive says so.
+    Args:
+        probabilities: Calibrated, (K,) float64.
+        predicted: Class id.
+        confidence: Probability of the predicted class.
+        logits: Logits of the probabilities (K,).
+        receipt: None if receipts are off.
+        decided: The classes in its set, whether to abstain and whether it may be acted on, where the artifact
+            or the archive says so.
     """
 
     probabilities: NDArray[np.float64]
@@ -255,10 +261,13 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class LabelsPrediction:
-    """One prediction of a multi-label model: ``probabilities`` (L,) float64 of ``logits``.
+    """One prediction of a multi-label model.
 
-    ``predicted``: the labels whose probability is the archive's threshold or more; ``decisions``: those about
-    labels that receipts are for.
+    Args:
+        probabilities: Calibrated, (L,) float64.
+        predicted: Labels whose probability is the archive's threshold or more.
+        decisions: Those about labels that receipts are for.
+        logits: Logits of the probabilities (L,).
     """
 
     probabilities: NDArray[np.float64]
@@ -269,7 +278,12 @@ class LabelsPrediction:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one item has no prediction; ``reason`` is shown to the client."""
+    """Why one item has no prediction.
+
+    Args:
+        status: HTTP status.
+        reason: In words, which are shown to the client.
+    """
 
     status: int
     reason: str
@@ -278,8 +292,8 @@ class Failure:
 INVALID = Failure(500, "the model's output for this input is NaN or infinite")
 
 
-class Row(NamedTuple):
-    """One row's calibrated probabilities (K,), and the logits (K,) that they are of."""
+class CalibratedRow(NamedTuple):
+    """One row's calibrated probabilities (K,), and its logits (K,)."""
 
     probs: NDArray[np.float64]
     logits: NDArray[Any]
@@ -291,7 +305,7 @@ T = TypeVar("T")
 
 
 def all_or_none(rows: Sequence[T | Failure]) -> list[T | Failure]:
-    """Fail a request of several rows for its worst, as it has one status; else return its rows.
+    """Fail a request of several rows by its worst failure, as it has one status; else return the rows.
 
     >>> all_or_none([1, Failure(500, "no"), Failure(400, "too short")])
     [Failure(status=400, reason='instance 2: too short')]
@@ -299,7 +313,7 @@ def all_or_none(rows: Sequence[T | Failure]) -> list[T | Failure]:
     failures = [(row.status, i, row.reason) for i, row in enumerate(rows) if isinstance(row, Failure)]
     if not failures:
         return list(rows)
-    status, i, reason = min(failures)  # what the client can mend comes first
+    status, i, reason = min(failures)  # errors of the client, which it can mend, come first
     return [Failure(status, f"instance {i}: {reason}")]
 
 
@@ -334,20 +348,20 @@ class CalibratedHandler(WorkerHandler):
         """Load the model of the archive unpacked in ``folder``."""
         raise NotImplementedError
 
-    def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
-        """Calibrate a model's scores to rows and probabilities (n, K); what is not finite is INVALID."""
+    def calibrated(self, scores: NDArray[Any]) -> tuple[list[CalibratedRow | Failure], NDArray[np.float64]]:
+        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID."""
         # The common batch has no NaN, and takes the short way.
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():
             probs = self.artifact.of_logits(logits)
-            return list(map(Row, probs, logits)), probs
+            return list(map(CalibratedRow, probs, logits)), probs
         finite = np.asarray(np.isfinite(logits).all(axis=1))
         probs = self.artifact.of_logits(np.where(finite[:, None], logits, 0.0))
         rows = zip(probs, logits, finite.tolist(), strict=True)
-        return [Row(p, z) if ok else INVALID for p, z, ok in rows], probs
+        return [CalibratedRow(p, z) if ok else INVALID for p, z, ok in rows], probs
 
     def predictions(
-        self, rows: Sequence[Row | Failure], tags: Sequence[Tag] = (), *, invalid: int | None = None
+        self, rows: Sequence[CalibratedRow | Failure], tags: Sequence[Tag] = (), *, invalid: int | None = None
     ) -> list[Result]:
         """Count, sign and decide on the rows; a failure stays in its place.
 
@@ -368,7 +382,9 @@ class CalibratedHandler(WorkerHandler):
         rest = iter(found)
         return [row if isinstance(row, Failure) else next(rest) for row in rows]
 
-    def _of_classes(self, rows: Sequence[Row], tags: Sequence[Tag], invalid: int) -> Sequence[AnyPrediction]:
+    def _of_classes(
+        self, rows: Sequence[CalibratedRow], tags: Sequence[Tag], invalid: int
+    ) -> Sequence[AnyPrediction]:
         top = [int(row.probs.argmax()) for row in rows]
         pairs = [(k, min(float(row.probs[k]), 1.0)) for row, k in zip(rows, top, strict=True)]
         receipts = self._observer.served(
@@ -385,7 +401,9 @@ class CalibratedHandler(WorkerHandler):
             for row, (k, confidence), receipt, decided in zip(rows, pairs, receipts, found, strict=True)
         ]
 
-    def _of_labels(self, rows: Sequence[Row], tags: Sequence[Tag], invalid: int) -> Sequence[AnyPrediction]:
+    def _of_labels(
+        self, rows: Sequence[CalibratedRow], tags: Sequence[Tag], invalid: int
+    ) -> Sequence[AnyPrediction]:
         threshold = self.options.threshold
         found = decisions(
             self._observer, [row.probs for row in rows], threshold=threshold, tags=tags, invalid=invalid

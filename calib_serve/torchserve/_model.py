@@ -1,4 +1,4 @@
-"""Load an archive's model as one function of a batch, and decode a client's payload into one input of it.
+"""An archive's model as one function of a batch, and payloads decoded into its inputs.
 
 Payloads are untrusted: sizes are checked before memory is allocated, nothing is unpickled, and any defect
 raises InputError with a reason that may be shown to the client.
@@ -207,7 +207,7 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
 
 
 def check_file(path: Path, packed: str) -> Path:
-    """Return ``path`` if its bytes are those that were packed, of that sha256."""
+    """``path``, after a check that its bytes have the sha256 in ``packed``."""
     try:
         found = sha256(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Count and sign a TorchServe worker's predictions by this host's settings, and send the counters on.
+"""The observer of a TorchServe worker: counts and signs predictions, and sends the counters on.
 
 A line for each request would cost 12 microseconds and 0.7 kB of log; so a worker accumulates in memory and
 sends changes once a second, when many are pending, and when it ends. The server sums over workers and keeps
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, InputError, ModelError
 from calib_serve.core.options.servers import ServeOptions
-from calib_serve.core.signals import on_hangup
+from calib_serve.core.process import on_hangup
 from calib_serve.receipts import (
     BY_NAME,
     KEYRING,
@@ -121,7 +121,7 @@ def to_stdout(text: str) -> None:
 
 
 def wait_until_counted(*, seconds: float = 5.0) -> None:
-    """Wait until the server has counted all that was written to stdout, where that is a pipe.
+    """Wait until the server has counted every line written to stdout, where stdout is a pipe.
 
     The server reads the pipe ahead of counting. So lines that add 0 are appended: once these are read, the
     lines before them are counted. Gives up after ``seconds``.
@@ -201,7 +201,7 @@ class Emitter:
                 self.flush()
 
     def failed(self, *stages: str, times: int = 1) -> None:
-        """Count failures of the monitoring itself; ``times`` 0 starts their series."""
+        """Count failures of the monitoring itself; ``times=0`` starts their series."""
         self.add_all({(_ERRORS, (stage,)): times for stage in stages})
 
     def set(self, name: str, value: float, *labels: str) -> None:
@@ -212,7 +212,7 @@ class Emitter:
             self._waiting[name, labels] = value
 
     def flush(self) -> int:
-        """Send pending updates; returns the number of lines. A line that fails counts as an error."""
+        """Send pending updates; return the number of lines. A line that fails counts as an error."""
         with self._lock:
             self.before_flush()
             # Taken first: what is counted while lines are written goes with the next flush.
@@ -290,7 +290,7 @@ _DROPPED = (
 def observe(
     options: ModelOptions, artifact: Artifact, *, model: str, version: str, folder: Path | None = None
 ) -> Observer:
-    """Make an observer for this worker; its ``flush`` sends what is counted.
+    """Make an observer for this worker; its ``flush`` sends the counts.
 
     ``folder``: where the archive lies, for the artifact that runs in the shadow of the served one, if any.
     """
@@ -325,7 +325,7 @@ def observe(
 
 
 def _shadow(options: ModelOptions, artifact: Artifact, folder: Path | None) -> ReporterShadow | None:
-    """Load the archive's shadow; a broken one is said, and what is served goes on without."""
+    """Load the archive's shadow; a broken one is logged, and serving goes on without it."""
     if not options.shadow or folder is None:
         return None
     try:
@@ -361,18 +361,35 @@ class Observer(Recorder):
         emitter.start()
 
     def served(
-        self, predictions: Sequence[tuple[int, float]], *, logits: Sequence[NDArray[Any]] = (), **more: Any
+        self,
+        predictions: Sequence[tuple[int, float]],
+        *,
+        logits: Sequence[NDArray[Any]] = (),
+        tags: Sequence[Tag] = (),
+        invalid: int = 0,
+        counted: Sequence[tuple[int, float]] | None = None,
+        count: bool = True,
+        sign: bool = True,
+        shadows: Sequence[tuple[int, float] | None] = (),
     ) -> list[SignedReceipt | None]:
-        """See Recorder."""
+        """Count and sign predictions, as Recorder does, and bind their ids."""
         if self.shadow is not None and predictions:
             try:
                 # Before the receipts are signed: they carry what the shadow would have served.
                 rows = range(len(predictions))
-                more["shadows"] = self.shadow.says(rows, probs=None, logits=np.stack(logits))
+                shadows = self.shadow.says(rows, probs=None, logits=np.stack(logits))
             except Exception as error:  # fails open
                 self.broken("shadow", error, times=len(predictions))
-        receipts = super().served(predictions, logits=logits, **more)
-        tags = more.get("tags", ())
+        receipts = super().served(
+            predictions,
+            logits=logits,
+            tags=tags,
+            invalid=invalid,
+            counted=counted,
+            count=count,
+            sign=sign,
+            shadows=shadows,
+        )
         if any(tag.id for tag in tags):
             try:
                 self._ids.put(tags, receipts)
@@ -381,7 +398,7 @@ class Observer(Recorder):
         return receipts
 
     def settle(self) -> None:
-        """Add up what waits, and bind the ids that came."""
+        """Add up the queued predictions, and bind their ids."""
         super().settle()
         try:
             self._ids.flush()
@@ -389,7 +406,7 @@ class Observer(Recorder):
             self.broken("ids", error)
 
     def flush(self) -> None:
-        """Send pending counts, and write the samples that wait."""
+        """Send pending counts, and write the waiting samples."""
         super().flush()
         try:
             self._emitter.flush()
@@ -398,7 +415,7 @@ class Observer(Recorder):
 
 
 class IdWriter:
-    """Binds the ids of one model's predictions in the ledger ``where``; None: there is none.
+    """Binds the ids of one model's predictions in the ledger ``where``; None: without a ledger.
 
     An id is bound before its prediction is answered, so that its label may come at once. While the ledger is
     away predictions do not wait for it, and their ids do. ``failed`` is called with a number of ids that name
@@ -413,7 +430,7 @@ class IdWriter:
         self._turn = threading.Lock()
 
     def put(self, tags: Sequence[Tag], receipts: Sequence[SignedReceipt | None]) -> None:
-        """Bind the ids among ``tags``, with the next ``flush`` where the ledger was away at the last one."""
+        """Bind the ids among ``tags``, or with the next ``flush`` where the ledger failed the last time."""
         from calib_serve.ledger import Binding  # noqa: PLC0415 - only where ids come
         from calib_serve.receipts import is_id  # noqa: PLC0415 - only where ids come
 
@@ -433,7 +450,7 @@ class IdWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Bind what waits, durable on return; it goes on to wait where the ledger fails."""
+        """Bind the waiting ids, durable on return; they go on to wait where the ledger fails."""
         with self._turn:
             self._flush()
 

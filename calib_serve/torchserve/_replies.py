@@ -1,4 +1,4 @@
-"""Write replies in a request's own protocol, and add to those of somebody else's handler.
+"""Replies in a request's own protocol, and receipts in the replies of foreign handlers.
 
 A client that read the reply of that handler before still reads it: headers add nothing to it, and in the body
 only members are added that KServe's protocols leave room for. Who asks for the body gets the reply inside
@@ -36,12 +36,12 @@ _MOST_IDS = 256
 
 
 def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | Decision]:
-    """List what of a prediction has a confidence and a receipt: itself, or the decisions on its labels."""
+    """The parts of a prediction with a confidence and a receipt: itself, or the decisions on its labels."""
     return prediction.decisions if isinstance(prediction, LabelsPrediction) else (prediction,)
 
 
 def facts_of(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
-    """Return confidence, receipt and decisions, for JSON; classes by their ``names``, else by id.
+    """Confidence, receipt and decisions, for JSON; classes by their ``names``, else by id.
 
     Of a multi-label model, ``labels`` has these of each label.
     """
@@ -65,7 +65,7 @@ def facts_of(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
 def full_reply(
     prediction: AnyPrediction, options: ModelOptions, names: Sequence[str], *, model: str, version: str
 ) -> dict[str, Any]:
-    """Write the reply to one request of our own classifier, with all that the ``options`` ask for."""
+    """Write the reply to one request of our own classifier, with the extras in ``options``."""
     p = prediction.probabilities
     reply: dict[str, Any] = {"predicted": prediction.predicted, "model": model, "version": version}
     if options.top:
@@ -96,7 +96,7 @@ Columns = Mapping[str, Callable[[Sequence[Any]], Tensor]]
 """Output tensors by name, each made of a request's predictions."""
 
 
-def tensor(name: str, datatype: str, values: Any) -> Tensor:
+def reply_tensor(name: str, datatype: str, values: Any) -> Tensor:
     """Make a tensor of one value, or one row of values, for each row asked about; BYTES are texts."""
     return Tensor(name, datatype, np.array(values, object) if datatype == "BYTES" else np.asarray(values))
 
@@ -104,14 +104,14 @@ def tensor(name: str, datatype: str, values: Any) -> Tensor:
 def columns(
     options: ModelOptions, artifact: Artifact, *, reply: Callable[[Any], str] | None = None
 ) -> Columns:
-    """List the outputs of a model, by its ``options``, its artifact, and this host's settings.
+    """List the output columns of a model, by its ``options``, its artifact, and this host's settings.
 
     ``reply``: the JSON of a handler with replies of its own, which stands for all but the receipts.
     """
     made = dict[str, Callable[[Sequence[Any]], Tensor]]()
 
     def column(name: str, datatype: str, value: Callable[[Any], Any]) -> None:
-        made[name] = lambda found: tensor(name, datatype, [value(one) for one in found])
+        made[name] = lambda found: reply_tensor(name, datatype, [value(one) for one in found])
 
     names, labels = artifact.class_names, artifact.is_multilabel
     if reply is not None:
@@ -149,7 +149,7 @@ def columns(
 
 
 def _insides(decided: Decided, classes: int) -> NDArray[np.bool_]:
-    """Return a set as (K,): whether each class is in, as fused models return it."""
+    """A prediction set as (K,): whether each class is in it, as fused models return it."""
     inside = np.zeros(classes, np.bool_)
     inside[list(decided.in_set or ())] = True
     return inside
@@ -162,13 +162,13 @@ def v2_reply(message: Message, outputs: Sequence[Tensor], *, model: str, version
 
 
 def refusal(message: Message, status: int, reason: str, *, model: str, version: str) -> dict[str, Any]:
-    """Say why there is no reply, as the protocol does.
+    """A refusal with its reason, in the request's protocol.
 
     TorchServe drops the status of a gRPC reply, and a ModelInfer without outputs hangs: there, ``error`` and
     ``code`` are the outputs.
     """
     if message.grpc:
-        outputs = [tensor("error", "BYTES", [reason]), tensor("code", "INT32", [status])]
+        outputs = [reply_tensor("error", "BYTES", [reason]), reply_tensor("code", "INT32", [status])]
         return v2_reply(message, outputs, model=model, version=version)
     return {"code": status, "message": reason} if message.form == "plain" else {"error": reason}
 

@@ -31,7 +31,7 @@ _BASE64 = re.compile(rb"\s?([A-Za-z0-9+/\s]{16,}={0,2})\s?")
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """One request: ``body`` is the payload of a plain one, the JSON object of the others, None if missing.
+    """One request: ``body`` is a plain payload, or the JSON object of other protocols; None if missing.
 
     ``headers``: HTTP's, or what gRPC's input map holds besides the body; lower-case names. ``fields``: the
     names of what was sent. ``id``: the client's, else the server's. ``grpc``: whether by OIP ModelInfer.
@@ -73,7 +73,7 @@ def read_message(row: Mapping[str, Any], headers: Mapping[str, Any], *, id: str 
 
 
 def _headers(row: Mapping[str, Any], headers: Mapping[str, Any]) -> dict[str, str]:
-    """Return the request's headers; gRPC has none, so what ``row`` names like one of ours counts as one."""
+    """The request's headers; gRPC has none, so inputs in ``row`` named like our headers stand for them."""
     # TorchServe puts each parameter's type among the headers, as a dict.
     found = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
     if len(row) > 1:
@@ -130,8 +130,8 @@ def read_tensors(message: Message) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
-    """The rows of ``message``: ``payloads`` and ``tags``, one each, of a refused one none.
+class RequestRows:
+    """The rows of ``message``: ``payloads`` and ``tags``, one each; a refused message has none.
 
     ``outputs``: the names of output tensors asked for (v2), () for all. ``refused``: why there is no answer.
     """
@@ -143,34 +143,34 @@ class Request:
     refused: str = ""
 
 
-def read_request(message: Message, *, shape: Sequence[int | None]) -> Request:
-    """Read the rows of a request; ``shape`` is that of one input, without the batch. It never raises."""
+def read_request(message: Message, *, shape: Sequence[int | None]) -> RequestRows:
+    """Read the rows of a request; ``shape`` is one input's, without the batch. It never raises."""
     try:
         if message.form == "v1":
             return _of_instances(message)
         if message.form == "v2":
             return _of_tensors(message, shape)
-        return Request(message, [_plain(message)], [tag_of(message.headers)])
+        return RequestRows(message, [_plain(message)], [tag_of(message.headers)])
     except InputError as error:
-        return Request(message, refused=str(error))
+        return RequestRows(message, refused=str(error))
 
 
 def plain_tags(data: Sequence[Mapping[str, Any]], ctx: Any) -> list[Tag]:
-    """Return what each request of a batch names, one row a request."""
+    """The tags of each request of a batch, one row a request."""
     return [tag_of(_headers(row, ctx.get_all_request_header(i))) for i, row in enumerate(data)]
 
 
 def tag_of(headers: Mapping[str, str]) -> Tag:
-    """Read what a whole request names: its segment, group and id."""
+    """Read the tags of a whole request: its segment, group and id."""
     if _SEGMENT in headers or _GROUP in headers or _ID in headers:
         return Tag(headers.get(_SEGMENT, "")[:LONGEST_SEGMENT], headers.get(_GROUP, ""), headers.get(_ID, ""))
     return _NO_TAG
 
 
-def opened(payload: Any) -> Any:
+def decode_base64(payload: Any) -> Any:
     r"""Decode ``payload`` where it is base64 text, as JSON and workflows carry pictures.
 
-    >>> opened("iVBORw0KGgoAAAANSUhEUg==")[:4], opened("[1, 2]")
+    >>> decode_base64("iVBORw0KGgoAAAANSUhEUg==")[:4], decode_base64("[1, 2]")
     (b'\x89PNG', '[1, 2]')
     """
     if isinstance(payload, (bytes, bytearray)):
@@ -195,11 +195,11 @@ def _plain(message: Message) -> Any:
     return message.body
 
 
-def _of_instances(message: Message) -> Request:
+def _of_instances(message: Message) -> RequestRows:
     instances = message.body["instances"]
     _check_rows(len(instances))
     tags = _tags(message, len(instances), {})
-    return Request(message, [_instance(i, given) for i, given in enumerate(instances)], tags)
+    return RequestRows(message, [_instance(i, given) for i, given in enumerate(instances)], tags)
 
 
 def _instance(index: int, given: Any) -> Any:
@@ -221,7 +221,7 @@ def _instance(index: int, given: Any) -> Any:
         raise InputError(f"instance {index}: the text in b64 is not base64") from None
 
 
-def _of_tensors(message: Message, shape: Sequence[int | None]) -> Request:
+def _of_tensors(message: Message, shape: Sequence[int | None]) -> RequestRows:
     tensors = read_tensors(message)
     ours = {name: tensors.pop(name) for name in (_SEGMENT, _GROUP, _ID) if name in tensors}
     if len(tensors) != 1:
@@ -230,7 +230,7 @@ def _of_tensors(message: Message, shape: Sequence[int | None]) -> Request:
     (tensor,) = tensors.values()
     payloads = _rows(tensor, shape)
     _check_rows(len(payloads))
-    return Request(message, payloads, _tags(message, len(payloads), ours), _outputs(message))
+    return RequestRows(message, payloads, _tags(message, len(payloads), ours), _outputs(message))
 
 
 def _rows(tensor: Tensor, shape: Sequence[int | None]) -> list[Any]:

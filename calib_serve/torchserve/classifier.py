@@ -18,22 +18,29 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.receipts import Tag
-from calib_serve.scores import measured, to_logits
+from calib_serve.scores import infer_outputs, to_logits
 from calib_serve.torchserve._handler import (
     INVALID,
     AnyPrediction,
     CalibratedHandler,
+    CalibratedRow,
     Failure,
     LabelsPrediction,
     Prediction,
     Result,
-    Row,
     all_or_none,
     check_requests,
 )
 from calib_serve.torchserve._model import Payload, decode, decode_lists, load_runtime
 from calib_serve.torchserve._replies import columns, full_reply, refusal, v2_reply
-from calib_serve.torchserve._requests import Message, Request, opened, plain_tags, read_messages, read_request
+from calib_serve.torchserve._requests import (
+    Message,
+    RequestRows,
+    decode_base64,
+    plain_tags,
+    read_messages,
+    read_request,
+)
 from calib_serve.torchserve.mar_options import ModelOptions
 
 __all__ = ["CalibratedClassifier", "Failure", "LabelsPrediction", "Prediction"]
@@ -43,7 +50,7 @@ log = logging.getLogger(__name__)
 _PIECE = 64  # rows decoded and run at once, if the model's batches are smaller
 _LOGITS = ("logits", "label_logits")
 _PHRASE = {400: "Bad Request", 500: "Internal Server Error"}
-_PLAIN = Request(Message("plain", None, {}))
+_PLAIN = RequestRows(Message("plain", None, {}))
 _ENCODE = json.JSONEncoder(allow_nan=False).encode  # made once: json.dumps would make one each time
 
 
@@ -51,7 +58,11 @@ class CalibratedClassifier(CalibratedHandler):
     """Subclass it to change ``preprocess`` (one payload to one input) or ``postprocess`` (one reply)."""
 
     def initialize(self, ctx: Any) -> None:
-        """Load the model and the calibration, warm up, and start the counters at 0."""
+        """Load the model and the calibration, warm up, and start the counters at 0.
+
+        Args:
+            ctx: TorchServe's context.
+        """
         self.without_envelope()
         super().initialize(ctx)
         own = type(self).postprocess is not CalibratedClassifier.postprocess
@@ -61,11 +72,15 @@ class CalibratedClassifier(CalibratedHandler):
     def preprocess(self, payload: Payload) -> NDArray[Any]:
         """Turn one request's payload into one input of the model, without the batch.
 
-        Raise InputError for an invalid payload: its message is sent to the client as a 400.
+        Args:
+            payload: Bytes of the request, or what its JSON holds.
+
+        Raises:
+            InputError: For an invalid payload: its message is sent to the client as a 400.
         """
         o = self.options
         return decode(
-            opened(payload),
+            decode_base64(payload),
             shape=o.input_shape,
             dtype=o.input_dtype,
             pictures=o.pictures,
@@ -73,19 +88,29 @@ class CalibratedClassifier(CalibratedHandler):
         )
 
     def inference(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Run the model on a batch of inputs; the scores (n, K) that it returns are calibrated."""
+        """Run the model on a batch of inputs; the scores (n, K) that it returns are calibrated.
+
+        Args:
+            batch: Inputs (n, *input_shape).
+        """
         return self._run(batch)
 
     def postprocess(self, prediction: Any) -> Any:
         """Write the reply to one request: anything that JSON can hold.
 
-        ``prediction``: a Prediction, of a multi-label model a LabelsPrediction.
+        Args:
+            prediction: A Prediction, of a multi-label model a LabelsPrediction.
         """
         names = self.artifact.class_names
         return full_reply(prediction, self.options, names, model=self.name, version=self.version)
 
     def load(self, folder: Path, ctx: Any) -> None:
-        """See CalibratedHandler; the model is asked once, to see that it returns what the archive says."""
+        """Load the model, as CalibratedHandler says, and run it once to check its outputs.
+
+        Args:
+            folder: Where the archive is unpacked.
+            ctx: TorchServe's context.
+        """
         self._run = load_runtime(folder, self.options, self.artifact, device=device_of(ctx, self.options))
         self._batch_size = int(ctx.system_properties.get("batch_size") or 1)
         # Both sizes: the first request then waits for no kernels.
@@ -93,7 +118,12 @@ class CalibratedClassifier(CalibratedHandler):
             self._warm_up(n)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
-        """Return one JSON text per request, in order; failed requests have their own status."""
+        """Return one JSON text per request, in order; failed requests have their own status.
+
+        Args:
+            data: Requests, names to values, one dict each.
+            ctx: TorchServe's context.
+        """
         check_requests(data, ctx)
         # The common case at once: to decode each request by itself costs more than a small model.
         batch = self._one_array(data, ctx)
@@ -117,7 +147,7 @@ class CalibratedClassifier(CalibratedHandler):
             )
         if not np.isfinite(scores).all():
             return  # on zeros alone
-        found = measured(scores)
+        found = infer_outputs(scores)
         if not np.isfinite(logits).all() or (found == "probabilities" and expected in _LOGITS):
             raise ModelError(
                 f"the model returns {found}, and the archive says {expected}; pack it with --outputs "
@@ -134,17 +164,17 @@ class CalibratedClassifier(CalibratedHandler):
             return None
         return batch
 
-    def _asked(self, message: Message) -> Request:
+    def _asked(self, message: Message) -> RequestRows:
         request = read_request(message, shape=self.options.input_shape)
         if message.headers.get("explain") == "True":
-            return Request(message, refused="this model gives predictions, no explanations")
+            return RequestRows(message, refused="this model gives predictions, no explanations")
         if unknown := sorted(set(request.outputs) - self._columns.keys()):
             text = f"there is no output {unknown[0][:40]!r}; there are {', '.join(self._columns)}"
-            return Request(message, refused=text)
+            return RequestRows(message, refused=text)
         return request
 
-    def _results(self, requests: Sequence[Request]) -> list[list[Result]]:
-        """Return for each request one result a row, or the one reason why it has none."""
+    def _results(self, requests: Sequence[RequestRows]) -> list[list[Result]]:
+        """One result a row for each request, or one failure with the reason."""
         payloads = [p for one in requests for p in (one.payloads or [Failure(400, one.refused)])]
         piece = max(self._batch_size, _PIECE)
         rows = [
@@ -179,13 +209,15 @@ class CalibratedClassifier(CalibratedHandler):
         except (Exception, SystemExit) as error:  # a subclass's preprocess may raise anything
             return Failure(400, f"the input cannot be read ({type(error).__name__})")
 
-    def _rows_of(self, inputs: list[NDArray[Any] | Failure]) -> list[Row | Failure]:
+    def _rows_of(self, inputs: list[NDArray[Any] | Failure]) -> list[CalibratedRow | Failure]:
         """Run inputs of one shape and type at once; a failure stays in its place."""
         by_kind: dict[tuple[Any, ...], list[int]] = {}
         for index, item in enumerate(inputs):
             if not isinstance(item, Failure):
                 by_kind.setdefault((item.shape, item.dtype.str), []).append(index)
-        found: dict[int, Row | Failure] = {i: one for i, one in enumerate(inputs) if isinstance(one, Failure)}
+        found: dict[int, CalibratedRow | Failure] = {
+            i: one for i, one in enumerate(inputs) if isinstance(one, Failure)
+        }
         for indices in by_kind.values():
             # Failed items keep their rows: in a batch of another size, some kernels would round the other
             # rows differently.
@@ -196,7 +228,7 @@ class CalibratedClassifier(CalibratedHandler):
             found |= {i: rows[i] for i in indices}
         return [found[i] for i in range(len(inputs))]
 
-    def _rows(self, batch: NDArray[Any]) -> list[Row | Failure]:
+    def _rows(self, batch: NDArray[Any]) -> list[CalibratedRow | Failure]:
         try:
             rows, _ = self.calibrated(self.inference(batch))
             if len(rows) != len(batch):
@@ -208,7 +240,7 @@ class CalibratedClassifier(CalibratedHandler):
             return [Failure(500, "the model failed on this input")]
         return rows
 
-    def _reply(self, index: int, request: Request, results: list[Result], ctx: Any) -> str:
+    def _reply(self, index: int, request: RequestRows, results: list[Result], ctx: Any) -> str:
         ctx.set_response_content_type(index, "application/json")
         failure = results[0] if isinstance(results[0], Failure) else None
         if failure is None:
@@ -222,7 +254,7 @@ class CalibratedClassifier(CalibratedHandler):
             refusal(request.message, failure.status, failure.reason, model=self.name, version=self.version)
         )
 
-    def _written(self, request: Request, predictions: list[AnyPrediction]) -> Any:
+    def _written(self, request: RequestRows, predictions: list[AnyPrediction]) -> Any:
         form = request.message.form
         if form != "v2":
             replies = [self.postprocess(one) for one in predictions]

@@ -1,4 +1,4 @@
-"""Configure a server: checked before anything starts, then written to its folder."""
+"""A server's configuration: checked before anything starts, then written to its folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _HINTS = {
 
 
 class Adjusted(NamedTuple):
-    """``text`` of config.properties, that of the metrics file, and what was changed, a sentence each."""
+    """Adjusted ``text`` of config.properties and the metrics file, and the changes, a sentence each."""
 
     text: str
     metrics: str
@@ -69,14 +69,14 @@ class Adjusted(NamedTuple):
 def adjusted(
     base: Path | None, settings: Mapping[str, str], needed: Mapping[str, str], *, metrics: Path
 ) -> Adjusted:
-    """Adjust the configuration in ``base`` (None: the shipped one) to ``settings`` and what is ``needed``.
+    """Adjust the configuration in ``base`` (None: the shipped one) to ``settings`` and ``needed`` ones.
 
     ``metrics``: where the metrics file is written: all of the user's, and our series. Relative paths are
     taken from the current folder, as TorchServe does. ServerError where it can not work.
     """
     source = base or shipped("config.properties")
     try:
-        text = changed(read_whole(Path(source)).decode(), settings)
+        text = edit_properties(read_whole(Path(source)).decode(), settings)
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {source}: {error}") from error
     found = parse_properties(text)
@@ -103,7 +103,7 @@ def adjusted(
     paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
     if "vmargs" in found:
         paths["vmargs"] = " ".join(map(_absolute, found["vmargs"].split()))
-    return Adjusted(changed(text, {**paths, **ours}), merged, notes)
+    return Adjusted(edit_properties(text, {**paths, **ours}), merged, notes)
 
 
 def _refuse(found: Mapping[str, str]) -> None:
@@ -145,7 +145,7 @@ ADDRESSES = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """``text`` of config.properties and of the ``metrics`` file, ``environment`` of the workers, and more.
+    """``text`` of config.properties and of the ``metrics`` file, ``environment`` of the workers, and notes.
 
     ``notes``: what differs from what the user wrote. ``log_config``: the log4j2 file, None where vmargs name
     it.
@@ -162,37 +162,37 @@ class Configuration:
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
-        """Return the keys and values of ``text``."""
+        """The keys and values of ``text``."""
         return parse_properties(self.text)
 
     @property
     def file(self) -> Path:
-        """Return where ``text`` is written."""
+        """The path to which ``text`` is written."""
         return self.folder / "config.properties"
 
     @property
     def names(self) -> list[str]:
-        """Return the models' names, from their archives."""
+        """The models' names, from their archives."""
         return [read_archive(self.store / model, verify=False).name for model in self.models]
 
     def address(self, api: str) -> str:
-        """Return the base URL of the ``inference``, ``management`` or ``metrics`` API."""
+        """The base URL of the ``inference``, ``management`` or ``metrics`` API."""
         return self.properties.get(f"{api}_address", ADDRESSES[api])
 
     @property
     def grpc(self) -> str:
-        """Return host:port of the gRPC inference API."""
+        """HOST:PORT of the gRPC inference API."""
         host = self.properties.get("grpc_inference_address", "127.0.0.1")
         return f"{host}:{self.properties.get('grpc_inference_port', '7070')}"
 
     @property
     def has_tokens(self) -> bool:
-        """Return whether the server asks for tokens."""
+        """Whether the server asks for tokens."""
         return not is_true(self.properties.get("disable_token_authorization"))
 
     @property
     def logs(self) -> Path:
-        """Return the folder of the logs."""
+        """The folder of the logs."""
         return self.folder / os.environ.get("LOG_LOCATION", "logs")
 
     def _labelled(self, path: Path) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ class Configuration:
             return []  # some other .tar.gz or folder, which is not served
 
     def write(self) -> None:
-        """Write what TorchServe, its workers and ``refit promote`` read into ``folder``, made if missing."""
+        """Write the files that TorchServe and its workers read into ``folder``, made if missing."""
         # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
         labelled = [model for path in stored_archives(self.store) for model in self._labelled(path)]
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -266,7 +266,7 @@ def configure(
 
 
 def _misspelt() -> Iterator[str]:
-    """Say of each variable that nearly is a host's setting, and that no worker reads."""
+    """Warn of variables that nearly name a host's setting, and that no worker reads."""
     for name in sorted(name for name in os.environ if name.startswith("CALIB_SERVE_")):
         # Of CALIB_SERVE_SERVE_SAMPLES, an option, and CALIB_SERVE_SAMPLES nine tenths are not alike.
         if name not in _WORKERS_NEED and (near := get_close_matches(name, _WORKERS_NEED, 1, cutoff=0.9)):
@@ -274,14 +274,14 @@ def _misspelt() -> Iterator[str]:
 
 
 def _moved(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Iterator[str]:
-    """Say of each API that free ports take to another host, or scheme, than the user's file names."""
+    """Warn of APIs that free ports move to another host, or scheme, than the user's file names."""
     for key in (f"{api}_address" for api in ADDRESSES):
         if key in theirs and theirs[key].rpartition(":")[0] != ours[key].rpartition(":")[0]:
             yield f"{key}: {ours[key]} instead of {theirs[key]}: free ports are taken of this host alone"
 
 
 def ensure_keyring(folder: Path) -> Path:
-    """Return ``keyring.json`` in ``folder``, made with a first key where there is none."""
+    """``keyring.json`` in ``folder``, made with a first key where there is none."""
     path = folder / "keyring.json"
     if not path.exists():
         try:
@@ -332,7 +332,7 @@ class Ports:
 
     @classmethod
     def free(cls, host: str = "127.0.0.1") -> Ports:
-        """Find five ports that are free now."""
+        """Find five free ports."""
         sockets = [socket.socket() for _ in range(5)]
         try:
             for one in sockets:
@@ -344,7 +344,7 @@ class Ports:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Ports:
-        """Read those that a config.properties names; TorchServe's own for the others, or Unix sockets.
+        """Read the ports in a config.properties; TorchServe's defaults for the others, or for Unix sockets.
 
         >>> Ports.of({"inference_address": "http://0.0.0.0:9080", "grpc_inference_port": "9070"})
         Ports(inference=9080, management=8081, metrics=8082, grpc_inference=9070, grpc_management=7071)
@@ -358,7 +358,7 @@ class Ports:
         return cls(**found)
 
     def taken(self) -> dict[str, int]:
-        """Map the name of each port that a server of this host could not listen on now to it."""
+        """The ports, by name, that a server of this host could not listen on now."""
         return {name: port for name, port in asdict(self).items() if not is_free(port)}
 
     def as_properties(self, host: str = "127.0.0.1") -> dict[str, str]:
@@ -371,7 +371,7 @@ class Ports:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Return whether a server could listen there now."""
+    """Whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -404,10 +404,10 @@ def is_true(value: str | None) -> bool:
     return (value or "").strip().lower() == "true"
 
 
-def changed(text: str, values: Mapping[str, str | None]) -> str:
+def edit_properties(text: str, values: Mapping[str, str | None]) -> str:
     r"""Put ``values`` into ``text``, comments kept; new keys are appended, None takes a line out.
 
-    >>> changed("# why\na=1\nc=4\n", {"a": "2", "b": "3", "c": None})
+    >>> edit_properties("# why\na=1\nc=4\n", {"a": "2", "b": "3", "c": None})
     '# why\na=2\nb=3\n'
     """
     for key, value in values.items():

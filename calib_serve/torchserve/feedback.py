@@ -49,7 +49,7 @@ from calib_serve.receipts import (
 )
 from calib_serve.torchserve._handler import WorkerHandler, check_requests
 from calib_serve.torchserve._observer import Emitter, host_sample_log, live_keyring
-from calib_serve.torchserve._replies import refusal, tensor, v2_reply
+from calib_serve.torchserve._replies import refusal, reply_tensor, v2_reply
 from calib_serve.torchserve._requests import Message, as_text, read_messages, read_tensors
 from calib_serve.torchserve.mar_options import SECTION
 
@@ -66,7 +66,7 @@ class CalibrationFeedback(WorkerHandler):
     """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, in every protocol."""
 
     def initialize(self, ctx: Any) -> None:
-        """Open the watch, and publish what it holds."""
+        """Open the watch, and publish its sums."""
         self.without_envelope()
         self._names = {
             "model": str(ctx.manifest["model"]["modelName"]),
@@ -75,7 +75,7 @@ class CalibrationFeedback(WorkerHandler):
         config = _known((ctx.model_yaml_config or {}).get(SECTION, {}))
         path = from_environment(MODELS)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
-        self._source = read_source()
+        self._source = source_reader()
         self._watch = Watch.open(
             # A host's list comes first: it also names versions that are packed later.
             {} if path else read_models(config),
@@ -93,7 +93,7 @@ class CalibrationFeedback(WorkerHandler):
         self.started(self._flush)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
-        """Return one JSON text per request: how many labels were counted, and the outcome of each."""
+        """One JSON text per request: how many labels were counted, and the outcome of each."""
         check_requests(data, ctx)
         messages = read_messages(data, ctx)
         parsed = [_parse(message) for message in messages]
@@ -143,8 +143,8 @@ class CalibrationFeedback(WorkerHandler):
             return {"predictions": told}
         if message.form == "v2":
             columns = [
-                tensor("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
-                tensor("reason", "BYTES", [outcome.reason or "" for outcome in outcomes]),
+                reply_tensor("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
+                reply_tensor("reason", "BYTES", [outcome.reason or "" for outcome in outcomes]),
             ]
             return v2_reply(message, columns, **self._names)
         counted = sum(outcome.accepted for outcome in outcomes)
@@ -157,7 +157,7 @@ class CalibrationFeedback(WorkerHandler):
 
 
 class Publisher:
-    """Sends what ``watch`` counted to the server, every ``interval`` seconds at most."""
+    """Publishes the sums of ``watch`` to the server, every ``interval`` seconds at most."""
 
     def __init__(self, watch: Watch, emitter: Emitter, *, interval: float = 1.0) -> None:
         self._watch, self._emitter, self._interval = watch, emitter, interval
@@ -175,7 +175,7 @@ class Publisher:
         threading.Thread(target=self._run, name="calib-publish", daemon=True).start()
 
     def publish(self) -> None:
-        """Send what has changed since it was sent last."""
+        """Send the values that changed since they were sent last."""
         with self._turn:
             try:
                 self._send(self._rows())
@@ -216,8 +216,8 @@ class Publisher:
             time.sleep(self._interval)
 
 
-def read_source() -> Callable[[Mapping[str, Any]], str]:
-    """Return a function of HTTP headers that says who sent labels: by the host's settings alone.
+def source_reader() -> Callable[[Mapping[str, Any]], str]:
+    """A function from HTTP headers to the sender of labels, by the host's settings alone.
 
     The value of the header that ``CALIB_SERVE_SOURCE_HEADER`` names, which the proxy in front must set or
     remove; where it is missing, and without it, the name in ``CALIB_SERVE_SOURCE``, if any.
@@ -239,7 +239,7 @@ def read_source() -> Callable[[Mapping[str, Any]], str]:
 
 
 def _parse(message: Message) -> list[object] | str:
-    """Return the items of one request, or why there are none."""
+    """The items of one request, or the reason why there are none."""
     try:
         if message.form == "v2":
             return parse_items(_of_tensors(message))
@@ -310,7 +310,7 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Watched]:
 
 
 def _known(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the archive's options; ModelError for one that there is not, such as a typo."""
+    """The archive's options; ModelError for an unknown one, such as a typo."""
     known = {"models", *(one.name for one in fields(FeedbackOptions))} - {"standalone"}
     if unknown := set(config) - known:
         raise ModelError(f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}")

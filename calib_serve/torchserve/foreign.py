@@ -1,4 +1,4 @@
-"""Look into somebody else's archive: where its scores pass, those of labelled requests, a fit on them."""
+"""Foreign archives: their seam, the scores of labelled requests there, and a fit on these scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +19,37 @@ from calib_serve.core.files import ZIP_ERRORS
 from calib_serve.core.options.base import changed, divided
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.core.options.fit import ArchiveFitOptions
-from calib_serve.fit import Progress, calibrate, remarked, stage
+from calib_serve.fit import Progress, calibrate, method_options, remarked, stage
 from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import LABELS, Outputs, Scores, shows, to_probs
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
-from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, some_of, unpacked
+from calib_serve.torchserve.archive._repacking import (
+    ForeignArchive,
+    Seam,
+    find_seam,
+    sample_requests,
+    unpacked,
+)
 from calib_serve.torchserve.seam._host import Request, alternatives, run_trial
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ArchiveFitKeywords, ArchiveKeywords
 
 _ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
 
 
 @dataclass(frozen=True, eq=False)
 class ArchiveScores:
-    """What passed an archive's seam: the ``parts``, one for each split asked for.
+    """The scores that passed an archive's seam.
 
-    ``facts`` are what an artifact fitted on them must know of the model; ``artifact`` is the one that a
-    calibrated archive applies to them, else None.
+    Args:
+        parts: Scores of each split that was asked for.
+        facts: Facts of the model, for artifacts fitted on them.
+        seam: Where they passed.
+        artifact: The one that a calibrated archive applies to them, else None.
     """
 
     parts: tuple[Scores, ...]
@@ -52,18 +66,28 @@ def scores_of_archive(
     *,
     artifact: Artifact | None = None,
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[ArchiveKeywords],
 ) -> ArchiveScores:
     """Send labelled requests through an archive's own handler, and keep the scores that pass its seam.
 
     The handler runs in a process of its own, as TorchServe's worker would run it, so the packages that it
-    needs must be here, and its code is run. ``data``: what ``read_requests`` reads; ``splits`` of it.
-    ``artifact``: one that is to act on the scores; an archive that ``pack_around`` made has its own. Each of
-    the ``options`` may be ``given`` as a keyword argument; without a ``seam`` it is that which the artifact
-    was fitted at, or found and proved with some samples. Raises InputError for data and labels that do not
-    fit, ModelError where the handler does not answer a sample, which it names.
+    needs must be here, and its code is run. Without a ``seam`` it is that which the artifact was fitted at,
+    or found and proved with some samples.
+
+    Args:
+        archive: An archive of TorchServe.
+        data: Requests and their labels, as ``read_requests`` reads them.
+        splits: Splits of the data; one part of the scores for each.
+        options: An ``ArchiveOptions``; keywords replace its fields.
+        artifact: What is to act on the scores; an archive that ``pack_around`` made has its own.
+        progress: Called with a stage, and how much of it is done, of how much.
+        **keywords: Fields of ``ArchiveOptions``: ``batch_size``, ``outputs``, ``probe_timeout``, ``seam``.
+
+    Raises:
+        InputError: For data and labels that do not fit.
+        ModelError: Where the handler does not answer a sample, which it names.
     """
-    asked = changed(options or ArchiveOptions(), given)
+    asked = changed(options or ArchiveOptions(), keywords, scores_of_archive)
     requests = [read_requests(data, split) for split in splits]
     # Requests first: a folder that cannot be read should not cost unpacking an archive of gigabytes.
     with unpacked(archive) as found:
@@ -105,14 +129,29 @@ def calibrate_archive(
     *,
     splits: Sequence[str | None] = (None,),
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[ArchiveFitKeywords],
 ) -> Artifact:
     """Fit an output calibrator to the scores of an archive's own handler, for ``pack_around``.
 
-    ``data`` as in ``scores_of_archive``, ``method`` as in ``calibrate``. Each of the ``options`` may be
-    ``given`` as a keyword argument, beside the method's own options. ``splits``: the one to fit on, and, if
-    there is a second, the one that before and after are measured on, else held-out folds.
+    Args:
+        archive: An archive of TorchServe, which is not calibrated yet.
+        data: Requests and their labels, as ``read_requests`` reads them.
+        method: A name of an output method, or "auto", as in ``calibrate``.
+        options: An ``ArchiveFitOptions``; keywords replace its fields.
+        splits: The split to fit on, and, if there is a second, the one that before and after are measured on,
+            else held-out folds.
+        progress: Called with a stage, and how much of it is done, of how much.
+        **keywords: Fields of ``ArchiveFitOptions``: ``batch_size``, ``outputs``, ``prior``,
+            ``probe_timeout``, ``seam``, ``seed``. Options of methods, as of ``calibrate``: ``bins``,
+            ``candidates``, ``criterion``, ``folds``, ``grid``, ``keep_predictions``, ``lam``, ``level``,
+            ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``, ``tolerance``.
+
+    Raises:
+        InputError: For data, labels and options that do not fit, and an archive that is calibrated already.
+        ModelError: Where the handler does not answer a sample, which it names.
+        FitError: Where the method has no optimum.
     """
+    asked, own = divided(options or ArchiveFitOptions(), keywords, method_options(), verb=calibrate_archive)
     if method in _ON_THE_MODEL:
         raise InputError(
             f"{method} needs the model itself; whether that can be loaded says: calib-serve inspect --from "
@@ -120,7 +159,6 @@ def calibrate_archive(
         )
     if is_calibrated(read_archive(Path(archive), verify=False)):
         raise InputError(f"{archive} is calibrated already; fit on the archive that it was made from")
-    asked, own = divided(options or ArchiveFitOptions(), given)
     found = scores_of_archive(archive, data, splits, asked, progress=progress)
     samples, *held = found.parts
     test = held[0] if held else None
@@ -136,7 +174,7 @@ def calibrate_archive(
 
 
 def _calibration(found: ForeignArchive, given: Artifact | None) -> Artifact | None:
-    """Return what acts on the scores: the ``given`` artifact, or the archive's own."""
+    """The calibration of the scores: the ``given`` artifact, or the archive's own."""
     path = found.archive.path
     if given is not None and found.artifact is not None:
         raise InputError(
@@ -159,10 +197,10 @@ def _seam_with(
     calibration: Artifact | None,
     asked: ArchiveOptions,
 ) -> tuple[Seam, int]:
-    """Find and prove the seam with some of the samples; say how many to ask at once."""
+    """Find and prove the seam with some of the samples; return it and the number to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = asked.batch_size or found.batch_size
-    first, *others = some_of(data)
+    first, *others = sample_requests(data)
     try:
         where = find_seam(
             found.folder,
@@ -197,29 +235,27 @@ def _collected(
 ) -> NDArray[np.float32]:
     out = found.folder.with_name(f"scores_{number}.npy")
     rows = None if data.rows is None else _on_disk(data.rows, found.folder.with_name(f"rows_{number}.npy"))
-    run_trial(
-        found.folder,
-        "scores",
-        seconds=probe_timeout,
-        files=[] if data.rows is not None else [str(file) for file in data.files],
-        rows=None if rows is None else str(rows),
-        form=seam.form,
-        out=str(out),
-        seam=seam.place,
-        output=seam.output,
-        kind=seam.kind,
-        columns=seam.columns,
-        padded=seam.padded,
-        bare=seam.bare,
-        batch_size=batch_size,
-        progress=stage(progress, "scores") or (lambda done, of: None),
-    )
+    job = {
+        "files": [] if data.rows is not None else [str(file) for file in data.files],
+        "rows": None if rows is None else str(rows),
+        "form": seam.form,
+        "out": str(out),
+        "seam": seam.place,
+        "output": seam.output,
+        "kind": seam.kind,
+        "columns": seam.columns,
+        "padded": seam.padded,
+        "bare": seam.bare,
+        "batch_size": batch_size,
+    }
+    told = stage(progress, "scores") or (lambda done, of: None)
+    run_trial(found.folder, "scores", job, seconds=probe_timeout, progress=told)
     logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
     return logits
 
 
 def _on_disk(rows: NDArray[np.generic], path: Path) -> Path:
-    """Return where the handler's process reads the rows: where they are mapped from, or a copy."""
+    """The path where the handler's process reads the rows: the mapped file, or a copy."""
     if isinstance(rows, np.memmap) and rows.filename is not None:
         return Path(rows.filename).resolve()
     np.save(path, rows)
@@ -229,7 +265,7 @@ def _on_disk(rows: NDArray[np.generic], path: Path) -> Path:
 def _names(
     found: ForeignArchive, seam: Seam, given: Sequence[LabelledRequests], calibration: Artifact | None
 ) -> list[tuple[str, ...]]:
-    """List what each class is called in the archive, else in what calibrates it; empty where unknown."""
+    """List the names of each class in the archive, else in its calibration; empty where unknown."""
     try:
         names = found.class_names(seam.classes, seam.class_names)
     except ModelError:
@@ -246,14 +282,31 @@ def _names(
 class ArchiveLook:
     """An archive's handler and what one request showed of it.
 
-    ``model_file`` is its serialized file, with its ``sha256``; ``code``: the file of an eager model.
-    ``seam``, ``output``, ``outputs`` as in ``pack_around``; ``one_score``: whether a single score is all of a
-    row. ``request`` that was answered, in words, and whether the handler takes it as a ``body``
-    alone, as an ``envelope`` passes it on; ``together``: whether it answers several at once, and it is proved
-    which score is whose; ``alone_because``: why not, if so.
-    ``confidence``: whether the reply shows one.
-    ``model``: the options of ``calib-serve fit`` that load the archive's model, unpacked into the folder
-    ``parts``, for methods that need it; None where it cannot be loaded.
+    Args:
+        name: Name of the model.
+        version: Its version.
+        handler: Its file or module.
+        envelope: Of the requests, or None.
+        code: File of an eager model.
+        model_file: Serialized file of the model.
+        sha256: Of the model's file.
+        calibrated: Whether ``pack_around`` made the archive.
+        batch_size: Most requests of a batch.
+        classes: Number of classes.
+        class_names: Names of the classes (K,).
+        seam: As in ``pack_around``.
+        output: As in ``pack_around``.
+        outputs: As in ``pack_around``.
+        one_score: Whether a single score is all of a row.
+        request: Request that was answered, in words.
+        body: Whether the handler takes it as a body alone, as an envelope passes it on.
+        together: Whether it answers several at once, and it is proved which score is whose.
+        alone_because: Why not, if so.
+        reply: Reply of the handler.
+        confidence: Whether the reply shows one.
+        note: Why the classes have no names, where they have none.
+        model: Options of ``calib-serve fit`` that load the archive's model, unpacked into the folder
+            ``parts``, for methods that need it; None where it cannot be loaded.
     """
 
     name: str
@@ -281,7 +334,7 @@ class ArchiveLook:
     model: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """As plain values for JSON."""
         return asdict(self)
 
 
@@ -290,15 +343,20 @@ def look_at_archive(
     options: ArchiveOptions | None = None,
     *,
     probe: str | Path | None = None,
-    **given: Any,
+    **keywords: Unpack[ArchiveKeywords],
 ) -> ArchiveLook:
     """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
 
-    ``probe``: a file that it answers; default: a made-up request. Each of the ``options`` may be ``given`` as
-    a keyword argument. Of an archive that ``pack_around`` made, the handler inside is asked. Raises
-    ModelError where it answers nothing, or no class scores are found.
+    Args:
+        archive: An archive of TorchServe; of one that ``pack_around`` made, the handler inside is asked.
+        options: An ``ArchiveOptions``; keywords replace its fields.
+        probe: A file that the handler answers; by default a made-up request.
+        **keywords: Fields of ``ArchiveOptions``: ``batch_size``, ``outputs``, ``probe_timeout``, ``seam``.
+
+    Raises:
+        ModelError: Where the handler answers nothing, or no class scores are found.
     """
-    asked = changed(options or ArchiveOptions(), given)
+    asked = changed(options or ArchiveOptions(), keywords, look_at_archive)
     with unpacked(archive) as found:
         where = find_seam(
             found.folder,
@@ -361,7 +419,7 @@ def _in_words(seam: Seam) -> str:
 
 
 def _loadable(found: ForeignArchive, seam: Seam) -> str | None:
-    """Say how ``calib-serve fit`` loads the model, where the handler could then run a changed one."""
+    """Name the command that fits the model itself, where the handler could then run a changed one."""
     model = found.archive.model
     file, code = model.get("serializedFile"), model.get("modelFile")
     if file is None or "model" not in seam.places:

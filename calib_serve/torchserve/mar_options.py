@@ -99,7 +99,7 @@ class ModelOptions(AnswerOptions, Wrapped):
             raise ModelError(f"the {SECTION} section of model-config.yaml cannot be read: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for YAML: the required ones, and those that differ from the defaults."""
+        """Plain values for YAML: the required ones, and those that differ from the defaults."""
         must = {"kind", "model", "sha256"}
         held = {
             field.name: value
@@ -111,7 +111,7 @@ class ModelOptions(AnswerOptions, Wrapped):
         return {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
 
     def check_artifact(self, artifact: Artifact) -> None:
-        """Raise ModelError where only one of both is multi-label, or where both abstain."""
+        """Raise ModelError where artifact and archive disagree on labels, or where both abstain."""
         if artifact.abstain is not None and self.abstain_below is not None:
             raise ModelError(
                 f"the artifact abstains below {artifact.abstain.threshold:.4g}, for a risk of "
@@ -127,6 +127,6 @@ class ModelOptions(AnswerOptions, Wrapped):
 
     @property
     def cores(self) -> int:
-        """Return this worker's threads: ``threads``, else an even share of the host's cores."""
+        """The threads of this worker: ``threads``, else an even share of the host's cores."""
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.threads or max(1, available // self.workers)

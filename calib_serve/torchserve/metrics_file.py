@@ -86,7 +86,7 @@ def undeclared(path: Path) -> list[str]:
 
 
 def of_this_worker() -> Path | None:
-    """Find the metrics file that TorchServe named to this worker; None outside of one."""
+    """Find the metrics file that TorchServe named to this worker; None outside of TorchServe."""
     found = [value for option, value in pairwise(sys.argv) if option == "--metrics-config"]
     return Path(found[0]) if found and Path(found[0]).is_file() else None
 
@@ -138,7 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _expanded(value: Any, known: dict[int, int]) -> int:
-    """Count the values that this holds once every alias is written out, as it will be."""
+    """Count the values in a document once every alias is written out."""
     if id(value) not in known:
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         known[id(value)] = 1 + sum(_expanded(one, known) for one in inside)
@@ -166,7 +166,7 @@ def _check_names(content: dict[str, Any], path: Path) -> None:
 
 
 class _Plain(yaml.SafeDumper):
-    """Without anchors: TorchServe appends to each list of dimensions, also to one that is shared."""
+    """A YAML dumper without anchors: TorchServe appends to each list of dimensions, also to a shared one."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Exchange the version of a model on a running TorchServe, by what labels say of its shadow, and go back.
+"""Promotion: exchange the version of a model on a running TorchServe by labels, and go back.
 
 Each version has a queue and workers of its own. So the new one is ready before it becomes the default, and
 the old one stays: what it took it answers, and it can be made the default again at once. Labels of both are
@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from calib_serve.core.errors import CalibServeError, ConflictError, InputError, ServerError
-from calib_serve.core.files import alone, read_whole, sha256, write_whole, written_whole
+from calib_serve.core.files import lock, read_whole, sha256, write_atomically, write_whole
 from calib_serve.ledger import Ledger
 from calib_serve.monitor import shadow_states
 from calib_serve.receipts import LEDGER, MODELS, Version, host_setting, shadow_tag
@@ -27,38 +27,59 @@ from calib_serve.torchserve.archive._packing import labelled_models, served_arti
 from calib_serve.torchserve.configuration import read_properties
 from calib_serve.torchserve.server import Management
 
-__all__ = ["Evidence", "Exchange", "Host", "Running", "evidence_of", "swap"]
+__all__ = ["Exchange", "Host", "PromotionEvidence", "Running", "evidence_of", "swap"]
 
 _PATIENCE = 60.0  # seconds in which a version that was there already must have its workers
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """``verdict`` of the shadow's test, whether it is enough to promote, and a sentence for people."""
+class PromotionEvidence:
+    """Evidence of a shadow's test for its promotion.
+
+    Args:
+        enough: Whether it is enough to promote.
+        verdict: "better", "no worse" and others.
+        says: A sentence for people.
+    """
 
     enough: bool
     verdict: str
     says: str
 
 
-def evidence_of(ledger: Ledger, served: Version, fingerprint: str, *, unless_worse: bool = False) -> Evidence:
-    """Judge the artifact of this ``fingerprint``, which ran in the shadow of the version ``served``.
+def evidence_of(
+    ledger: Ledger, served: Version, fingerprint: str, *, unless_worse: bool = False
+) -> PromotionEvidence:
+    """Judge an artifact that ran in the shadow of a version.
 
-    "better" is enough, and with ``unless_worse`` also "no worse". Raises LedgerError where the ledger cannot
-    be read.
+    Args:
+        ledger: Where both were counted.
+        served: (model, version) that was served.
+        fingerprint: Of the artifact.
+        unless_worse: Whether "no worse" is enough, and not "better" alone.
+
+    Raises:
+        LedgerError: Where the ledger cannot be read.
     """
     tag = shadow_tag(fingerprint).hex()  # receipts name a shadow by it, as they have no room for more
     state = next((one for one in shadow_states(ledger, served) if one.tag == tag), None)
     if state is None:
         missing = f"No label says anything of shadow {tag} of {served[1]}: serve it as a shadow first."
-        return Evidence(False, "unknown", missing)
+        return PromotionEvidence(False, "unknown", missing)
     enough = state.verdict == "better" or (unless_worse and state.verdict == "no worse")
-    return Evidence(enough, state.verdict, state.says())
+    return PromotionEvidence(enough, state.verdict, state.says())
 
 
 @dataclass(frozen=True)
 class Running:
-    """A version on the server: its archive in the store, and how many workers it has, and has ready."""
+    """A version on the server.
+
+    Args:
+        version: Its name.
+        archive: Its archive in the store.
+        workers: Workers that it has.
+        ready: Workers that are ready.
+    """
 
     version: str
     archive: str
@@ -68,7 +89,16 @@ class Running:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One that was made, at ``time`` in seconds since 1970: ``version`` is served instead of ``before``."""
+    """An exchange that was made.
+
+    Args:
+        time: Seconds since 1970.
+        model: Name of the model.
+        version: Version that is served since.
+        archive: Its archive.
+        before: Version that was served before.
+        archive_before: Its archive.
+    """
 
     time: float
     model: str
@@ -80,14 +110,26 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Host:
-    """The TorchServe that runs in ``folder``, with the model store ``store``."""
+    """A running TorchServe.
+
+    Args:
+        folder: Where it runs.
+        store: Its model store.
+    """
 
     folder: Path
     store: Path
 
     @classmethod
     def of(cls, folder: str | Path) -> Host:
-        """Read where the server's store is; ServerError where nothing runs in ``folder``."""
+        """Read where the server's store is.
+
+        Args:
+            folder: Where it runs.
+
+        Raises:
+            ServerError: Where nothing runs there.
+        """
         folder = Path(folder)
         store = read_properties(folder / "config.properties").get("model_store")
         if not store:
@@ -101,12 +143,12 @@ class Host:
 
     @property
     def ledger(self) -> str:
-        """Return where its labels are counted."""
+        """The address of the ledger that counts the server's labels."""
         return host_setting(self.folder, LEDGER) or str(self.folder / "ledger.sqlite")
 
     @property
     def models_file(self) -> Path:
-        """Return the file that lists the versions whose labels are taken."""
+        """The file that lists the versions whose labels are taken."""
         return Path(host_setting(self.folder, MODELS) or self.folder / "models.json")
 
     @property
@@ -114,12 +156,20 @@ class Host:
         return self.folder / "promotions.json"
 
     def versions(self, model: str) -> dict[str, Running]:
-        """Return the registered versions by name; ServerError where the server does not say."""
+        """Return the registered versions by name; ServerError where the server does not say.
+
+        Args:
+            model: Name of the model.
+        """
         found = [_running(one) for one in self._asked(model, "all")]
         return {one.version: one for one in found}
 
     def default(self, model: str) -> Running:
-        """Return the version that answers requests which name none."""
+        """Return the version that answers requests which name none.
+
+        Args:
+            model: Name of the model.
+        """
         return _running(self._asked(model, None)[0])
 
     def _asked(self, model: str, version: str | None) -> list[dict[str, object]]:
@@ -136,11 +186,15 @@ class Host:
             ) from error
 
     def put_into_store(self, archive: Path) -> str:
-        """Copy the archive into the store where it is not there; returns its name."""
+        """Copy the archive into the store where it is not there; returns its name.
+
+        Args:
+            archive: File.
+        """
         target = self.store / archive.name
         try:
             if not target.exists():
-                with written_whole(target) as partial:
+                with write_atomically(target) as partial:
                     shutil.copyfile(archive, partial)
             # By content: an earlier try may have copied it already.
             elif not target.samefile(archive) and sha256(target) != sha256(archive):
@@ -150,10 +204,14 @@ class Host:
         return archive.name
 
     def take_labels_of(self, archive: Path) -> None:
-        """Add the archive's version to the list of models; feedback workers read it again at once."""
+        """Add the archive's version to the list of models; feedback workers read it again at once.
+
+        Args:
+            archive: File.
+        """
         path = self.models_file
         try:
-            with alone(path):
+            with lock(path):
                 known = {(m["name"], m["version"]): m for m in json.loads(read_whole(path))}
                 known |= {(m["name"], m["version"]): m for m in labelled_models([archive])}
                 write_whole(path, json.dumps(list(known.values()), ensure_ascii=False))
@@ -172,7 +230,11 @@ class Host:
             raise InputError(f"{path} cannot be read: {error!r}; promote an archive by its name") from error
 
     def before(self, model: str) -> Exchange:
-        """Find the exchange that made what is served now; InputError where there is none."""
+        """The exchange that led to the served version; InputError where there is none.
+
+        Args:
+            model: Name of the model.
+        """
         served = self.default(model).version
         made = [one for one in self.exchanges() if (one.model, one.version) == (model, served)]
         if not made:
@@ -182,7 +244,11 @@ class Host:
         return made[-1]
 
     def keep(self, exchange: Exchange) -> None:
-        """Write an exchange to disk, for the way back."""
+        """Write an exchange to disk, so that it can be undone.
+
+        Args:
+            exchange: The one that was made.
+        """
         try:
             kept = [asdict(one) for one in [*self.exchanges(), exchange]]
             write_whole(self._exchanges_file, json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
@@ -192,18 +258,25 @@ class Host:
             ) from error
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Let this process alone exchange versions on this server while inside; others wait."""
-        with alone(self._exchanges_file):
+        with lock(self._exchanges_file):
             yield
 
 
 def swap(host: Host, archive: str | Path) -> tuple[str, str, str]:
-    """Make the archive's version the default one; (model's name, version, the version that was so before).
+    """Make the archive's version the default; return (model's name, version, the former default).
 
     Every step may be done again, so a swap that did not end is begun anew. The version before stays with its
-    workers. ServerError where a step fails: then the version before is still the default. ConflictError where
-    that version is there with another archive.
+    workers.
+
+    Args:
+        host: The server.
+        archive: File of the new version.
+
+    Raises:
+        ServerError: Where a step fails: then the version before is still the default.
+        ConflictError: Where that version is there with another archive.
     """
     _, model, version = served_artifact(archive)
     before, name = host.default(model), host.put_into_store(Path(archive))
@@ -225,7 +298,7 @@ def swap(host: Host, archive: str | Path) -> tuple[str, str, str]:
 
 
 def _make_ready(host: Host, model: str, version: str, archive: str, like: Running) -> None:
-    """Register, or use what an earlier try left, and wait for all workers."""
+    """Register the version, or use an earlier attempt's, and wait for all workers."""
     there = host.versions(model).get(version)
     if there is None:
         try:
@@ -262,7 +335,7 @@ def _forget(host: Host, model: str, version: str) -> None:
 
 
 def _still(host: Host, model: str, before: str) -> str:
-    """Say which version is the default after a failure."""
+    """Name the default version after a failure."""
     try:
         now = host.default(model).version
     except ServerError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError, OptionError
@@ -16,6 +16,11 @@ from calib_serve.receipts import DAY, read_samples
 from calib_serve.torchserve.archive._archive import is_archive
 from calib_serve.torchserve.archive._packing import served_artifact
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ServedRefitKeywords
+
 __all__ = ["refit_served"]
 
 
@@ -25,16 +30,26 @@ def refit_served(
     options: ServedRefitOptions | None = None,
     *,
     progress: Progress | None = None,
-    **given: Any,
+    **keywords: Unpack[ServedRefitKeywords],
 ) -> Refitted:
-    """Fit again what is ``served``, an archive or an artifact's folder, on its sampled predictions.
+    """Fit the calibration of a served model again, on its sampled predictions.
 
-    ``samples``: the folder that the server keeps them in. Those of the last ``days`` are used and what came
-    before since the last multiple of ``days`` (since 1970), so that the first sample stays the same for
-    ``days``: ``alpha`` holds for all that is asked within such a period. ``options``, or ``given`` one by
-    one: see ``ServedRefitOptions``.
+    Samples of the last ``days`` are used and what came before since the last multiple of ``days`` (since
+    1970), so that the first sample stays the same for ``days``: ``alpha`` holds for all that is asked within
+    such a period.
+
+    Args:
+        served: An archive, or the folder of an artifact.
+        samples: The folder in which the server keeps samples.
+        options: A ``ServedRefitOptions``; keywords replace its fields.
+        progress: Called with a stage, and how much of it is done, of how much.
+        **keywords: Fields of ``ServedRefitOptions``: ``alpha``, ``days``, ``method``, ``model``, ``seed``.
+
+    Raises:
+        FitError: For fewer than 200 labelled samples.
+        InputError: For a multi-label model, and for options that cannot be right.
     """
-    options = changed(options or ServedRefitOptions(), given)
+    options = changed(options or ServedRefitOptions(), keywords, refit_served)
     current, name, version = _served(Path(served), options.model)
     if current.is_multilabel:
         raise InputError(
@@ -63,7 +78,7 @@ def window_start(now: float, days: float) -> float:
 
 
 def _served(served: Path, model: str) -> tuple[Artifact, str, str]:
-    """Return the artifact that is served now, and under which name and version."""
+    """The artifact that is served now, with its name and version."""
     name, _, version = model.rpartition(":")
     if model and not (name and version):
         raise OptionError("model", f"is NAME:VERSION, got {model!r}")

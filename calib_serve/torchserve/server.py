@@ -1,4 +1,4 @@
-"""Serve calibrated archives with TorchServe: started, waited for, asked of its models, and stopped."""
+"""A TorchServe over calibrated archives: started, waited for, asked of its models, and stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -40,6 +40,11 @@ from calib_serve.torchserve.configuration import (
     read_properties,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ServeKeywords
+
 NOT_FOUND = httpx.codes.NOT_FOUND
 
 _ERROR = re.compile(
@@ -52,12 +57,21 @@ _PROCESS = 240.0  # seconds: TorchServe gives a process two minutes to start, an
 
 
 class Server:
-    """One TorchServe over the archives ``models`` in the folder ``store``.
+    """One TorchServe over archives; use it as a context manager: it always stops all processes.
 
-    ``options``, or ``given`` one by one: see ``ServeOptions``. ``ports``: where it listens instead of where
-    the configuration says; ``settings``: lines of config.properties. Values of ``properties`` stay, except
-    for what ``notes`` tells. ServerError or KeyringError where these are wrong, before anything starts.
-    Use it as a context manager: it always stops all processes.
+    Values of ``properties`` stay, except for what ``notes`` tells.
+
+    Args:
+        store: The folder of the archives.
+        models: Their files in it, such as ``digits.mar``.
+        options: A ``ServeOptions``; keywords replace its fields.
+        ports: Where it listens, instead of where the configuration says.
+        settings: Lines of config.properties, by name.
+        **keywords: Fields of ``ServeOptions``: ``folder``, ``keyring``, ``label_budget``, ``ledger``,
+            ``properties``, ``sample_rate``, ``sample_seconds``, ``samples``.
+
+    Raises:
+        ServerError: Where these are wrong, before anything starts; KeyringError for an unusable keyring.
     """
 
     def __init__(
@@ -68,9 +82,9 @@ class Server:
         *,
         ports: Ports | None = None,
         settings: Mapping[str, str] | None = None,
-        **given: Any,
+        **keywords: Unpack[ServeKeywords],
     ) -> None:
-        found = changed(options or ServeOptions(), given)
+        found = changed(options or ServeOptions(), keywords, Server)
         self._configuration = configure(store, models, found, ports=ports, settings=settings)
         self._process: Process | None = None
         self.failures: Mapping[str, str] = {}
@@ -92,7 +106,7 @@ class Server:
 
     @property
     def served(self) -> list[str]:
-        """Return the names of the models, without those that failed at the start."""
+        """The names of the models, without those that failed at the start."""
         return [name for name in self._configuration.names if name not in self.failures]
 
     @property
@@ -104,15 +118,20 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Return the server's process."""
+        """The server's process id."""
         return self._running().pid
 
     def start(self, *, timeout: float | None = None, allow_failures: bool = False) -> Server:
         """Start, and return once every worker of every model is ready.
 
-        A model is waited for as long as TorchServe itself waits: its startupTimeout. ``timeout``: seconds for
-        all of it, at most. ServerError, and nothing runs, where a model fails; with ``allow_failures`` only
-        where none is ready, and ``failures`` tells of the others.
+        A model is waited for as long as TorchServe itself waits: its startupTimeout.
+
+        Args:
+            timeout: Seconds for all of it, at most; None: no limit.
+            allow_failures: Whether to go on where some models fail; ``failures`` tells of them.
+
+        Raises:
+            ServerError: Where a model fails, with ``allow_failures`` where none is ready; then nothing runs.
         """
         self._configuration.write()
         self.key_file.unlink(missing_ok=True)  # an old one would be mistaken for the new server's
@@ -149,7 +168,11 @@ class Server:
         self.stop()
 
     def client(self, *, timeout: float = 60.0) -> httpx.Client:
-        """Make a client of the inference API, with its token where it asks for one."""
+        """Make a client of the inference API, with its token where it asks for one.
+
+        Args:
+            timeout: Seconds to wait for an answer.
+        """
         token = self.tokens.inference if self.has_tokens else None
         return client_of(self.inference, token, timeout=timeout)
 
@@ -159,14 +182,18 @@ class Server:
             return http.get("/metrics").raise_for_status().text
 
     def workers(self, model: str) -> list[int]:
-        """List the pids of a model's ready workers."""
+        """List the pids of a model's ready workers.
+
+        Args:
+            model: Name of the model.
+        """
         return self._api().workers(model)
 
     def _api(self) -> Management:
         return Management(self.management, self.tokens.management if self.has_tokens else None)
 
     def _taken(self) -> str:
-        """Say which port another program has: TorchServe's own log does not."""
+        """Name the port that another program has, which TorchServe's own log does not."""
         taken = Ports.of(self._configuration.properties).taken()
         if not taken:
             return ""
@@ -195,7 +222,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Log:
-    """``file`` from byte ``start`` on; ``java``: Java's own output, for what is not logged to that file."""
+    """The log in ``file`` from byte ``start`` on; ``java``: Java's own output, which that file lacks."""
 
     file: Path
     java: Path
@@ -208,14 +235,14 @@ class Log:
         return cls(file, folder / "java.out", file.stat().st_size if file.is_file() else 0)
 
     def text(self) -> str:
-        """Read all of it."""
+        """Read the whole log."""
         with suppress(OSError), self.file.open("rb") as file:
             file.seek(self.start)
             return file.read().decode("utf-8", "replace")
         return self.java.read_text("utf-8", "replace")
 
     def hint(self, model: str = "") -> str:
-        """Say where the log is, and the last errors in it, or in what the workers of ``model`` said."""
+        """Name the log, and the last errors in it, or in the output of the workers of ``model``."""
         lines = [line for line in self.text().splitlines() if not model or f"-{model}_" in line]
         errors = [match[1] or match[2] for match in _ERROR.finditer("\n".join(lines))]
         return "\n  ".join(
@@ -224,7 +251,7 @@ class Log:
 
 
 class Startup:
-    """The models ``names`` of a server that has just been started.
+    """The start of the models ``names`` on a new server.
 
     A model is ready when every version has the workers it was configured with. It has failed when it was not
     registered, and when a worker died or took longer than its startupTimeout, as another process in its place
@@ -239,7 +266,7 @@ class Startup:
         """Why, for each model that failed."""
 
     def done(self, management: Management) -> bool:
-        """Look once whether each is ready or has failed; HTTPError while the server does not answer."""
+        """Look once whether each model is ready or failed; HTTPError while the server does not answer."""
         for name in tuple(self._waiting):
             try:
                 versions = management.versions(name)
@@ -257,7 +284,7 @@ class Startup:
         return not self._waiting
 
     def still(self) -> list[str]:
-        """List those that are neither ready nor failed."""
+        """List the models that are neither ready nor failed."""
         return list(self._waiting)
 
     def _failed(self, name: str, what: str, hint: str) -> None:
@@ -335,7 +362,7 @@ class Management:
         return cls(properties.get("management_address", "http://127.0.0.1:8081"), token)
 
     def versions(self, model: str, version: str | None = "all") -> list[dict[str, Any]]:
-        """Return the server's description of each version of ``model``, or of one; None: the default one."""
+        """The server's description of each version of ``model``, or of one; None: the default one."""
         reply = self._ask("GET", f"/models/{model}/{version}" if version else f"/models/{model}")
         versions: list[dict[str, Any]] = reply.raise_for_status().json()
         return versions
@@ -346,12 +373,12 @@ class Management:
         return [w["pid"] for w in workers if w["status"] == "READY" and w["pid"] > 0]
 
     def set_workers(self, model: str, version: str, workers: int) -> None:
-        """Change the number of workers TorchServe's own way; returns when it is done."""
+        """Change the number of workers by TorchServe's API; return when it is done."""
         number = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
         self._do(f"scale {model} {version}", "PUT", f"/models/{model}/{version}", params=number)
 
     def register(self, archive: str, workers: int) -> None:
-        """Register ``archive`` of the model store; returns when all its workers are ready."""
+        """Register ``archive`` of the model store; return when all its workers are ready."""
         query = {"url": archive, "initial_workers": workers, "synchronous": "true"}
         self._do(f"register {archive}", "POST", "/models", params=query)
 
@@ -365,7 +392,7 @@ class Management:
         self._do(f"unregister {model} {version}", "DELETE", f"/models/{model}/{version}", or_is=NOT_FOUND)
 
     def _do(self, what: str, method: str, path: str, *, or_is: int | None = None, **more: Any) -> None:
-        """Make a change, ``what`` in words; ServerError for any error's status but ``or_is``."""
+        """Request a change, ``what`` in words; ServerError for any error's status but ``or_is``."""
         # Without a limit: it is done only when all workers are there, or gone.
         reply = self._ask(method, path, **{"timeout": None, **more})
         if reply.is_error and reply.status_code != or_is:
@@ -396,7 +423,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Process:
-    """TorchServe with a written ``configuration``; runs as soon as it is made."""
+    """A TorchServe process with a written ``configuration``; runs as soon as it is made."""
 
     def __init__(self, configuration: Configuration) -> None:
         # Sockets of workers live here, and a socket's path may have 108 bytes: keep it short.
@@ -421,15 +448,15 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Return Java's."""
+        """The process id of Java."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """Return its exit code, or None while it runs."""
+        """The exit code, or None while the process runs."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """Wait until it ends by itself; its exit code."""
+        """Wait until the process ends by itself; return its exit code."""
         return self._process.wait()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""An existing handler with a calibration at its seam, the place where its class scores pass.
+"""A foreign handler with a calibration at its seam, the place where its class scores pass.
 
 Its preprocess, postprocess and reply format do not change: what passes the seam is calibrated in the same
 form. Receipts travel in the response header ``x-calib-receipt``, or in the body where the request or the
@@ -16,7 +16,7 @@ from typing import Any
 
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import Form, from_probs
-from calib_serve.torchserve._handler import AnyPrediction, CalibratedHandler, Failure, Row
+from calib_serve.torchserve._handler import AnyPrediction, CalibratedHandler, CalibratedRow, Failure
 from calib_serve.torchserve._model import check_file
 from calib_serve.torchserve._replies import (
     ASKING,
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Passing:
-    """Called around each inference of the handler in ``wrapper``; keeps the rows since ``begin``.
+    """A wrapper of each inference of the handler in ``wrapper``; keeps the rows since ``begin``.
 
     A failure of the calibration changes nothing: what was returned goes on as it is, and ``failed`` says why.
     ``order``: the place of a call in the batch, where a handler makes several in threads of its own.
@@ -51,11 +51,11 @@ class Passing:
 
     def begin(self) -> None:
         """Begin a new batch."""
-        self._calls: list[tuple[int | None, list[Row | Failure]]] = []
+        self._calls: list[tuple[int | None, list[CalibratedRow | Failure]]] = []
         self.failed: Exception | None = None
 
     def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of ``call``, calibrated."""
+        """The result of ``call``, calibrated."""
         returned = call(*args, **kwargs)
         try:
             found = self._form.scores(returned, self._wrapper.artifact.classes)
@@ -71,15 +71,15 @@ class Passing:
         self._calls.append((place, rows))
         return result
 
-    def rows(self) -> list[Row | Failure]:
-        """Return the batch's rows in order; empty where their order is unknown."""
+    def rows(self) -> list[CalibratedRow | Failure]:
+        """The batch's rows in order; empty where their order is unknown."""
         if len(self._calls) > 1 and any(place is None for place, _ in self._calls):
             return []
         return [row for _, rows in sorted(self._calls, key=lambda call: call[0] or 0) for row in rows]
 
     @property
     def reached(self) -> bool:
-        """Return whether anything passed since ``begin``."""
+        """Whether scores passed since ``begin``."""
         return bool(self._calls) or self.failed is not None
 
 
@@ -87,7 +87,7 @@ class CalibratedWrapper(CalibratedHandler):
     """Replaces the handler ``options.wraps`` of the archive."""
 
     def load(self, folder: Path, ctx: Any) -> None:
-        """Make the wrapped handler load its model, and see that the calibration at its seam is reached."""
+        """Make the wrapped handler load its model, and check that it reaches the calibration at its seam."""
         # The envelope stays, and we are around it: its replies take receipts, too.
         self._envelope = self.envelope()
         self._columns = columns(self.options, self.artifact)
@@ -102,11 +102,11 @@ class CalibratedWrapper(CalibratedHandler):
         self._check(folder, ctx)
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Return the wrapped handler's own reply."""
+        """The wrapped handler's own reply."""
         return self._inner.handle(data, ctx)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Return the wrapped handler's reply, behind its envelope if the server has one."""
+        """The wrapped handler's reply, behind its envelope if the server has one."""
         messages = self._messages(data, ctx)
         # The calibration fails open from here on: a reply without a receipt is better than none.
         self._passing.begin()
@@ -141,7 +141,7 @@ class CalibratedWrapper(CalibratedHandler):
         proved = self.options.batches or len(messages) == 1
         sizes = _sizes(messages, len(rows)) if proved else None
         if sizes is None:
-            # Which row is whose is not known: no receipt. Where rows are fewer, some requests went by.
+            # The owner of each row is unknown: no receipts. Requests beyond the rows were not calibrated.
             self._observer.broken("receipt", times=len(messages))
             self._observer.uncalibrated(max(0, len(messages) - len(rows)))
             return replies
@@ -177,7 +177,7 @@ class CalibratedWrapper(CalibratedHandler):
             self._observer.broken("receipt", times=receipts)
 
     def _micro_batch(self) -> int | None:
-        """Return the micro-batch of this thread, where the handler is TorchServe's MicroBatching."""
+        """The micro-batch of this thread, where the handler is TorchServe's MicroBatching."""
         index: Callable[[], int | None] | None = getattr(
             getattr(self._inner.subject, "handle", None), "get_micro_batch_idx", None
         )
@@ -196,7 +196,7 @@ class CalibratedWrapper(CalibratedHandler):
             )
 
     def _check(self, folder: Path, ctx: Any) -> None:
-        """Ask the handler what it was asked while packing; ModelError if the calibration is not reached."""
+        """Ask the handler its trial request from packing; ModelError if the calibration is not reached."""
         path = folder / TRIAL
         if not path.is_file():
             return  # packed without a trial
@@ -215,19 +215,19 @@ class CalibratedWrapper(CalibratedHandler):
 
 
 def _without_content(error: Exception) -> str:
-    """Return what may be logged of an error: our own words, which hold nothing of a request, or its type."""
+    """A loggable text of an error: our own message, which holds nothing of a request, or its type."""
     return str(error) if isinstance(error, ModelError) else type(error).__name__
 
 
 def _without_ours(row: Any) -> Any:
-    """Return a request's inputs but for ours, of which the handler knows nothing."""
+    """A request's inputs without our own, which the handler does not know."""
     if not isinstance(row, dict) or len(row) < 2:
         return row
     return {name: value for name, value in row.items() if not name.lower().startswith("x-calib-")}
 
 
 def _sizes(messages: Sequence[Message], rows: int) -> Sequence[int] | None:
-    """Return how many of ``rows`` each request has; None where that is not known."""
+    """The number of ``rows`` of each request; None where it is unknown."""
     if rows == len(messages):
         return [1] * rows
     if len(messages) == 1:
@@ -238,5 +238,5 @@ def _sizes(messages: Sequence[Message], rows: int) -> Sequence[int] | None:
 
 
 def _wants_a_prediction(message: Message) -> bool:
-    """Return whether it is no explanation or description, as TorchServe's headers say."""
+    """Whether a request wants a prediction, and no explanation or description, by TorchServe's headers."""
     return not any(message.headers.get(name) == "True" for name in ("explain", "describe"))

@@ -1,4 +1,4 @@
-"""The watcher over HTTP: labels and predictions in, metrics and a page out."""
+"""The watch over HTTP: labels and predictions in, metrics and a page out."""
 
 from calib_serve.core.faces import face
 

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calib_serve.core.errors import (
     ConflictError,
@@ -52,12 +52,12 @@ from calib_serve.web.guard import (
     Scope,
     TokenFile,
     Tokens,
-    ids_of,
+    id_source,
     secured,
     source_of,
     tokens_and_hosts,
 )
-from calib_serve.web.page import render
+from calib_serve.web.page import render_page
 from calib_serve.web.wire import (
     ClassSharesOut,
     ClauseOut,
@@ -83,6 +83,11 @@ from calib_serve.web.wire import (
     body,
     not_text,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import AppKeywords
 
 try:
     from anyio.to_thread import run_sync
@@ -117,19 +122,27 @@ def create_app(
     tokens: Tokens = (),
     hosts: Sequence[str] = (),
     registry: CollectorRegistry | None = None,
-    **given: Any,
+    **keywords: Unpack[AppKeywords],
 ) -> FastAPI:
-    """Return the app over ``watch``, which stays yours to close.
+    """Return the app over a watch, which stays yours to close.
 
-    ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
-    (for browsers); a text may do everything, a ``Token`` what its scopes say.
-    Empty: those of ``token_file``; without it, everybody who reaches it. ``hosts``: the names it answers to,
-    ``["*"]`` for any; empty: loopback's and ``allowed_hosts``. Whatever the tokens say, a page of another
-    site is refused what changes anything.
-    ``registry``: where to register the metrics; by default one of its own. ``options``, or ``given`` one by
-    one: see ``AppOptions``.
+    Tokens come by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic (for browsers). Whatever
+    they say, a page of another site is refused what changes anything.
+
+    Args:
+        watch: An open watch.
+        options: An ``AppOptions``; keywords replace its fields.
+        tokens: Who may use it: a text may do everything, a ``Token`` what its scopes say; by default those of
+            ``token_file``, and without it everybody who reaches it.
+        hosts: The names it answers to, ``["*"]`` for any; by default loopback's and ``allowed_hosts``.
+        registry: Where to register the metrics; by default one of its own.
+        **keywords: Fields of ``AppOptions``: ``allowed_hosts``, ``max_megabytes``, ``max_versions``,
+            ``max_waiting``, ``token_file``.
+
+    Raises:
+        InputError: For tokens and options that cannot be right.
     """
-    options = changed(options or AppOptions(), given)
+    options = changed(options or AppOptions(), keywords, create_app)
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     tokens, hosts = tokens_and_hosts(options, tokens, hosts)
@@ -178,7 +191,7 @@ def create_app(
     telling = needs("admin")
     telling["openapi_extra"] |= body(VersionIn)
     app.post("/v1/versions", **telling, responses=answers(VersionOut, 400, 401, 403, 413, 415, 429, 503))(
-        routes.tell
+        routes.register_version
     )
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
     app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
@@ -188,7 +201,7 @@ def create_app(
 
 
 def _follow(tokens: TokenFile, watch: Watch) -> None:
-    """Let the watch count failures to read the file, and check it."""
+    """Add a followed token file to the watch's checks and failure counts."""
     before = tokens.failed
 
     def failed() -> None:
@@ -200,7 +213,7 @@ def _follow(tokens: TokenFile, watch: Watch) -> None:
 
 
 def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Add to FastAPI's schema how a token is sent."""
+    """Add the ways to send a token to FastAPI's schema."""
     schema = made()
     schema.setdefault("components", {})["securitySchemes"] = SCHEMES
     return schema
@@ -268,7 +281,7 @@ class _Routes:
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
         parse, content = parser_of(request), await self._bodies.read(request)
-        source, whose = source_of(request), ids_of(request)
+        source, whose = source_of(request), id_source(request)
 
         def count() -> Response:
             items = parse(content)
@@ -293,7 +306,7 @@ class _Routes:
         return JSONResponse((await self._gate.run(work)).as_dict())
 
     async def contract(self, model: str, version: str) -> Response:
-        """Return how the clauses of a version's contract stand; none where it has none."""
+        """The state of each clause of a version's contract; none where it has none."""
         self._check_known(model, version)
         found = await self._gate.run(lambda: self._watch.contract_states((model, version)))
         names = self._watch.models[model, version].classes.names
@@ -301,7 +314,7 @@ class _Routes:
         return JSONResponse(ContractOut(model=model, version=version, clauses=clauses).model_dump())
 
     async def shadows(self, model: str, version: str) -> Response:
-        """Return how the shadows of a version compare with it."""
+        """The comparison of each shadow of a version with the served model."""
         self._check_known(model, version)
         found = await self._gate.run(lambda: self._watch.shadow_states((model, version)))
         compared = [ShadowOut.of(one) for one in found]
@@ -312,7 +325,7 @@ class _Routes:
             raise HTTPException(404, "no such model and version here")
 
     async def incidents(self) -> Response:
-        """Return the latest drift incidents, oldest first."""
+        """The latest drift incidents, oldest first."""
         found = await self._gate.run(self._watch.incidents)
         return JSONResponse({"items": [one.as_dict() for one in found]})
 
@@ -328,11 +341,11 @@ class _Routes:
             raise HTTPException(404, str(error)) from error
         return JSONResponse(closed.as_dict())
 
-    async def tell(self, request: Request) -> Response:
-        """Watch another version from now on; what was held for it is counted. All on this ledger learn it."""
+    async def register_version(self, request: Request) -> Response:
+        """Watch another version from now on, in all programs on this ledger; held items are counted."""
         said = await read_one(request, VersionIn)
         facts = said.model_dump(exclude={"model", "version"}, exclude_none=True)
-        work = functools.partial(self._watch.tell, (said.model, said.version), facts)
+        work = functools.partial(self._watch.register_version, (said.model, said.version), facts)
         try:
             await self._gate.run(work)
         except InputError as error:
@@ -341,12 +354,12 @@ class _Routes:
         return JSONResponse({"model": said.model, "version": said.version, "classes": known.classes.count})
 
     async def metrics(self) -> Response:
-        """Return Prometheus exposition."""
+        """Metrics in Prometheus exposition format."""
         text = await run_sync(generate_latest, self._registry)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(self) -> Response:
-        """Tell what checks found: 200 while batches can be counted, ready or degraded; else 503, failing."""
+        """Return the checks' results: 200 while batches are counted, ready or degraded; else 503, failing."""
         checks = self._watch.checks
         await run_sync(lambda: checks.run("ledger", older=_LEDGER_ASKED))
         status = checks.status
@@ -355,7 +368,7 @@ class _Routes:
         return JSONResponse(told.model_dump(), 503 if status == "failing" else 200)
 
     def _told_ledger(self) -> LedgerOut | None:
-        """Return asked once in a while, as everybody may ask."""
+        """The ledger's kind, size and lag, asked once in a while, as anybody may ask."""
         asked, known = self._ledger
         if time.monotonic() - asked < _LEDGER_ASKED:
             return known
@@ -368,23 +381,23 @@ class _Routes:
         return known
 
     async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
-        """Return the page."""
+        """The page of a version, segment and window."""
         asked = {"model": model, "version": version, "segment": segment, "window": window}
         try:
-            return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
+            return HTMLResponse(await run_sync(lambda: render_page(self._watch, **asked)))
         except LedgerError as error:
             log.error("the page: %s", error)
             raise HTTPException(503, NOT_READ, {"Retry-After": "5"}) from error
 
 
 def _who(by: str, request: Request) -> str:
-    """Return who closes an incident: whom they say they are, and whose token it was."""
+    """The person who closes an incident, as they say, and the name of their token."""
     source = source_of(request)
     return f"{by} (token {source})" if source else by
 
 
 def _invalid(_: Request, error: RequestValidationError) -> Response:
-    """Return what is wrong with a request, without what was sent: that may be no JSON, nor any text."""
+    """The errors of an invalid request, without its content: that may be no JSON, nor any text."""
     told = [{key: one[key] for key in ("loc", "msg", "type")} for one in error.errors()]
     return Response(json.dumps({"detail": told}), 422, media_type="application/json")
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import Watch
 from calib_serve.web.app import create_app
+from calib_serve.web.guard import Tokens
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import AppKeywords
 
 __all__ = ["WatchMiddleware"]
 
@@ -18,19 +26,40 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class WatchMiddleware:
-    """Answers below ``path`` with the app of ``watch``, which stays yours to close; all else is ``app``'s.
-
-    The others are options of ``calib_serve.create_app``: ``tokens`` and ``hosts`` say who may use it.
+    """Answers below a path with the app of a watch; all else is the application's.
 
         app.add_middleware(WatchMiddleware, watch=watch)  # FastAPI and Starlette
         app = WatchMiddleware(app, watch=watch)  # any ASGI app
+
+    Args:
+        app: The application.
+        watch: The watch, which stays yours to close.
+        path: Where it answers.
+        options: An ``AppOptions``; keywords replace its fields.
+        tokens: Who may use it, as in ``calib_serve.create_app``.
+        hosts: The names it answers to, as in ``calib_serve.create_app``.
+        registry: A ``CollectorRegistry`` for the metrics; by default one of its own.
+        **keywords: Fields of ``AppOptions``: ``allowed_hosts``, ``max_megabytes``, ``max_versions``,
+            ``max_waiting``, ``token_file``.
     """
 
-    def __init__(self, app: App, *, watch: Watch, path: str = "/calibration", **options: Any) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        watch: Watch,
+        path: str = "/calibration",
+        options: AppOptions | None = None,
+        tokens: Tokens = (),
+        hosts: Sequence[str] = (),
+        registry: Any = None,
+        **keywords: Unpack[AppKeywords],
+    ) -> None:
+        options = changed(options or AppOptions(), keywords, WatchMiddleware)
         if not path.startswith("/") or path.endswith("/"):
             raise InputError(f"path begins with / and does not end with it, got {path!r}")
         self._app, self._path = app, path
-        self._watch: App = create_app(watch, **options)
+        self._watch: App = create_app(watch, options, tokens=tokens, hosts=hosts, registry=registry)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one connection, request or lifespan."""

@@ -96,7 +96,7 @@ class WatchCollector(Collector):
         self._beyond = 0
 
     def trouble(self) -> str | None:
-        """Say how many versions have no series of their own, if any."""
+        """A reason where some versions have no series of their own."""
         if not self._beyond:
             return None
         return (
@@ -137,7 +137,7 @@ class WatchCollector(Collector):
         yield from self._troubles(versions)
 
     def _looks(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        """Yield the reference, open incidents, and what is looked at without labels."""
+        """Yield the reference, open incidents, and statistics that need no labels."""
         watch = self._watch
         shares = {
             v: (reference.count / reference.n).tolist()
@@ -177,7 +177,7 @@ class WatchCollector(Collector):
 
 
 def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
-    """Yield what is known of open incidents, of which a version has one."""
+    """Yield the gauges of open incidents, of which a version has at most one."""
     by_version = {(one.model, one.version): one for one in incidents}
     bins = {
         (*version, str(bin_["bin"])): bin_["confidence"] - bin_["accuracy"]
@@ -216,7 +216,7 @@ def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
 
 
 def _family(name: str, rows: Sequence[Row]) -> Metric:
-    """Make one family; sums of predictions say their ledger beyond what is declared."""
+    """Make one metric family; sums of predictions carry their ledger as further labels."""
     series = BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels
@@ -228,7 +228,7 @@ def _family(name: str, rows: Sequence[Row]) -> Metric:
 
 
 def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX_VERSIONS) -> Requests:
-    """Publish ``watch`` in ``registry``; return the counter of requests that is published beside.
+    """Publish ``watch`` in ``registry``; return the counter of requests, published beside it.
 
     ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.
     """
@@ -266,7 +266,7 @@ class WindowGauges:
         self._made: dict[Version, tuple[float, Rows]] = {}
 
     def rows(self, versions: Sequence[Version]) -> dict[Version, Rows]:
-        """Return (labels, value) by the name of the series, of versions whose rows were made by now."""
+        """Rows (labels, value) by series, for the versions whose rows are made by now."""
         with self._lock:
             self._made = {version: self._made[version] for version in versions if version in self._made}
             began = time.monotonic()
@@ -280,7 +280,7 @@ class WindowGauges:
             return {version: rows for version, (_, rows) in self._made.items()}
 
     def age(self) -> float:
-        """Return seconds since the oldest of them was made; NaN where there are none."""
+        """Seconds since the oldest rows were made; NaN without rows."""
         with self._lock:
             return time.monotonic() - min((at for at, _ in self._made.values()), default=math.nan)
 
@@ -341,7 +341,7 @@ def _numbers(window: Window) -> Mapping[str, float]:
 
 
 def _of_clause(one: ClauseState) -> Rows:
-    """Return a clause's series, by what comes after its name."""
+    """The series of a clause, by the rest of their names."""
     numbers = {
         "promise": one.clause.promise,
         "value": one.value,
@@ -370,7 +370,7 @@ def _of_shadow(state: ShadowState) -> Mapping[str, float]:
 
 
 def _shares(found: TrafficShares) -> Rows:
-    """Return the class shares and what the tests say of them; nothing of what is not known."""
+    """The class shares and the results of their tests; unknown shares are left out."""
     if found.kind == "unknown":
         return {}
     if found.kind == "other":  # the shares are of an explanation that does not hold
@@ -384,5 +384,5 @@ def _shares(found: TrafficShares) -> Rows:
 
 
 def _rate_moved(week: Window) -> float:
-    """Return 1 where the latest day of the week is labelled at other rates than the days before."""
+    """1 where the latest day of the week is labelled at other rates than the days before."""
     return float(bool(rate_changes(*week.split(DAY)).moved))

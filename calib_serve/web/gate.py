@@ -1,4 +1,4 @@
-"""Stand before the ledger: read bodies within bounds, and let so many requests work at a time."""
+"""The gate before the ledger: bounded request bodies, and a bounded number of requests at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calib_serve.core.errors import InputError, KeyringError, LedgerError, Missi
 from calib_serve.monitor import Watch
 from calib_serve.receipts import TooManyItems, check_number, read_document, read_lines
 from calib_serve.web.exporter import Batch
-from calib_serve.web.guard import NDJSON, kind_of
+from calib_serve.web.guard import NDJSON, media_type
 
 try:
     from anyio import CapacityLimiter
@@ -48,7 +48,7 @@ class Gate:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, work: Callable[[], Result], *, batch: Batch | None = None) -> Result:
-        """Return what ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot be used.
+        """Run ``work`` in a thread and return its result; 429 when full, 503 when the ledger cannot be used.
 
         ``batch``: what it counts, if anything.
         """
@@ -94,7 +94,7 @@ class Bodies:
         self.max_bytes, self._held = max_bytes, 0
 
     async def read(self, request: Request) -> bytes:
-        """Read the body; HTTP 400, 413, 415 or 429. What its headers tell is refused before it is read."""
+        """Read a body; HTTP 400, 413, 415 or 429, by its headers before it is read where they tell."""
         _check_headers(request, self.max_bytes)
         content = bytearray()
         try:
@@ -114,11 +114,11 @@ class Bodies:
 
 
 def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
-    """Return what makes items of the body: of a JSON ``{"items": [...]}`` or list, or of NDJSON.
+    """The parser of a body: of a JSON ``{"items": [...]}`` or list, or of NDJSON.
 
     The function takes as long as the body is large, so it belongs in a thread; it raises HTTP 400 and 413.
     """
-    parse = read_lines if kind_of(request) == NDJSON else _items_of_document
+    parse = read_lines if media_type(request) == NDJSON else _items_of_document
 
     def items(content: bytes) -> list[Any]:
         try:
@@ -130,12 +130,12 @@ def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
 
 
 async def read_one(request: Request, model: type[Model]) -> Model:
-    """Return the body as ``model``; or HTTP 400, 413 or 415."""
+    """Read a body as ``model``; HTTP 400, 413 or 415."""
     return read_model(await Bodies(_ONE).read(request), model)
 
 
 def read_model(content: bytes, model: type[Model]) -> Model:
-    """Return ``content`` as ``model``; or HTTP 400."""
+    """Read ``content`` as ``model``; HTTP 400."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
@@ -143,7 +143,7 @@ def read_model(content: bytes, model: type[Model]) -> Model:
 
 
 def what_is_wrong(error: ValidationError) -> str:
-    """Return the first thing that is wrong, and where, without what was sent."""
+    """The first validation error, and its place, without the content."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
 

@@ -1,4 +1,4 @@
-"""The one door of every route: the name it is asked by, whose page asks, and a token of the right scope.
+"""The guard of every route: allowed hosts, pages of this origin, and tokens of the right scope.
 
 A file of tokens holds one a line, ``NAME SCOPE[,SCOPE] TOKEN`` or ``NAME SCOPE[,SCOPE] sha256:HEX``; the
 latter keeps no secret. A line that is a token alone may do everything; it is named by the first 8 digits of
@@ -44,7 +44,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Token:
-    """Whose it is, what for, and its sha256: the token itself is not kept.
+    """A token's owner, scopes and sha256: the token itself is not kept.
 
     >>> Token.of("a-token-that-is-long").name
     '009cd681'
@@ -56,13 +56,13 @@ class Token:
 
     @classmethod
     def of(cls, token: str) -> Token:
-        """Make one that may be used for everything; its name tells it from others."""
+        """A token for all scopes, named by its digest."""
         digest = _sha256(token)
         return cls(digest.hex()[:8], frozenset(SCOPES), digest)
 
     @classmethod
     def read(cls, line: str) -> Token:
-        """Return the token of a line; InputError, which does not repeat the secret."""
+        """Read the token on a line; InputError, which does not repeat the secret."""
         fields = line.split()
         if len(fields) == 1 and not fields[0].startswith("sha256:"):
             return cls.of(_long_enough(fields[0]))
@@ -81,7 +81,7 @@ class Token:
 
 
 def parse_scopes(text: str) -> frozenset[Scope]:
-    """Return scopes with commas between; InputError for any other.
+    """Read scopes separated by commas; InputError for any other text.
 
     >>> sorted(parse_scopes("label,predict"))
     ['label', 'predict']
@@ -96,7 +96,7 @@ def parse_scopes(text: str) -> frozenset[Scope]:
 
 
 def new_token(name: str, scopes: str) -> tuple[str, str]:
-    """Return a fresh token, 256 random bits, and the line of it to add to the file."""
+    """A fresh token of 256 random bits, and its line for the file of tokens."""
     token = secrets.token_urlsafe(32)
     line = f"{name} {scopes} sha256:{_sha256(token).hex()}"
     Token.read(line)
@@ -104,7 +104,7 @@ def new_token(name: str, scopes: str) -> tuple[str, str]:
 
 
 def find(tokens: Iterable[Token], given: str) -> Token | None:
-    """Find the token that was given; compares digests of all, so that the time tells nothing of them."""
+    """Find the token with this secret; all digests are compared, so that the time reveals none of them."""
     digest, found = _sha256(given), None
     for one in tokens:
         if hmac.compare_digest(digest, one.digest):
@@ -113,7 +113,7 @@ def find(tokens: Iterable[Token], given: str) -> Token | None:
 
 
 def read_tokens(path: Path) -> list[Token]:
-    """Return the tokens in a file; InputError if others may read it, or a line is none."""
+    """Read the tokens in a file; InputError if others may read it, or a line is no token."""
     try:
         text = read_private(path).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -137,7 +137,7 @@ def read_tokens(path: Path) -> list[Token]:
 
 
 class TokenFile(FollowedFile[Sequence[Token]]):
-    """The tokens of a file, which is read again when it changes; while it is broken, as they were before."""
+    """The tokens of a file, read again when it changes; while it is broken, the last valid ones."""
 
     def __init__(
         self,
@@ -166,10 +166,10 @@ Tokens = Sequence[str | Token] | TokenFile
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 NDJSON = "application/x-ndjson"
-_KINDS = ("application/json", NDJSON)  # which a page of another site cannot send unasked
+_KINDS = ("application/json", NDJSON)  # a page of another site cannot send these without preflight
 _PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{1,5})?")
 _SAFE = ("GET", "HEAD", "OPTIONS")
-_OWN = (b"same-origin", b"none")  # what a browser says of its own pages, or of an address that was typed
+_OWN = (b"same-origin", b"none")  # Sec-Fetch-Site of the server's own pages, or of a typed address
 
 SCHEMES: dict[str, Any] = {
     "token": {"type": "http", "scheme": "bearer"},
@@ -181,7 +181,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Guard:
-    """Lets in what comes under one of ``hosts``, from no page of another site, with one of the ``tokens``.
+    """Admits requests under one of ``hosts``, from no other site's page, with one of the ``tokens``.
 
     ``hosts``: names without a port, "*.example.com" for all below it, "*" for any: without it, a page whose
     name is made to lead here reads as if it were ours (DNS rebinding). Without tokens, everybody who reaches
@@ -198,7 +198,7 @@ class Guard:
         self.is_open = "*" in self.hosts
 
     def around(self, app: App) -> App:
-        """Ask of every request of ``app`` what needs no token, whatever answers it."""
+        """Apply the checks that need no token to every request of ``app``."""
 
         async def guarded(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
             wrong = self.refusal(scope) if scope["type"] == "http" else None
@@ -208,7 +208,7 @@ class Guard:
         return guarded
 
     def refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
-        """Return the status and the reason with which a request is refused, whoever sends it."""
+        """The status and reason to refuse a request by its host or origin; None to let it pass."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
         if not self.is_open and not (len(hosts) == 1 and self._is_named(hosts[0])):
@@ -219,7 +219,7 @@ class Guard:
             )
         if scope["method"] in _SAFE:
             return None
-        # Browsers say Sec-Fetch-Site, older ones Origin; programs say neither, and are no page.
+        # Browsers send Sec-Fetch-Site, older ones Origin; programs send neither, and are no page.
         sites = [value for name, value in headers if name == b"sec-fetch-site"]
         origins = [value.decode("latin-1") for name, value in headers if name == b"origin"]
         if sites:
@@ -235,7 +235,7 @@ class Guard:
         )
 
     def _is_own(self, origin: str, hosts: Sequence[str]) -> bool:
-        """Tell whether a page is of this server: another port of a loopback name is another program."""
+        """Whether a page is of this server: another port of a loopback name is another program."""
         place = origin.lower().partition("://")[2]
         name = _name(place)
         return bool(place) and (
@@ -243,7 +243,7 @@ class Guard:
         )
 
     def needs(self, *scopes: Scope) -> Callable[[Request], Awaitable[None]]:
-        """Let a request in that has a token of one of these scopes; HTTP 401 without a known token, else 403.
+        """Require a token of one of these scopes; HTTP 401 without a known token, else 403.
 
         What is posted must be JSON, or 415.
         """
@@ -251,14 +251,14 @@ class Guard:
         async def check(request: Request) -> None:
             if tokens := self._tokens():
                 request.state.token = _token_of(tokens, request, scopes)
-            if request.method == "POST" and kind_of(request) not in _KINDS:
+            if request.method == "POST" and media_type(request) not in _KINDS:
                 raise HTTPException(415, f"send {' or '.join(_KINDS)}")
 
         return check
 
 
 def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -> Token:
-    """Return the request's token; HTTP 401 or 403 where it has none that may do this."""
+    """The request's token; HTTP 401 or 403 where it has none with one of the scopes."""
     one = find(tokens, _secret(request.headers.get("authorization", "")))
     if one is None:
         told = {"WWW-Authenticate": 'Basic realm="watch"'}
@@ -271,30 +271,30 @@ def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]
     return one
 
 
-def kind_of(request: Request) -> str:
-    """Return the content type of a request, without its parameters."""
+def media_type(request: Request) -> str:
+    """The content type of a request, without its parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def secured(*scopes: Scope) -> dict[str, Any]:
-    """Return what OpenAPI says of an operation that needs one of these scopes."""
+    """The OpenAPI security entry of an operation that needs one of these scopes."""
     return {"security": [{scheme: [scope]} for scope in scopes for scheme in SCHEMES]}
 
 
 def source_of(request: Request) -> str:
-    """Return the name of the token that a request came with; "" where none is asked for."""
+    """The name of the request's token; "" where the server asks for none."""
     token: Token | None = getattr(request.state, "token", None)
     return "" if token is None else token.name
 
 
-def ids_of(request: Request) -> str | None:
-    """Return the source of the predictions that a request may label by their ids; None: any."""
+def id_source(request: Request) -> str | None:
+    """The source of predictions that a request may label by their ids; None: any source."""
     token: Token | None = getattr(request.state, "token", None)
     return None if token is None or "ids" in token.scopes else token.name
 
 
 def _name(place: str) -> str:
-    """Return the name of HOST:PORT, "" where it is none."""
+    """The name in HOST:PORT, "" for any other text."""
     found = _PLACE.fullmatch(place.lower())
     return found[1].strip("[]") if found else ""
 
@@ -312,7 +312,7 @@ def _secret(header: str) -> str:
 
 
 def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names to answer to, listening on ``host``; InputError where others could use it freely.
+    """The host names to answer to, listening on ``host``; InputError where others could use it freely.
 
     Unless ``guarded`` by tokens only loopback names, which a page of another site cannot use, and those that
     are ``named``, such as that of a proxy in front. Guarded, these alone, or any where none is named.
@@ -332,7 +332,7 @@ def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tup
 def tokens_and_hosts(
     options: AppOptions, tokens: Tokens = (), hosts: Sequence[str] = ()
 ) -> tuple[Tokens, Sequence[str]]:
-    """Return the tokens and the names that are given; where none are, those that ``options`` name."""
+    """The tokens and host names as given, else as ``options`` name them."""
     if options.token_file is not None and not isinstance(tokens, TokenFile) and not tokens:
         tokens = TokenFile(options.token_file)
     return tokens, hosts or allowed_hosts(LOOPBACK[0], guarded=False, named=options.allowed_hosts)

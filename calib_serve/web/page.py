@@ -1,4 +1,4 @@
-"""The page of ``watch``: HTML made on the server, that needs no script to be read."""
+"""The page of a watch: HTML made on the server, that needs no script to be read."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from calib_serve.receipts import DAY, Key, Kind, Sums, Version
 from calib_serve.report import (
     Cell,
     Dot,
+    DotSeries,
     Fact,
     Said,
-    Series,
     Step,
     Table,
     ece_by_time,
@@ -61,7 +61,7 @@ _HEADS = ("Predictions", "Labels", "Accuracy", "Gap, points", "ECE", "Coverage",
 
 @dataclass(frozen=True)
 class _Shown:
-    """One slice of a window: its sums, the estimates from them, and what these come to."""
+    """One slice of a window: its sums, its estimates, and its verdict."""
 
     sums: Sums
     found: Estimates
@@ -74,18 +74,29 @@ class _Shown:
 
 
 class _Look(NamedTuple):
-    """Names what is looked at; ``at`` is its address, with something else in place."""
+    """The version, segment and window in view; ``at`` is the address of another view."""
 
     model: str
     version: str
     segment: str
     window: str
 
-    def at(self, **other: str) -> str:
+    def at(
+        self,
+        *,
+        model: str | None = None,
+        version: str | None = None,
+        segment: str | None = None,
+        window: str | None = None,
+    ) -> str:
+        other = {"model": model, "version": version, "segment": segment, "window": window}
+        other = {name: value for name, value in other.items() if value is not None}
         return f"?{urlencode({**self._asdict(), **other})}"
 
 
-def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = "") -> str:
+def render_page(
+    watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = ""
+) -> str:
     """Render the page of a model version (by default the most served), a segment and a window.
 
     Without ``window``, the latest day, or the next longer one whose labels say something.
@@ -126,7 +137,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
             until=until,
             facts=_facts(shown.found),
             # Charts are of numbers alone, no text of users.
-            diagram=Markup(reliability_diagram([Series("", "after", _dots(shown.found))])),  # noqa: S704
+            diagram=Markup(reliability_diagram([DotSeries("", "after", _dots(shown.found))])),  # noqa: S704
             said=[*shown.verdict.reasons, more, *_unknown(watch, looked, shown.found)],
             tests=table_of_tests(shown.verdict),
             bins=_bins(shown.found),
@@ -152,7 +163,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
 
 
 def _ledger(watch: Watch) -> str:
-    """Return where labels are counted."""
+    """The ledger that labels are counted in."""
     of = watch.ledger.database
     return f"Ledger {of.name}: {of.kind}, {of.extent()}."
 
@@ -162,7 +173,7 @@ def _size(sums: Sums) -> tuple[float, float]:
 
 
 def _window(watch: Watch, version: Version, name: str) -> Window:
-    """Return the window of this name; else the shortest of the usual ones that says something."""
+    """The window of this name; else the shortest of the usual ones with a verdict."""
     if name in WINDOWS:
         return watch.window(version, name)
     found = []
@@ -175,7 +186,7 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
 
 
 def _timing(watch: Watch, window: Window) -> tuple[str, str]:
-    """Return until when predictions are shown, and more on that: what is left out as too young."""
+    """The end of the shown time, and a note on predictions that are too young."""
     if window.provisional:
         delays = watch.delays(window.version)
         known = "" if not math.isfinite(delays.known_at) else f", as it seems on {when(delays.known_at)}"
@@ -193,7 +204,7 @@ def _timing(watch: Watch, window: Window) -> tuple[str, str]:
 
 
 def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
-    """Return what labels cannot tell, and signs that they mislead."""
+    """Sentences on predictions without labels, and signs that labels mislead."""
     said = []
     if found.labels and round(found.coverage, 3) < 1 and found.weighed_by == "predictions":
         said.append(found.bounds.says)
@@ -209,7 +220,7 @@ def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
 
 
 def _facts(e: Estimates) -> tuple[Fact, ...]:
-    """Return the three figures below the verdict."""
+    """The three figures below the verdict."""
     return (
         Fact("ECE", percent(e.ece), f"chance alone: {percent(e.noise_floor)}"),
         Fact("Accuracy", percent(e.accuracy.value), f"confidence {percent(e.confidence)}"),
@@ -245,7 +256,7 @@ def _bins(e: Estimates) -> Table:
 
 
 def _numbers(shown: _Shown, reference: Bins | None) -> Table:
-    """Return every other number, and what it means."""
+    """Every other number, with its meaning."""
     e, expected = shown.found, expected_accuracy(shown.sums)
     served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
     shift = psi(served, reference.count) if reference else math.nan
@@ -281,7 +292,7 @@ def _confidences(sums: Sums, reference: Bins | None) -> str:
 
 
 def _steps(window: Window, segment: str) -> list[Step]:
-    """Return times that follow one another and hold enough labels each."""
+    """Consecutive spans of time with enough labels each."""
     rows = [one for one in window.dated if not segment or one.key.name == segment]
     enough = max(sum(float(one.sums.labels.sum()) for one in rows) / _STEPS, _LABELLED)
     parts: list[tuple[float, float, Sums]] = []
@@ -307,7 +318,7 @@ def _gap(one: Incident) -> str:
 
 
 def _incidents(found: Sequence[Incident]) -> Table:
-    """Return the latest, the newest first."""
+    """The latest incidents, the newest first."""
     heads = (
         *("Number", "What", "Began about", "Opened", "State", "Labels since", "Alarms"),
         *("Where", "Note"),
@@ -344,7 +355,7 @@ def _versions(watch: Watch, versions: Sequence[Version], shown: Window, look: _L
 
 
 def _slices(window: Window, kind: Kind, head: str, look: _Look, names: Sequence[str] = ()) -> Table:
-    """Return the slices of a kind, those with most predictions first; segments can be looked at."""
+    """The slices of a kind, those with most predictions first; a segment links to its own view."""
     found = [(key.name, sums) for key, sums in window.slices.items() if key.kind == kind and key.name]
     found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
     rows = []
@@ -373,7 +384,7 @@ def _cells(shown: _Shown) -> list[Cell]:
 
 
 def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Table]:
-    """Return the class shares of the whole version, whatever segment is looked at; those that moved most."""
+    """The class shares of the whole version, not of the segment in view; the most moved ones."""
     heads = ("Class", "Calibration set", "Now", "Accuracy to expect", "Accuracy by labels")
     if version not in watch.models:
         return "", Table("Class shares", heads, ())
@@ -394,7 +405,7 @@ def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Tab
 
 
 def _sources(window: Window) -> Table:
-    """Return who sent the labels of this window, those first that say something else than the others do."""
+    """The sources of the window's labels, those that differ from the others first."""
     heads = ("Source", "Labels", "Share", "Gap", "Gap of the others", "Difference, points", "Note")
     rows = [
         [

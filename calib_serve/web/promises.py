@@ -1,4 +1,4 @@
-"""Show clauses and shadows on the page; promises and error budgets as bars of SVG."""
+"""Contracts and shadows on the page: promises and error budgets as bars of SVG."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Scale:
 
 
 def promise_bar(one: ClauseState) -> str:
-    """Return the value with its confidence sequence, and the promise; shaded: where it is kept."""
+    """An SVG bar of a value with its confidence sequence, and the promise; shaded where it is kept."""
     promise, at_most = one.clause.promise, one.clause.kind == "calibration"
     places = digits(one)
     scale = _Scale.around(promise, one.value, one.low, one.high, least=2 * 10.0 ** -(places + 1))
@@ -92,7 +92,7 @@ def _told(one: ClauseState, at_most: bool) -> str:
 
 
 def budget_bar(left: float) -> str:
-    """Return the share of the error budget that is left; nothing of one that is not known."""
+    """An SVG bar of the share of the error budget that is left; empty where it is unknown."""
     if math.isnan(left):
         return ""
     wide = WIDE - 2 * _EDGE
@@ -142,7 +142,7 @@ class Card(NamedTuple):
 
 
 def clause_cards(states: Sequence[ClauseState], class_names: Sequence[str] = ()) -> list[Card]:
-    """Make the cards of the page, in the order of the contract."""
+    """Make the page's cards of the clauses, in the order of the contract."""
     return [_card(one, class_names) for one in states]
 
 
@@ -202,12 +202,12 @@ def _rate(rate: float) -> str:
 
 
 def shadows_say(states: Sequence[ShadowState]) -> list[Said]:
-    """Say for the page what the labels tell of each."""
+    """A sentence about each shadow, for the page."""
     return [Said(_VERDICTS[one.verdict][1], one.says()) for one in states]
 
 
 def shadow_table(states: Sequence[ShadowState]) -> Table:
-    """Tabulate for the page the numbers of each."""
+    """A table of the shadows' numbers, for the page."""
     heads = ("Artifact", "Verdict", "Labels", "Gain, with 95 % interval", "Accuracy, points", "Since")
     return Table("Shadows", heads, [_shadow(one) for one in states])
 

@@ -8,12 +8,17 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ListenOptions
-from calib_serve.core.signals import interruptible
+from calib_serve.core.process import interruptible
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ListenKeywords
 
 try:
     import h11
@@ -29,16 +34,24 @@ _HEAD = 16 << 10  # bytes of a request's line and headers
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
-def serve_app(app: App, options: ListenOptions | None = None, **given: Any) -> None:
-    """Serve the ASGI ``app`` and return after SIGINT or SIGTERM, once the requests in hand are answered.
+def serve_app(app: App, options: ListenOptions | None = None, **keywords: Unpack[ListenKeywords]) -> None:
+    """Serve an ASGI app and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
     HTTP/1.1, without WebSockets, by TLS 1.2 or later where there is a certificate. A client that is late with
-    the head of a request, or with a body, loses its connection. ``options``, or ``given`` one by one: see
-    ``ListenOptions``. Raises SystemExit where the port cannot be used, InputError for a certificate that
-    cannot.
+    the head of a request, or with a body, loses its connection.
+
+    Args:
+        app: An ASGI app, such as ``create_app`` returns.
+        options: A ``ListenOptions``; keywords replace its fields.
+        **keywords: Fields of ``ListenOptions``: ``host``, ``max_connections``, ``port``, ``request_seconds``,
+            ``root_path``, ``tls_cert``, ``tls_key``.
+
+    Raises:
+        SystemExit: Where the port cannot be used.
+        InputError: For a certificate, or options, that cannot be right.
     """
-    options = changed(options or ListenOptions(), given)
+    options = changed(options or ListenOptions(), keywords, serve_app)
     cert, key = options.tls_cert, options.tls_key
     context = None if cert is None or key is None else _tls(cert, key)
     config = uvicorn.Config(
@@ -62,14 +75,14 @@ def serve_app(app: App, options: ListenOptions | None = None, **given: Any) -> N
     )
     config.load()
     config.ssl = context
-    # uvicorn answers what is in hand, then raises the signal again: that ends here.
+    # uvicorn finishes the requests in hand, then raises the signal again, which is caught here.
     with suppress(KeyboardInterrupt), interruptible():
         asyncio.run(uvicorn.Server(config).serve())
 
 
 # h11, not httptools: its states tell whether a request's head was read to its end.
 class _Connection(H11Protocol):
-    """uvicorn's, which would wait for ever for a first request, and for the rest of any request's head."""
+    """uvicorn's connection, but with a time limit for the head of each request."""
 
     seconds: float
     _late: asyncio.TimerHandle | None = None
@@ -97,7 +110,7 @@ class _Connection(H11Protocol):
 
 
 def _in_time(app: App, seconds: float) -> App:
-    """Wrap ``app``: a body that has not come whole within ``seconds`` looks cut off to it.
+    """Wrap ``app`` with a time limit of ``seconds`` for a body, which looks cut off beyond it.
 
     The connection ends with the answer where the body was not read whole, so that the rest cannot drip on.
     """

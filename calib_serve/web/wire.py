@@ -1,4 +1,4 @@
-"""Models of requests and answers of the watch app, as pydantic and OpenAPI have them.
+"""The models of the watch app's requests and answers, for pydantic and OpenAPI.
 
 Bodies are validated item by item, so that a wrong one spoils no other: their models are for the item
 and for the schema, never for a whole batch.
@@ -42,7 +42,7 @@ IdBound = Annotated[bool, Field(description="whether the label may come by the p
 
 
 class ShadowIn(BaseModel):
-    """What a shadow of the served artifact said of the same input."""
+    """A shadow's prediction for the same input."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -148,7 +148,7 @@ class ReceiptOut(BaseModel):
 
 
 class OutcomeOut(BaseModel):
-    """What became of an item: counted, or why not."""
+    """The outcome of an item: counted, or why not."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -307,19 +307,19 @@ _ERRORS = {
 
 
 def answers(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says of answers: ``model`` at 200, and these errors."""
+    """The OpenAPI entry of answers: ``model`` at 200, and these errors."""
     told: dict[int | str, dict[str, Any]] = {200: {"model": model}}
     return told | {status: {"model": ErrorOut, "description": _ERRORS[status]} for status in statuses}
 
 
 def not_text(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says of the errors of a route that answers by text: they are JSON all the same."""
+    """The OpenAPI entry of errors of a route that answers by text: they are JSON all the same."""
     content = {"application/json": {"schema": ErrorOut.model_json_schema()}}
     return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
 
 
 def body(model: type[BaseModel]) -> dict[str, Any]:
-    """Return what OpenAPI says of a body that is validated item by item, not as a whole."""
+    """The OpenAPI entry of a body that is validated item by item, not as a whole."""
     schema = model.model_json_schema()
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}}
 
@@ -375,7 +375,7 @@ class ClauseOut(BaseModel):
 
     @classmethod
     def of(cls, one: ClauseState, class_names: Sequence[str] | None) -> ClauseOut:
-        """Answer how a clause stands."""
+        """The answer for a clause's state."""
         clause = one.clause
         return cls(
             clause=clause.name,
@@ -428,7 +428,7 @@ class ShadowOut(BaseModel):
 
     @classmethod
     def of(cls, one: ShadowState) -> ShadowOut:
-        """Answer how a shadow compares with what is served."""
+        """The answer for a shadow's state."""
         return cls(**vars(one), says=one.says())
 
 

@@ -141,7 +141,7 @@ def test_a_label_that_waits_for_its_version_is_still_of_whom_it_may_be(
     assert label(client, "lab", "order-1") == ["unknown_id"]
     assert post(client, "labels", "desk", {"id": "order-1", "label": 1}) == [{"accepted": True, "held": True}]
     predict(client, "rival", "order-1", version="3")
-    watch.tell(("m", "3"), {"classes": 3})
+    watch.register_version(("m", "3"), {"classes": 3})
     assert watch.ledger.sums()["m", "3"].labels.sum() == 1
 
 

@@ -97,12 +97,12 @@ def test_a_command_refuses_it_before_any_work(line: str, named: str, folder: Pat
     assert not (folder / "made").exists()
 
 
-# Of ``given`` there is none: it holds the options. The masked head's ``train`` is a split.
+# Of ``keywords`` there is none: it holds the options. The masked head's ``train`` is a split.
 ARGUMENTS = {"train"} | {
     name
     for fit in (calib_serve.calibrate, calib_serve.calibrate_model, calibrate_archive)
     for name in inspect.signature(fit).parameters
-    if name != "given"
+    if name != "keywords"
 }
 
 
@@ -178,8 +178,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "class_names": lambda: calib_serve.judge(SCORES, class_names=["cat", "bee", "ant"]),
     "outputs": lambda: ARTIFACT.probs(SCORES, outputs="probabilities"),
     "sample_weight": lambda: calib_serve.compare(SCORES, SCORES, ["none"], sample_weight=np.ones(2)),
-    "groups= is of scores": lambda: model("temperature", groups=np.arange(300) // 3),
-    "ignore_label= is of scores": lambda: model("auto", ignore_label=255),
+    "no option 'groups'": lambda: model("temperature", groups=np.arange(300) // 3),
+    "no option 'ignore_label'": lambda: model("auto", ignore_label=255),
     "class_weight is of output methods": lambda: model("auto", class_weight="balanced"),
     "weights=": lambda: ready(weights="w.safetensors"),
     "outputs=": lambda: ready(outputs="label_logits"),
@@ -193,9 +193,6 @@ CALLS: dict[str, Callable[[], Any]] = {
         SCORES, method="structured-matrix", strength=1.0, folds=3
     ),
     "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
-    "class_names= says '1', '2', 'rest'": lambda: Scores.of_top(
-        np.full((3, 2), 0.4), [[0, 1]] * 3, [0, 1, 2], class_names=["ant", "bee", "cat"]
-    ),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
     "trt_workspace": lambda: TritonOptions(trt_workspace=1 << 20),

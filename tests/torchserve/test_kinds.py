@@ -122,7 +122,7 @@ def existing_archive(folder: Path) -> Path:
     (folder / "mine.py").write_text(OLD_HANDLER)
     files = {"mine.py": folder / "mine.py", "net.pt": torchscript(folder / "net.pt")}
     return write_archive(
-        folder / "old.mar", files, name="old", version="3.1", handler="mine.py", serializedFile="net.pt"
+        folder / "old.mar", files, name="old", version="3.1", handler="mine.py", serialized_file="net.pt"
     )
 
 

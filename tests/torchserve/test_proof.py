@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import Outputs, sigmoid, softmax
 from calib_serve.scores.form import Form
-from calib_serve.torchserve.seam._handler import Recorder
+from calib_serve.torchserve.seam._handler import PlaceRecorder
 from calib_serve.torchserve.seam._host import Answer, Request
 from calib_serve.torchserve.seam._proof import NotOneRow, Place, Seen, prove_batches, prove_reply
 
@@ -37,7 +37,7 @@ def place(
     replies: Callable[[Floats, Net], list[Any]], *, kind: Outputs = "logits", columns: int = K, **more: Any
 ) -> Place:
     """Of a handler that makes ``replies`` of inputs (n, D), by a network whose scores pass."""
-    recorder = Recorder()
+    recorder = PlaceRecorder()
     of = W[:, :columns]
 
     def network(x: Floats) -> Floats:

@@ -24,7 +24,7 @@ from PIL import Image
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import sigmoid, softmax
 from calib_serve.torchserve.seam import _trial_worker
-from calib_serve.torchserve.seam._handler import Recorder, functions, load_handler, places, sigmoids
+from calib_serve.torchserve.seam._handler import PlaceRecorder, functions, load_handler, places, sigmoids
 from calib_serve.torchserve.seam._host import Request
 from calib_serve.torchserve.seam._trial_worker import answer, collect, look
 
@@ -527,7 +527,7 @@ def test_a_sigmoid_made_what_passes_or_meets_it() -> None:
         (lambda x: x[:, :1], lambda x: torch.sigmoid(x[0]), "after"),
         (lambda x: x.clone(), torch.softmax, None),
     ):
-        recorder = Recorder()
+        recorder = PlaceRecorder()
         with sigmoids() as seen:
             recorder.clear(seen)
             made = recorder(lambda: passes(z), (), {})  # noqa: B023

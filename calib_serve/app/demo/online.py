@@ -1,4 +1,4 @@
-"""The online half of the demo: a real TorchServe, real labels, and what its counters say."""
+"""The online half of the demo: a real TorchServe, real labels, and its counters."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = [
     "Answers",
     "Counters",
     "fresh_folder",
-    "label",
     "predict",
     "refusals",
     "sampled",
+    "send_labels",
     "server",
 ]
 
@@ -75,7 +75,7 @@ def server(
 
 
 def sampled(server: Server, *, version: str, predictions: int, latest: int) -> LabelledSamples:
-    """Return the ``latest`` labelled ones of ``predictions``, once the server has written all of them."""
+    """The ``latest`` labelled samples of ``predictions``, once the server has written all of them."""
     end = time.monotonic() + _PATIENCE
     while True:
         kept = read_samples(server.folder / "samples", model=MODEL, version=version, most=latest)
@@ -103,7 +103,7 @@ class Answers:
 
     @property
     def bins(self) -> Bins:
-        """Return the client's own record of these predictions."""
+        """The client's own bins of these predictions."""
         predicted = np.array([reply["predicted"] for reply in self.replies])
         return Bins.tally([reply["confidence"] for reply in self.replies], predicted == self.labels)
 
@@ -123,7 +123,7 @@ def _predict(client: httpx.Client, image: NDArray[np.float32]) -> httpx.Response
     return reply
 
 
-def label(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def send_labels(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Send labels; returns the outcome of each, in order."""
     outcomes: list[dict[str, Any]] = []
     with server.client() as client:
@@ -147,7 +147,7 @@ def refusals(server: Server, answers: Answers) -> dict[str, dict[str, Any]]:
         "bad label": {**answers.items[1], "label": 10},
         "no receipt": {"label": 3},
     }
-    return dict(zip(attempts, label(server, list(attempts.values())), strict=True))
+    return dict(zip(attempts, send_labels(server, list(attempts.values())), strict=True))
 
 
 @dataclass(frozen=True)
@@ -196,11 +196,11 @@ class Counters:
         return now
 
     def total(self, name: str) -> float:
-        """Return the sum over all labels of one family."""
+        """The sum over all labels of one family."""
         return sum(self.samples.get(name, {}).values())
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Return one family's values by one of its labels."""
+        """One family's values by one of its labels."""
         sums: dict[str, float] = {}
         for labels, value in self.samples.get(name, {}).items():
             key = dict(labels)[label]
@@ -208,7 +208,7 @@ class Counters:
         return sums
 
     def feedback(self) -> Bins:
-        """Return the bins that the feedback counters hold."""
+        """The bins that the feedback counters hold."""
         columns = [self.by(f"calib_feedback{part}_total", "bin") for part in ("", "_confidence", "_correct")]
         order = sorted(columns[0], key=int)
         return Bins(*(np.array([column.get(b, 0.0) for b in order]) for column in columns))

@@ -1,4 +1,4 @@
-"""Folders to begin with: a project of one's own that runs as it stands."""
+"""Quickstart projects: folders that run as they stand."""
 
 from calib_serve.app.projects.kinds import KINDS, Kind
 from calib_serve.app.projects.project import Written, first_commands, project_files, write_project

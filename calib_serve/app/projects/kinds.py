@@ -1,4 +1,4 @@
-"""The kinds of projects, by what serves the model: what differs between them."""
+"""The kinds of quickstart projects, by the server of the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["KINDS", "Kind"]
 
 @dataclass(frozen=True)
 class Kind:
-    """What serves the model; its container is made by ``dockerfile``.
+    """The server of a project's model; its container is made by ``dockerfile``.
 
     ``extras`` of this package, and ``packages`` beside them, run every command. ``convert``: the commands
     that put the calibration into what is served; ``serve``: what starts it without a container. ``ports`` by

@@ -1,4 +1,4 @@
-"""Writes a project into a folder, beside what is there, over nothing."""
+"""Writes a quickstart project into a folder; existing files stay."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Written:
 
 
 def first_commands(kind: str) -> tuple[str, ...]:
-    """Return what is typed first in a project: train, fit, and put the calibration into what is served."""
+    """The first commands in a project: train, fit, and put the calibration into the served model."""
     return ("python train.py", _FIT, *KINDS[kind].convert)
 
 
 def project_files(kind: str) -> dict[str, str]:
-    """Return the text of each file of a project, by its path, but for its secrets."""
+    """The text of each file of a project, by its path, without its secrets."""
     one = KINDS[kind]
     paths = dict(_SAME)
     for folder in _FOLDERS:
@@ -80,7 +80,7 @@ def _monitoring(kind: Kind) -> MonitoringOptions:
 
 
 def _values(kind: Kind) -> dict[str, str]:
-    """Return what stands in the templates for what differs between kinds."""
+    """The values of the templates' names that differ between kinds."""
     first = next(iter(kind.ports.values()))
     env = "".join(f"      {name}: {value}\n" for name, value in kind.env.items())
     compose = (
@@ -150,7 +150,7 @@ def write_project(folder: Path, kind: str, *, force: bool = False) -> Written:
 
 
 def _write_secrets(folder: Path) -> None:
-    """Write a keyring, the watch's tokens and those who hold them, and a password of a database."""
+    """Write a keyring, the watch's tokens and their holders, and a password of a database."""
     folder.mkdir(mode=0o700)
     Keyring.create(folder / "keyring.json")
     app, prometheus, password = (secrets.token_urlsafe(32) for _ in range(3))

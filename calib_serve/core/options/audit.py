@@ -1,4 +1,4 @@
-"""Options of an audit of logs that lie in files or a database."""
+"""Options of an audit of logs in files or a database."""
 
 import re
 from dataclasses import dataclass
@@ -60,17 +60,17 @@ class AuditOptions(Binned, Tolerant):
 
     @property
     def begin(self) -> datetime | None:
-        """Return the time of ``since``."""
+        """The time of ``since``."""
         return _moment("since", self.since)
 
     @property
     def end(self) -> datetime | None:
-        """Return the time of ``until``."""
+        """The time of ``until``."""
         return _moment("until", self.until)
 
     @property
     def seconds(self) -> int | None:
-        """Return the length of windows in seconds.
+        """The length of windows in seconds.
 
         >>> AuditOptions(every="36h").seconds, AuditOptions(every=60).seconds
         (129600, 60)
@@ -85,7 +85,7 @@ class AuditOptions(Binned, Tolerant):
 
 
 def _moment(option: str, value: Any) -> datetime | None:
-    """Return a time with its zone.
+    """A time with its zone.
 
     >>> _moment("since", "2026-03-01T00:00:00Z").timestamp()
     1772323200.0

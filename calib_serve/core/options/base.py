@@ -1,8 +1,9 @@
-"""How options classes are checked and changed."""
+"""Options classes: how they are checked and changed."""
 
 import difflib
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -22,6 +23,7 @@ __all__ = [
     "check",
     "check_between",
     "check_default",
+    "check_names",
     "check_positive",
     "check_share",
     "divided",
@@ -42,7 +44,7 @@ MAX_PIXELS = 25_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What every options class is: ``_check`` of a class is of its own fields, and runs after its bases'."""
+    """Base of options classes: each class's ``_check`` is of its own fields, and runs after its bases'."""
 
     # In place of calls of super(), which a class could forget: a check that is left out fails nobody's test.
     def __post_init__(self) -> None:
@@ -53,7 +55,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class Factory(Checked):
-    """Options of what loads a model."""
+    """Options of commands that load a model."""
 
     weights: str | Path | None = None
     """The weights of a model that is a factory, module:factory."""
@@ -61,7 +63,7 @@ class Factory(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class LastLayer(Checked):
-    """Options of what changes a model's last layer."""
+    """Options of methods that change a model's last layer."""
 
     last_linear: Annotated[str | None, RARE] = None
     """The layer that makes the logits, if it is not found."""
@@ -69,7 +71,7 @@ class LastLayer(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded(Checked):
-    """Options of what draws at random."""
+    """Options of random draws."""
 
     seed: Annotated[int, PYTHON] = 0
     """The seed of everything that is drawn."""
@@ -77,30 +79,29 @@ class Seeded(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerant(Checked):
-    """Options of what judges."""
+    """Options of judgements within a tolerance."""
 
     tolerance: float = 0.02
     """The mean gap between confidence and accuracy that users can live with, as a fraction."""
 
 
-def changed(options: T, given: Mapping[str, Any]) -> T:
-    """Return ``options`` with the fields ``given``; InputError names one that there is not, and what is near.
+def changed(options: T, given: Mapping[str, Any], verb: Callable[..., Any] | None = None) -> T:
+    """``options`` with the fields ``given``; InputError names an unknown one, and its nearest match.
+
+    ``verb`` is the function that takes them as keywords: another of its parameters may be what was meant.
 
     >>> changed(Seeded(), {"seed": 3})
     Seeded(seed=3)
+    >>> changed(Seeded(), {"sead": 3})
+    Traceback (most recent call last):
+        ...
+    calib_serve.core.errors.InputError: there is no option 'sead', did you mean seed?
     """
-    found, others = divided(options, given)
-    if others:
-        name, known = next(iter(others)), [field.name for field in fields(options)]  # type: ignore[arg-type]
-        near = difflib.get_close_matches(name, known, 1)
-        raise InputError(
-            f"there is no option {name!r}" + (f", did you mean {near[0]}?" if near else f" of {known}")
-        )
-    return found
+    return divided(options, given, verb=verb)[0]
 
 
 def fields_of(kind: type, options: object) -> dict[str, Any]:
-    """Return the fields of ``kind`` with the values that ``options``, which have them too, give them.
+    """The fields of ``kind`` with the values that ``options``, which have them too, give them.
 
     >>> fields_of(Factory, Factory(weights="w.safetensors"))
     {'weights': 'w.safetensors'}
@@ -108,15 +109,38 @@ def fields_of(kind: type, options: object) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(kind)}
 
 
-def divided(options: T, given: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
-    """Return ``options`` with those of the ``given`` that are fields of it, and the others.
+def divided(
+    options: T,
+    given: Mapping[str, Any],
+    others: Collection[str] = (),
+    *,
+    verb: Callable[..., Any] | None = None,
+) -> tuple[T, dict[str, Any]]:
+    """``options`` with those of the ``given`` that are its fields, and those among the ``others``.
 
-    >>> divided(Seeded(), {"seed": 3, "ridge": 0.1})
+    InputError for a name that is neither; ``verb`` as in ``changed``.
+
+    >>> divided(Seeded(), {"seed": 3, "ridge": 0.1}, ["ridge", "bins"])
     (Seeded(seed=3), {'ridge': 0.1})
     """
-    known = {field.name for field in fields(options)}  # type: ignore[arg-type]
+    known = [field.name for field in fields(options)]  # type: ignore[arg-type]
+    check_names(given, [*known, *others], verb)
     own = {name: value for name, value in given.items() if name in known}
-    return replace(options, **own), {k: v for k, v in given.items() if k not in known}  # type: ignore[type-var]
+    rest = {name: value for name, value in given.items() if name not in known}
+    return replace(options, **own), rest  # type: ignore[type-var]
+
+
+def check_names(given: Iterable[str], known: Sequence[str], verb: Callable[..., Any] | None = None) -> None:
+    """Raise InputError for a name that is not ``known``, with the nearest one; ``verb`` as in ``changed``."""
+    for name in given:
+        if name not in known:
+            beside = () if verb is None else inspect.signature(verb).parameters.values()
+            meant = [*known, *(one.name for one in beside if one.kind is not one.VAR_KEYWORD)]
+            near = difflib.get_close_matches(name, meant, 1)
+            raise InputError(
+                f"there is no option {name!r}"
+                + (f", did you mean {near[0]}?" if near else f" of {', '.join(known)}")
+            )
 
 
 def check(holds: bool, option: str, says: str) -> None:
@@ -132,7 +156,7 @@ def check(holds: bool, option: str, says: str) -> None:
 
 
 def check_default(options: object, names: Iterable[str], says: str) -> None:
-    """Raise OptionError for an option of these names that is not as it is by default.
+    """Raise OptionError for an option among ``names`` that differs from its default.
 
     >>> check_default(Seeded(seed=3), ["seed"], "is for what is drawn")
     Traceback (most recent call last):
@@ -144,31 +168,28 @@ def check_default(options: object, names: Iterable[str], says: str) -> None:
         check(getattr(options, name) == plain[name].default, name, says)
 
 
-def check_positive(**options: float) -> None:
-    """Raise OptionError unless every option is finite and above 0.
+def check_positive(option: str, value: float) -> None:
+    """Raise OptionError unless the option is finite and above 0.
 
-    >>> check_positive(timeout=0)
+    >>> check_positive("timeout", 0)
     Traceback (most recent call last):
         ...
     calib_serve.core.errors.OptionError: timeout must be above 0 and finite, got 0
     """
-    for option, value in options.items():
-        check(0 < value < math.inf, option, f"must be above 0 and finite, got {value:g}")
+    check(0 < value < math.inf, option, f"must be above 0 and finite, got {value:g}")
 
 
-def check_between(**options: float) -> None:
-    """Raise OptionError unless every option lies between 0 and 1.
+def check_between(option: str, value: float) -> None:
+    """Raise OptionError unless the option lies between 0 and 1.
 
-    >>> check_between(level=0.95)
+    >>> check_between("level", 0.95)
     """
-    for option, value in options.items():
-        check(0 < value < 1, option, f"must lie between 0 and 1, got {value:g}")
+    check(0 < value < 1, option, f"must lie between 0 and 1, got {value:g}")
 
 
-def check_share(**options: float) -> None:
-    """Raise OptionError unless every option is above 0 and at most 1.
+def check_share(option: str, value: float) -> None:
+    """Raise OptionError unless the option is above 0 and at most 1.
 
-    >>> check_share(sample_rate=0.1)
+    >>> check_share("sample_rate", 0.1)
     """
-    for option, value in options.items():
-        check(0 < value <= 1, option, f"must be above 0 and at most 1, got {value:g}")
+    check(0 < value <= 1, option, f"must be above 0 and at most 1, got {value:g}")

@@ -1,4 +1,4 @@
-"""Options that say what is fitted on or measured: scores of a file, or a model or archive and its data."""
+"""Options of the samples to fit or measure: scores of a file, or a model or archive with its data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,37 +53,37 @@ class PlainData(ColumnOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresOptions(ColumnOptions):
-    """What scores are; in Python each also takes an array where the command line takes a column's name."""
+    """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
     outputs: Kind | None = None
-    """What the scores are, where neither their name nor their numbers say."""
+    """The kind of the scores, where neither their name nor their numbers tell."""
     class_names: Annotated[tuple[str, ...] | None, RARE] = None
-    """What the classes are called, in order, where the data do not say."""
+    """Names of the classes, in order, where the data have none."""
     groups: Any = None
     """Which samples belong together, such as one patient's: a column, or an npy file."""
     sample_weight: Annotated[Any, RARE] = None
     """The weight of each sample: a column, or an npy file."""
     ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
-    """Labels that stand for none, such as 255,NA: their samples are left out."""
+    """Labels that mean no label, such as 255,NA: their samples are left out."""
 
     @property
     def of_scores(self) -> dict[str, Any]:
-        """Return the options that are given, as keyword arguments of ``Scores.of``."""
+        """The given options, as keyword arguments of ``Scores.of``."""
         own = fields_of(ScoresOptions, self)
         return {name: value for name, value in own.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelScores(Checked):
-    """What a model that is changed returns."""
+    """The scores that a changed model returns."""
 
     outputs: Kind | None = None
-    """What the model's scores are, where nothing else says it."""
+    """The kind of the model's scores, where nothing else tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions(ScoresOptions):
-    """What a file of scores holds."""
+    """The contents of a file of scores."""
 
     labels: str | None = None
     """The labels: a column or array of the file, or an npy file."""
@@ -91,12 +91,12 @@ class FileOptions(ScoresOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SplitData(FileOptions, PlainData):
-    """Which samples of a file of scores are meant."""
+    """The samples of a file of scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelData(SplitData, Factory):
-    """Where scores come from: DATA alone holds them, else it holds the inputs of a model."""
+    """The origin of scores: DATA alone holds them, else it holds the inputs of a model."""
 
     model: str | None = None
     """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
@@ -120,23 +120,23 @@ class TrialOptions(Checked):
     """Seconds that the archive's handler may take to answer."""
 
     def _check(self) -> None:
-        check_positive(probe_timeout=self.probe_timeout)
+        check_positive("probe_timeout", self.probe_timeout)
         check(self.seam not in ("", ":"), "seam", f"is PLACE, PLACE:OUTPUT or :OUTPUT, got {self.seam!r}")
 
     @property
     def place(self) -> str | None:
-        """Return where the class scores pass."""
+        """The place where the class scores pass."""
         return None if self.seam is None else self.seam.partition(":")[0] or None
 
     @property
     def output(self) -> str | None:
-        """Return where the scores lie in what passes there."""
+        """The place of the scores in the values that pass there."""
         return None if self.seam is None else self.seam.partition(":")[2] or None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveData(SplitData, TrialOptions):
-    """Where scores come from: DATA alone holds them, else it holds the requests of an archive."""
+    """The origin of scores: DATA alone holds them, else it holds the requests of an archive."""
 
     from_: Path | None = None
     """A TorchServe archive that DATA are the requests and labels of; its own handler is asked."""
@@ -154,7 +154,7 @@ class ArchiveData(SplitData, TrialOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(ModelData, ArchiveData):
-    """Where scores come from: DATA alone holds them, else it holds the inputs of a model or an archive."""
+    """The origin of scores: DATA alone holds them, else it holds the inputs of a model or an archive."""
 
     def _check(self) -> None:
         check(
@@ -169,6 +169,6 @@ class ArchiveOptions(TrialOptions):
     """Options of ``scores_of_archive``."""
 
     outputs: Kind | None = None
-    """What passes there, where its numbers do not say it."""
+    """The kind of scores that pass there, where their numbers do not tell."""
     batch_size: Annotated[int | None, RARE] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""

@@ -1,4 +1,4 @@
-"""Options of the look at a host."""
+"""Options of the check of a host."""
 
 from dataclasses import dataclass
 from pathlib import Path

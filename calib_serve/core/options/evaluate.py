@@ -1,4 +1,4 @@
-"""Options of what measures, judges and promises."""
+"""Options of metrics, verdicts and promises."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -21,12 +21,14 @@ __all__ = [
     "CompareOptions",
     "ContractOptions",
     "DecideOptions",
+    "Edged",
     "EvaluateOptions",
     "Interval",
     "JudgeOptions",
     "MeasureOptions",
     "PlanOptions",
     "PromiseOptions",
+    "ReportOptions",
     "Resampled",
     "VerdictOptions",
 ]
@@ -34,18 +36,18 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(Checked):
-    """Options of what has intervals or guarantees."""
+    """Options of functions with intervals or guarantees."""
 
     level: float = 0.95
     """The level of intervals and guarantees."""
 
     def _check(self) -> None:
-        check_between(level=self.level)
+        check_between("level", self.level)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resampled(Seeded):
-    """Options of what is resampled."""
+    """Options of resampling."""
 
     replicates: Annotated[int, RARE] = 1000
     """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
@@ -58,7 +60,7 @@ class Resampled(Seeded):
 
 @dataclass(frozen=True, kw_only=True)
 class Binned(Checked):
-    """Options of what is binned by confidence."""
+    """Options of binning by confidence."""
 
     bins: int = 15
     """How many confidence bins."""
@@ -68,11 +70,16 @@ class Binned(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureOptions(Interval, Resampled, Binned):
-    """How scores are measured."""
+class Edged(Binned):
+    """Options of what is binned, where bins may hold either end."""
 
     edges: Annotated[Literal["right", "left"], PYTHON] = "right"
     """Which end a bin holds: right is (lo, hi], left [lo, hi)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(Interval, Resampled, Edged):
+    """How scores are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +110,31 @@ class JudgeOptions(ScoresOptions, VerdictOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportOptions(VerdictOptions, Edged, Resampled):
+    """Options of ``write_report``."""
+
+    target_risk: Annotated[float | None, RARE] = None
+    """The share of errors to abstain down to; half of them if not given."""
+    names: Annotated[tuple[str, str], PYTHON] = ("before", "after")
+    """What the two models are called."""
+    class_names: Annotated[tuple[str, ...], PYTHON] = ()
+    """What the classes are called, in order; by default as the artifact says."""
+    sample_weight: Annotated[Any, PYTHON] = None
+    """Weights (n,): figures and paired tests are of rows that are there as often."""
+    groups: Annotated[Any, PYTHON] = None
+    """Which samples (n,) belong together, such as those of one patient."""
+    own: Annotated[str | None, PYTHON] = None
+    """Says that the artifact was fitted on these samples, if it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PromiseOptions(Interval, Seeded):
-    """What is promised of decisions."""
+    """Options of the promises of decisions."""
 
     coverage: float | None = None
     """The share of prediction sets to hold the true class."""
     risk: float | None = None
-    """The share of answers that may be wrong; what would be more often so is not answered."""
+    """The share of answers that may be wrong; less certain samples get no answer."""
     score: Literal["lac", "aps", "raps"] = "lac"
     """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
     per_class: bool = False
@@ -143,7 +168,7 @@ class ContractOptions(Interval, Resampled):
 
     def _check(self) -> None:
         if self.predictions_per_day is not None:
-            check_positive(predictions_per_day=self.predictions_per_day)
+            check_positive("predictions_per_day", self.predictions_per_day)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,4 +186,4 @@ class PlanOptions(Seeded):
         check(0 < self.power < 1, "power", f"must lie between 0 and 1, got {self.power:g}; 0.9 means 90 %")
         check(self.kept >= 0, "kept", f"must be 0 or more, got {self.kept}")
         if self.predictions_per_day is not None:
-            check_positive(predictions_per_day=self.predictions_per_day)
+            check_positive("predictions_per_day", self.predictions_per_day)

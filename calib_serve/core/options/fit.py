@@ -1,4 +1,4 @@
-"""Options of a fit, on data or on what is served; each method has options of its own, beside these."""
+"""Options of a fit, on data or on served traffic; each method has options of its own, beside these."""
 
 import math
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Prior(Checked):
-    """For which class shares a calibration is."""
+    """The class shares for which a calibration is."""
 
     prior: Any = None
-    """Class shares of what will be served: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
+    """Class shares of the traffic to serve: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
     """Options of ``calibrate_model``."""
 
     outputs: Any = None
-    """What the model returns, where its numbers do not say it, as in ``ScoresOptions``."""
+    """The kind of scores that the model returns, where its numbers do not tell, as in ``ScoresOptions``."""
     class_names: tuple[str, ...] = ()
-    """What the classes are called, in order."""
+    """Names of the classes, in order."""
     train: Any = None
     """Inputs and labels that the masked head trains on; without them a part of the calibration data."""
     pictures: Any = None
@@ -73,7 +73,7 @@ class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class GateOptions(Seeded):
-    """How a calibration is fitted again, and what evidence it needs to replace the current one."""
+    """Options of a new fit, and the evidence that it needs to replace the current one."""
 
     method: str = "auto"
     """A method's name, or auto."""

@@ -1,4 +1,4 @@
-"""Options of what puts a calibration into a model: an ONNX graph, a torch model, a Triton repository."""
+"""Options of fusing a calibration into a model: an ONNX graph, a torch model, a Triton repository."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
@@ -9,8 +9,8 @@ from calib_serve.core.options.data import ModelScores
 __all__ = [
     "FuseOptions",
     "GraphOptions",
-    "Measured",
     "ModuleOptions",
+    "OnDevice",
     "OnnxOptions",
     "TorchOptions",
     "TritonOptions",
@@ -38,8 +38,8 @@ class FuseOptions(ModelScores):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Checked):
-    """Where what was made is compared with the calibration."""
+class OnDevice(Checked):
+    """Options of the comparison of a fused model with its calibration."""
 
     device: Annotated[str, RARE] = "cpu"
     """Where parity is measured: cpu, cuda, or cuda:1."""
@@ -52,7 +52,7 @@ class GraphOptions(FuseOptions):
     output_name: str | None = None
     """The output that holds the scores, where several may; or a tensor inside."""
     strict: Annotated[bool, RARE] = False
-    """Refuse where an output that is made of the scores would be left raw."""
+    """Refuse a graph where an output computed from the scores would be left raw."""
     input_name: Annotated[str | None, RARE] = None
     """The input that is shifted, where several may be."""
     features: Annotated[str | None, RARE] = None
@@ -64,11 +64,11 @@ class GraphOptions(FuseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxOptions(GraphOptions, Measured):
+class OnnxOptions(GraphOptions, OnDevice):
     """Options of ``fuse_onnx``."""
 
     returns: Shown = "same"
-    """The same outputs calibrated, or probabilities in place of the scores, or all that is known of them."""
+    """The same outputs calibrated, or probabilities in place of the scores, or all results."""
     keep_raw: bool = False
     """Keep the raw scores, as the output raw_NAME."""
 
@@ -85,7 +85,7 @@ class ModuleOptions(ModelScores, LastLayer):
     output: str | None = None
     """Where the scores lie in what the model returns, as in logits or 0."""
     fold: Annotated[bool, RARE] = False
-    """Multiply logit maps into that layer."""
+    """Multiply logit maps into the last linear layer."""
     decisions: Annotated[bool, RARE] = False
     """Return prediction sets, abstention and acts, where the artifact has them."""
 
@@ -94,7 +94,7 @@ class ModuleOptions(ModelScores, LastLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchOptions(ModuleOptions, FuseOptions, Measured):
+class TorchOptions(ModuleOptions, FuseOptions, OnDevice):
     """Options of ``fuse_torch``."""
 
     input_shape: tuple[int, ...] | None = None
@@ -110,11 +110,11 @@ class TritonOptions(GraphOptions):
     """Options of ``fuse_triton``."""
 
     version: int = 1
-    """Its version, a number for Triton."""
+    """The model's version, a number for Triton."""
     backend: Backend = "onnxruntime"
     """Triton's backend that runs the graph: its own for onnxruntime, or python."""
     tensorrt: Literal["FP32", "FP16"] | None = None
-    """Let TensorRT run it, in this precision."""
+    """Let TensorRT run the graph, in this precision."""
     max_batch: Annotated[int, RARE] = 32
     """The largest batch; left out where the graph's batch is fixed."""
     delay: Annotated[int, RARE] = 500
@@ -124,7 +124,7 @@ class TritonOptions(GraphOptions):
     versions: Annotated[int, RARE] = 1
     """How many of the newest versions are served at once."""
     device: Processor = "gpu"
-    """Where Triton runs it: gpu or cpu."""
+    """Where Triton runs the graph: gpu or cpu."""
     receipts: Annotated[bool, RARE] = True
     """Return receipts and count predictions."""
     trt_cache: Annotated[str | None, RARE] = None
@@ -162,7 +162,7 @@ class TritonOptions(GraphOptions):
 
     @property
     def ensemble(self) -> bool:
-        """Tell whether receipts take a step of their own, behind the graph."""
+        """Whether receipts take a step of their own, behind the graph."""
         return self.receipts and self.backend == "onnxruntime"
 
 

@@ -1,4 +1,4 @@
-"""Options of what sends labels: those of a file, or of a folder, bucket or topic as they come."""
+"""Options of sending labels: those of a file, or of a folder, bucket or topic as they come."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ class LabelOptions(LabelColumns, SendLimits):
     """Options of ``send_label_file``."""
 
     url: str = "http://127.0.0.1:9300/v1/labels"
-    """Where labels are taken."""
+    """The address that takes labels."""
     refused: str | Path | None = None
     """Of a file: write refused rows here, JSON lines with the reason, to be mended and sent again."""
     tries: Annotated[int, RARE] = 7
@@ -71,7 +71,7 @@ class FollowOptions(Checked):
     """Seconds between two looks for files."""
 
     def _check(self) -> None:
-        check_positive(every=self.every)
+        check_positive("every", self.every)
         check(self.settle >= 0, "settle", f"must be 0 or more, got {self.settle:g}")
 
 

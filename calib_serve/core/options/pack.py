@@ -1,4 +1,4 @@
-"""Options of TorchServe archives: how they are packed, and how what they hold answers."""
+"""Options of TorchServe archives: how they are packed, and how they answer."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,27 +33,27 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapped(Checked):
-    """Options of a handler that is wrapped."""
+    """Options of a wrapped handler."""
 
     receipts: Literal["header", "body"] = "header"
-    """Where its replies carry receipts."""
+    """Where the handler's replies carry receipts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flushed(Checked):
-    """Options of what reports counts."""
+    """Options of reporting counts."""
 
     # Below every scrape interval, so that nobody waits for it; tests ask for less.
     flush_seconds: Annotated[float, PYTHON] = 1.0
     """Seconds between a worker's reports."""
 
     def _check(self) -> None:
-        check_positive(flush_seconds=self.flush_seconds)
+        check_positive("flush_seconds", self.flush_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Carried(Checked):
-    """What an archive carries along."""
+class Standalone(Checked):
+    """Contents of an archive beside the model."""
 
     standalone: Annotated[bool, RARE] = False
     """Carry what a worker needs of this package."""
@@ -64,15 +64,15 @@ class Handled(Flushed, LastLayer):
     """Options of every handler of ours."""
 
     threshold: Annotated[float, RARE] = 0.5
-    """From which probability on a label of several is predicted."""
+    """The probability from which on a label of several is predicted."""
 
     def _check(self) -> None:
-        check_between(threshold=self.threshold)
+        check_between("threshold", self.threshold)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyOptions(Checked):
-    """What a packed model replies, and what a worker may use."""
+    """Options of a packed model's replies, and of its workers' resources."""
 
     abstain_below: Annotated[float | None, RARE] = None
     """Confidence under which a reply says abstain."""
@@ -101,7 +101,7 @@ class AnswerOptions(Handled, ReplyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Handled, ModelScores, Carried):
+class Packed(Handled, ModelScores, Standalone):
     """Options of every archive of a model."""
 
     version: str | None = None
@@ -133,14 +133,14 @@ class PackOptions(Packed, ModelPack):
 
 @dataclass(frozen=True, kw_only=True)
 class ArchivePack(TrialOptions, Wrapped):
-    """Options of an archive that is packed anew around the handler that it has."""
+    """Options of an archive that is packed again around its own handler."""
 
     probe: Path | None = None
-    """A request to try it with, a file; by default some are made up."""
+    """A request to try the handler with, a file; by default some are made up."""
     probe_data: str | None = None
-    """Samples to try it with, as DATA of calib-serve fit."""
+    """Samples to try the handler with, as DATA of calib-serve fit."""
     untried: bool = False
-    """Pack without trying it: what its handler needs is not here."""
+    """Pack without trying the handler: it needs more than is here."""
 
     def _check(self) -> None:
         check(
@@ -155,7 +155,7 @@ class ArchivePack(TrialOptions, Wrapped):
 
 @dataclass(frozen=True, kw_only=True)
 class Batched(Checked):
-    """How many requests a model takes at once, and in how many processes."""
+    """The requests a model takes at once, and the number of its processes."""
 
     workers: int | None = None
     """Workers, each with its copy of the model; by default 1, or as many as the archive has."""
@@ -191,5 +191,5 @@ class FeedbackPack(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedbackOptions(FeedbackPack, Flushed, Carried):
+class FeedbackOptions(FeedbackPack, Flushed, Standalone):
     """Options of ``pack_feedback``."""

@@ -1,4 +1,4 @@
-"""Options of what serves: the watch, the gateway, and a TorchServe over calibrated archives."""
+"""Options of servers: the watch, the gateway, and a TorchServe over calibrated archives."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -33,17 +33,17 @@ _LONGEST = 1e30  # labels; what the detector may multiply it with still fits a f
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(Checked):
-    """Which labels are asked for, and which logits and labels are kept, to refit on."""
+    """Options of the label budget, and of kept logits and labels, to refit on."""
 
     label_budget: Any = ""
-    """Labels to ask for of what is signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
+    """Labels to ask for of predictions signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
     samples: Any = None
     """Keep logits and labels in this folder, to refit on; by default none are kept."""
     sample_rate: float = 0.1
-    """Which share of the predictions is kept there."""
+    """The share of predictions to keep there."""
 
     def _check(self) -> None:
-        check_share(sample_rate=self.sample_rate)
+        check_share("sample_rate", self.sample_rate)
         if not isinstance(self.samples, (str, Path)):
             check_default(self, ["sample_rate"], _OF_FOLDER)
 
@@ -87,13 +87,14 @@ class WatchOptions(SampleOptions, DriftOptions):
     """For how many days samples are kept."""
 
     def _check(self) -> None:
-        check_positive(ttl_days=self.ttl_days, sample_days=self.sample_days)
+        check_positive("ttl_days", self.ttl_days)
+        check_positive("sample_days", self.sample_days)
         if not isinstance(self.samples, (str, Path)):
             check_default(self, ["sample_days"], _OF_FOLDER)
 
     @property
     def most_segments(self) -> Any:
-        """Return how many different segments a version may have, or which."""
+        """The number of different segments that a version may have, or their names."""
         if not isinstance(self.segments, str):
             return self.segments
         if self.segments.isdecimal():
@@ -133,7 +134,7 @@ class ListenOptions(Checked):
             lone,
             "is one of two: a certificate and its key, tls_cert and tls_key",
         )
-        check_positive(request_seconds=self.request_seconds)
+        check_positive("request_seconds", self.request_seconds)
         most = self.max_connections
         check(most >= 1, "max_connections", f"must be 1 or more, got {most}")
 
@@ -154,14 +155,14 @@ class AppOptions(Checked):
     """Model versions with series of their own; the rest are 'other'."""
 
     def _check(self) -> None:
-        check_positive(max_megabytes=self.max_megabytes)
+        check_positive("max_megabytes", self.max_megabytes)
         for option in ("max_waiting", "max_versions"):
             value = getattr(self, option)
             check(value >= 1, option, f"must be 1 or more, got {value}")
 
     @property
     def max_bytes(self) -> int:
-        """Return the largest body in bytes."""
+        """The largest body in bytes."""
         return int(self.max_megabytes * 2**20)
 
 
@@ -182,13 +183,13 @@ class GatewayOptions(WebOptions):
     output: list[str]
     """The output with the scores, NAME or MODEL=NAME."""
     scores: list[str] = field(default_factory=list)
-    """What that output holds, such as logits, KIND or MODEL=KIND; by default as the artifact says."""
+    """The kind of its scores, such as logits, KIND or MODEL=KIND; by default as the artifact says."""
     shadow: list[str] = field(default_factory=list)
     """An artifact's folder that runs in the shadow of a model's, DIR or MODEL=DIR."""
     keyring: Any = "keyring.json"
     """Keys that sign receipts; read again when the file changes."""
     watch: Any = None
-    """The address of a calib-serve watch that counts."""
+    """The address of a calib-serve watch that counts predictions."""
     watch_token_file: str | None = None
     """A file with a token of the scope predict for that watch."""
     ledger: str | None = None
@@ -230,7 +231,7 @@ class GatewayOptions(WebOptions):
         )
         given = self.grpc_port
         check(given is None or 0 < given <= 65_535, "grpc_port", f"must be 1 to 65535, got {given}")
-        check_positive(timeout=self.timeout)
+        check_positive("timeout", self.timeout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +239,7 @@ class ServeOptions(SampleOptions):
     """Options of ``Server``."""
 
     folder: str | Path = Path("serving")
-    """Where it runs: configuration, logs, tokens, keyring and ledger."""
+    """The folder to run in: configuration, logs, tokens, keyring and ledger."""
     properties: str | Path | None = None
     """A config.properties to start from; by default the safe one."""
     keyring: str | Path | None = None
@@ -249,13 +250,13 @@ class ServeOptions(SampleOptions):
     """Seconds between two writes of samples."""
 
     def _check(self) -> None:
-        check_positive(sample_seconds=self.sample_seconds)
+        check_positive("sample_seconds", self.sample_seconds)
         if self.samples is None:
             check_default(self, ["sample_seconds"], _OF_FOLDER)
 
 
 def variable(option: str) -> str:
-    """Return the environment variable by which an option of ``ServeOptions`` reaches TorchServe's workers.
+    """The environment variable by which an option of ``ServeOptions`` reaches TorchServe's workers.
 
     >>> variable("sample_rate")
     'CALIB_SERVE_SAMPLE_RATE'

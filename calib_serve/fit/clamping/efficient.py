@@ -28,8 +28,14 @@ from calib_serve.scores import softmax
 Floats = NDArray[np.floating[Any]]
 
 
-def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
-    """Return the labels (n,), after checking that they and the inputs' shape fit the model."""
+def checked_inputs(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
+    """Check that labels and the inputs' shape fit the model; return the labels.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape).
+        labels: Class ids (n,).
+    """
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
     # They stand for logits: Samples.of checks labels against so many classes.
@@ -53,16 +59,28 @@ def fit_neural_clamping_efficient(
 ) -> Artifact:
     """Fit NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
 
-    One backward and one forward pass. ``search`` is the least calibration ECE over a ``grid`` of T (the
-    paper's by default, "fine": up to 5 in steps of 0.001; a name of ``GRIDS``, or temperatures), or the T of
-    least ``nll``, which has no grid. InputError for options that do not fit. The artifact holds the share of
-    delta's entries that are 0, and the predicted and measured gain of entropy.
+    One backward and one forward pass. The artifact holds the share of delta's entries that are 0, and the
+    predicted and measured gain of entropy.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape), as it takes them.
+        labels: Class ids (n,).
+        search: "ece", the least calibration ECE over a grid of T, or "nll", the T of least NLL.
+        grid: Of "ece": a name of ``GRIDS``, or temperatures; the paper's by default, "fine": up to 5 in steps
+            of 0.001.
+        input_range: Feasible [a, b] of the inputs; by default the range that they take as a whole.
+        class_names: Names of the classes (K,).
+        progress: Called with how many inputs are done, and of how many.
+
+    Raises:
+        InputError: For options that do not fit.
     """
     if search not in ("ece", "nll"):
         raise InputError(f"search must be 'ece' or 'nll', got {search!r}")
     if search == "nll" and grid is not None:
         raise InputError("a grid is for the search by ECE; the T of least NLL is solved without one")
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
     shift = InputShift(found.delta)
     # As in appendix F, T is searched behind the shift and not fitted along with it.
@@ -118,7 +136,7 @@ def entropy_shift(
     input_range: tuple[float, float] | None = None,
     progress: Progress | None = None,
 ) -> EntropyShift:
-    """Return the shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
+    """The shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
 
     ``input_range`` is the feasible [a, b]; by default the range that the inputs take as a whole.
     """
@@ -139,7 +157,7 @@ def entropy_shift(
 def feasible_shift(
     gradient: Floats, low: Floats, high: Floats, input_range: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """Return the best shift: b - high where the gradient rises, a - low where it falls, else 0 (eq. 19, 20).
+    """The best shift: b - high where the gradient rises, a - low where it falls, else 0 (eq. 19, 20).
 
     >>> feasible_shift(
     ...     np.array([2.0, -1.0, 0.0]), np.array([0.1, 0.25, 0.0]), np.array([0.75, 1.0, 0.5]), (0.0, 1.0)
@@ -155,7 +173,7 @@ def feasible_shift(
 
 
 def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the smallest and largest value of every input dimension, read in runs of ``rows``."""
+    """The smallest and largest value of every input dimension, read in runs of ``rows``."""
     # Memory-mapped inputs may be larger than memory.
     parts = [inputs[i : i + rows] for i in range(0, len(inputs), rows)]
     low = np.min([part.min(axis=0) for part in parts], axis=0)
@@ -164,7 +182,7 @@ def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64
 
 
 def mean_entropy(probs: Floats) -> float:
-    """Return the mean entropy in nats of probabilities (n, K).
+    """The mean entropy in nats of probabilities (n, K).
 
     >>> round(mean_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])), 6)  # log(2) / 2
     0.346574

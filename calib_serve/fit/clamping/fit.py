@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
-from calib_serve.fit.clamping.efficient import checked
+from calib_serve.fit.clamping.efficient import checked_inputs
 from calib_serve.fit.clamping.objective import (
     Candidate,
     Objective,
@@ -73,21 +73,39 @@ def fit_neural_clamping(
 ) -> Artifact:
     """Fit the shift delta and temperature T of least focal loss plus a penalty on delta (eq. 9).
 
-    ``inputs`` (n, *input_shape) as the model takes them, ``labels`` (n,) class ids. ``gamma`` of the
-    focal loss, ``penalty`` ("tenth" of the uncalibrated loss, the paper's rule, or lambda itself) and
-    ``resolution`` (delta as r x r coefficients a channel, enlarged; None is full size, "auto" tries 4
-    and full size where folds judge images) may each be a list: then ``judge`` chooses, by held-out
-    NLL over ``folds``, which also give T and the reference bins, or by the calibration set's own ECE
-    as the paper does, with the T that was fitted along with delta. ``start`` is the first
-    delta: zero, the ``data``-driven one of Theorem 3.2 within ``input_range``, or ``random``.
-    ``normalisation`` (mean, std) of the preprocessing puts delta behind it; ``clip`` keeps shifted
-    inputs in a range. ``solver`` defaults to ``QuasiNewton()``; the schedule as the paper prints it is
-    ``fit_neural_clamping_paper``. There gamma is 1 by default; here 0, the cross-entropy, as the
-    probabilities of least focal loss are not the true ones.
-    ``checkpoints`` is a folder to resume a killed fit from. Raises ShapeError and
-    InputError for data that does not fit the model, FitError where no temperature is best.
+    ``gamma``, ``penalty`` and ``resolution`` may each be a list: then ``judge`` chooses. The schedule as the
+    paper prints it is ``fit_neural_clamping_paper``.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape), as it takes them.
+        labels: Class ids (n,).
+        gamma: Of the focal loss; 0, the cross-entropy, by default, where the paper has 1: the probabilities
+            of least focal loss are not the true ones.
+        penalty: "tenth" of the uncalibrated loss, the paper's rule, or lambda itself.
+        resolution: Delta as r x r coefficients a channel, enlarged; None is full size, "auto" tries 4 and
+            full size where folds judge images.
+        judge: "folds", the held-out NLL over folds, which also give T and the reference bins; or
+            "calibration-ece", the calibration set's own, as in the paper, with the T that was fitted along
+            with delta.
+        folds: Number of folds.
+        start: First delta: "zero", "random", or "data", that of Theorem 3.2.
+        norm_power: Power of the penalty's norm.
+        normalisation: (mean, std) of the preprocessing, behind which delta then is.
+        clip: Range that shifted inputs are kept in.
+        input_range: Feasible [a, b] of the inputs, for ``start``.
+        solver: ``QuasiNewton()`` by default.
+        checkpoints: Folder to resume a killed fit from.
+        class_names: Names of the classes (K,).
+        seed: Seed of the random draws.
+        progress: Called with how many passes are done, and of how many.
+
+    Raises:
+        InputError: For data that does not fit the model.
+        ShapeError: For data of another shape.
+        FitError: Where no temperature is best.
     """
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     if resolution == "auto":
         resolution = _resolutions(classifier.input_shape, judge)
 
@@ -140,7 +158,7 @@ def fit_neural_clamping(
 
 
 def _resolutions(shape: tuple[int, ...], judge: Judge) -> tuple[int | None, ...]:
-    """Return full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
+    """Full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
     image = len(shape) == 3 and min(shape[1:]) >= 8
     return (4, None) if image and judge == "folds" else (None,)
 
@@ -203,7 +221,7 @@ class _Search:
         return _Chosen(self.settings[best], self._table(scores), held_out[best], t)
 
     def _held_out(self, fold: NDArray[np.intp]) -> list[NDArray[np.float32]]:
-        """Return each setting's logits of every sample, under the shift that was fitted without its fold."""
+        """Each setting's logits of every sample, under the shift that was fitted without its fold."""
         base, found = self.base, [np.empty_like(self.logits) for _ in self.settings]
         for f in np.unique(fold):
             kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
@@ -220,7 +238,7 @@ class _Search:
 def _held_out_probs(
     logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Return probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
+    """Probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
     probs = np.empty(logits.shape)
     for f in np.unique(fold):
         kept, held = fold != f, fold == f
@@ -229,7 +247,7 @@ def _held_out_probs(
 
 
 def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]) -> float:
-    """Return the NLL of held-out logits, each fold's at the T of least NLL for the others."""
+    """The NLL of held-out logits, each fold's at the T of least NLL for the others."""
     total = 0.0
     for f in np.unique(fold):
         kept, held = fold != f, fold == f
@@ -241,5 +259,5 @@ def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: N
 def _fold_of(n: int, folds: int, seed: int) -> NDArray[np.intp]:
     if not 2 <= folds <= n // 2:
         raise InputError(f"folds must lie in 2..{n // 2} for {n} samples, got {folds}")
-    # Without regard to classes: the folds only rank settings, all of them on the same ones.
+    # Not stratified: the folds only rank settings, and every setting has the same folds.
     return np.random.default_rng(seed).permutation(n) % folds

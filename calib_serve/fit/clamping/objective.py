@@ -1,4 +1,4 @@
-"""What Neural Clamping minimises over the shift delta and the temperature T (Tang 2024, eq. 8 and 9).
+"""The objective of Neural Clamping in the shift delta and the temperature T (Tang 2024, eq. 8 and 9).
 
 Mean focal loss of f(x + delta) / T plus lambda times the norm of delta; one evaluation is one
 forward and backward pass over the calibration set.
@@ -62,13 +62,13 @@ class Objective:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of delta's coefficients."""
+        """The shape of delta's coefficients."""
         if self.resolution is None:
             return self.classifier.input_shape
         return (self.classifier.input_shape[0], self.resolution, self.resolution)
 
     def delta(self, coefficients: Floats) -> Vector:
-        """Return the shift of these coefficients, before ``scale``."""
+        """The shift of these coefficients, before ``scale``."""
         theta: Vector = np.asarray(coefficients, np.float64).reshape(self.shape)
         if not self._enlarge:
             return theta
@@ -76,16 +76,16 @@ class Objective:
         return enlarged
 
     def coefficients(self, shift: Floats) -> Vector:
-        """Return the coefficients nearest to a shift of the model's inputs."""
+        """The coefficients nearest to a shift of the model's inputs."""
         return self._reduced(np.asarray(shift, np.float64) / self.scale)
 
     def shift(self, coefficients: Floats) -> InputShift:
-        """Return what is added to the model's inputs."""
+        """The step that adds the shift of these coefficients to the model's inputs."""
         low, high = self.clip or (None, None)
         return InputShift(self.delta(coefficients) * self.scale, low, high)
 
     def __call__(self, vector: Vector) -> tuple[float, Vector]:
-        """Return the objective and its gradient."""
+        """The objective and its gradient."""
         if self.checkpoints is None:
             return self._evaluated(vector)
         # A search that was killed asks for the same vectors again.
@@ -98,7 +98,7 @@ class Objective:
         return float(saved["value"]), saved["gradient"]
 
     def logits(self, coefficients: Floats) -> NDArray[np.float32]:
-        """Return logits of the shifted inputs."""
+        """Logits of the shifted inputs."""
         return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
 
     def _evaluated(self, vector: Vector) -> tuple[float, Vector]:
@@ -120,13 +120,13 @@ class Objective:
 
     @cached_property
     def _identity(self) -> str:
-        """Name all that a value depends on besides the vector."""
+        """Name everything that a value of the objective depends on besides the vector."""
         data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
         settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
         return f"clamping {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
 
     def penalty(self, coefficients: Floats) -> float:
-        """Return lambda times the norm of delta, which is the norm of its coefficients."""
+        """The penalty: lambda times the norm of delta, which is the norm of its coefficients."""
         return self.weight * float(np.linalg.norm(coefficients)) ** self.power
 
     def _pull(self, theta: Vector) -> Vector:
@@ -136,7 +136,7 @@ class Objective:
         return theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
 
     def _reduced(self, delta: Vector) -> Vector:
-        """Apply the adjoint of ``delta``: turn a gradient of the shift into one of its coefficients."""
+        """Apply the adjoint of ``delta``: from a gradient of the shift to a gradient of the coefficients."""
         if not self._enlarge:
             return delta.ravel()
         reduced: Vector = np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1])
@@ -144,7 +144,7 @@ class Objective:
 
 
 def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:
-    """Return the mean focal loss of logits (n, K) / T and its derivative by log T, in float64."""
+    """The mean focal loss of logits (n, K) / T and its derivative by log T, in float64."""
     z = torch.from_numpy(np.asarray(logits, np.float64))
     log_t = torch.tensor(math.log(t), dtype=torch.float64, requires_grad=True)
     value = focal(z / log_t.exp(), torch.from_numpy(labels), gamma=gamma).mean()
@@ -153,7 +153,7 @@ def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float)
 
 
 def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> float:
-    """Return the T of least mean focal loss of logits (n, K) / T; FitError where there is none."""
+    """The T of least mean focal loss of logits (n, K) / T; FitError where there is none."""
     # Over log T, so that T > 0 needs no check.
     found = minimize_scalar(
         lambda log_t: focal_loss(logits, labels, math.exp(log_t), gamma)[0],
@@ -170,7 +170,7 @@ def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> 
 
 
 def _enlargers(shape: tuple[int, ...], resolution: int | None) -> tuple[Vector, ...]:
-    """Return orthonormal bases (size, r) of bilinear enlargement from r coefficients, by axis."""
+    """Orthonormal bases (size, r) of bilinear enlargement from r coefficients, by axis."""
     if resolution is None:
         return ()
     if len(shape) != 3 or not 1 <= resolution <= min(shape[1:]):
@@ -206,8 +206,10 @@ Solver = Callable[[Objective, Vector], Solution]
 class QuasiNewton:
     """L-BFGS over delta and log T together, with T solved exactly before and after.
 
-    Stops after ``passes`` gradients over the data, or when a step gains less than the share
-    ``tolerance`` of the objective.
+    Args:
+        passes: Gradients over the data, at most.
+        tolerance: Share of the objective; it stops when a step gains less.
+        progress: Called with how many passes are done, and of how many.
     """
 
     passes: int = 25
@@ -249,7 +251,7 @@ class QuasiNewton:
 def solution(
     objective: Objective, coefficients: Vector, t: float, logits: NDArray[np.float32], *, passes: int
 ) -> Solution:
-    """Return the solution at these coefficients and T, whose logits are known."""
+    """The solution at these coefficients and T, with their known logits."""
     value = focal_loss(logits, objective.labels, t, objective.gamma)[0] + objective.penalty(coefficients)
     return Solution(coefficients, t, value, passes, logits)
 
@@ -267,7 +269,7 @@ class Candidate:
     resolution: int | None
 
     def objective(self, base: Objective, logits: NDArray[np.float32]) -> Objective:
-        """Return eq. 9 under this setting; ``logits`` (n, K) are those where the search begins."""
+        """Eq. 9 under these settings; ``logits`` (n, K) are the model's where the search begins."""
         weight = self.penalty
         if weight == "tenth":  # "to be 1/10 of the initial loss" (section 4.1)
             weight = focal_loss(logits, base.labels, 1.0, self.gamma)[0] / 10
@@ -279,7 +281,7 @@ def candidates(
     penalty: Penalty | Sequence[Penalty],
     resolution: int | Sequence[int | None] | None,
 ) -> list[Candidate]:
-    """Return every combination, resolutions outermost so that neighbours can start from each other."""
+    """Every combination, resolutions outermost so that neighbours can start from each other."""
     settings = [
         Candidate(g, p, r)
         for r, p, g in itertools.product(_several(resolution), _several(penalty), _several(gamma))
@@ -309,7 +311,7 @@ def first_coefficients(
     temperature: float = 1.0,
     input_range: tuple[float, float] | None = None,
 ) -> Vector:
-    """Return delta's first coefficients: 0, drawn from N(0, ``spread``^2), or by Theorem 3.2 of the data."""
+    """First coefficients of delta: 0, drawn from N(0, ``spread``^2), or by Theorem 3.2 of the data."""
     if start != "data" and input_range is not None:
         raise InputError("input_range bounds the data-driven start; give start='data' with it")
     size = int(np.prod(objective.shape))
@@ -328,7 +330,7 @@ def first_coefficients(
 def unit_of_delta(
     normalisation: tuple[ArrayLike, ArrayLike] | None, shape: tuple[int, ...]
 ) -> float | Floats:
-    """Return delta's unit in input space: each channel's standard deviation, or 1 before normalisation."""
+    """The unit of delta in input space: each channel's standard deviation, or 1 before normalisation."""
     if normalisation is None:
         return 1.0
     std = np.atleast_1d(np.asarray(normalisation[1], np.float64))
@@ -348,7 +350,7 @@ def clamped(
     temperature: float | None = None,
     logits: NDArray[np.float32] | None = None,
 ) -> Artifact:
-    """Return the artifact of a solution, with what the search found and what temperature scaling alone does.
+    """The artifact of a solution, with the search's results and those of temperature scaling alone.
 
     ``temperature`` and ``logits`` are the solution's unless held-out folds gave others.
     """

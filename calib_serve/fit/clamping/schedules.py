@@ -1,4 +1,4 @@
-"""Neural Clamping as its paper prints it, and as its public toolkit runs it.
+"""Schedules of Neural Clamping: as the paper prints it, and as its public toolkit runs it.
 
 Both are stochastic gradient descent of a fixed length (``PAPER``, ``TOOLKIT``) on a full-size delta, and take
 T as it was fitted with delta. ``fit_neural_clamping`` is this package's own way to the same objective.
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.clamping.efficient import checked
+from calib_serve.fit.clamping.efficient import checked_inputs
 from calib_serve.fit.clamping.objective import (
     Candidate,
     Objective,
@@ -40,11 +40,18 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a descent is made of; T begins at 1, the rate stays, and nothing stops it early.
+    """Settings of a descent; T begins at 1, the rate stays constant, and nothing stops it early.
 
-    ``spread`` is the standard deviation of delta's first entries, drawn around 0. ``gamma`` of the focal
-    loss and ``penalty`` of delta (a number, or "tenth" of the loss where the descent begins) hold unless a
-    fit is told others.
+    Args:
+        rate: Learning rate.
+        momentum: Of the descent.
+        batch: Inputs of a step.
+        epochs: Passes over the data.
+        spread: Standard deviation of delta's first entries, drawn around 0.
+        gamma: Of the focal loss, unless a fit has its own.
+        penalty: Of delta: a number, or "tenth" of the loss where the descent begins; unless a fit has
+            its own.
+        augmented: Whether images vary.
     """
 
     rate: float
@@ -78,7 +85,7 @@ class Augmentation:
 
     @classmethod
     def of(cls, images: Floats, mean: ArrayLike, *, flip: float = 0.5) -> Augmentation:
-        """Return the toolkit's of CIFAR-100 (32 pixels: padding 4, square 4), in proportion for other sizes.
+        """The toolkit's augmentation of CIFAR-100 (32 pixels: padding 4, square 4), scaled to other sizes.
 
         Padding is black, the least value of a channel; the square is blank, the ``mean`` (C,) of the
         normalisation. InputError for inputs that are not images (n, C, H, W).
@@ -103,7 +110,7 @@ class Augmentation:
         rows, columns = (self._moved(n, size, rng) for size in (height, width))
         flipped = rng.random(n) < self.flip
         columns[flipped] = columns[flipped, ::-1]
-        # Places outside are read from the rim first, and blackened below.
+        # Pixels outside the image are read from its rim first, and blackened below.
         out = np.take_along_axis(images, np.clip(rows, 0, height - 1)[:, None, :, None], axis=2)
         out = np.take_along_axis(out, np.clip(columns, 0, width - 1)[:, None, None, :], axis=3)
         outside = (rows < 0) | (rows >= height), (columns < 0) | (columns >= width)
@@ -116,7 +123,7 @@ class Augmentation:
         return _filled(out, tall[:, :, None] & wide[:, None, :], self.blank)
 
     def _moved(self, n: int, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw the places (n, size) that a crop of each image is read from, some of them outside."""
+        """Draw the pixel indices (n, size) of a crop of each image, some of them outside the image."""
         by = rng.integers(-self.padding, self.padding + 1, size=(n, 1))
         return np.asarray(np.arange(size) + by, np.int64)
 
@@ -165,15 +172,33 @@ def fit_neural_clamping_paper(
 ) -> Artifact:
     """Fit delta and T by the paper's schedule (section 4.1, appendix A).
 
-    ``inputs`` (n, *input_shape), ``labels`` (n,). Lists of ``gamma`` and ``penalty`` are tried in separate
-    runs, and the one of least calibration ECE is taken. ``start`` draws delta from N(0, 0.01), or is the
-    ``data``-driven shift of Theorem 3.2 within ``input_range``. Where delta acts is not printed: on the
-    inputs, or behind their ``normalisation`` (mean, std). Nor is the power of the norm. Raises ShapeError and
-    InputError for data that does not fit the model, FitError where T falls to 0.
+    Lists of ``gamma`` and ``penalty`` are tried in separate runs, and the one of least calibration ECE is
+    taken. Where delta acts is not printed, nor is the power of the norm.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape), as it takes them.
+        labels: Class ids (n,).
+        gamma: Of the focal loss.
+        penalty: "tenth" of the loss where the descent begins, or lambda itself.
+        start: First delta: "random", drawn from N(0, 0.01), or "data", that of Theorem 3.2.
+        norm_power: Power of the penalty's norm.
+        normalisation: (mean, std) of the preprocessing, behind which delta then is; None: on the inputs.
+        input_range: Feasible [a, b] of the inputs, for ``start``.
+        schedule: Settings of the descent.
+        checkpoints: Folder to resume a killed fit from.
+        class_names: Names of the classes (K,).
+        seed: Seed of the random draws.
+        progress: Called with how many epochs are done, and of how many.
+
+    Raises:
+        InputError: For data that does not fit the model.
+        ShapeError: For data of another shape.
+        FitError: Where T falls to 0.
     """
     if start not in ("random", "data"):
         raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     base = _objective(classifier, inputs, y, normalisation, checkpoints, power=norm_power)
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
     settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
@@ -204,12 +229,27 @@ def fit_neural_clamping_toolkit(
 ) -> Artifact:
     """Fit delta and T as the public toolkit does: behind the normalisation, on images that vary.
 
-    ``inputs`` (n, C, H, W) and the ``normalisation`` (mean, std) that the model begins with; (0, 1) where the
-    inputs are normalised already. One ``gamma`` and one ``penalty``, times the norm of delta. Its focal loss
-    cuts probabilities off at 1e-7, where this one goes on. Raises ShapeError and InputError for data that
-    does not fit the model or is no images, FitError where T falls to 0.
+    Its focal loss cuts probabilities off at 1e-7, where this one goes on.
+
+    Args:
+        classifier: The model.
+        inputs: (n, C, H, W).
+        labels: Class ids (n,).
+        normalisation: (mean, std) that the model begins with; (0, 1) where the inputs are normalised already.
+        gamma: Of the focal loss.
+        penalty: Times the norm of delta.
+        schedule: Settings of the descent.
+        checkpoints: Folder to resume a killed fit from.
+        class_names: Names of the classes (K,).
+        seed: Seed of the random draws.
+        progress: Called with how many epochs are done, and of how many.
+
+    Raises:
+        InputError: For data that does not fit the model or is no images.
+        ShapeError: For data of another shape.
+        FitError: Where T falls to 0.
     """
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     chosen = candidates(gamma, penalty, None)
     if len(chosen) > 1 or chosen[0].penalty == "tenth":
         raise InputError("the toolkit chooses nothing: give one gamma and one penalty, a number")
@@ -302,7 +342,7 @@ class Descent:
     def _gradient(
         self, objective: Objective, rows: NDArray[np.intp], theta: Vector, t: float, rng: np.random.Generator
     ) -> Vector:
-        """Return the gradient of one batch with respect to delta and T."""
+        """The gradient of one batch with respect to delta and T."""
         # In order, so that memory-mapped inputs are read forwards.
         images = objective.inputs[rows]
         if self.augmentation is not None:
@@ -314,5 +354,5 @@ class Descent:
 
 
 def _filled(images: Floats, where: NDArray[np.bool_], value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return images (n, C, H, W) with ``value`` (C,) where ``where`` (n, H, W) says."""
+    """Images (n, C, H, W) with ``value`` (C,) where ``where`` (n, H, W) says."""
     return np.where(where[:, None], value[:, None, None], images).astype(np.float32)

@@ -41,15 +41,15 @@ _MISSING = 0.1  # share of the classes without a label, above which no class get
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What held-out samples say for more than a temperature: the mean gain in NLL, and its standard error."""
+class HeldOutGain:
+    """Evidence of held-out samples for more than a temperature: mean gain in NLL, and its standard error."""
 
     gain: float
     standard_error: float
 
     @property
     def share(self) -> float:
-        """Return the share of what is more than a temperature, in its average with the temperature."""
+        """The weight of members beyond a temperature in their average with the temperature."""
         if not (self.gain > 0 and math.isfinite(self.standard_error)):
             return 0.0
         return self.gain**2 / (self.gain**2 + self.standard_error**2)
@@ -63,7 +63,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Averaged:
-    """The average and what it is made of; ``t`` is the temperature of the log-probabilities it maps."""
+    """The average and its members; ``t`` is the temperature of the log-probabilities that members map."""
 
     samples: Samples
     fold: NDArray[np.intp]
@@ -91,11 +91,11 @@ class Averaged:
             return cls(samples, fold, t, found, tuple(members))
 
     def weights(self, without: int | None = None) -> dict[str, float]:
-        """Return each member's weight by the held-out samples, of all folds or all ``without`` one."""
+        """Each member's weight by the held-out samples, of all folds or of all but the fold ``without``."""
         return self._weighed(without)[0]
 
-    def _weighed(self, without: int | None = None) -> tuple[dict[str, float], Evidence]:
-        """Return the members' weights by name, and the evidence that decided on the temperature's share."""
+    def _weighed(self, without: int | None = None) -> tuple[dict[str, float], HeldOutGain]:
+        """The members' weights by name, and the evidence that decided on the temperature's share."""
         kept = np.flatnonzero(self.fold != (-1 if without is None else without))
         losses = np.stack([member.losses[kept] for member in self.members])
         total = losses.sum(axis=1)
@@ -103,7 +103,7 @@ class Averaged:
         weight /= weight.sum()
         gain = losses[0] - weight @ losses
         groups = None if self.samples.groups is None else self.samples.groups[kept]
-        evidence = Evidence(float(gain.mean()), mean_error(gain, groups))
+        evidence = HeldOutGain(float(gain.mean()), mean_error(gain, groups))
         weight *= evidence.share
         weight[0] += 1 - evidence.share
         weight[weight < _LEAST * weight.max()] = 0
@@ -116,7 +116,7 @@ class Averaged:
         return Artifact(tuple(steps), method="structured-average", classes=self.samples.classes)
 
     def artifact(self, samples: Samples | None = None) -> Artifact:
-        """Return the average over all folds; ``samples`` are all that those here were drawn from."""
+        """The average over all folds; ``samples`` are the whole set that these samples were drawn from."""
         weights, evidence = self._weighed()
         folds = int(self.fold.max()) + 1
         facts = {
@@ -193,7 +193,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """The log-probabilities that maps act on, in folds: ``train`` all but one, ``test`` that one.
+    """Log-probabilities that maps act on, by fold: ``train`` holds all folds but one, ``test`` that fold.
 
     Those to train on are times ``ratio``, which makes them those of the base's temperature.
     """
@@ -219,7 +219,7 @@ class Folds:
         return cls(base, ratio, tuple(train), tuple(test), tuple(index))
 
     def losses(self, log_p: Sequence[Floats]) -> Floats:
-        """Return held-out losses (n,) in the samples' order from each fold's log-probabilities."""
+        """Held-out losses (n,) in the samples' order from each fold's log-probabilities."""
         out = np.empty(sum(map(len, self.index)))
         for test, index, of_fold in zip(self.test, self.index, log_p, strict=True):
             out[index] = -self.base.mixed(of_fold, test.classes) * test.weights
@@ -227,7 +227,7 @@ class Folds:
 
 
 def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Samples:
-    """Copy some rows times ``ratio``: to gather them in every pass would cost as much as the pass."""
+    """Copy rows, times ``ratio``: gathering them in every pass would cost as much as the pass."""
     part = samples.take(rows)
     if ratio == 1 and samples.size > _LARGE:
         return part
@@ -273,13 +273,13 @@ def _log_p_true(samples: Samples, weight: Floats, bias: Floats) -> Floats:
 
 
 def strengths_of(n: int, classes: int) -> list[float]:
-    """Return the strengths to try for n samples, from the strongest to what few of a class outweigh."""
+    """Strengths to try for n samples, strongest first, down to where a few samples a class outweigh them."""
     tried = _FEWER if classes > _MANY else STRENGTHS
     return [s for s in tried if s >= min(_OWN * classes / n, tried[0])]
 
 
 def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Member]:
-    """Fit members of falling strength; those that the first fold shows to be beaten on that fold alone.
+    """Fit members of falling strength; members beaten on the first fold are fitted on that fold alone.
 
     A matrix of many classes must be better than its ``rivals`` on the first fold.
     """
@@ -299,7 +299,7 @@ def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Mem
             continue
         thetas = [step.theta]
         for problem in problems[1:]:
-            # Folds are alike: the first one's end is where the others begin, and its curvature theirs.
+            # Folds are alike: the others begin at the first fold's solution, with its curvature.
             penalty = penalty_of(len(problem.samples), k, step.strength)
             thetas.append(problem.solve(penalty, step.theta, gap=step.gap, about=step.about).x)
         maps = [problems[f].map(theta) for f, theta in enumerate(thetas)]

@@ -44,7 +44,7 @@ def fit_platt(samples: Samples) -> Artifact:
 
 
 def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float, float, Minimum]:
-    """Return the weight w > 0 and the bias of logits z (n,); FitError where none is best."""
+    """The weight w > 0 and the bias of logits z (n,); FitError where none is best."""
     check_range(z)
     found = logistic(np.stack([z, np.ones(len(z))], axis=1), platt_targets(positive, weight), weight)
     if not found.x[0] > 0:
@@ -84,7 +84,7 @@ def fit_beta(samples: Samples) -> Artifact:
 
 
 def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, Minimum]:
-    """Return the best of a, b >= 0: the optimum itself, or the better one with a or b at 0."""
+    """The best of a, b >= 0: the optimum itself, or the better one with a or b at 0."""
     # Convex: where the free optimum lies outside, the best lies on one of the two edges.
     best: tuple[Floats, Minimum] | None = None
     for kept in ([0, 1, 2], [0, 2], [1, 2]):
@@ -133,7 +133,7 @@ _SMALLEST = 1e-9  # of a step, below which rounding decides
 
 
 def platt_targets(positive: NDArray[np.intp], weight: Floats) -> Floats:
-    """Return what is fitted to instead of 0 and 1, (n,): within, by one sample's weight (Platt 1999).
+    """Targets (n,) in place of 0 and 1, drawn inwards by one sample's weight (Platt 1999).
 
     They keep the optimum finite where a threshold tells the two apart.
 
@@ -146,7 +146,7 @@ def platt_targets(positive: NDArray[np.intp], weight: Floats) -> Floats:
 
 
 def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
-    """Return the coefficients (d,) of least weighted mean cross-entropy of sigmoid(x @ coefficients).
+    """The coefficients (d,) of least weighted mean cross-entropy of sigmoid(x @ coefficients).
 
     ``x`` (n, d) finite, its constant a column like any other; ``targets`` (n,) within (0, 1); ``weight``
     (n,). Raises FitError where Newton's method does not converge.
@@ -182,7 +182,7 @@ def _objective(x: Floats, targets: Floats, share: Floats, theta: Floats) -> tupl
 
 
 def _newton(hessian: Floats, gradient: Floats) -> Floats:
-    """Return the Newton step; features of very unlike sizes are scaled alike first."""
+    """The Newton step; features of very unlike sizes are scaled alike first."""
     size = np.sqrt(np.diag(hessian))
     size[size == 0] = 1
     # Features that are multiples of one another, as of a constant score, make the Hessian singular.

@@ -1,4 +1,4 @@
-"""The output calibrators by name, from the simplest to the most flexible, and what a set can teach."""
+"""The output calibrators by name, from the simplest to the most flexible, and checks of a set for them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
+from calib_serve.core.options.base import check_names
 from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.averaged import fit_structured_average
 from calib_serve.fit.output.binary import fit_beta, fit_platt
@@ -39,6 +40,11 @@ from calib_serve.fit.output.temperature import (
     fit_temperature_mixture,
 )
 from calib_serve.fit.samples import ClassWeight, Samples, content_of, one_thread
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import MethodKeywords
 
 Fitter = Callable[..., Artifact]
 """(samples, *, the method's own options) -> Artifact."""
@@ -91,22 +97,36 @@ def fit_by_name(
     class_weight: ClassWeight = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
-    **options: Any,
+    **keywords: Unpack[MethodKeywords],
 ) -> Artifact:
-    """Fit the method called ``method`` to ``Samples``, or to logits and labels, with its own options.
+    """Fit a method of output calibration by its name.
 
-    ``seed`` goes to the methods that use random numbers. ``artifact.fit.remarks`` are sentences on what
-    the set cannot teach, where there are any. Raises InputError for a name or an option that does not exist,
-    listing those that do, FitError where nothing can be learnt.
+    ``artifact.fit.remarks`` are sentences on what the set cannot teach, where there are any.
+
+    Args:
+        method: Its name.
+        logits: (n, K), or ``Samples``.
+        labels: Class ids (n,); None where ``Samples`` hold them.
+        sample_weight: (n,).
+        class_weight: Weight of each class, or "balanced": every class that occurs weighs the same.
+        class_names: Names of the classes (K,).
+        seed: Seed of methods that draw.
+        **keywords: The method's own options; see ``options_of``: ``bins``, ``folds``, ``grid``, ``lam``,
+            ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
+
+    Raises:
+        InputError: For a name or an option that does not exist; it lists those that do.
+        FitError: Where nothing can be learnt.
     """
-    fit = _fitter(method)
+    check_names(keywords, own_options(), fit_by_name)
+    fit, options = _fitter(method), dict[str, Any](keywords)
     check_options(method, options, options_of(method))
     _check_numbers(method, options)
     if "seed" in _parameters(method):
         options["seed"] = seed
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    # Of folds, which are temporary, nothing is said; and none fits nothing.
-    said = [] if samples.part or method == "none" else remarks(samples)
+    # No remarks on folds, which are temporary, nor for "none", which fits nothing.
+    said = [] if samples.part or method == "none" else sample_remarks(samples)
     with one_thread(samples.size):
         artifact = fit(samples, **options)
     told = remarked(artifact, after=said)
@@ -114,14 +134,20 @@ def fit_by_name(
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise InputError for options that ``method`` does not have, naming the ``known`` ones that it has."""
+    """Raise InputError for options that a method does not have.
+
+    Args:
+        method: Its name.
+        options: Options that were given.
+        known: Names of its options, for the message.
+    """
     if unknown := sorted(set(options) - set(known)):
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
 
 
 def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
-    """Raise InputError for text where the default is a number, as command lines and files may have it."""
+    """Raise InputError for text where an option is a number, as command lines and files may have it."""
     for name, value in options.items():
         default = _parameters(method)[name].default
         if isinstance(default, (int, float)) and isinstance(value, str):
@@ -129,8 +155,14 @@ def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
 
 
 def options_of(method: str) -> list[str]:
-    """Return the names of a method's own options; InputError for a method that does not exist."""
+    """The names of a method's own options; InputError for a method that does not exist."""
     return [name for name in _parameters(method) if name not in ("samples", "seed")]
+
+
+@cache
+def own_options() -> tuple[str, ...]:
+    """Return the names of all methods' own options."""
+    return tuple(dict.fromkeys(name for one in (*CANDIDATES, *TWO_CLASSES) for name in options_of(one)))
 
 
 @cache  # reading a signature takes a tenth of a small fit
@@ -163,15 +195,15 @@ _ROUNDING = 1e-12  # of the number that tells rows apart, relative to the larges
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Of each sample: is it right, does its largest logit tie, and a number that tells rows apart."""
+class _Rows:
+    """For each sample: whether it is right, whether its largest logit ties, a number for its content."""
 
     right: NDArray[np.bool_]
     tied: NDArray[np.bool_]
     same: NDArray[np.float64]
 
     @classmethod
-    def of(cls, samples: Samples) -> Rows:
+    def of(cls, samples: Samples) -> _Rows:
         """Look at the logits in one pass; a constant added to a row makes no other row."""
         right, tied = np.empty((2, len(samples)), bool)
         same = np.empty(len(samples))
@@ -190,17 +222,17 @@ class Rows:
 
     @property
     def constant(self) -> bool:
-        """Say that all rows are the same, but for rounding."""
+        """Whether all rows are the same, but for rounding."""
         return bool(np.ptp(self.same) <= _ROUNDING * max(1, np.abs(self.same).max()))
 
 
-def remarks(samples: Samples) -> list[str]:
-    """Say what the set cannot teach, a sentence each.
+def sample_remarks(samples: Samples) -> list[str]:
+    """Warn of the set's gaps, a sentence each.
 
     Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
     and sets of which no sample is right: whatever is fitted to them is wrong for others.
     """
-    rows, n, k = Rows.of(samples), len(samples), samples.classes
+    rows, n, k = _Rows.of(samples), len(samples), samples.classes
     counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
     seen = np.unique(counted)
     if len(seen) == 1:

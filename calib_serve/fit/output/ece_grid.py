@@ -74,15 +74,15 @@ class Gaps:
         return cls(in_order, below, second[order], ties[order], correct[order], weight[order])
 
     def confidence(self, t: float) -> Floats:
-        """Return top-1 confidence (n,) at temperature ``t``."""
+        """Top-1 confidence (n,) at temperature ``t``."""
         return np.asarray(self.knot(t)[0])
 
     def unsure(self, t: float) -> int:
-        """Return how many of the first rows may differ from their confidence at T = 0."""
+        """How many of the first rows may have another confidence than at T = 0."""
         return int(np.searchsorted(self.second, t * (np.log(self.samples.classes) - np.log(_SURE))))
 
     def knot(self, t: float) -> Floats:
-        """Return confidence and its first two derivatives in log T, (3, n)."""
+        """Confidence and its first two derivatives in log T, (3, n)."""
         out = np.zeros((3, len(self.second)))
         out[0] = 1 / self.ties
         unsure = self.unsure(t)
@@ -111,8 +111,15 @@ def fit_temperature_ece(
 ) -> Artifact:
     """Fit the temperature of a grid with the least ECE on the calibration set.
 
-    ``grid``: a name of GRIDS, or temperatures (g,). Noisier than least NLL, and ignores all but the top
-    class; for comparison with published numbers. Raises InputError for options that cannot be right.
+    Noisier than least NLL, and ignores all but the top class; for comparison with published numbers.
+
+    Args:
+        samples: The calibration set.
+        grid: A name of GRIDS, or temperatures (g,).
+        bins: Number of bins, of equal width.
+
+    Raises:
+        InputError: For options that cannot be right.
     """
     values = _grid(grid)
     gaps = Gaps.of(samples)
@@ -136,7 +143,7 @@ def fit_temperature_ece(
 
 
 def ece_of_grid(gaps: Gaps, grid: Floats, *, bins: int = 15) -> Floats:
-    """Return the ECE (g,) at every temperature of a rising ``grid`` (g,), to within a few 1e-6."""
+    """The ECE (g,) at every temperature of a rising ``grid`` (g,), to within a few 1e-6."""
     # Tied logits can hold many samples on an edge, at 1/3 say; edges belong to the bin below.
     inner = np.linspace(0, 1, bins + 1)[1:-1] + 1e-9
     log_t = np.log(grid)
@@ -157,7 +164,7 @@ def ece_of_grid(gaps: Gaps, grid: Floats, *, bins: int = 15) -> Floats:
 
 
 def _ece_of_cell(gaps: Gaps, quintic: Floats, u: Floats, inner: Floats, sure: Floats) -> Floats:
-    """Return the ECE (g,) at rising places ``u`` (g,) of one cell; ``sure`` are the other rows' sums."""
+    """The ECE (g,) at rising places ``u`` (g,) of one cell; ``sure`` are the other rows' sums."""
     rows = slice(0, quintic.shape[1])
     first = np.searchsorted(inner, _value(quintic, u[0]))
     last = np.searchsorted(inner, _value(quintic, u[-1]))
@@ -183,7 +190,7 @@ def _ece_of_cell(gaps: Gaps, quintic: Floats, u: Floats, inner: Floats, sure: Fl
 
 
 def _sums(confidence: Floats, gaps: Gaps, rows: slice, inner: Floats) -> Floats:
-    """Return weighted confidence and correct (2, bins) of rows whose confidence (1, m) does not change."""
+    """Weighted confidence and correct (2, bins) of rows whose confidence (1, m) does not change."""
     index = np.searchsorted(inner, confidence[0])
     terms = np.stack([confidence[0], gaps.correct[rows]]) * gaps.weight[rows]
     return np.stack([np.bincount(index, weights=term, minlength=len(inner) + 1) for term in terms])
@@ -202,7 +209,7 @@ def _first_below(quintic: Floats, u: Floats, edge: Floats) -> NDArray[np.intp]:
 
 
 def _quintic(left: Floats, right: Floats, width: float) -> Floats:
-    """Return coefficients (6, n) on [0, 1] that have the values and two derivatives of both ends."""
+    """Coefficients (6, n) on [0, 1] that have the values and two derivatives of both ends."""
     f0, d0, c0 = left[0], left[1] * width, left[2] * width**2
     f1, d1, c1 = right[0], right[1] * width, right[2] * width**2
     rise = f1 - f0

@@ -69,7 +69,7 @@ def _fit(samples: Samples, shape: Shape, method: str, ridge: float) -> Artifact:
 def _solved(
     problem: Problem, penalty: Penalty, start: Vector | None = None, *, gap: float
 ) -> tuple[tuple[Vector, Vector], dict[str, Any]]:
-    """Return W and b of least penalised NLL, and how near to the least the search ended."""
+    """W and b of least penalised NLL, and how near to the least the search ended."""
     found = problem.solve(penalty, start, gap=gap)
     certificate = {"objective_value": found.value, "nll_after": problem.nll(found.x), **found.certificate()}
     return problem.map(found.x), certificate
@@ -154,13 +154,13 @@ def _fit_odir(
 
 
 def _check_folds(folds: int, name: str, given: float | None) -> None:
-    """Raise InputError for folds that are asked for, and could choose nothing."""
+    """Raise InputError where ``folds`` is given beside the option that folds would choose."""
     if given is not None and folds != _FOLDS:
         raise InputError(f"folds choose {name}, which is given: leave one of both out")
 
 
 def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray[np.float64]:
-    """Return the solution for an infinite lambda: a diagonal, with few parameters."""
+    """The solution for an infinite lambda: a diagonal, with few parameters."""
     k = problem.samples.classes
     start = np.concatenate([np.full(k, 1 / temperature - 1), np.zeros(k)])
     found = replace(problem, shape="diagonal").solve(penalty, start, gap=_GAP)
@@ -250,5 +250,5 @@ def _fit_structured(
 
 
 def penalty_of(n: int, classes: int, strength: float) -> Penalty:
-    """Return the penalty for n samples: ``strength`` K / n, off the diagonal times K - 1 more."""
+    """The penalty for n samples: ``strength`` K / n, off the diagonal times K - 1 more."""
     return Penalty(strength * classes * (classes - 1) / n, strength * classes / n, strength * classes / n)

@@ -25,7 +25,7 @@ from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, measured_on_folds, with_selection
 from calib_serve.fit.output.averaged import Averaged
-from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks
+from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, sample_remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import (
@@ -53,7 +53,7 @@ _MUCH = 0.05  # of the score
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """One candidate's held-out results per sample, each (n,); of labels none is ``predicted``."""
+    """One candidate's held-out results per sample, each (n,); multi-label results have no ``predicted``."""
 
     nll: Floats
     brier: Floats
@@ -72,7 +72,7 @@ class HeldOut:
 
     @property
     def tops(self) -> Tops:
-        """Return the predicted classes with their confidences, and whether they are right."""
+        """The predicted classes with their confidences, and whether they are right."""
         assert self.predicted is not None, "one class a sample"
         return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
 
@@ -84,7 +84,7 @@ def raced(
     rivals: Mapping[str, HeldOut],
     criterion: str,
 ) -> HeldOut:
-    """Return the held-out results; FitError where the first fold alone shows that a rival is better.
+    """Held-out results of a ``fit``; FitError where the first fold alone shows that a rival is better.
 
     ``fit`` is asked for the first fold twice, so it should remember what it has fitted.
     """
@@ -101,7 +101,7 @@ def raced(
 
 
 def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOut:
-    """Return the results of each fold's ``fit`` on that fold, without holding all probabilities."""
+    """The results of each fold's ``fit`` on that fold, without holding all probabilities."""
     out = np.empty((5, len(samples)))
     for rows, probs in samples.held_out(fold, fit):
         held = HeldOut.of(probs, samples.labels[rows])
@@ -109,8 +109,8 @@ def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOu
     return HeldOut(*out)
 
 
-def auroc(held: HeldOut, weights: Floats) -> Floats:
-    """Return P(right above wrong) by confidence (r,), for every row of sample weights (r, n)."""
+def _auroc(held: HeldOut, weights: Floats) -> Floats:
+    """Area under the ROC curve (r,) of confidence for being right, for every row of sample weights (r, n)."""
     order = np.argsort(held.confidence, kind="stable")
     ends = np.flatnonzero(np.diff(held.confidence[order], append=np.inf)) + 1
     at = np.concatenate([[0], ends])
@@ -135,9 +135,19 @@ def held_out_facts(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> HeldOutFacts:
-    """Measure every sample under a ``fit`` to the other folds: metrics, verdict and confusion.
+    """Measure every sample under a fit to the other folds: metrics, verdict and confusion.
 
-    Raises what ``fit`` raises, and InputError for folds that the samples cannot fill.
+    Args:
+        samples: The calibration set.
+        fit: Function from samples to an artifact; what it raises is raised.
+        folds: Number of folds.
+        class_names: Names of the classes (K,).
+        level: Coverage of the intervals, a fraction.
+        seed: Seed by which folds are drawn.
+        progress: Called with how many folds are done, and of how many.
+
+    Raises:
+        InputError: For folds that the samples cannot fill.
     """
     fold = folds_of(samples, folds=folds, seed=seed)
 
@@ -177,7 +187,16 @@ def facts_of_probabilities(
     level: float = 0.95,
     seed: int = 0,
 ) -> HeldOutFacts:
-    """Measure held-out probabilities (n, K) of the samples, without and with calibration."""
+    """Measure held-out probabilities, without and with calibration.
+
+    Args:
+        before: Probabilities (n, K) without.
+        after: Probabilities (n, K) with calibration.
+        samples: Their labels, weights and groups.
+        class_names: Names of the classes (K,).
+        level: Coverage of the intervals, a fraction.
+        seed: Seed of the random draws.
+    """
     held = [HeldOut.of(p, samples.labels) for p in (before, after)]
     plain, calibrated = (
         _estimates(one, p, samples, level, seed) for one, p in zip(held, (before, after), strict=True)
@@ -195,7 +214,7 @@ def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, see
 
 
 def weighing(samples: Samples | None) -> dict[str, Any]:
-    """Return the keywords of a mean over these samples."""
+    """The keywords by which a mean weighs these samples."""
     return {} if samples is None else {"weight": samples.weight, "groups": samples.groups}
 
 
@@ -208,7 +227,7 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, see
         if samples.classes == 2:
             positive = np.clip(probs[:, 1], 0, 1)
             found |= _binned("positive_", positive, (samples.labels == 1).astype(float), level, seed)
-        found["refinement_auroc"] = Estimate(float(auroc(held, np.ones((1, len(samples))))[0]))
+        found["refinement_auroc"] = Estimate(float(_auroc(held, np.ones((1, len(samples))))[0]))
     else:
         told = evaluate_probs(
             probs,
@@ -244,10 +263,11 @@ _AVERAGE = "structured-average"
 
 
 def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tuple[str, ...]:
-    """Return the default candidates of ``select``, simplest first.
+    """The default candidates of ``select``, simplest first.
 
-    ``keeping``: those that keep every predicted class; ``for_shares``: those that class shares can be
-    corrected behind.
+    Args:
+        for_shares: Whether class shares must be correctable behind them.
+        keeping: Whether they must keep every predicted class.
     """
     if keeping:
         return ("none", "temperature", "ensemble-temperature")
@@ -270,15 +290,30 @@ def select(
     class_names: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Artifact:
-    """Cross-validate ``candidates``, refit the one chosen on all samples, and record how it was chosen.
+    """Cross-validate methods, refit the one chosen on all samples, and record how it was chosen.
 
-    ``candidates`` are method names, simplest first; "none" always is one. ``keep_predictions``: none but
-    those that keep the order of the classes, and so every prediction. ``tolerance`` is how much accuracy and
-    refinement AUROC may fall, as fractions: a candidate is refused when the whole ``level`` interval of its
-    paired difference lies below. The scores, refusals, seed and criterion are ``artifact.selection``;
-    ``metrics_before`` and ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
-    ``artifact.fit.remarks``. Raises InputError for options that cannot be right, FitError for sets that
-    nothing can be learnt from: labels of one class, the same logits for all, not one sample right.
+    The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
+    ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
+    ``artifact.fit.remarks``.
+
+    Args:
+        samples: The calibration set.
+        candidates: Names of methods, simplest first; "none" always is one.
+        keep_predictions: Whether to try none but methods that keep the order of the classes, and so every
+            prediction.
+        criterion: "nll", "brier" or "ece".
+        folds: Number of folds.
+        tolerance: How much accuracy and refinement AUROC may fall, a fraction: a candidate is refused when
+            the whole interval of its paired difference lies below.
+        level: Coverage of that interval, a fraction.
+        seed: Seed by which folds are drawn.
+        class_names: Names of the classes (K,).
+        progress: Called with a name, how many methods are done, and of how many.
+
+    Raises:
+        InputError: For options that cannot be right.
+        FitError: For sets that nothing can be learnt from: labels of one class, the same logits for all, not
+            one sample right.
     """
     names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(keeping=keep_predictions)))))
     for name in names:
@@ -289,7 +324,7 @@ def select(
         raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
     quantile_of(level)
     whole, samples = samples, samples.some(_MOST)
-    said = remarks(samples)
+    said = sample_remarks(samples)
     if len(samples) < len(whole):
         said = [*said, f"the method is chosen on {len(samples):,} of the {len(whole):,} samples"]
     fold = folds_of(samples, folds=folds, seed=seed)
@@ -391,7 +426,7 @@ def harm_to_accuracy(
 
 
 def _better(none: HeldOut, held: HeldOut, samples: Samples, level: float) -> bool:
-    """Tell whether the proper scores gain, which refinement is a part of: NLL falls, Brier may."""
+    """Whether the proper scores gain, refinement included: NLL falls, and Brier does not surely rise."""
     nll, brier = (
         mean_interval(new - old, level=level, **weighing(samples))
         for new, old in ((held.nll, none.nll), (held.brier, none.brier))
@@ -417,12 +452,12 @@ def _harm(
     if harm or pays:
         return harm
     own = samples.weights[None]
-    fall = float((auroc(held, own) - auroc(none, own))[0])
+    fall = float((_auroc(held, own) - _auroc(none, own))[0])
     if not fall < -tolerance:  # also where it is not defined: all right or all wrong
         return None
     # Resamples are slow, and only asked for where the fall itself is too large.
     drawn = np.concatenate(
-        [auroc(held, weights) - auroc(none, weights) for weights in _resampled(samples, seed)]
+        [_auroc(held, weights) - _auroc(none, weights) for weights in _resampled(samples, seed)]
     )
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     if high >= -tolerance:
@@ -445,7 +480,7 @@ def _ranked(
     samples: Samples,
     seed: int,
 ) -> tuple[str, str, dict[str, Score]]:
-    """Return the best and the chosen method, and every method's score."""
+    """The best and the chosen method, and every method's score."""
     share = samples.weights / samples.weights.sum()
     if criterion == "ece":
         weights = np.concatenate(list(_resampled(samples, seed)))
@@ -459,7 +494,7 @@ def _ranked(
     best = min(allowed, key=lambda name: value[name])
 
     def error_of(one: str, other: str) -> float:
-        """Return the standard error of the paired difference."""
+        """The standard error of the paired difference."""
         if criterion == "ece":
             return float((drawn[one] - drawn[other]).std())
         difference = getattr(found[one], criterion) - getattr(found[other], criterion)
@@ -470,7 +505,7 @@ def _ranked(
     }
     chosen = next(name for name in allowed if scores[name].above_best <= _NEAR * abs(value[best]))
     if _AVERAGE in allowed and chosen != _AVERAGE:
-        # The share of one sample that keeps probabilities above 0 may cost 1 / n, and is no reason.
+        # The uniform share of one sample may cost an NLL of 1 / n, and is no reason against the average.
         slack = 1 / len(samples) if criterion == "nll" else 0.0
         if value[_AVERAGE] - value[chosen] <= error_of(_AVERAGE, chosen) + slack:
             chosen = _AVERAGE
@@ -478,7 +513,7 @@ def _ranked(
 
 
 def _ece(confidence: Floats, correct: Floats, weights: Floats, bins: int = 15) -> Floats:
-    """Return the ECE (r,) for every row of sample weights (r, n)."""
+    """The ECE (r,) for every row of sample weights (r, n)."""
     member = np.eye(bins)[bin_index(confidence, bins=bins)]
     gaps = (weights * (confidence - correct)) @ member
     return np.asarray(np.abs(gaps).sum(axis=1) / weights.sum(axis=1))

@@ -64,7 +64,7 @@ def fit_histogram_mass(
     Confidences that tie share a bin, so that there may be fewer than ``bins``. With ``of="each"`` and
     many classes nearly all probabilities are near 0, the bins crowd there, and accuracy falls.
     """
-    return _histogram(samples, "histogram-mass", equal_mass, of=of, bins=bins, smoothing=smoothing)
+    return _histogram(samples, "histogram-mass", quantile_edges, of=of, bins=bins, smoothing=smoothing)
 
 
 def fit_isotonic(samples: Samples, *, of: Of = "each") -> Artifact:
@@ -88,7 +88,7 @@ def fit_isotonic(samples: Samples, *, of: Of = "each") -> Artifact:
 
 
 def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> tuple[Floats, Floats]:
-    """Return the inner edges and values of an isotonic fit of probabilities (n,) to 0 and 1 (n,)."""
+    """The inner edges and values of an isotonic fit of probabilities (n,) to 0 and 1 (n,)."""
     on = weight > 0
     # Equal probabilities get one value: their weighted mean stands for them.
     x, at = np.unique(_told_apart(p[on]), return_inverse=True)
@@ -100,12 +100,12 @@ def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> 
 
 
 def equal_width(p: Floats, bins: int) -> Floats:
-    """Return the inner edges of bins of equal width, whatever the probabilities."""
+    """The inner edges of bins of equal width, independent of the probabilities."""
     return np.linspace(0, 1, bins + 1)[1:-1]
 
 
-def equal_mass(p: Floats, bins: int) -> Floats:
-    """Return the inner edges of bins that hold equally many probabilities (n,); fewer where these tie."""
+def quantile_edges(p: Floats, bins: int) -> Floats:
+    """The inner edges of bins that hold equally many probabilities (n,); fewer where these tie."""
     told = _told_apart(p)
     x, inner = np.unique(told), np.linspace(0, 1, bins + 1)[1:-1]
     last = np.unique(np.searchsorted(x, np.quantile(told, inner, method="inverted_cdf")))
@@ -115,7 +115,7 @@ def equal_mass(p: Floats, bins: int) -> Floats:
 
 
 def _told_apart(p: Floats) -> Floats:
-    """Return probabilities in 20 bits: what differs by less, float32 does not surely tell apart.
+    """Probabilities rounded to 20 bits: float32 does not surely tell smaller differences apart.
 
     >>> len(np.unique(_told_apart(np.array([0.3, 0.30000001, 0.30001]))))
     2
@@ -127,7 +127,7 @@ def _told_apart(p: Floats) -> Floats:
 def histogram_row(
     p: Floats, came_true: Floats, weight: Floats, edges: Floats, smoothing: float
 ) -> tuple[Floats, Floats]:
-    """Return ``edges`` and each bin's share of what came true, with ``smoothing`` samples at its mean."""
+    """``edges`` and the frequency of each bin, with ``smoothing`` samples added at the bin's mean."""
     # Bins are (lo, hi], as everywhere: searchsorted from the left.
     index = np.searchsorted(edges, p)
     count, confidence, correct = (
@@ -165,7 +165,7 @@ def _histogram(
 
 
 def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """Yield, for each table, probabilities (n,), whether they came true (n,), weights (n,)."""
+    """Yield, for each table, probabilities (n,), whether each came true (n,), and weights (n,)."""
     weight = samples.weights
     if of == "top":
         parts = [
@@ -182,8 +182,8 @@ def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]
 
 
 def temperature_row(p: Floats, cooled: Floats) -> tuple[Floats, Floats]:
-    """Return the row that is, step by step, a temperature: it makes ``cooled`` (n,) of probabilities (n,)."""
-    edges = equal_mass(p, _STEPS)
+    """A temperature as a row of a table: a step function from probabilities (n,) to ``cooled`` (n,)."""
+    edges = quantile_edges(p, _STEPS)
     index = np.searchsorted(edges, p)
     count, total = (np.bincount(index, w, len(edges) + 1) for w in (None, cooled))
     bounds = np.concatenate([[0.0], edges, [1.0]])
@@ -210,7 +210,7 @@ def check_table(of: str, bins: int, smoothing: float) -> None:
 
 
 _CELLS = 2.0**30  # scores are rounded to one of so many, else ties would depend on the last bit of a softmax
-_TIED = 1e-5  # more than a probability in float32 is off
+_TIED = 1e-5  # above the rounding error of a probability in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,19 +229,19 @@ class _Row:
         kept = weight > 0
         scores, place = np.unique(_rounded(p[kept]), return_inverse=True)
         counts, ones = (np.bincount(place, w[kept]).astype(np.float64) for w in (weight, weight * came_true))
-        # What label 0 makes of a score is, mirrored, what label 1 makes of it.
+        # p0, of a sample with label 0, is p1 with labels and order mirrored.
         lower = 1 - _upper(counts[::-1], (counts - ones)[::-1])[::-1]
         return cls(scores, np.maximum(lower, 0), np.minimum(_upper(counts, ones), 1))
 
     def intervals(self, p: Floats) -> Floats:
-        """Return p0 and p1 of scores (n,), (n, 2)."""
+        """p0 and p1 of scores (n,), (n, 2)."""
         p = _rounded(p)
         lower = np.concatenate([[0.0], self.lower])[np.searchsorted(self.scores, p, side="right")]
         upper = np.concatenate([self.upper, [1.0]])[np.searchsorted(self.scores, p, side="left")]
         return np.stack([lower, upper], axis=1)
 
     def steps(self) -> tuple[Floats, Floats]:
-        """Return the merged probability as a table: inner edges (right-closed bins) and values.
+        """The merged probability as a table: inner edges (right-closed bins) and values.
 
         p0 rises at its score and p1 beyond it. What lies within ``_TIED`` of a score counts as tied with it,
         but for scores that are nearer to one another: so a model in float32 finds its bin again.
@@ -261,6 +261,9 @@ class _Row:
 class VennAbers:
     """Probability intervals, one row of scores for each class against the rest.
 
+    Args:
+        rows: Of each class (K,); ``of`` makes them.
+
     >>> found = VennAbers.of([[0.6, 0.4], [0.4, 0.6]], [0, 1])
     >>> found.intervals([[0.3, 0.7]])[0, 1].tolist()  # with (0.7, 0): 1 and 0 pool to 1/2; with (0.7, 1): 1
     [0.5, 1.0]
@@ -272,7 +275,13 @@ class VennAbers:
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None) -> VennAbers:
-        """Fit to probabilities (n, K), class ids (n,) and weights (n,) of a calibration set."""
+        """Fit to a calibration set.
+
+        Args:
+            probs: Probabilities (n, K).
+            labels: Class ids (n,).
+            sample_weight: (n,).
+        """
         p, y = checked(probs, labels)
         weight = sample_weights(y, p.shape[1], sample_weight, None)
         # Of mean 1: a predictor adds one whole sample to those that it knows.
@@ -281,10 +290,13 @@ class VennAbers:
         return cls(tuple(_Row.of(c, (y == k).astype(np.float64), w) for k, c in enumerate(columns)))
 
     def intervals(self, probs: ArrayLike) -> Floats:
-        """Return p0 and p1 of each class, (n, K, 2), of the model's probabilities (n, K).
+        """p0 and p1 of each class, (n, K, 2).
 
         Of each class alone, one of the two is calibrated; p0 <= p1, and they lie near each other where the
         calibration set has many samples.
+
+        Args:
+            probs: The model's probabilities (n, K).
         """
         p, _ = checked(probs, np.zeros(len(as_array(probs, "probs")), np.intp))
         if p.shape[1] != len(self.rows):
@@ -293,7 +305,11 @@ class VennAbers:
         return np.stack([row.intervals(columns[k]) for k, row in enumerate(self.rows)], axis=1)
 
     def probs(self, probs: ArrayLike) -> Floats:
-        """Return merged probabilities (n, K), divided by their sum; of two classes the sum is 1."""
+        """Merged probabilities (n, K), divided by their sum; of two classes the sum is 1.
+
+        Args:
+            probs: The model's probabilities (n, K).
+        """
         p = merged(self.intervals(probs))
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 
@@ -322,7 +338,7 @@ def fit_venn_abers(samples: Samples) -> Artifact:
 
 
 def merged(intervals: Floats) -> Floats:
-    """Return p1 / (1 - p0 + p1) of intervals (..., 2) (Vovk and Petej 2014, eq. 3)."""
+    """p1 / (1 - p0 + p1) of intervals (..., 2) (Vovk and Petej 2014, eq. 3)."""
     p0, p1 = intervals[..., 0], intervals[..., 1]
     return np.asarray(p1 / (1 - p0 + p1))
 
@@ -332,7 +348,7 @@ def _rounded(p: Floats) -> Floats:
 
 
 def _upper(counts: Floats, ones: Floats) -> Floats:
-    """Return p1 at each distinct score (m,), of samples and those of class 1 there (Vovk 2015, algs. 1, 2).
+    """p1 at each distinct score (m,), from samples and class-1 samples there (Vovk 2015, algs. 1, 2).
 
     The isotonic fit's value is the slope of the greatest convex minorant of the cumulative sums. A sample of
     label 1 at the i-th score moves all sums before it by (-1, -1). As i rises, one more point moves; the

@@ -60,7 +60,7 @@ def fit_temperature(samples: Samples) -> Artifact:
     >>> round(artifact.fit["temperature"] * math.log(3), 6)  # sigmoid(2 / T) = 3 / 4
     2.0
     """
-    rows = Rows.of(samples)
+    rows = TopLogits.of(samples)
     found = _optimum(rows)
     return complete(
         [LogitMap.temperature(found["temperature"])],
@@ -76,17 +76,17 @@ def fit_temperature(samples: Samples) -> Artifact:
 
 
 def temperature(samples: Samples) -> dict[str, Any]:
-    """Return T of least NLL with its certificate, as ``fit_temperature`` stores it."""
-    return _optimum(Rows.of(samples))
+    """T of least NLL with its certificate, as ``fit_temperature`` stores it."""
+    return _optimum(TopLogits.of(samples))
 
 
-def _optimum(rows: Rows) -> dict[str, Any]:
+def _optimum(rows: TopLogits) -> dict[str, Any]:
     samples = rows.samples
     before = start = rows.slope(1.0)
     stride = samples.size // _SOME
     if stride > 1:  # a search in a part of the samples saves passes over all
         part = samples.take(slice(None, None, stride))
-        few = Rows.of(part)
+        few = TopLogits.of(part)
         guess, _ = _search(few.slope, few.slope(1.0), tolerance=1e-4)
         start = before if _why_none(part, guess) else rows.slope(guess.s)
     tolerance = _TOLERANCE_SINGLE if rows.dtype is np.float32 else _TOLERANCE
@@ -103,8 +103,8 @@ def _optimum(rows: Rows) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Samples with what every pass needs: each row's largest logit and whether it is the label's.
+class TopLogits:
+    """Samples with the values that every pass needs: each row's largest logit, and whether it is the label's.
 
     ``predicted`` (K,): how often each class has the largest logit. ``confidence`` (n,): the probability of
     each row's predicted class, as the last call of ``slope`` found it.
@@ -118,8 +118,8 @@ class Rows:
     dtype: type[np.floating[Any]]
 
     @classmethod
-    def of(cls, samples: Samples) -> Rows:
-        """Return the rows of some samples, their predictions found."""
+    def of(cls, samples: Samples) -> TopLogits:
+        """Make the rows of some samples, with their predictions."""
         dtype = np.float32 if samples.size > _SINGLE else np.float64
         largest: NDArray[np.floating[Any]] = np.empty(len(samples), dtype)
         right = np.empty(len(samples), bool)
@@ -167,7 +167,7 @@ class Rows:
     def _terms(
         self, part: slice, s: float, work: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return each sample's NLL, its three derivatives, distance to the largest logit; and divisors."""
+        """Each sample's NLL, its three derivatives, distance to the largest logit; and divisors."""
         d, p = work
         largest = self.largest[part, None]
         np.subtract(self.samples.read(part), largest, out=d, dtype=self.dtype, casting="same_kind")
@@ -186,7 +186,7 @@ class Rows:
 
 
 def _search(f: Callable[[float], Slope], at: Slope, *, tolerance: float) -> tuple[Slope, int]:
-    """Return what f is at the root of f(s).first over s > 0, and the steps to there.
+    """Find the root of f(s).first over s > 0; return f there and the number of steps.
 
     Steps are of log s, kept inside a bracket that shrinks.
     """
@@ -209,7 +209,7 @@ def _search(f: Callable[[float], Slope], at: Slope, *, tolerance: float) -> tupl
 
 
 def _step(at: Slope) -> float:
-    """Return the step of log s to the root by Halley's method on T squared, or Newton's where that fails.
+    """The step of log s to the root by Halley's method on T squared, or Newton's where that fails.
 
     The slope is nearly linear in T squared: what it counts are samples whose best two logits are less than
     some T apart, times how far.
@@ -277,7 +277,7 @@ def fit_ensemble_temperature(samples: Samples) -> Artifact:
 def mixture_weights(
     p_true: NDArray[np.float64], share: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Return weights (M,) of least NLL for the true class's probabilities (n, M), under each part.
+    """Weights (M,) of least NLL for the true class's probabilities (n, M), under each part.
 
     ``share`` (n,) sums to 1. With g_m = mean(p_m / mixture) no other weights can have an NLL lower
     by more than log max g: the gap.
@@ -335,7 +335,7 @@ def fit_temperature_mixture(samples: Samples) -> Artifact:
 
 
 def mixture(samples: Samples, near: tuple[float, float]) -> tuple[float, float]:
-    """Return T and e of the least NLL beside a guess of both: a few passes."""
+    """T and e of the least NLL near a guess of both: a few passes."""
     found, _ = _fit_mixture(samples, near)
     return math.exp(-float(found.x[0])), float(found.x[1])
 
@@ -343,7 +343,7 @@ def mixture(samples: Samples, near: tuple[float, float]) -> tuple[float, float]:
 def _fit_mixture(
     samples: Samples, near: tuple[float, float] | None = None
 ) -> tuple[Any, list[tuple[float, float]]]:
-    """Minimise the NLL over (log 1 / T, e), from two starts without a guess; return that and the bounds."""
+    """Minimise the NLL over (log 1 / T, e), from the guess or two starts; return the optimum and bounds."""
     wide = max(spread(samples), 1e-12)
     # For logits of spread 1, values of T beyond this range make no visible difference.
     bounds = [(math.log(1e-3 / wide), math.log(1e4 / wide)), (1 / (len(samples) + 1), 0.999)]
@@ -374,7 +374,7 @@ def _fit_mixture(
 
 
 def _mixture_nll(samples: Samples, log_s: float, e: float) -> tuple[float, NDArray[np.float64]]:
-    """Return the NLL at 1 / T = exp(log_s) and uniform part e, and its gradient in both."""
+    """The NLL at 1 / T = exp(log_s) and uniform part e, and its gradient in both."""
     s, k = math.exp(log_s), samples.classes
     total = np.zeros(3)
     for part, z in samples.chunks(np.float64):
@@ -392,7 +392,7 @@ def _mixture_nll(samples: Samples, log_s: float, e: float) -> tuple[float, NDArr
 
 
 def spread(samples: Samples) -> float:
-    """Return the mean distance of a sample's largest logit from its mean one: the scale of T."""
+    """The mean distance of a sample's largest logit from its mean one: the scale of T."""
     return sum(float((z.max(axis=1) - z.mean(axis=1)).sum()) for _, z in samples.chunks(np.float64)) / len(
         samples
     )
@@ -415,7 +415,7 @@ class Base:
     uniform: float
 
     def log_p_true(self, samples: Samples) -> Floats:
-        """Return the log-probability (n,) of each sample's class, without the uniform share."""
+        """The log-probability (n,) of each sample's class, without the uniform share."""
         scale = 1 / self.t
 
         def of(span: slice) -> Floats:
@@ -430,16 +430,16 @@ class Base:
         return np.concatenate(samples.over_cores(of))
 
     def mixed(self, log_p: Floats, classes: int) -> Floats:
-        """Return log-probabilities with the uniform share."""
+        """Log-probabilities with the uniform share."""
         return np.asarray(np.log((1 - self.uniform) * np.exp(log_p) + self.uniform / classes))
 
     def losses(self, samples: Samples) -> Floats:
-        """Return the NLL (n,) of each sample, weighted."""
+        """The NLL (n,) of each sample, weighted."""
         found = -self.mixed(self.log_p_true(samples), samples.classes)
         return found * samples.weights
 
     def trust(self, samples: Samples) -> Floats:
-        """Return how likely each sample (n,) is not one of the uniform share: the mixture's posterior."""
+        """The posterior (n,) that a sample is not of the uniform share of the mixture."""
         p = (1 - self.uniform) * np.exp(self.log_p_true(samples))
         return p / (p + self.uniform / samples.classes)
 
@@ -455,7 +455,7 @@ def base(samples: Samples) -> Base:
         t = _smoothed(samples)
     n = len(samples)
     plain = Base(t, _LEAST / (n + 1))
-    if samples.classes == 2:  # whose maps bend both ends of the curve themselves
+    if samples.classes == 2:  # beta calibration bends both ends of the curve itself
         return plain
     mixed = Base(*mixture(samples, (t, 1 / (n + 1))))
     if mixed.uniform < _MORE / (n + 1):
@@ -464,7 +464,7 @@ def base(samples: Samples) -> Base:
 
 
 def _smoothed(samples: Samples) -> float:
-    """Return T of least NLL of labels of which one sample's weight is spread over all classes."""
+    """T of least NLL of smoothed labels: one sample's weight is spread over all classes."""
     smooth, wide = 1 / (len(samples) + 1), max(spread(samples), 1e-12)
     low, high = math.log(1e-6 / wide), math.log(1e6 / wide)
     if _slope(samples, math.exp(low), smooth) >= 0:
@@ -476,7 +476,7 @@ def _smoothed(samples: Samples) -> float:
 
 
 def _slope(samples: Samples, s: float, smooth: float) -> float:
-    """Return the derivative in s = 1 / T of the NLL of smoothed labels."""
+    """The derivative in s = 1 / T of the NLL of smoothed labels."""
     total = 0.0
     for part, z in samples.chunks(np.float64):
         d = z - z.max(axis=1, keepdims=True)

@@ -22,7 +22,7 @@ import onnx.version_converter
 import onnx_ir as ir
 
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.core.files import MOST_PROTOBUF, read_whole, sha256, written_whole
+from calib_serve.core.files import MOST_PROTOBUF, read_whole, sha256, write_atomically
 
 
 def read(path: Path) -> ir.Model:
@@ -66,7 +66,7 @@ def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
 
 
 def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
-    """Make a model with shapes inferred.
+    """Make an onnx-ir model with shapes inferred.
 
     ``meta`` keeps the ``source``, whose data it shares; the types of inputs and outputs as the file says
     them, as inference renames sizes, and onnx-ir has no maps; and the names of values whose shapes it states.
@@ -108,7 +108,7 @@ def _save(model: ir.Model, path: Path) -> None:
 
 
 def _is_still(kind: onnx.TypeProto, stated: onnx.TypeProto) -> bool:
-    """Return whether a value is what it was: a map (of no type here), or a tensor of as many sizes."""
+    """Whether inference left a value's type as stated: a map (untyped here), or a tensor of the same rank."""
     if not stated.HasField("tensor_type"):
         return kind.WhichOneof("value") is None
     same = kind.tensor_type.elem_type == stated.tensor_type.elem_type
@@ -116,7 +116,7 @@ def _is_still(kind: onnx.TypeProto, stated: onnx.TypeProto) -> bool:
 
 
 def _external(model: ir.Model) -> Iterator[tuple[ir.Value | ir.Node, str, ir.ExternalTensor]]:
-    """Yield tensors in other files, of an initializer, or of a node and an attribute of it."""
+    """Yield tensors in other files, with the initializer, or the node and attribute, that holds each."""
     whole = (model.graph, *(function.graph for function in model.functions.values()))
     for graph in (one for outer in whole for one in (outer, *outer.subgraphs())):
         for value in graph.initializers.values():
@@ -155,14 +155,14 @@ def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
 def pending(out: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``out``, renamed to ``out`` when the block succeeds, else removed."""
     try:
-        with written_whole(out) as partial:
+        with write_atomically(out) as partial:
             yield partial
     except OSError as error:
         raise FuseError(f"cannot write {out}: {error}") from error
 
 
 def write(model: ir.Model, partial: Path, *, out: Path, strict: bool = True) -> None:
-    """Write a model that is to be ``out``; external data stay in place, or are copied to another folder."""
+    """Write a model for ``out``; external data stay in place, or are copied to another folder."""
     source: Path = model.meta["source"]
     # Beside the source, the fused model reads the same data files, and none is copied.
     if partial.parent.resolve() != source.parent.resolve():
@@ -179,7 +179,7 @@ def write(model: ir.Model, partial: Path, *, out: Path, strict: bool = True) -> 
 
 
 def _bring(model: ir.Model, source: Path, out: Path) -> None:
-    """Copy data files beside ``out``, under names of their content: a model that is there keeps its own."""
+    """Copy data files beside ``out``, named by their content, so that models already there keep theirs."""
     # Two models of one folder may both call their data weights.data: a name of the content keeps both.
     names: dict[str, str] = {}
     for holder, attribute, tensor in list(_external(model)):
@@ -189,7 +189,7 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
             hashed = sha256(old)
             new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
             if not new.exists() or sha256(new) != hashed:
-                with written_whole(new) as partial:
+                with write_atomically(new) as partial:
                     shutil.copyfile(old, partial)
             names[location] = new.name
         moved = ir.ExternalTensor(
@@ -231,7 +231,7 @@ _QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 
 
 def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """Repair a model, perhaps in place; return it with what was done to it, a sentence each.
+    """Repair a model, perhaps in place; return it with the repairs, a sentence each.
 
     Raises FuseError where the standard operators are too old and cannot be converted.
     """
@@ -245,7 +245,7 @@ def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
 
 
 def in_order(model: onnx.ModelProto) -> list[str]:
-    """Put the nodes in the order in which they can run, and say so; [] where they are, or cannot be."""
+    """Sort the nodes into an order in which they can run, and say so; [] where sorted, or impossible."""
     nodes = list(model.graph.node)
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     needs = {i: [makers[name] for name in _read(node) if name in makers] for i, node in enumerate(nodes)}
@@ -375,7 +375,7 @@ def _changed(model: onnx.ModelProto, old: int) -> set[str]:
 
 
 def _operators(model: onnx.ModelProto) -> list[tuple[str, list[str], list[str], list[bytes]]]:
-    """List what the graph computes, node by node, but for the axis of a softmax, wherever that is written."""
+    """List the operators of the graph, node by node, without the axes of softmaxes."""
     return [
         (
             n.op_type,

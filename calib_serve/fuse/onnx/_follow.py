@@ -1,4 +1,4 @@
-"""What every output of a fused graph holds: calibrated scores, what is made of them, or what is left raw.
+"""The status of every output of a fused graph: calibrated, following the calibration, or left raw.
 
 An output is followed through any operator, and through the bodies of If, Loop and Scan. What reads the scores
 reads calibrated ones after fusing (``Tail.followers``); what reads the values that the scores were made of
@@ -32,7 +32,7 @@ _ORDERED = frozenset(
 
 @dataclass(frozen=True)
 class OutputStatus:
-    """Whether an output of the graph is calibrated, follows, is left raw or is independent, and why.
+    """The status of an output: calibrated, following, left raw or independent, and the reason.
 
     ``kept``: raw because somebody asked for it.
     """
@@ -45,7 +45,7 @@ class OutputStatus:
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """The raw scores of a graph before it is edited, and what they were made of behind the last layer.
+    """The raw scores of a graph before it is edited, and the values behind the last layer that led to them.
 
     ``used``: the reading node, the place and the name of every input that follows. ``before`` holds results
     of nodes behind the last layer, with their ``names`` in the file, ``kin`` those that have the order of the
@@ -59,7 +59,7 @@ class Sources:
 
 
 def find_sources(tail: Tail) -> Sources:
-    """Find what the scores of ``tail`` are made of, and what reads them and follows."""
+    """Find the values that the scores of ``tail`` are computed from, and the readers that follow them."""
     scores = {tail.logits, *(v for n in tail.path for v in n.outputs)}
     used = [
         (node, place, str(v.name))
@@ -89,7 +89,7 @@ def _is_dequantized(value: ir.Value) -> bool:
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
-    """Return every value that a node reads, the nodes of its bodies included."""
+    """Every value that a node reads, the nodes of its bodies included."""
     found = [v for v in node.inputs if v is not None]
     for one in node.attributes.values():
         if one.type == ir.AttributeType.GRAPH:
@@ -98,7 +98,7 @@ def reads(node: ir.Node) -> list[ir.Value]:
 
 
 def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> str:
-    """Decide labels anew that were decided from what the scores of ``raw`` were made of; say which.
+    """Decide labels by the calibrated scores where the graph decides them by the raw ones; name them.
 
     An ArgMax of the calibrated scores does, where the order of the classes may change.
     """
@@ -107,21 +107,21 @@ def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> 
     if scores is not None and not keeps_order(artifact):
         moved = _rename(editor, kin[-1], scores, artifact.classes)
         moved += [d for v in kin for d in _decide(editor, v, scores)]
-    # What was moved may stand before the node that it now reads.
+    # A moved node may stand before the node that it now reads.
     if moved or raw.followers:
         editor.graph.sort()
     return f"labels by {', '.join(moved)} follow the calibrated scores" if moved else ""
 
 
 def keeps_order(artifact: Artifact) -> bool:
-    """Return whether the most likely class stays the same: temperatures, and mixtures of them."""
+    """Whether the most likely class stays the same: after temperatures, and mixtures of them."""
     # A table may tie classes or swap them, and a head is another model.
     maps = all(step.is_scalar for step in artifact.logit_maps)
     return maps and artifact.table is None and artifact.head is None
 
 
 def _kin(value: ir.Value) -> list[ir.Value]:
-    """List the scores and what they were made of, class by class, in an order that is the same."""
+    """List the scores and the values before them that have the same order of classes."""
     # Softmax, a division by their sum and their like keep the largest the largest.
     found = [value]
     while (node := value.producer()) is not None and node.op_type in _ORDERED and node.inputs[0] is not None:
@@ -131,7 +131,7 @@ def _kin(value: ir.Value) -> list[ir.Value]:
 
 
 def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
-    """Return the calibrated scores (n, K) as a tensor, else None."""
+    """The calibrated scores (n, K) as a tensor, else None."""
     value, kin = tail.output, set(_kin(tail.output))
     # Of logits that are shown beside their probabilities, by which classes may tie.
     value = next(
@@ -144,12 +144,12 @@ def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
 
 
 def _may_be_whole(value: ir.Value) -> bool:
-    """Return whether a value may hold a score of every class, (n, K)."""
+    """Whether a value may hold a score of every class, (n, K)."""
     return value.shape is None or (len(value.shape) == 2 and value.shape[1] != 1)
 
 
 def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> list[str]:
-    """Decide anew the label that a classifier operator returns beside its scores ``value``."""
+    """Decide the label that a classifier operator returns by the calibrated ``scores``, not its own."""
     node = value.producer()
     if node is None or node.domain != "ai.onnx.ml" or node.op_type not in _CLASSIFIERS:
         return []
@@ -167,7 +167,7 @@ def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> 
 
 def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
     """Let each ArgMax that still reads the uncalibrated ``value`` read the calibrated ``scores``."""
-    # Of pooled scores (n, K, 1, 1), a decision has another shape than that of the (n, K) behind them.
+    # A decision on pooled scores (n, K, 1, 1) has another shape than one on the (n, K) behind them.
     if value is scores or not _may_be_whole(value):
         return []
     deciding = [
@@ -176,7 +176,7 @@ def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
         if n.op_type == "ArgMax"
         and n.domain == ""
         and n.graph is editor.graph
-        # A mask that is decided from the scores before them would be made of itself.
+        # A mask decided from the scores and applied before them would depend on itself.
         and not reaches(scores, {str(n.outputs[0].name)})
     ]
     editor.move(value, scores, deciding)
@@ -184,7 +184,7 @@ def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
 
 
 def reaches(value: ir.Value, names: Collection[str]) -> bool:
-    """Return whether a value is computed with one of these names, or has it."""
+    """Whether a value has one of these names, or is computed from a value that has."""
     seen, todo = set[ir.Value](), [value]
     while todo:
         one = todo.pop()
@@ -207,7 +207,7 @@ def judge_outputs(
     own: dict[str, str],
     shifted: str | None,
 ) -> tuple[OutputStatus, ...]:
-    """Judge each output of the fused graph: the tails are those before and after fusing.
+    """Judge each output of the fused graph, given the tail before and the tail after fusing.
 
     ``own`` gives the reason of each output that fusing made or chose, ``shifted`` the input whose shift moves
     all that is computed.
@@ -253,7 +253,7 @@ def _why(value: ir.Value, source: ir.Value, raw: Tail, artifact: Artifact) -> st
 
 
 class _Walk:
-    """A walk through a fused graph in the order of its nodes: what is made of raw scores, what of others.
+    """A walk through a fused graph in the order of its nodes, which marks values from raw scores.
 
     ``raw`` gives the value that each raw one is made of; ``made`` are of calibrated scores, ``moved`` of the
     shifted input; ``compared`` are made by a threshold.
@@ -268,11 +268,11 @@ class _Walk:
         self.made, self.compared, self.moved = set[ir.Value](), set[ir.Value](), set[ir.Value]()
 
     def step(self, node: ir.Node) -> None:
-        """Say of what the results of ``node`` are made, from what it reads."""
+        """Mark the results of ``node`` by the values that it reads."""
         inputs = reads(node)
         source = next((self.raw[v] for v in inputs if v in self.raw), None)
         calibrated = any(v in self.made for v in inputs)
-        # A table compares too, and what is compared before the scores is none of them.
+        # A table compares too, and comparisons before the scores do not concern them.
         threshold = node.op_type in _COMPARISONS and calibrated and node not in self.ours
         if threshold or any(v in self.compared for v in inputs):
             self.compared |= set(node.outputs)
@@ -297,7 +297,7 @@ class _Walk:
                 self.made.add(value)
 
     def _stays(self, node: ir.Node) -> bool:
-        """Return whether a decision from raw scores is that from calibrated ones, by order or by a sign."""
+        """Whether a decision on raw scores equals the one on calibrated scores, by order or by sign."""
         raw = [v for v in node.inputs if v in self.raw]
         if not keeps_order(self.artifact) or node.domain != "" or any(v not in self.kin for v in raw):
             return False

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -38,6 +38,11 @@ from calib_serve.fuse.onnx._parity import (
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx._probabilities import ALL, keep_raw_scores
 from calib_serve.scores import check_outputs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import OnnxKeywords
 
 _MARK = "calib_serve.fingerprint"
 """The metadata key of the artifacts' fingerprints, with commas between them; it marks a calibrated model."""
@@ -83,7 +88,7 @@ class FuseReport(Parity):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Plain values, for JSON."""
         return {**super().as_dict(), "folded": list(self.folded)}
 
 
@@ -92,34 +97,39 @@ def fuse_onnx(
     artifact: Artifact,
     out_path: str | Path,
     options: OnnxOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[OnnxKeywords],
 ) -> FuseReport:
-    """Write ``model_path`` with the artifact inside to ``out_path``, atomically.
+    """Write an ONNX model with the artifact inside, atomically, once it agrees with the calibration in numpy.
 
     ``returns``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in the
-    place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there. ``outputs``
-    says what the scores are now, where no Softmax shows it, ``output_name`` which output holds them where
-    several may, ``input_name`` which input is shifted, ``features`` the tensor a new head reads.
-    ``normalization`` goes into the graph, before the shift. Parity is measured on ``inputs`` by name (or an
-    npz of them), else on ``samples`` generated ones, on ``device`` ("cpu", "cuda", "cuda:1"). ``keep_raw``
-    keeps the raw scores in one more output, "raw_" and the output's name. ``decisions``: what the artifact
-    decides goes into outputs of its own, behind all others: "set", bool (n, K), whether each class is in the
-    prediction set, "abstain", bool (n,), and "act", bool (n,), whether the contract lets a prediction be
-    acted on, by its confidence as it is returned. Every other output that is made of the scores follows; the
-    report says of each what it is. ``output_name`` may also be a tensor inside, or another head's output of a
-    graph that holds an artifact already.
+    place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there. Decisions go
+    into outputs of their own, behind all others: "set", bool (n, K), whether each class is in the prediction
+    set, "abstain", bool (n,), and "act", bool (n,), whether the contract lets a prediction be acted on, by
+    its confidence as it is returned. Raw scores that are kept are the output "raw_" and its name. Every other
+    output that is made of the scores follows; the report says of each what it is. ``output_name`` may also be
+    a tensor inside, or another head's output of a graph that holds an artifact already.
 
-    Raises ModelError for an invalid model file or a device that is not there, FuseError where a step cannot
-    be put in, the artifact was fitted for another model (unless ``force``), parity does not hold, or, if
-    ``strict``, an output that is made of the scores is left raw.
+    Args:
+        model_path: The model, .onnx.
+        artifact: The calibration that was fitted on this model's scores.
+        out_path: The file to write.
+        options: An ``OnnxOptions``; keywords replace its fields.
+        **keywords: Fields of ``OnnxOptions``: ``decisions``, ``device``, ``features``, ``force``,
+            ``input_name``, ``inputs``, ``keep_raw``, ``normalization``, ``output_name``, ``outputs``,
+            ``returns``, ``samples``, ``strict``.
+
+    Raises:
+        ModelError: For an invalid model file or a device that is not there.
+        FuseError: Where a step cannot be put in, the artifact was fitted for another model (unless
+            ``force``), parity does not hold, or, if ``strict``, an output of the scores is left raw.
     """
-    asked = changed(options or OnnxOptions(), given)
+    asked = changed(options or OnnxOptions(), keywords, fuse_onnx)
     check_outputs(asked.outputs)
     source, out = Path(model_path), Path(out_path)
     model = read(source)
     # A second artifact on the same scores would calibrate what is calibrated already.
     touched = _touched(model, source, asked.output_name)
-    # Of a graph that holds an artifact for another head, the original's hash: artifacts know that file.
+    # A graph with an artifact on another head keeps the original file's hash, which artifacts know.
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
     unknown = check_owner(artifact, hashed, source, force=asked.force)
     acting, left = deciding(artifact, wanted=asked.decisions, option="--no-decisions")
@@ -184,7 +194,7 @@ def fuse_onnx(
 
 
 def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str]:
-    """List outputs that an artifact calibrated already; FuseError where the chosen one may be of them."""
+    """List outputs that an artifact calibrated before; FuseError where the chosen output may be one."""
     if _MARK not in model.metadata_props:
         return []
     known = json.loads(model.metadata_props.get(_TOUCHED, "null"))
@@ -199,7 +209,7 @@ def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str
 
 
 def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[str]) -> None:
-    """Write into the metadata what was fused, after what was before."""
+    """Append the artifact to the metadata, behind any that was fused before."""
     # Appended: a graph may hold an artifact for each of its heads.
     for key, value in ((_MARK, artifact.fingerprint), ("calib_serve.method", artifact.method)):
         before = model.metadata_props.get(key)
@@ -209,7 +219,7 @@ def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[st
 
 
 def _own(plan: Plan, *, keep_raw: bool) -> dict[str, str]:
-    """Map the outputs that were chosen or made to what they hold."""
+    """Map the outputs that were chosen or added to their content."""
     shown = {"same": (plan.output,), "probabilities": ("probabilities",), "all": ALL}[plan.returns]
     own = dict.fromkeys(shown, "by the artifact")
     own |= dict.fromkeys(decided(plan.artifact), "decided by the calibrated probabilities")
@@ -217,7 +227,7 @@ def _own(plan: Plan, *, keep_raw: bool) -> dict[str, str]:
 
 
 def _warnings(statuses: Sequence[OutputStatus], *, strict: bool) -> list[str]:
-    """Warn of what is left raw against nobody's wish, a sentence each; FuseError instead if ``strict``."""
+    """Warn of each output that is left raw unasked, in a sentence; FuseError instead if ``strict``."""
     raw = [s for s in statuses if s.status == "left raw" and not s.kept]
     if strict and raw:
         raise FuseError(
@@ -236,7 +246,7 @@ def _check_followers(
     probe: Path,
     out: Path,
 ) -> int:
-    """Compare what follows with the raw graph in which calibrated numbers are put in the place of the scores.
+    """Compare following outputs with the raw graph, run on calibrated numbers in place of its scores.
 
     Returns how many outputs agree. Labels that are decided anew are none of them: the raw graph decides these
     before the scores.
@@ -272,7 +282,7 @@ def _check_followers(
         return 0
     results = run_raw(probe, feeds, names)
     write(raw, probe, out=out, strict=False)
-    # A folded shift is rounded on its way through the model, the same numbers of scores are not.
+    # A folded shift is rounded on its way through the model, which the numbers put in here are not.
     near = TOLERANCE[plan.dtype] * (1 if plan.shifted is None else 100)
     wanted = run_raw(probe, {**prepare(feeds, plan), **cut}, names)
     for name, old, new in zip(names, wanted, results, strict=True):
@@ -284,7 +294,7 @@ def _check_followers(
 def _learn_shapes(
     model: ir.Model, artifact: Artifact, features: str | None, given: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Run the raw graph where inference does not know the shapes of its scores; where it fails, they stay so.
+    """Run the raw graph to learn the shapes of its scores where inference fails; keep them if it fails.
 
     A matrix gets the type and columns that it had, with rows free. Of other shapes one run does not tell
     which sizes are fixed.
@@ -311,7 +321,7 @@ def _learn_shapes(
 
 
 def _write_probe(source: Path, probe: Path, out: Path, wanted: Collection[str]) -> bool:
-    """Write the raw graph with more outputs; returns whether it is quantised."""
+    """Write the raw graph with more outputs; return whether it is quantised."""
     model = read(source)
     graph = model.graph
     values = {v.name: v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}

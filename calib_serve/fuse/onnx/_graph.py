@@ -23,7 +23,7 @@ _HALF = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def constant(value: ir.Value | None) -> NDArray[Any] | None:
-    """Return the numbers of a constant value, or None.
+    """The numbers of a constant value, or None.
 
     An initializer that is also a graph input may be overridden, so it is no constant.
     """
@@ -48,7 +48,7 @@ def constant(value: ir.Value | None) -> NDArray[Any] | None:
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """Return an attribute's value, or its default."""
+    """An attribute's value, or its default."""
     found = node.attributes.get(name)
     return default if found is None else found.value
 
@@ -59,7 +59,7 @@ def users(value: ir.Value) -> list[ir.Node]:
 
 
 def is_private(value: ir.Value) -> bool:
-    """Return whether a value is read once, and not shown."""
+    """Whether a value has one reader, and is no output of the graph."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
@@ -69,7 +69,7 @@ def describe(node: ir.Node) -> str:
 
 
 def dtype_of(value: ir.Value) -> ir.DataType:
-    """Return the type of a value whose type is known, as that of scores and all made of them is."""
+    """The type of a value whose type is known, as for scores and all values computed from them."""
     assert value.dtype is not None
     return value.dtype
 
@@ -91,7 +91,7 @@ class Editor:
         self._names = _names(model.graph)
 
     def name(self, wish: str) -> str:
-        """Return ``wish``, with a number appended where the name is taken."""
+        """``wish``, with a number appended where the name is taken."""
         name, i = wish, 1
         while name in self._names:
             name, i = f"{wish}_{i}", i + 1
@@ -108,7 +108,7 @@ class Editor:
         return self._initializer(tensor)
 
     def put(self, node: ir.Node, place: int, array: Any, wish: str) -> None:
-        """Make a constant input of ``node`` another one of its type; the old one stays for other readers.
+        """Replace a constant input of ``node`` by one of its type; the old one stays for other readers.
 
         A bias that is not there has the type of the weight.
         """
@@ -234,7 +234,7 @@ class Editor:
         value.name = name
 
     def remove_unused(self, value: ir.Value) -> None:
-        """Remove the nodes that make ``value`` and that nothing else needs."""
+        """Remove the nodes that make ``value``, unless something else needs them."""
         node = value.producer()
         made = [value] if node is None else node.outputs
         # One of several results that is read keeps the node, and with it all that it reads.
@@ -252,7 +252,7 @@ class Editor:
 
 
 def work_type(dtype: ir.DataType | None) -> ir.DataType:
-    """Return what probabilities are computed in: float32 where the model's own is narrower."""
+    """The type to compute probabilities in: float32 where the model's own is narrower."""
     assert dtype is not None  # as ``dtype_of`` says
     return ir.DataType.FLOAT if dtype in _HALF else dtype
 

@@ -47,7 +47,7 @@ class Normalization:
 
     @classmethod
     def of(cls, given: Normalization | str | None) -> Normalization | None:
-        """Read "MEAN,STD", channels separated by "/"; take anything else as it is.
+        """Read "MEAN,STD", channels separated by "/"; a Normalization or None passes through.
 
         >>> Normalization.of(".485/.456/.406,.25").std.tolist()
         [0.25]
@@ -63,7 +63,7 @@ class Normalization:
         return cls(np.array(mean), np.array(std))
 
     def shaped(self, rank: int) -> tuple[Floats, Floats]:
-        """Return mean and std that broadcast against (n, C, ...) of this rank."""
+        """Mean and std that broadcast against (n, C, ...) of this rank."""
         shape = (1, -1, *(1,) * (rank - 2))
         return self.mean.reshape(shape), self.std.reshape(shape)
 
@@ -100,7 +100,7 @@ def _fits(actual: ir.Shape | None, shape: tuple[int, ...]) -> bool:
 def shift_input(
     editor: Editor, value: ir.Value, step: InputShift | None, normalization: Normalization | None
 ) -> str:
-    """Make the graph compute from x what it computed from clip((x - mean) / std + delta); say how.
+    """Put the shift before the graph: clip((x - mean) / std + delta) in place of x; describe the edit.
 
     A shift alone is folded where that is exact, else put in as nodes.
     """
@@ -157,7 +157,7 @@ def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
             return None
         if _absorb(editor, node, value, shift):
             return describe(node)
-        # Linear in its input, a node makes of x + d what it makes of x, and of d beside it.
+        # A node that is linear in its input maps x + d to the sum of its results for x and for d.
         carried = _carry(node, value, shift)
         if carried is None:
             return None
@@ -262,7 +262,7 @@ def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def _per_sample(value: ir.Value | None, shift: Floats) -> Floats | None:
-    """Return a constant per sample, broadcast to the shift's shape; None if it differs between samples."""
+    """A constant per sample, broadcast to the shift's shape; None if it differs between samples."""
     numbers = constant(value)
     if numbers is None:
         return None
@@ -277,7 +277,7 @@ def _per_sample(value: ir.Value | None, shift: Floats) -> Floats | None:
 
 
 def _per_channel(shift: Floats) -> Floats | None:
-    """Return (C,) of a shift that is the same all over each channel, else None."""
+    """The shift by channel (C,) where it is constant within each channel, else None."""
     if shift.ndim == 0:
         return None
     flat = shift.reshape(len(shift), -1)

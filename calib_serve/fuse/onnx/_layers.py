@@ -30,7 +30,7 @@ _THROUGH = {"Identity", "Dropout"}
 
 @dataclass(frozen=True)
 class NotLinear:
-    """Why a value is not made by a linear layer whose weights we may change."""
+    """The reason why a value is not made by a linear layer whose weights may change."""
 
     why: str
 
@@ -51,7 +51,7 @@ class Linear:
     addition: ir.Node | None
 
     def rewrite(self, editor: Editor, weight: NDArray[np.float64], bias: NDArray[np.float64] | None) -> bool:
-        """Put another weight (K, d) and bias into the same nodes; the old constants stay for other readers.
+        """Write another weight (K, d) and bias into the same nodes; old constants stay for other readers.
 
         Returns False and changes nothing where a bias cannot be added: a MatMul alone whose features are not
         known to be a matrix.
@@ -94,7 +94,7 @@ def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
 
 
 def _is_through(node: ir.Node) -> bool:
-    """Return whether a node returns its input, as Dropout does outside of training."""
+    """Whether a node returns its input, as Dropout does outside of training."""
     mode = node.inputs[2] if len(node.inputs) > 2 else None
     training = constant(mode)
     trains = mode is not None and (training is None or bool(training.any()))
@@ -131,7 +131,7 @@ def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> U
     row = _row(bias, len(weight))
     if row is None:
         return NotLinear(f"what {describe(addition)} adds is not a constant row of {len(weight)}")
-    # Who else reads the product would see the changed weights.
+    # Other readers of the product would see the changed weights.
     if not is_private(node.outputs[0]):
         return NotLinear(f"the product of {describe(node)} is used elsewhere too")
     return Linear(addition.outputs[0], features, weight, row, node, addition)
@@ -148,7 +148,7 @@ def _addition(node: ir.Node) -> Union[Linear, NotLinear]:
 
 
 def _row(value: ir.Value | None, width: int) -> NDArray[np.float64] | None:
-    """Return a constant that broadcasts to (K,) for every sample as (K,), else None."""
+    """A constant that broadcasts to (K,) for every sample as (K,), else None."""
     numbers = constant(value)
     if numbers is None or numbers.ndim > 2 or (numbers.ndim == 2 and numbers.shape[0] != 1):
         return None
@@ -200,7 +200,7 @@ def replace_head(editor: Editor, tail: Tail, *, head: Head, features: ir.Value) 
     The old layer is removed where nothing else reads it; replacing it by one layer adds no node.
     """
     linear, value = find_linear(tail.logits), features
-    # Written into the old layer, the head would reach who else reads its logits.
+    # Written into the old layer, the head would reach other readers of its logits.
     alone = len(head.weights) == 1 and not tail.strangers(tail.logits)
     if isinstance(linear, Linear) and alone and linear.features is value:
         weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
@@ -283,7 +283,7 @@ def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | No
 
 
 def _constants_of(maker: ir.Node) -> Sequence[tuple[ir.Node, int]]:
-    """List (node, input) of the weight, and of the bias if any, of the layer that ``maker`` ends."""
+    """List (node, input) of the weight, and of any bias, of the layer that ``maker`` ends."""
     if maker.domain != "":
         return ()
     if maker.op_type in ("Gemm", "MatMul"):
@@ -306,7 +306,7 @@ def _scaled_by(node: ir.Node, place: int) -> tuple[ir.Node, int] | None:
 
 
 def _is_scaled(node: ir.Node) -> bool:
-    """Return whether a node is a DequantizeLinear of a constant scale."""
+    """Whether a node is a DequantizeLinear of a constant scale."""
     known = node.op_type == "DequantizeLinear" and node.domain in ("", "com.microsoft")
     return known and constant(node.inputs[1]) is not None
 
@@ -315,7 +315,7 @@ def _is_scaled(node: ir.Node) -> bool:
 
 
 def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str]:
-    """Make the activation, or the output, read W z + b of the logits z.
+    """Make the readers of the logits z read W z + b.
 
     No node is added where the last linear layer has constant weights and nothing else reads the
     logits; else one (two on log-probabilities).
@@ -326,7 +326,7 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
         step = LogitMap(step.weight, step.bias)  # 1 / T may act before or after the log
     why = "it acts on log-probabilities"
     if step.on == "logits":
-        # Folded, whoever else reads the logits would see calibrated ones.
+        # Once folded, other readers of the logits would see calibrated ones.
         others, linear = tail.strangers(tail.logits), find_linear(tail.logits)
         if isinstance(linear, Linear) and not others:
             bias = np.zeros(len(linear.weight)) if linear.bias is None else linear.bias

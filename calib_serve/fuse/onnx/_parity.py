@@ -1,4 +1,4 @@
-"""Check a fusion: the fused graph against the raw one calibrated in numpy, on the same inputs."""
+"""Parity of an ONNX fusion: the fused graph against the raw one calibrated in numpy, on the same inputs."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str
 
 
 def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) -> Floats | None:
-    """Return the logits (n, K) that the raw graph gives for inputs (n, ...), row by row, at ``name``.
+    """The logits (n, K) of the raw graph for inputs (n, ...), row by row, at ``name``.
 
     None where it takes other inputs, or several.
     """
@@ -148,7 +148,7 @@ def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) 
         return None
     kind = takes[0].type.tensor_type
     dtype, sizes = ir.DataType(kind.elem_type), kind.shape.dim
-    # Onnxruntime takes any array for a number. A shape that is not said may be that of rows.
+    # Onnxruntime accepts any array for an input of no dimension. An unstated shape may be (n, ...).
     if not dtype.is_floating_point() or (kind.HasField("shape") and not sizes):
         return None
     rows = max(sizes[0].dim_value, 1) if sizes else 1
@@ -163,7 +163,7 @@ def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) 
 
 
 def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]]) -> None:
-    """Raise FuseError where the repaired raw graph does not give what the file gives."""
+    """Raise FuseError where the repaired raw graph does not return what the original file does."""
     names = [v.name for v in onnx.load(source, load_external_data=False).graph.output]
     ready = prepare(feeds, plan)
     both = (run_raw(path, ready, names) for path in (source, probe))
@@ -176,7 +176,7 @@ def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDA
 
 
 def equal(old: Any, new: Any, near: float) -> bool:
-    """Return whether two results of a run are the same, up to ``near``; arrays, or what holds them."""
+    """Whether two results of a run are equal up to ``near``; arrays, or containers of arrays."""
     if isinstance(old, list | tuple):
         return len(old) == len(new) and all(equal(a, b, near) for a, b in zip(old, new, strict=True))
     if isinstance(old, dict):
@@ -189,7 +189,7 @@ def equal(old: Any, new: Any, near: float) -> bool:
 
 
 def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[Floats, Floats, dict[str, Any]]:
-    """Read what a fused graph showed: its scores, these as probabilities (n, K), and its decisions."""
+    """Read the outputs of a fused graph: its scores, their probabilities (n, K), and its decisions."""
     one = plan.returns == "same" and plan.outputs in ONE_COLUMN
     shown, wanted = _rows(found[0], plan.shown), (samples, 1 if one else plan.artifact.classes)
     if shown.size != samples * wanted[1]:
@@ -204,7 +204,7 @@ def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[Floats, Float
 
 
 def _check_logits(actual: Floats, expected: Expected, plan: Plan) -> None:
-    """Compare logits that are shown: probabilities do not see what is added to all logits of a row."""
+    """Compare shown logits, as probabilities do not reveal a constant added to all logits of a row."""
     if not plan.shows_logits or not has_logits(plan.artifact):
         return
     logits = expected.logits
@@ -218,7 +218,7 @@ def _check_logits(actual: Floats, expected: Expected, plan: Plan) -> None:
 
 
 def _apart(actual: Floats, logits: Floats, scale: float) -> float:
-    """Return the largest difference of logits; of masked ones, beyond ``scale``, by their own size."""
+    """The largest difference of logits; of masked logits, beyond ``scale``, relative to their size."""
     with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
         shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / scale, 1.0)
     return float(np.where(actual == logits, 0.0, shares).max())
@@ -231,12 +231,12 @@ _INPUTS = "give inputs that fit the model: --inputs (inputs=)"
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, in one line that is not too long."""
+    """An error's message in one line, of at most 300 characters."""
     return " ".join(str(error).split())[:300]
 
 
 def _rows(found: Any, name: str) -> NDArray[np.float64]:
-    """Return scores (n, d) of a run, whatever further sizes of 1 they have."""
+    """Scores (n, d) of a run, without its further axes of size 1."""
     if isinstance(found, list):  # of a ZipMap, the one operator on the way out that gives no tensor
         found = [list(row.values()) for row in found]
     scores = np.asarray(found).astype(np.float64)
@@ -246,7 +246,7 @@ def _rows(found: Any, name: str) -> NDArray[np.float64]:
 
 
 def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
-    """Raise FuseError where a free size is not as the artifact needs it, or there are NaNs."""
+    """Raise FuseError where a free size does not suit the artifact, or where numbers are NaN."""
     head, classes = plan.artifact.head, plan.artifact.classes
     # Free sizes pass the plan, and are only seen when the graph runs.
     wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
@@ -325,12 +325,12 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
 
 
 def logits_of(raw: Floats, plan: Plan) -> Floats:
-    """Make of the graph's own scores (n, d) the logits that the artifact's output steps act on."""
+    """Convert the graph's own scores (n, d) to the logits that the artifact's output steps act on."""
     artifact = plan.artifact
     if artifact.head is not None:
         return np.asarray(artifact.head(raw), np.float64)
-    # An activation of the graph shows what its output is; bare scores are believed only as their numbers
-    # allow.
+    # An activation of the graph proves the kind of its output; the kind of bare scores is checked by their
+    # numbers.
     if plan.activation is None:
         # One row may be near 1 by chance; several are not.
         near = _SUM if len(raw) > 1 or plan.outputs in PROBABILITIES else _SUM / 100
@@ -340,12 +340,12 @@ def logits_of(raw: Floats, plan: Plan) -> Floats:
 
 
 def sees_log_probs(artifact: Artifact) -> bool:
-    """Return whether the artifact acts on log-probabilities, and would do otherwise on logits."""
+    """Whether the artifact acts on log-probabilities, and logits would give other results."""
     return artifact.depends_on_kind and artifact.model.outputs in NORMALISED
 
 
 def class_logits(raw: Floats, plan: Plan) -> Floats:
-    """Return scores (n, K) or (n, 1) of the raw graph, before any activation, as logits (n, K)."""
+    """Scores (n, K) or (n, 1) of the raw graph, before any activation, as logits (n, K)."""
     kind = plan.outputs
     if plan.activation is not None:
         kind = "label_logits" if kind == "label_probabilities" else "logits"
@@ -356,7 +356,7 @@ _SUM = 1e-2  # how far probabilities of a narrow type may be from 1 together
 
 
 def steps_alone(artifact: Artifact, plan: Plan, opset: int) -> tuple[ir.Model, Plan]:
-    """Make a float32 graph of the plan's activation and the artifact's output steps, and its own plan.
+    """Make a float32 graph of the plan's activation and the artifact's output steps alone, and its plan.
 
     Its one input "scores" takes what ``scores_of`` makes.
     """
@@ -376,7 +376,7 @@ def steps_alone(artifact: Artifact, plan: Plan, opset: int) -> tuple[ir.Model, P
 
 
 def scores_of(logits: NDArray[np.floating[Any]], plan: Plan) -> NDArray[np.float32]:
-    """Turn logits (m, K) that steps act on into what the graph has before its activation, or returns."""
+    """Convert logits (m, K) to the values that the graph has before its activation, or returns."""
     z = np.asarray(logits, np.float64)
     if plan.outputs in ONE_COLUMN:
         z = z[:, 1:] - z[:, :1]

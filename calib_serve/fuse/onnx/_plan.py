@@ -1,4 +1,4 @@
-"""Plan a fusion once: the passes that it needs, in order, and what its parity is measured against.
+"""The plan of a fusion: its passes, in order, and the reference that parity is measured against.
 
 A pass edits the graph in one place and returns the tail after it. After each, the path from the logits to the
 output is checked; what the passes made of the numbers is for the parity to show.
@@ -29,7 +29,7 @@ from calib_serve.fuse.onnx._probabilities import (
     open_scores,
     widen_column,
 )
-from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.fuse.onnx._tail import Tail, adapt_artifact, find_tail, of_one_column
 from calib_serve.scores import PROBABILITIES, Outputs
 
 Pass = Callable[[Editor, Tail], tuple[Tail, str]]
@@ -38,7 +38,7 @@ Pass = Callable[[Editor, Tail], tuple[Tail, str]]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The passes on ``tail``, in order, and what they are measured against.
+    """The passes on ``tail``, in order, and the reference for their parity.
 
     ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact with a
     Head, else the scores: logits where ``activation`` makes ``outputs`` of them, else ``outputs`` themselves,
@@ -65,28 +65,28 @@ class Plan:
 
     @property
     def shows_logits(self) -> bool:
-        """Return whether the chosen output holds logits, of classes or labels, or log-probabilities."""
+        """Whether the chosen output holds logits, of classes or labels, or log-probabilities."""
         return self.returns == "same" and self.outputs not in PROBABILITIES
 
     @property
     def shown(self) -> str:
-        """Return the name of the output that is compared."""
+        """The name of the output that parity compares."""
         return self.output if self.returns == "same" else "probabilities"
 
     @property
     def shifted(self) -> str | None:
-        """Return the name of the shifted input."""
+        """The name of the shifted input."""
         return None if self.input is None else str(self.input.name)
 
 
 def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
-    """Plan where each step goes in this graph; FuseError where one has no place."""
+    """Plan a place for each step in this graph; FuseError where a step has none."""
     known, normalization = set(editor.graph.outputs), Normalization.of(asked.normalization)
     heads, shifts = artifact.head is not None, artifact.input_shift is not None or normalization is not None
     check(heads or asked.features is None, "features", "is what a new head reads, and there is none")
     check(shifts or asked.input_name is None, "input_name", "is the input that is shifted, and none is")
     tail = find_tail(editor, output=asked.output_name, outputs=asked.outputs, artifact=artifact)
-    acting = as_fitted(
+    acting = adapt_artifact(
         artifact, tail.outputs, activated=tail.activation is not None, one_column=tail.one_column
     )
     source, passes, sources = tail.logits, list[Pass](), find_sources(tail)
@@ -139,7 +139,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
 
 
 def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
-    """Run the passes; return descriptions of the edits, and the tail after them.
+    """Run the passes; return descriptions of the edits, and the new tail.
 
     Raises FuseError where a pass leaves no path from the logits to the output.
     """
@@ -158,13 +158,13 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
 
 
 def _needs_both(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
-    """Return whether anything but a linear map is to act on a binary model's one score, or is to be shown."""
+    """Whether a binary model's one score must become two: for more than a linear map, or other outputs."""
     bare_probability = tail.activation is None and tail.outputs == "probability"
     return returns != "same" or bare_probability or not has_logits(artifact)
 
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
-    """Return whether only a scalar acts on scores of several classes: their shape is then free."""
+    """Whether only a scalar acts on scores of several classes: their shape is then free."""
     maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps)
     alone = artifact.head is None and has_logits(artifact)
     return returns == "same" and maps and alone and not tail.one_column

@@ -1,4 +1,4 @@
-"""Make probabilities, decisions and the requested outputs of calibrated logits, in standard operators."""
+"""Probabilities, decisions and requested outputs from calibrated logits, in standard operators."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from calib_serve.scores import LABELS, LEAST, PROBABILITIES
 
 
 def cast(editor: Editor, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """Cast ``value`` to ``dtype``; unchanged where it is that already."""
+    """Cast ``value`` to ``dtype``, unless it has it."""
     if value.dtype == dtype:
         return value
     return editor.node("Cast", [value], {"to": dtype.value})
 
 
-def softmax(editor: Editor, logits: ir.Value) -> ir.Value:
+def _softmax(editor: Editor, logits: ir.Value) -> ir.Value:
     """Make probabilities of logits."""
     return editor.node("Softmax", [logits], {"axis": -1})
 
@@ -57,7 +57,7 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
     dtype = dtype_of(logits)
     scales = editor.number(step.scales[:, None], dtype, "scales")
     # All temperatures in one softmax: the graph does not grow with their number.
-    parts = softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
+    parts = _softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
     weights = editor.number(step.weights[None, :-1], dtype, "weights")
     mixed = editor.node("MatMul", [weights, parts])
     summed = editor.node("Squeeze", [mixed, _axes(editor, 1)])
@@ -138,7 +138,7 @@ def _axes(editor: Editor, axis: int) -> ir.Value:
 
 
 def is_flat(value: ir.Value) -> bool:
-    """Return whether a value is known to be (n, K)."""
+    """Whether a value is known to be (n, K)."""
     return value.shape is not None and len(value.shape) == 2
 
 
@@ -148,7 +148,7 @@ def flat(editor: Editor, value: ir.Value) -> ir.Value:
 
 
 def unflat(editor: Editor, value: ir.Value, shape: ir.Shape | None) -> ir.Value:
-    """Give a value (n, K) the ``shape`` that ``flat`` made it of; unchanged where that is not known."""
+    """Restore the ``shape`` that ``flat`` flattened to (n, K); unchanged where it is not known."""
     if shape is None or len(shape) == 2:
         return value
     extra = [axis for axis in range(1, len(shape)) if axis != class_axis(shape)] or [1]
@@ -187,16 +187,16 @@ def flatten_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
 
 
 def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
-    """Make a binary model's one score two logits and a softmax; the output gets its one column back.
+    """Turn a binary model's one score into two logits and a softmax; the output keeps its one column.
 
     A Sigmoid becomes the Softmax of (0, z), of which class 1 is shown; a bare logit the difference of two
     log-probabilities; a bare probability goes through its logarithm.
     """
     old, followers = tail.logits, tail.followers
     bare = tail.activation is None
-    logits = two_columns(editor, old, probability=bare and tail.outputs == "probability")
+    logits = _two_columns(editor, old, probability=bare and tail.outputs == "probability")
     if tail.outputs == "probability":
-        scores = softmax(editor, logits)
+        scores = _softmax(editor, logits)
         column = editor.number([1], ir.DataType.INT64, "column")
         one = editor.node("Gather", [scores, column], {"axis": 1})
     else:
@@ -223,8 +223,8 @@ def _odds(editor: Editor, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
     return scores, editor.node("MatMul", [scores, difference])
 
 
-def two_columns(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:
-    """Make (0, z) of a logit z (n, 1); log(1 - p), log p of a probability."""
+def _two_columns(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:
+    """Make (0, z) from a logit z (n, 1), or log(1 - p), log p from a probability."""
     dtype = dtype_of(one)
     if probability:
         rest = editor.node("Sub", [editor.number(1.0, dtype, "number"), one])
@@ -240,7 +240,7 @@ _INT = ir.DataType.INT64
 
 
 def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) -> str:
-    """Show what the artifact decides by ``probs``, float32 or float64, in outputs of its own; says so.
+    """Add an output for each decision of the artifact on ``probs``, float32 or float64; name them.
 
     ``own``: the type that confidences are returned in, by which is acted.
     """
@@ -268,7 +268,7 @@ def _by_probability(editor: Editor, probs: ir.Value, sets: PredictionSets, class
 
 
 def _by_sum(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int) -> ir.Value:
-    """Sort, sum up, and put back: in the set is whose sum is at most the threshold."""
+    """Mark classes (n, K) whose score, the probabilities summed above them, is within the threshold."""
     dtype = dtype_of(probs)
     size, axis = editor.number([classes], _INT, "classes"), editor.number(1, _INT, "axis")
     ranked, order = editor.nodes("TopK", [probs, size], {"axis": 1}, 2)
@@ -286,7 +286,7 @@ def _by_sum(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int)
 def _first_of_equals(
     editor: Editor, ranked: ir.Value, order: ir.Value, *, size: ir.Value, axis: ir.Value, classes: int
 ) -> ir.Value:
-    """Put the first class first in the ``order`` of ``ranked`` (n, K) where values are equal.
+    """Make ``order`` put the first class first where values of ``ranked`` (n, K) are equal.
 
     ONNX says so of TopK, but not every runtime does it. The values are numbered, equal ones alike; number and
     class make a key, no two of which are equal.
@@ -310,7 +310,7 @@ def _abstain(editor: Editor, probs: ir.Value, artifact: Artifact) -> ir.Value:
 
 
 def _act(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) -> ir.Value:
-    """Act by the confidence as it is returned, which is what receipts carry and what is counted."""
+    """Act by the returned confidence, which receipts carry and the watch counts."""
     dtype = dtype_of(probs)
     shown = cast(editor, cast(editor, probs, own), dtype)
     top = reduce(editor, "ReduceMax", shown, keepdims=0)
@@ -329,7 +329,7 @@ ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
 
 
 def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
-    """Show the raw scores in one more output, "raw_" and the name of the calibrated one; says so.
+    """Add an output of the raw scores, "raw_" and the name of the calibrated one; describe the edit.
 
     The passes then leave the logits as they are. Raises FuseError where the name is taken, or an input shift
     leaves no raw scores in the graph.
@@ -352,7 +352,7 @@ def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
 
 
 def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
-    """Add an activation to scores that no activation of the graph normalises, to act before it.
+    """Add an activation to scores that the graph does not normalise, so that steps can act before it.
 
     Probabilities become their logarithm and a Softmax of it, those of labels their log-odds and a Sigmoid;
     log-probabilities get a LogSoftmax. None of it changes them.
@@ -360,7 +360,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     old, name = tail.logits, tail.logits.name
     if tail.outputs == "probabilities":
         logits = clamped_log(editor, old)
-        scores = softmax(editor, logits)
+        scores = _softmax(editor, logits)
         what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
     elif tail.outputs == "label_probabilities":
         logits = log_odds(editor, old)
@@ -376,7 +376,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
 
 
 def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> tuple[Tail, str]:
-    """Put the steps on probabilities in, and show the outputs that are asked for.
+    """Add the steps on probabilities, and the requested outputs.
 
     Nothing acts on the logits afterwards.
     """
@@ -422,17 +422,19 @@ def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
         probs = activation.outputs[0]
     else:
         logits = flat(editor, cast(editor, tail.logits, dtype))
-        probs = softmax(editor, two_columns(editor, logits, probability=False) if tail.one_column else logits)
+        probs = _softmax(
+            editor, _two_columns(editor, logits, probability=False) if tail.one_column else logits
+        )
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
 
 
 def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
-    """Make scores that ``probs`` are of: their logarithm, or the log-odds of labels."""
+    """Make unbounded scores from ``probs``: their logarithm, or the log-odds of labels."""
     return log_odds(editor, probs) if tail.outputs in LABELS else clamped_log(editor, probs)
 
 
 def _same(editor: Editor, tail: Tail, probs: ir.Value) -> Tail:
-    """Keep the chosen output's name, type and meaning."""
+    """Put ``probs`` in the place of the chosen output, with its name, type and meaning."""
     scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
     shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
     shown = cast(editor, shown, dtype_of(scores))
@@ -442,7 +444,7 @@ def _same(editor: Editor, tail: Tail, probs: ir.Value) -> Tail:
 
 
 def _show_followers(editor: Editor, tail: Tail, probs: ir.Value) -> None:
-    """Make what reads the logits read the steps' result: decisions the probabilities, others their log."""
+    """Connect readers of the logits to the steps' result: decisions to probabilities, others to their log."""
     bridges = [n.outputs[0] for n in tail.followers & editor.made]
     for value in (tail.logits, *bridges):
         for node in (n for n in tail.readers(value) if n.op_type in DECISIONS and ignores_shift(n)):

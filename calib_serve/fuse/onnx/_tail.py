@@ -1,4 +1,4 @@
-"""The tail of a graph: the logits to calibrate, the path from them to the output, and what they are."""
+"""The tail of a graph: the logits to calibrate, the path from them to the output, and their kind."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Tail:
 
     @property
     def normalised(self) -> bool:
-        """Return whether a softmax follows the logits: a constant added to all of them has no effect."""
+        """Whether a softmax follows the logits: a constant added to all of them has no effect."""
         return self.activation is not None and self.activation.op_type != "Sigmoid"
 
     @property
     def one_column(self) -> bool:
-        """Return whether its logits are (n, 1), of a binary model."""
+        """Whether the logits are (n, 1), of a binary model."""
         return self.outputs in ONE_COLUMN and not self.normalised
 
     def check(self) -> None:
@@ -56,17 +56,17 @@ class Tail:
         require(self.activation is None or self.activation in self.path, "the activation is another")
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
-        """Return the nodes that must read the calibrated ``value``: the path, and the followers."""
+        """The nodes that must read the calibrated ``value``: the path, and the followers."""
         return [n for n in users(value) if n in self.path or n in self.followers]
 
     def strangers(self, value: ir.Value) -> list[str]:
-        """Return the names of other readers of ``value``, which must not see a change."""
+        """The names of other readers of ``value``, which must not see a change."""
         ours = self.readers(value)
         others = [describe(n) for n in users(value) if n not in ours]
         return others + ([f"the graph output {value.name!r}"] if self.shows_raw(value) else [])
 
     def shows_raw(self, value: ir.Value) -> bool:
-        """Return whether ``value`` holds logits that the graph shows beside the scores it makes of them."""
+        """Whether ``value`` holds logits that the graph shows beside the scores computed from them."""
         return value is self.logits and self.activation is not None and value.is_graph_output()
 
     def replace_logits(self, editor: Editor, new: ir.Value) -> Tail:
@@ -74,7 +74,7 @@ class Tail:
         return replace(self.replace_scores(editor, self.logits, new), logits=new)
 
     def replace_scores(self, editor: Editor, old: ir.Value, new: ir.Value) -> Tail:
-        """Replace ``old``, a value on the path, by ``new``; only the new value's own nodes still read it."""
+        """Replace ``old``, a value on the path, by ``new``; only the nodes of ``new`` still read ``old``."""
         editor.move(old, new, self.readers(old))
         if not old.is_graph_output() or self.shows_raw(old):
             return self
@@ -114,13 +114,13 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
             value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape((None, classes))
     behind = 0
     for i, one in enumerate(path, 1):
-        # Quantised scores that are no activation's are as they are dequantised, others as they are shaped.
+        # Without an activation, the scores are those behind the last DequantizeLinear or reshape of the path.
         if activation is None and one.op_type in {"DequantizeLinear", *_RESHAPES} - {"Identity"}:
             value, behind = one.outputs[0], i
     _check_quantized(value, outputs)
     columns = _columns(value, classes, chosen)
     op = None if activation is None else activation.op_type
-    kind = kind_of(op, columns, artifact, outputs, str(chosen.name))
+    kind = _kind_of(op, columns, artifact, outputs, str(chosen.name))
     tail = Tail(value, chosen, tuple(path[behind:]), activation, kind)
     return replace(tail, followers=_followers(tail, artifact))
 
@@ -138,7 +138,7 @@ VIEWS = _RESHAPES | {"Cast", "Transpose"}
 
 
 def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
-    """Find the nodes that read the scores and can read calibrated ones in their place: of the same kind."""
+    """Find the nodes off the path that read the scores and can read calibrated scores of the same kind."""
     # Behind a table or mixture there are no calibrated logits: who reads logits may follow by their order
     # alone.
     found = {n for node in tail.path for v in node.outputs for n in users(v)}
@@ -151,14 +151,14 @@ def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
 
 
 def ignores_shift(node: ir.Node) -> bool:
-    """Return whether logits known but for a constant are enough; of a TopK, if only places are read."""
+    """Whether a node ignores a constant added to all logits; a TopK only if its values are not read."""
     if node.op_type == "TopK" and (node.outputs[0].uses() or node.outputs[0].is_graph_output()):
         return False
     return node.domain == "" and node.op_type in DECISIONS | _SHIFTED
 
 
 def views(value: ir.Value) -> Iterator[ir.Value]:
-    """Yield the values that show ``value`` itself, perhaps in another shape or type."""
+    """Yield the values that repeat ``value``, perhaps in another shape or type."""
     for node in users(value):
         if node.op_type in VIEWS:
             yield node.outputs[0]
@@ -166,13 +166,13 @@ def views(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def _is_view(node: ir.Node) -> bool:
-    """Return whether a node only shows the raw logits as an output."""
+    """Whether a node only shows the raw logits as an output."""
     made = node.outputs[0]
     return node.op_type in VIEWS and any(v.is_graph_output() for v in (made, *views(made)))
 
 
 def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
-    """Find the output that holds the scores; a tensor inside, which is then shown, where no output does."""
+    """Find the output that holds the scores; where none does, a tensor inside, which becomes an output."""
     classes = artifact.classes
     names = [v.name for v in graph.outputs]
     if name in names:
@@ -213,11 +213,11 @@ def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
 
 
 def _whole(graph: ir.Graph, value: ir.Value, artifact: Artifact) -> ir.Value:
-    """Return the chosen output, or the scores that it selects from where it holds only some of them."""
+    """The chosen output; where it holds only selected scores, the scores that it selects from."""
     made = _activations([value], artifact.classes)
     op = None if (maker := _maker(value)) is None else maker.op_type
     column = artifact.model.outputs in ONE_COLUMN
-    # The largest few of the scores are no scores to calibrate: those that they are chosen from are.
+    # An output of the largest few scores cannot be calibrated; the scores that it selects from can.
     fewer = op in _SELECTIONS and not column and _columns_of(value) != artifact.classes
     return _shown(graph, made[0].outputs[0]) if len(made) == 1 and (op == "TopK" or fewer) else value
 
@@ -232,7 +232,7 @@ _SELECTIONS = frozenset({"ReduceMax", "Gather", "Slice"})
 
 
 def _maker(value: ir.Value) -> ir.Node | None:
-    """Find the node that makes what a value shows as it is."""
+    """Find the node that computes a value, behind nodes that pass it on."""
     node = value.producer()
     while node is not None and _passes(node):
         node = None if (below := _first(node)) is None else below.producer()
@@ -240,7 +240,7 @@ def _maker(value: ir.Value) -> ir.Node | None:
 
 
 def _columns_of(value: ir.Value) -> int | str | None:
-    """Return how many scores a sample has in a value, as far as its shape tells."""
+    """The number of scores a sample in a value, as far as its shape tells."""
     if value.shape is None or (axis := class_axis(value.shape)) is None:
         return None
     size = 1 if len(value.shape) == 1 else value.shape[axis]
@@ -248,7 +248,7 @@ def _columns_of(value: ir.Value) -> int | str | None:
 
 
 def _activations(outputs: Collection[ir.Value], classes: int) -> list[ir.Node]:
-    """List the activations over ``classes`` behind the last layer that outputs are made of."""
+    """List the activations over ``classes``, behind the last layer, that lead to these outputs."""
     found: dict[ir.Node, None] = {}
     seen, todo = set[ir.Node](), [n for v in outputs if (n := v.producer()) is not None]
     while todo:
@@ -285,13 +285,13 @@ _LAYERS = frozenset(
 
 
 def is_layer(node: ir.Node) -> bool:
-    """Return whether a node makes scores of features, as far as its operator tells."""
+    """Whether a node makes scores of features, as far as its operator tells."""
     quantizes = node.op_type in ("Normalizer", "QuantizeLinear", "DequantizeLinear", "ZipMap")
     return node.op_type in _LAYERS or (node.domain != "" and not quantizes)
 
 
 def _may_hold_scores(value: ir.Value, classes: int) -> bool:
-    """Return whether type and shape allow scores (n, K); a map a row, of a ZipMap, has none."""
+    """Whether type and shape allow scores (n, K); the maps of a ZipMap, one a row, have no shape."""
     if value.dtype is not None and value.dtype not in FLOATS:
         return False
     node = value.producer()
@@ -307,7 +307,7 @@ def _may_hold_scores(value: ir.Value, classes: int) -> bool:
 
 
 def _may_hold_odd_scores(value: ir.Value, classes: int) -> bool:
-    """Return whether a value of another shape than (n, K) may hold scores: (n,), (n, 1, K), (n, 1, 1, K)."""
+    """Whether a value of another shape than (n, K) may hold scores: (n,), (n, 1, K), (n, 1, 1, K)."""
     size = _columns_of(value)
     if value.dtype not in FLOATS or size is None:
         return False
@@ -315,7 +315,7 @@ def _may_hold_odd_scores(value: ir.Value, classes: int) -> bool:
 
 
 def _passes(node: ir.Node) -> bool:
-    """Return whether a node passes values on, class by class."""
+    """Whether a node passes values on, class by class."""
     value = _first(node)
     if value is None:
         return False
@@ -331,7 +331,7 @@ def _passes(node: ir.Node) -> bool:
 
 
 def _is_quantizer(node: ir.Node) -> bool:
-    """Return whether a node is a QuantizeLinear, or a DequantizeLinear behind one."""
+    """Whether a node is a QuantizeLinear, or a DequantizeLinear behind one."""
     value = _first(node)
     if node.domain not in ("", "com.microsoft") or value is None:
         return False
@@ -341,14 +341,14 @@ def _is_quantizer(node: ir.Node) -> bool:
 
 
 def _is_times_one(node: ir.Node) -> bool:
-    """Return whether a node multiplies by 1: LightGBM's converter names its probabilities so."""
+    """Whether a node multiplies by 1: LightGBM's converter names its probabilities so."""
     square = node.inputs[0] is node.inputs[-1]
     factor = constant(node.inputs[1]) if node.op_type == "Mul" and not square else None
     return factor is not None and factor.size == 1 and factor.ndim <= 2 and bool(factor == 1)
 
 
 def _first(node: ir.Node) -> ir.Value | None:
-    """Return what a node reads first, if anything."""
+    """The first input of a node, if any."""
     return node.inputs[0] if node.inputs else None
 
 
@@ -366,7 +366,7 @@ def _check_axis(node: ir.Node, value: ir.Value) -> None:
 
 
 def _check_quantized(value: ir.Value, outputs: Outputs | None) -> None:
-    """Raise FuseError for probabilities in 256 steps: their sums do not tell what they are."""
+    """Raise FuseError for probabilities in 256 steps, whose sums do not reveal their kind."""
     node = value.producer()
     first = None if node is None else _first(node)
     maker = None if first is None else first.producer()
@@ -378,7 +378,7 @@ def _check_quantized(value: ir.Value, outputs: Outputs | None) -> None:
 
 
 def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
-    """Return how many columns the scores have, None if unknown; FuseError where they are not (n, K)."""
+    """How many columns the scores have, None if unknown; FuseError where they are not (n, K)."""
     if value.dtype not in FLOATS:
         raise FuseError(
             f"the scores {value.name!r} are {value.dtype or 'of unknown type'}, not floating point; name "
@@ -411,10 +411,10 @@ _MADE: dict[str, Outputs] = {"Softmax": "probabilities", "LogSoftmax": "log_prob
 _OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
 
 
-def kind_of(
+def _kind_of(
     activation: str | None, columns: int | None, artifact: Artifact, told: Outputs | None, output: str
 ) -> Outputs:
-    """Tell what ``output`` holds: by its ``activation``, else as told, else as the artifact was fitted.
+    """The kind of ``output``: by its ``activation``, else as told, else as the artifact was fitted.
 
     ``columns`` a sample, None where unknown. Raises FuseError where these do not go together.
     """
@@ -427,7 +427,7 @@ def kind_of(
                 "the artifact is for one class of several; fit it with: calib-serve fit FILE "
                 "--outputs label_probabilities"
             )
-    # What a graph does is believed more than what somebody says of it.
+    # The graph's own activation outweighs the option.
     if made is not None and told is not None and exact(told, columns or 2) != made:
         raise FuseError(
             f"the output {output!r} is made by a {activation}: it holds {made}, not {told}; leave out "
@@ -443,8 +443,8 @@ def kind_of(
     return kind
 
 
-def as_fitted(artifact: Artifact, kind: Outputs, *, activated: bool, one_column: bool) -> Artifact:
-    """Return the artifact as it acts on the graph's logits; FuseError where it was fitted on others.
+def adapt_artifact(artifact: Artifact, kind: Outputs, *, activated: bool, one_column: bool) -> Artifact:
+    """The artifact as it acts on the graph's logits; FuseError where it was fitted on another kind.
 
     A fit sees a model that ends in a softmax through its log-probabilities; the graph has logits before it.
     ``activated``: an activation of the graph makes ``kind`` of its logits.

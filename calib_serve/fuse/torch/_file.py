@@ -7,7 +7,7 @@ import warnings
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError, ModelError
-from calib_serve.core.files import sha256, written_whole
+from calib_serve.core.files import sha256, write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import TorchOptions
 from calib_serve.fuse._decisions import decided
@@ -25,13 +25,18 @@ from calib_serve.fuse.torch._model import Example
 from calib_serve.fuse.torch._modules import parameters
 from calib_serve.scores import Outputs
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import TorchKeywords
+
 _MARK = "calib_serve.json"  # an extra file of the archive, with the artifact's fingerprint
 Kind = Literal["torchscript", "exported"]
 
 
 @dataclass(frozen=True)
 class TorchReport(Parity):
-    """What was made of which model, and its parity with the calibration in numpy.
+    """The kind and outputs of a fused file, and its parity with the calibration in numpy.
 
     ``outputs`` is what the model's own scores are, ``output`` where they lie in what it returns, "" for all
     of it. ``decisions`` are returned by these names; ``left_out`` says which of the artifact's are not.
@@ -62,18 +67,30 @@ def fuse_torch(
     artifact: Artifact,
     out_path: str | Path,
     options: TorchOptions | None = None,
-    **given: Any,
+    **keywords: Unpack[TorchKeywords],
 ) -> TorchReport:
-    """Write the model of ``model_path`` with the artifact inside to ``out_path``, atomically.
+    """Write a TorchScript or .pt2 model with the artifact inside, atomically.
 
-    Each of the ``options``, which are those of ``calibrated`` and more, may be ``given`` as a keyword
-    argument. What was written is read again, run on ``device``, and compared with the model calibrated in
-    numpy: on ``inputs`` by name (or an npz of them), else on a .pt2's own example inputs, else on ``samples``
-    made-up inputs of ``input_shape``, or of the shape that the artifact was fitted on. Loading TorchScript
-    runs its code: load trusted files only. Raises ModelError for a file that is neither TorchScript nor .pt2,
-    FuseError where the artifact does not fit or is inside already, there are no inputs, or results differ.
+    What was written is read again, run on ``device``, and compared with the model calibrated in numpy: on
+    ``inputs`` by name (or an npz of them), else on a .pt2's own example inputs, else on ``samples`` made-up
+    inputs of ``input_shape``, or of the shape that the artifact was fitted on. Loading TorchScript runs its
+    code: load trusted files only.
+
+    Args:
+        model_path: The model, TorchScript or .pt2 of torch.export.
+        artifact: The calibration that was fitted on this model's scores.
+        out_path: The file to write, of the same kind.
+        options: A ``TorchOptions``; keywords replace its fields.
+        **keywords: Fields of ``TorchOptions``, which are those of ``calibrated`` and more: ``decisions``,
+            ``device``, ``fold``, ``force``, ``input_shape``, ``inputs``, ``last_linear``, ``output``,
+            ``outputs``, ``returns``, ``samples``.
+
+    Raises:
+        ModelError: For a file that is neither TorchScript nor .pt2.
+        FuseError: Where the artifact does not fit or is inside already, there are no inputs, or results
+            differ.
     """
-    asked = changed(options or TorchOptions(), given)
+    asked = changed(options or TorchOptions(), keywords, fuse_torch)
     source, out = Path(model_path), Path(out_path)
     kind, where = _kind(source), _device(asked.device)
     hashed = sha256(source)
@@ -89,9 +106,9 @@ def fuse_torch(
         if unknown is not None:
             check_response(artifact, fusion.response_of(unknown), source)
         try:
-            with written_whole(out) as partial:
+            with write_atomically(out) as partial:
                 _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
-                # What was written is read again: the proof is of the file, not of what is in memory.
+                # The written file is read again: the proof is of the file, not of the module in memory.
                 whole, model = (_load(path, kind).to(where) for path in (partial, source))
                 parity = fusion.prove(whole, model, example.to(where))
         except OSError as error:
@@ -111,7 +128,7 @@ def fuse_torch(
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """A model of a file; ``program`` if exported; ``mark``: the fingerprint of what is inside, or ""."""
+    """A model from a file; ``program`` if exported; ``mark``: the fingerprint of its artifact, or ""."""
 
     module: nn.Module
     program: torch.export.ExportedProgram | None
@@ -178,7 +195,7 @@ def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, finge
 
 
 def _freedom(program: torch.export.ExportedProgram, example: Example) -> tuple[Example, dict[str, Any]]:
-    """Find a call, and which sizes of its inputs are free: those that were in ``program``.
+    """Find a call, and the sizes of its inputs that are free, as in ``program``.
 
     Torch takes a size of 1 for a fixed one: where a free one is 1, the example is repeated.
     """
@@ -205,7 +222,7 @@ def _freedom(program: torch.export.ExportedProgram, example: Example) -> tuple[E
 
 
 def _like(whole: nn.Module, model: nn.Module) -> nn.Module:
-    """Wrap ``whole`` with the inputs' names of ``model``; five outputs are a tuple, readable without us."""
+    """Wrap ``whole`` with the input names of ``model``; its results are plain tuples, readable anywhere."""
 
     class Plain(nn.Module):
         def __init__(self) -> None:

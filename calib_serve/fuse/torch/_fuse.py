@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -28,14 +28,21 @@ from calib_serve.fuse._kinds import (
     check_truths,
 )
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
-from calib_serve.fuse.torch._model import Example, evaluating, features_of, find_linear, home, replace_last
+from calib_serve.fuse.torch._model import (
+    Example,
+    evaluating,
+    features_of,
+    home,
+    linear_layer_name,
+    replace_last,
+)
 from calib_serve.fuse.torch._modules import (
+    CalibrateScores,
     Deciding,
     Everything,
     Logits,
     Probabilities,
-    Shift,
-    Tail,
+    ShiftInputs,
     Unchanged,
     Where,
     assemble,
@@ -50,13 +57,18 @@ from calib_serve.scores import (
     check_outputs,
     exact,
     find_scores,
-    measured,
+    infer_outputs,
     to_logits,
     to_probs,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ModuleKeywords
+
 Returns = Literal["probabilities", "logits", "all"]
-_TAILS: dict[str, Callable[..., Tail]] = {
+_TAILS: dict[str, Callable[..., CalibrateScores]] = {
     "logits": Logits,
     "probabilities": Probabilities,
     "all": Everything,
@@ -69,9 +81,9 @@ def calibrated(
     options: ModuleOptions | None = None,
     *,
     example: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
-    **given: Any,
+    **keywords: Unpack[ModuleKeywords],
 ) -> nn.Module:
-    """Put the artifact into ``model``, which itself is not changed, and return it as one module.
+    """Put the artifact into a model, which itself is not changed, and return it as one module.
 
     ``returns``: "probabilities" (n, K), (n, 2) of a binary model with one column; "logits" in the shape of
     the model's own scores, one logit for one, log-probabilities where a table or mixture leaves no logits,
@@ -81,33 +93,44 @@ def calibrated(
     "abstain", bool (n,), and "act", bool (n,), whether the contract lets it be acted on. Without it, they are
     not in the module.
 
-    ``example`` is one input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
-    made from the artifact's ``model.input_shape``. The model is run on it. Its scores must be as wide as the
-    artifact is, and of a kind that it was fitted on or that can be turned into that: where it was fitted on
-    log-probabilities and that matters, logits are normalised first. What the calibrated module returns is
-    compared with numpy. ``outputs`` says what the scores are where their numbers do not, ``output`` where
-    they lie in a tuple, mapping or object, as in "logits" or "0". Without any example, ``outputs`` or what
-    the artifact records is believed, and only the width is checked, when the module is called.
+    The model is run on ``example``. Its scores must be as wide as the artifact is, and of a kind that it was
+    fitted on or that can be turned into that: where it was fitted on log-probabilities and that matters,
+    logits are normalised first. What the calibrated module returns is compared with numpy. ``outputs`` says
+    what the scores are where their numbers do not, ``output`` where they lie in a tuple, mapping or object,
+    as in "logits" or "0". Without any example, ``outputs`` or what the artifact records is believed, and only
+    the width is checked, when the module is called.
 
     ``last_linear`` names the layer that makes the logits, for an artifact with a Head and for ``fold``, which
     multiplies the logit maps into that layer; by default it is found by its shape. Tensors are shared with
     ``model``, but for the layer that changes. Returned in evaluation mode, on the model's device and dtype; a
-    model of several inputs, or that returns several things, is to be scripted before, not after. Raises
-    FuseError where a check or the comparison fails, ModelError where the model refuses the example or
-    returns no such scores, InputError for wrong options.
+    model of several inputs, or that returns several things, is to be scripted before, not after.
+
+    Args:
+        model: A module, scripted or not.
+        artifact: The calibration that was fitted on this model's scores.
+        options: A ``ModuleOptions``; keywords replace its fields.
+        example: One input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
+            made from the artifact's ``model.input_shape``.
+        **keywords: Fields of ``ModuleOptions``: ``decisions``, ``fold``, ``last_linear``, ``output``,
+            ``outputs``, ``returns``.
+
+    Raises:
+        FuseError: Where a check or the comparison fails.
+        ModelError: Where the model refuses the example or returns no such scores.
+        InputError: For wrong options.
 
     >>> halved = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> calibrated(nn.Identity(), halved, returns="logits")(torch.tensor([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
     """
-    asked = changed(options or ModuleOptions(), given)
+    asked = changed(options or ModuleOptions(), keywords, calibrated)
     shown = Example.of_shape(model, artifact) if example is None else Example.of(example)
     return fused(model, artifact, asked, shown).whole
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
-    """What a model returns: ``path`` to its scores, what they are, their dtype and device."""
+class _ReturnedScores:
+    """The scores among a model's results: the ``path`` to them, their kind, dtype and device."""
 
     path: Where
     outputs: Outputs
@@ -127,7 +150,7 @@ class Fusion:
     model: nn.Module
     artifact: Artifact
     returns: Returns
-    scores: Scores
+    scores: _ReturnedScores
     change: Change
     layer: str | None
     left_out: tuple[str, ...]
@@ -135,7 +158,7 @@ class Fusion:
     parity: Parity | None = None
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
-        """Compare ``whole`` with ``model`` calibrated in numpy: these two, or copies of them elsewhere."""
+        """Compare ``whole`` with ``model`` calibrated in numpy, or copies of both on another device."""
         artifact, path = self.artifact, self.scores.path
         moved = example.shifted(artifact.input_shift)
 
@@ -178,7 +201,7 @@ class Fusion:
             raise
 
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
-        """Return the logits (n, K) that ``model`` gives for inputs (n, ...); None where it takes others."""
+        """The logits (n, K) of ``model`` for inputs (n, ...); None where it takes other inputs."""
         scores = self.scores
         made = torch.from_numpy(inputs).to(scores.device, home(self.model)[1])
         try:
@@ -189,7 +212,7 @@ class Fusion:
 
     @property
     def _shown(self) -> Outputs | None:
-        """Return the kind that ``whole`` returns in place of probabilities, if not these."""
+        """The kind that ``whole`` returns in place of probabilities; None where it returns probabilities."""
         own = self.scores.outputs
         if self.returns != "logits":
             return None
@@ -199,7 +222,7 @@ class Fusion:
 
 
 def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
-    """Do what ``calibrated`` does, and return what was found on the way."""
+    """Fuse as ``calibrated`` does, and return the fused model with its parity."""
     check_outputs(asked.outputs)
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -230,7 +253,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     extra: list[nn.Module] = []
     if layered:
         features = None if artifact.head is None else artifact.head.weights[0].shape[1]
-        layer = find_linear(model, features, artifact.classes, asked.last_linear)
+        layer = linear_layer_name(model, features, artifact.classes, asked.last_linear)
         changed, extra = replace_last(model, layer, artifact.head, folded)
     tail_of = _TAILS[asked.returns]
     if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
@@ -243,7 +266,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     own_scores = (0, 0.0) if folded else _check_examples(tail, artifact, scores.device)
     shift = artifact.input_shift
     whole = assemble(
-        nn.Identity() if shift is None or shift.is_nothing else Shift(shift).to(scores.device),
+        nn.Identity() if shift is None or shift.is_nothing else ShiftInputs(shift).to(scores.device),
         evaluating(changed),
         nn.Sequential(*extra).eval(),
         tail,
@@ -255,16 +278,18 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     return replace(fusion, parity=fusion.prove(whole, model, example))
 
 
-def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None) -> Scores:
-    """Believe what is told of the scores, without a look at them."""
+def _told(
+    model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None
+) -> _ReturnedScores:
+    """Take the scores' place and kind as told, without an example."""
     device, dtype = home(model)
-    return Scores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
+    return _ReturnedScores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
 
 def _found(
     returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
-) -> Scores:
-    """Find where the scores lie in what the model returned for an example, and what they are."""
+) -> _ReturnedScores:
+    """Find the scores among the results of an example, and their kind."""
     classes = artifact.classes if artifact.classes > 1 else None
     form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
     form.scores(returned, classes)
@@ -272,23 +297,23 @@ def _found(
     scores = lookup(returned, path)
     if not isinstance(scores, Tensor):
         raise FuseError(f"the model returns its scores as a {type(scores).__name__}; it must be one tensor")
-    # Scores of one row for many inputs are pooled over the batch: nobody's.
+    # One row of scores for many inputs is pooled over the batch, and belongs to no sample.
     if len(scores) != samples:
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
         )
-    kind = kind_of(scores, artifact, outputs)
+    kind = _kind_of(scores, artifact, outputs)
     columns, wanted = scores[0].numel(), 1 if kind in ONE_COLUMN else artifact.classes
     if columns != wanted or (kind in ONE_COLUMN and artifact.classes != 2):
         raise FuseError(
             f"the model returns {tuple(scores.shape)}, {columns} of {kind} a sample, and the artifact is for "
             f"{artifact.classes} {'labels' if artifact.is_multilabel else 'classes'}; fit it on this model"
         )
-    return Scores(path, kind, scores.dtype, scores.device)
+    return _ReturnedScores(path, kind, scores.dtype, scores.device)
 
 
 def _positions(returned: Any, path: Where) -> Where:
-    """Put positions for the names of a named tuple, which TorchScript and exports need."""
+    """Replace the names of a named tuple by positions, which TorchScript and exports need."""
     made: list[str | int] = []
     for step in path:
         fields = getattr(returned, "_fields", ())
@@ -316,8 +341,8 @@ _SUM_OF_HALF = 1e-2  # of a thousand probabilities, each rounded
 _TELLING = 20  # fewer numbers may lie in [0, 1] by chance
 
 
-def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
-    """Tell what ``scores`` (n, K), (n,) or (n, 1) are: as ``told`` if they can be, else by their numbers.
+def _kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
+    """The kind of ``scores`` (n, K), (n,) or (n, 1): as ``told`` if possible, else by their numbers.
 
     Raises FuseError where they are not what was told, or their numbers do not say.
     """
@@ -329,7 +354,7 @@ def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs
         )
     wide = scores.dtype in (torch.float32, torch.float64)
     tolerance = _SUM if wide else _SUM_OF_HALF
-    numbers = measured(rows, tolerance=tolerance)
+    numbers = infer_outputs(rows, tolerance=tolerance)
     columns = 1 if rows.ndim == 1 else rows.shape[1]
     if told is not None:
         kind = exact(told, columns)
@@ -386,7 +411,7 @@ def _expect(logits: Numbers, artifact: Artifact, dtype: torch.dtype, *, relayere
 
 
 def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> tuple[int, float]:
-    """Prove that the fit's own scores become its own probabilities in ``tail``; how many, and how far."""
+    """Prove that ``tail`` maps the fit's own scores to the fit's probabilities; return count and gap."""
     wide = torch.float64 if tail.wide else torch.float32
 
     def run(logits: NDArray[np.float64]) -> tuple[Numbers, dict[str, Any]]:
@@ -401,6 +426,6 @@ def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -
 
 
 def numbers(tensor: Tensor) -> Numbers:
-    """Return a tensor as an array, at least float32."""
+    """A tensor as an array, at least float32."""
     exact = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().float()
     return exact.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Run somebody's model on inputs, and put another last layer into it: eager, scripted or exported."""
+"""A user's model: run it on inputs, and replace its last layer: eager, scripted or exported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A call of the model: what is passed by position and by name, with n samples."""
+    """A call of the model: inputs by position and by name, with n samples."""
 
     args: tuple[Any, ...]
     named: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Example:
 
     @classmethod
     def read(cls, inputs: Mapping[str, NDArray[Any]] | str | Path, model: nn.Module) -> Example:
-        """Read arrays by the names of the model's inputs; a single one may have any. Floats get its dtype."""
+        """Read arrays by the names of the model's inputs; a single array may have any name."""
         device, dtype = home(model)
         held = {name: _tensor(name, array, device, dtype) for name, array in given_inputs(inputs).items()}
         names = parameters(model)
@@ -74,12 +74,12 @@ class Example:
 
     @property
     def first(self) -> Any:
-        """Return the first input, which an InputShift is added to."""
+        """The first input, to which an InputShift is added."""
         return next(iter((*self.args, *self.named.values())), None)
 
     @property
     def samples(self) -> int:
-        """Return n; InputError where no input is a tensor with a batch."""
+        """The number n of samples; InputError where no input is a tensor with a batch."""
         for leaf in pytree.tree_leaves((self.args, dict(self.named))):
             if isinstance(leaf, Tensor) and leaf.ndim:
                 return len(leaf)
@@ -107,7 +107,7 @@ class Example:
         return Example(args, named)
 
     def run(self, model: Callable[..., Any]) -> Any:
-        """Run the model and return what it does; ModelError where it refuses."""
+        """Run the model and return its results; ModelError where it refuses the inputs."""
         try:
             with torch.no_grad():
                 return model(*self.args, **self.named)
@@ -125,7 +125,7 @@ class Example:
 
 
 def _shape_of_one(artifact: Artifact, told: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return the shape of one input: as told, as recorded, or that of the shift; None where unknown."""
+    """The shape of one input: as told, as recorded, or the shift's; None where unknown."""
     known: Sequence[int | None] | None = told or artifact.model.input_shape
     if known is None and artifact.input_shift is not None:
         known = artifact.input_shift.delta.shape
@@ -154,7 +154,7 @@ Exact = NDArray[np.float64]
 
 
 def home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Return where a model's tensors lie, and its floating dtype."""
+    """The device of a model's tensors, and its floating dtype."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
             return tensor.device, tensor.dtype
@@ -171,7 +171,7 @@ def evaluating(model: nn.Module) -> nn.Module:
         return model
 
 
-def find_linear(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
+def linear_layer_name(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
     """Find the one linear layer (classes, features), or check ``name``; FuseError where there is none."""
     linear: dict[str, tuple[int, ...]] = {}
     for path, layer in model.named_modules():
@@ -199,14 +199,14 @@ def find_linear(model: nn.Module, features: int | None, classes: int, name: str 
 
 
 def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Tensor]) -> Exact:
-    """Return the inputs (n, d) of the layer ``name``; FuseError where it does not make the model's scores.
+    """The inputs (n, d) of the layer ``name``; FuseError where it does not make the model's scores.
 
     With the identity in place of its weight, the model returns the layer's inputs.
     """
     changed = evaluating(_shell(model))
     layer = dict(changed.named_modules())[name]
     weight, bias = layer.weight.detach(), _bias(layer)
-    # By the identity as its weight a layer returns what it reads, whatever lies behind it.
+    # With the identity as its weight a layer returns its input, so the features can be read off.
     eye = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
     layer.weight = nn.Parameter(eye, requires_grad=False)
     if getattr(layer, "bias", None) is not None:

@@ -1,4 +1,4 @@
-"""Hold a calibrated model as torch modules: input shift, model, further layers, the artifact's steps.
+"""A calibrated model as torch modules: input shift, model, further layers, the artifact's steps.
 
 Buffers and plain tensor code that script, trace and export. Half precision is calibrated in float32.
 """
@@ -41,7 +41,7 @@ from calib_serve.fuse._kinds import Change
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 
-class Shift(nn.Module):
+class ShiftInputs(nn.Module):
     """Add delta to every input, then clip when the step says so."""
 
     delta: Tensor
@@ -175,7 +175,7 @@ def edges(exact: Floats, dtype: torch.dtype) -> Tensor:
 
 
 def mapped(maps: tuple[LogitMap, ...], dtype: torch.dtype) -> nn.Sequential:
-    """Make the maps of logits (n, K) to calibrated logits (n, K)."""
+    """Make the steps from logits (n, K) to calibrated logits (n, K)."""
     return nn.Sequential(*[_Map(m, dtype) for m in maps])
 
 
@@ -276,7 +276,7 @@ class All(NamedTuple):
 
 
 class Read(nn.Module):
-    """The model's scores of a kind as logits (n, K) of the kind that the artifact was fitted on."""
+    """Read the model's scores as logits (n, K) of the kind that the artifact was fitted on."""
 
     def __init__(self, outputs: Outputs, classes: int, change: Change, dtype: torch.dtype) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ class Read(nn.Module):
         self.nan = float("nan")
 
     def check(self, scores: Tensor) -> Tensor:
-        """Return ``scores`` as (n, columns); ShapeError where they are not that."""
+        """``scores`` as (n, columns); ShapeError for another shape."""
         if not isinstance(scores, Tensor):
             raise FuseError("the model returns no tensor; say where its scores lie with output=")
         rows = scores.unsqueeze(1) if self.one and scores.dim() == 1 else scores
@@ -326,8 +326,8 @@ class Read(nn.Module):
         return z
 
 
-class Tail(nn.Module):
-    """What all three share: scores to calibrated logits, and on to probabilities."""
+class CalibrateScores(nn.Module):
+    """Base of all tails: from scores to calibrated logits, and on to probabilities."""
 
     def __init__(
         self,
@@ -350,7 +350,7 @@ class Tail(nn.Module):
         self.least = LEAST
 
     def logits(self, z: Tensor) -> Tensor:
-        """Return logits (n, K) of calibrated ones before a mixture or table, whose results they stand for."""
+        """The calibrated logits (n, K); behind a mixture or table, logits of its probabilities."""
         if self.has_logits:
             return z
         probs: Tensor = self.probabilities(z)
@@ -358,14 +358,14 @@ class Tail(nn.Module):
         return logs - (1 - probs).clamp_min(self.least).log() if self.labels else logs
 
     def shown_logits(self, scores: Tensor, z: Tensor) -> Tensor:
-        """Return the same in the shape and type of the model's own scores."""
+        """The calibrated logits in the shape and type of the model's own scores."""
         shown = self.logits(z)
         if self.one:
             shown = (shown[:, 1] - shown[:, 0]).reshape(scores.shape)
         return shown.to(scores.dtype)
 
 
-class Logits(Tail):
+class Logits(CalibrateScores):
     """Calibrated logits in the model's own shape; log-probabilities where a mixture or table leaves none."""
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -377,12 +377,12 @@ class Unchanged(Logits):
     """Probabilities as they are, where no step acts on them."""
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Return the scores as they are."""
+        """The scores as they are."""
         self.read.check(scores)
         return scores
 
 
-class Probabilities(Tail):
+class Probabilities(CalibrateScores):
     """Calibrated probabilities (n, K); of one column (n, 2)."""
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -391,7 +391,7 @@ class Probabilities(Tail):
         return probs.to(scores.dtype)
 
 
-class Everything(Tail):
+class Everything(CalibrateScores):
     """Logits, probabilities, confidence, predicted class and bin."""
 
     inner_edges: Tensor
@@ -427,7 +427,7 @@ class Everything(Tail):
 
 
 class Deciding(Everything):
-    """A mapping by name: what ``returns`` says, and what the artifact decides: "set", "abstain", "act"."""
+    """A mapping by name: results as ``returns`` says, and decisions "set", "abstain" and "act"."""
 
     def __init__(
         self, returns: str, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype, *kind: Any
@@ -481,7 +481,7 @@ Where = tuple[Union[str, int], ...]
 
 
 class _Parts(nn.Module):
-    """The parts without a forward, which may be written for the model's own signature."""
+    """The parts, without a forward, which may be written for the model's own signature."""
 
     def __init__(self, shift: nn.Module, model: nn.Module, head: nn.Module, tail: nn.Module) -> None:
         super().__init__()
@@ -493,21 +493,21 @@ class _Parts(nn.Module):
 
 
 # TorchScript knows no *inputs: the common model of one input and one tensor gets a forward of its own.
-class Calibrated(_Parts):
+class CalibratedModule(_Parts):
     """shift -> model -> the head's further layers -> calibration of the scores."""
 
     def forward(self, inputs: Tensor):
-        """Return what ``returns`` said, for one batch of inputs."""
+        """The results that ``returns`` names, for one batch of inputs."""
         return self.tail(self.head(self.model(self.shift(inputs))))
 
 
-class CalibratedMany(Calibrated):
-    """The same for any inputs and any returned structure; the shift acts on the first input."""
+class CalibratedMany(CalibratedModule):
+    """A calibrated model of any inputs and any returned structure; the shift acts on the first input."""
 
     path: Where = ()
 
     def forward(self, *inputs: Any, **named: Any):
-        """Return what ``returns`` said, for one batch of inputs."""
+        """The results that ``returns`` names, for one batch of inputs."""
         if inputs:
             inputs = (self.shift(inputs[0]), *inputs[1:])
         elif named:
@@ -530,7 +530,7 @@ def parameters(model: nn.Module, *, needed: bool = False) -> list[str]:
 
 
 def lookup(returned: Any, path: Where) -> Any:
-    """Return what lies at ``path``; FuseError where nothing does."""
+    """The value at ``path``; FuseError where there is none."""
     for step in path:
         try:
             by_key = isinstance(step, int) or isinstance(returned, Mapping)
@@ -548,7 +548,7 @@ def assemble(shift: nn.Module, model: nn.Module, head: nn.Module, tail: nn.Modul
     """Assemble the parts to one module, TorchScript if the model is and needs it."""
     needed = parameters(model, needed=True)
     if not path and len(needed) == 1:
-        return Calibrated(shift, model, head, tail)
+        return CalibratedModule(shift, model, head, tail)
     if isinstance(model, torch.jit.ScriptModule):
         return _scripted(_Parts(shift, model, head, tail), path)
     whole = CalibratedMany(shift, model, head, tail)

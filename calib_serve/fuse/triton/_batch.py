@@ -1,4 +1,4 @@
-"""Free a batch that is fixed at 1 where that is proved, so that Triton can make batches.
+"""Batches for Triton: a batch that is fixed at 1 becomes free, where that is proved to be right.
 
 The proof has two parts. By the sizes that onnx infers, every node that reads the batch gives it once: a sum
 over rows, or a fixed shape, loses it. And rows that are run together must give what each gives alone.
@@ -29,7 +29,7 @@ _ROWS = 3
 
 
 def free_batch(path: Path, wish: int, given: Inputs | None = None) -> list[str]:
-    """Make a fixed batch of 1 free in the file, where rows together give what each gives alone; say so.
+    """Make a fixed batch of 1 free where rows in a batch give what each gives alone; describe the edit.
 
     ``wish`` is the largest batch that is asked for, ``given`` a row of real inputs by name. Where the batch
     stays fixed, the sentence is a warning: Triton then makes no batches.
@@ -55,13 +55,13 @@ def free_batch(path: Path, wish: int, given: Inputs | None = None) -> list[str]:
 
 
 def _first(value: onnx.ValueInfoProto) -> int:
-    """Return the first size of a tensor, 0 where it is free or not known."""
+    """The first size of a tensor, 0 where it is free or not known."""
     dims = value.type.tensor_type.shape.dim
     return int(dims[0].dim_value) if len(dims) else 0
 
 
 def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
-    """Put the graph with a free batch in the place of the file, if it is right; else return why not."""
+    """Replace the file by the graph with a free batch, if it is right; else return the reason."""
     # Beside the file, as external data are found by the file's folder.
     trial = path.with_suffix(".free.onnx")
     try:
@@ -69,7 +69,7 @@ def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
         for value in (*model.graph.input, *model.graph.output):
             if _first(value) == 1:
                 value.type.tensor_type.shape.dim[0].dim_param = _BATCH
-        # They say 1 for the batch, too, and would contradict the free one.
+        # Stated shapes have 1 for the batch, too, and would contradict the free one.
         del model.graph.value_info[:]
         wrong = _mixed(model)
         if not wrong:
@@ -94,7 +94,7 @@ def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
 
 
 def _follow_in_reshapes(model: onnx.ModelProto) -> None:
-    """Let each Reshape of (1, ...) to a constant (1, ...) take the first size of what it reads."""
+    """Let each Reshape of (1, ...) to a constant (1, ...) take the first size of its input."""
     shapes, constants = _shapes(model), _constants(model)
     for node in model.graph.node:
         if node.op_type != "Reshape" or node.domain != "" or node.input[1] not in constants:
@@ -110,7 +110,7 @@ def _follow_in_reshapes(model: onnx.ModelProto) -> None:
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Return the constants that the file itself holds, by name."""
+    """The constants that the file itself holds, by name."""
     made = [n for n in model.graph.node if n.op_type == "Constant" and n.attribute[0].HasField("t")]
     found = {n.output[0]: n.attribute[0].t for n in made}
     return found | {t.name: t for t in model.graph.initializer if not t.external_data}
@@ -127,7 +127,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
 
 
 def _mixed(model: onnx.ModelProto) -> str:
-    """Describe the first node that may make a row of other rows, "" for none that inference sees.
+    """Describe the first node that may mix rows; "" where inference finds none.
 
     It does not see behind scikit-learn's operators, which take each row by itself.
     """
@@ -157,7 +157,7 @@ _UNSEEN = {"MeanVarianceNormalization", "ReverseSequence", "ScatterND"}
 def _works_along(
     node: onnx.NodeProto, shape: Sequence[int | str], constants: Mapping[str, onnx.TensorProto]
 ) -> bool:
-    """Return whether a node that keeps the batch in ``shape`` works along it, or may."""
+    """Whether a node that keeps the batch in ``shape`` works along it, or may."""
     batch = shape.index(_BATCH)
     told = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type in ("LSTM", "GRU", "RNN"):
@@ -177,12 +177,12 @@ def _works_along(
 
 
 def _apart(model: onnx.ModelProto, path: Path, trial: Path, given: Inputs) -> str:
-    """Say which output differs between rows run together and each run alone, "" for none."""
+    """Name the output that differs between rows run together and each run alone; "" for none."""
     names = [v.name for v in model.graph.output]
     rows = _rows(model, given)
     size = len(next(iter(rows.values())))
     alone = [run_raw(path, {k: v[i : i + 1] for k, v in rows.items()}, names) for i in range(size)]
-    # Any order and number: what works along the batch, such as a norm over it, shows in one of them.
+    # Several orders and sizes: a node that works along the batch, such as a norm, shows in one of them.
     for order in _orders(size):
         together = run_raw(trial, {k: v[order] for k, v in rows.items()}, names)
         for j, name in enumerate(names):
@@ -206,7 +206,7 @@ def _rows(model: onnx.ModelProto, given: Inputs) -> dict[str, NDArray[Any]]:
 
 
 def _orders(size: int) -> Iterator[list[int]]:
-    """Yield all rows, in order and in reverse, one twice among others, and pairs: a number may matter."""
+    """Yield orders of rows: forward, reverse, one twice among others, and a pair, to vary the count."""
     yield list(range(size))
     yield list(reversed(range(size)))
     yield [1, 0, 1]

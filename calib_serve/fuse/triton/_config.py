@@ -1,4 +1,4 @@
-"""Write config.pbtxt of a Triton repository's models: the graph, the step that signs, the ensemble."""
+"""config.pbtxt of a Triton repository's models: the graph, the step that signs, the ensemble."""
 
 from __future__ import annotations
 
@@ -98,34 +98,38 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Tensor:
+class GraphTensor:
     """An input or output of a graph."""
 
     name: str
     kind: str
     dims: tuple[int, ...]  # -1 where free; the batch first
 
-    def declared(self, batch: int, **more: object) -> Block:
-        """Declare it as Triton wants it: no batch where Triton batches; one number per sample is [1]."""
-        block = self.shown(batch, **more)
+    def declared(self, batch: int, *, labels: str | None = None) -> Block:
+        """Declare the tensor for Triton, which adds the batch; one number per sample is [1]."""
+        block = self.shown(batch, labels=labels)
         return block if self.rest(batch) else {**block, "reshape": {"shape": []}}
 
-    def shown(self, batch: int, **more: object) -> Block:
-        """Declare it as it looks outside of the graph: there one number per sample is (n, 1) already."""
+    def shown(self, batch: int, *, labels: str | None = None) -> Block:
+        """Declare the tensor as clients see it: one number per sample is (n, 1).
+
+        ``labels``: the file that names the classes, one a line.
+        """
         dims = list(self.rest(batch)) or [1]
-        return {"name": self.name, "data_type": Word(self.kind), "dims": dims, **more}
+        named: Block = {} if labels is None else {"label_filename": labels}
+        return {"name": self.name, "data_type": Word(self.kind), "dims": dims, **named}
 
     def rest(self, batch: int) -> tuple[int, ...]:
-        """Return the dimensions that Triton does not batch."""
+        """The dimensions behind the batch."""
         return self.dims[1:] if batch else self.dims
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a fused graph takes and gives, and the largest batch that Triton may make of it; 0 for none."""
+    """The inputs and outputs of a fused graph, and the largest batch for Triton; 0 for no batches."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[GraphTensor, ...]
+    outputs: tuple[GraphTensor, ...]
     batch: int
 
     @classmethod
@@ -147,30 +151,30 @@ class Signature:
         return cls(inputs, outputs, 0 if fixed else settings.max_batch)
 
     @property
-    def predicted(self) -> Tensor:
-        """Return the predicted class."""
+    def predicted(self) -> GraphTensor:
+        """The output of the predicted class."""
         return next(t for t in self.outputs if t.name == "predicted")
 
     @property
-    def receipt(self) -> Tensor:
-        """Return the output of one receipt per prediction."""
-        return Tensor("receipt", "TYPE_STRING", self.predicted.dims)
+    def receipt(self) -> GraphTensor:
+        """The output of one receipt per prediction."""
+        return GraphTensor("receipt", "TYPE_STRING", self.predicted.dims)
 
     def profile(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes (without batch) of the inputs, where all are known and Triton makes batches."""
+        """Shapes of the inputs without batch; empty where one is unknown or Triton makes no batches."""
         shapes = {t.name: t.rest(self.batch) for t in self.inputs}
         return shapes if self.batch and not any(-1 in shape for shape in shapes.values()) else {}
 
 
-def _tensor(value: ir.Value) -> Tensor:
+def _tensor(value: ir.Value) -> GraphTensor:
     if value.dtype not in _TYPES or value.shape is None or not len(value.shape):
         raise FuseError(f"Triton has no type for {value.name!r}: {value.dtype} {value.shape}")
     dims = tuple(d if isinstance(d, int) else -1 for d in value.shape)
-    return Tensor(str(value.name), _TYPES[value.dtype], dims)
+    return GraphTensor(str(value.name), _TYPES[value.dtype], dims)
 
 
 def tensorrt(settings: TritonOptions, shapes: Mapping[str, tuple[int, ...]], batch: int) -> dict[str, str]:
-    """Return how TensorRT runs a graph, in the names that onnxruntime and Triton's backend share.
+    """TensorRT's options for a graph, in the names that onnxruntime and Triton's backend share.
 
     ``shapes`` of the inputs without their batch, which is 1 to ``batch``: with them one engine serves all
     batches, and without any, another is built for each new shape.
@@ -194,7 +198,7 @@ def tensorrt(settings: TritonOptions, shapes: Mapping[str, tuple[int, ...]], bat
     return found
 
 
-def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequence[Tensor] = ()) -> Block:
+def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequence[GraphTensor] = ()) -> Block:
     """Configure the fused graph on Triton's onnxruntime backend, with ``more`` outputs for later steps."""
     config: Block = {
         "name": name,
@@ -250,8 +254,11 @@ def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, m
 
 
 def _outputs(found: Signature) -> list[Block]:
-    labelled = {"label_filename": LABELS}
-    return [t.declared(found.batch, **(labelled if t.name == "probabilities" else {})) for t in found.outputs]
+    return [t.declared(found.batch, labels=_labels_of(t)) for t in found.outputs]
+
+
+def _labels_of(output: GraphTensor) -> str | None:
+    return LABELS if output.name == "probabilities" else None
 
 
 def _running(batch: int, settings: TritonOptions) -> Block:
@@ -290,7 +297,7 @@ def receipts(name: str, served: str, found: Signature, *, bins: int, multilabel:
 
     All outputs go through it, so that it runs whichever of them a client asks for.
     """
-    version = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+    version = GraphTensor(VERSION, "TYPE_INT64", found.predicted.dims)
     config: Block = {
         "name": name,
         "backend": "python",
@@ -312,7 +319,6 @@ def _parameters(**given: str | None) -> list[Block]:
 def ensemble(name: str, inner: str, step: str, found: Signature) -> Block:
     """Configure what clients call: the graph, and the step behind it."""
     inputs, outputs = ([t.name for t in tensors] for tensors in (found.inputs, found.outputs))
-    labelled = {"label_filename": LABELS}
     shown = (*found.outputs, found.receipt)
     # Triton waits for ever for an output of the ensemble that a later step reads too: what goes from step to
     # step has names of its own.
@@ -322,7 +328,7 @@ def ensemble(name: str, inner: str, step: str, found: Signature) -> Block:
         "platform": "ensemble",
         "max_batch_size": found.batch,
         "input": [t.shown(found.batch) for t in found.inputs],
-        "output": [t.shown(found.batch, **(labelled if t.name == "probabilities" else {})) for t in shown],
+        "output": [t.shown(found.batch, labels=_labels_of(t)) for t in shown],
         "ensemble_scheduling": {
             "step": [
                 _step(inner, {n: n for n in inputs}, private),

@@ -1,4 +1,4 @@
-"""Make a Triton model repository of a model and its artifact: fused, configured, warmed up and monitored.
+"""A Triton model repository from a model and its artifact: fused, configured, warmed up, monitored.
 
 Clients call the ensemble ``NAME``: ``NAME_onnx`` is the fused graph on the onnxruntime backend,
 ``NAME_receipts`` signs a receipt for every prediction and counts it on Triton's metrics port. On the Python
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -31,8 +31,8 @@ from calib_serve.fuse.triton._config import (
     LABELS,
     VERSION,
     Block,
+    GraphTensor,
     Signature,
-    Tensor,
     ensemble,
     fields,
     graph,
@@ -40,6 +40,11 @@ from calib_serve.fuse.triton._config import (
     receipts,
     text,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import TritonKeywords
 
 BACKEND = '''"""Signs and counts the predictions of the model beside it."""
 
@@ -65,22 +70,37 @@ def fuse_triton(
     options: TritonOptions | None = None,
     *,
     name: str,
-    **given: Any,
+    **keywords: Unpack[TritonKeywords],
 ) -> FuseReport:
-    """Fuse ``model`` and put it under ``repository`` as a version of ``name``.
+    """Fuse an ONNX model and put it into a repository of Triton.
 
-    Each of the ``options`` may be ``given`` as a keyword argument. A batch that is fixed at 1 is made free
-    where rows together give what each gives alone, by the graph and on rows that are run, that of ``inputs``
-    among them; else the report warns that Triton makes no batches. Models and versions that are there stay as
-    they are, also where this raises or is killed. Raises what ``fuse_onnx`` raises, InputError for an invalid
-    name, FuseError where the version is there, or differs from the others in what all of them share.
+    A batch that is fixed at 1 is made free where rows together give what each gives alone, by the graph and
+    on rows that are run, that of ``inputs`` among them; else the report warns that Triton makes no batches.
+    Models and versions that are there stay as they are, also where this raises or is killed.
+
+    Args:
+        model: The model, .onnx.
+        artifact: The calibration that was fitted on this model's scores.
+        repository: The folder of the models that Triton serves.
+        options: A ``TritonOptions``; keywords replace its fields.
+        name: The model's name in Triton; the fused graph becomes a version of it.
+        **keywords: Fields of ``TritonOptions``: ``backend``, ``decisions``, ``delay``, ``device``,
+            ``features``, ``force``, ``input_name``, ``inputs``, ``instances``, ``max_batch``,
+            ``normalization``, ``output_name``, ``outputs``, ``receipts``, ``samples``, ``strict``,
+            ``tensorrt``, ``trt_cache``, ``trt_level``, ``trt_workspace``, ``version``, ``versions``.
+
+    Raises:
+        InputError: For an invalid name or options.
+        FuseError: As ``fuse_onnx``, and where the version is there, or differs from the others in settings
+            that all of them share.
+        ModelError: As ``fuse_onnx``.
     """
-    settings = changed(options or TritonOptions(), given)
+    settings = changed(options or TritonOptions(), keywords, fuse_triton)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
     models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
     root = Path(repository).resolve()
-    with prepared(root) as place:
+    with _staging_folder(root) as place:
         pack = Pack(place, root, name, settings.version, models)
         pack.check()
         graph = fields_of(GraphOptions, settings)
@@ -102,7 +122,7 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
     if settings.ensemble:
         inner, step, _ = pack.models
         _tell_version(path, pack.version)
-        told = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+        told = GraphTensor(VERSION, "TYPE_INT64", found.predicted.dims)
         pack.configure(inner, graph(inner, found, settings, more=[told]))
         (pack.folder(step) / "model.py").write_text(BACKEND, encoding="utf-8")
         pack.configure(step, receipts(step, pack.name, found, bins=bins, multilabel=artifact.is_multilabel))
@@ -126,7 +146,7 @@ def _write_labels(pack: Pack, artifact: Artifact) -> None:
 
 
 def _tell_version(path: Path, version: int) -> None:
-    """Add the output VERSION, as many numbers as predictions.
+    """Add the output VERSION: the model's version, once a prediction.
 
     While Triton changes versions, a graph may run beside the step of another version.
     """
@@ -157,7 +177,7 @@ SHARED = ("backend", "platform", "max_batch_size", "input", "output", "parameter
 
 
 @contextmanager
-def prepared(root: Path) -> Iterator[Path]:
+def _staging_folder(root: Path) -> Iterator[Path]:
     """Make an empty folder beside the repository ``root``, for one process at a time; removed afterwards."""
     place, lock = (root.parent / f".{root.name}.{what}" for what in ("staging", "lock"))
     with ExitStack() as held:
@@ -178,7 +198,7 @@ def prepared(root: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
-    """Make an OSError the FuseError that ``root`` cannot be written."""
+    """Turn an OSError into the FuseError that ``root`` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -195,7 +215,7 @@ def _wait_for(file: int) -> None:
 
 @dataclass(frozen=True)
 class Pack:
-    """Version ``version`` of the model ``name`` on its way into ``root``, prepared in ``place``.
+    """A ``version`` of the model ``name`` on its way into ``root``, prepared in ``place``.
 
     ``models``: its folders, the one that clients call last; each stands on those before it alone.
     """
@@ -213,11 +233,11 @@ class Pack:
         return path
 
     def configure(self, model: str, config: Block) -> None:
-        """Write one model's settings, which say what made them."""
+        """Write the settings of one model, marked with their origin."""
         (self.place / model / CONFIG).write_text(f"{self._mark}\n{text(config)}", encoding="utf-8")
 
     def check(self) -> None:
-        """Raise FuseError if the version is served, or a folder of the same name is somebody else's."""
+        """Raise FuseError if the version is served, or a foreign folder of the same name exists."""
         first, path = self.models[0], self.root / self.models[0] / str(self.version)
         if self._begun and path.exists():
             raise FuseError(f"{path} exists; a served version must not change: choose another --version")
@@ -232,7 +252,7 @@ class Pack:
             )
 
     def publish(self) -> list[str]:
-        """Move it in; returns what was kept as it is. FuseError where a served version would change."""
+        """Move the version in; return the settings kept. FuseError where a served version would change."""
         if not self._begun:
             self._move_models()
             return []
@@ -246,7 +266,7 @@ class Pack:
 
     @property
     def _begun(self) -> bool:
-        """Return whether the model is served: what clients call is moved in last."""
+        """Whether the model is served: the folder that clients call is moved in last."""
         return (self.root / self.name / CONFIG).is_file()
 
     def _is_ours(self, path: Path) -> bool:
@@ -254,7 +274,7 @@ class Pack:
         return config.is_file() and _written(config).startswith(f"{self._mark}\n")
 
     def _move_models(self) -> None:
-        """Move a new model in: the folders one by one, first what others stand on."""
+        """Move a new model in, folder by folder; the folder that clients call is the last."""
         self.root.mkdir(parents=True, exist_ok=True)
         for model in self.models:
             if (self.root / model).exists():  # of a pack that was stopped
@@ -262,14 +282,14 @@ class Pack:
             _move(self.place / model, self.root / model)
 
     def _move_versions(self) -> None:
-        """Move another version in: the graph last, as what stands on it takes the version from it."""
+        """Move another version in: the graph last, as the steps behind it take the version from it."""
         for model in reversed(self.models):
             new = self.root / model / str(self.version)
             if not new.exists():
                 _move(self.place / model / str(self.version), new)
 
     def _compare(self, model: str) -> Iterator[str]:
-        """Yield what of the served settings differs from the new ones, and is kept."""
+        """Yield differences between served and new settings; the served settings are kept."""
         path = self.root / model / CONFIG
         if not path.is_file():
             raise FuseError(f"{path} is missing; choose another --name")

@@ -20,7 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class TritonPythonModel:
-    """What Triton calls: the graph's inputs in, the outputs that were asked for out.
+    """The model that Triton calls: the graph's inputs in, the requested outputs out.
 
     Requests that come together run as one batch. A request that the graph cannot take, or whose prediction is
     NaN, gets an error; those beside it do not.
@@ -45,7 +45,7 @@ class TritonPythonModel:
         self._warm_up()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Return one response per request."""
+        """One response per request."""
         feeds = [{tensor.name(): tensor.as_numpy() for tensor in one.inputs()} for one in requests]
         pairs = zip(requests, self._run_all(feeds), strict=True)
         return [self._response(set(request.requested_output_names()), made) for request, made in pairs]
@@ -61,7 +61,7 @@ class TritonPythonModel:
                 self._run({e.name: np.zeros(shapes[e.name], _KINDS[e.type]) for e in entries})
 
     def _run_all(self, feeds: Sequence[Arrays]) -> list[Arrays | Exception]:
-        """Return the outputs of each request, or what went wrong with it."""
+        """The outputs of each request, or its error."""
         if self._batch and len(feeds) > 1:
             rows = [len(next(iter(feed.values()))) for feed in feeds]
             try:
@@ -97,7 +97,7 @@ class TritonPythonModel:
         return self._triton.InferenceResponse(tensors)
 
     def _receipts(self, seen: Sequence[NDArray[Any]], *, sign: bool) -> Arrays:
-        """Count predictions (confidence, predicted); their receipts, where the model has any."""
+        """Count predictions (confidence, predicted); return their receipts, where they are monitored."""
         if self._monitor is None:
             return {}
         return {"receipt": self._monitor.receipts(self._version, *seen, sign=sign)}
@@ -110,7 +110,7 @@ class TritonPythonModel:
 def _place(
     args: Mapping[str, str], config: Mapping[str, Any], parameters: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the device of this instance, its options, and its share of the cores."""
+    """The device of this instance, its options, and its share of the cores."""
     copies = sum(int(group["count"]) for group in config["instance_group"])
     threads = max(1, (os.cpu_count() or 1) // copies) if copies > 1 else None
     if args["model_instance_kind"] != "GPU":

@@ -41,7 +41,7 @@ _VERSION = "calib_serve.version"
 
 
 class TritonPythonModel:
-    """What Triton calls: the graph's outputs in, the same out, with one receipt per prediction.
+    """The model that Triton calls: it passes the graph's outputs on, with one receipt per prediction.
 
     The keyring's path is in the environment variable CALIB_SERVE_KEYRING; without one, receipts
     are empty and predictions are counted all the same.
@@ -59,7 +59,7 @@ class TritonPythonModel:
         self._monitor.start(args["model_version"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Return one response per request, with one receipt per prediction."""
+        """One response per request, with one receipt per prediction."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
@@ -96,7 +96,7 @@ class Monitor:
         self._versions: dict[str, Recorder] = {}
 
     def start(self, version: str) -> Recorder:
-        """Return the recorder of a version, whose series begin at 0 for every bin."""
+        """The recorder of a version, whose series begin at 0 for every bin."""
         if version not in self._versions:
             self._versions[version] = Recorder(
                 self._sink, model=self._model, version=version, bins=self._bins, keyring=self._keyring
@@ -106,7 +106,7 @@ class Monitor:
     def receipts(
         self, version: str, confidence: Array, predicted: Array, *, sign: bool = True
     ) -> NDArray[np.object_]:
-        """Return one receipt per prediction: (n, 1), or one column a label, as the arrays; b"" for none.
+        """One receipt per prediction: (n, 1), or one column a label, as in the arrays; b"" for none.
 
         Of labels, a receipt is of a decision, and the decisions of a row are a group (``watch.intake``).
         """
@@ -133,12 +133,12 @@ class Monitor:
 
 
 def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters of a model's config, which ``calib-serve fuse triton`` wrote."""
+    """The parameters of a model's config, which ``calib-serve fuse triton`` wrote."""
     return {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
 
 
 class _TritonSink:
-    """Counters of Triton; one lives as long as its family."""
+    """Counters in Triton's metrics; one lives as long as its family."""
 
     def __init__(self, triton: Any) -> None:
         self._triton = triton
@@ -146,12 +146,12 @@ class _TritonSink:
         self._counters: dict[SeriesKey, Any] = {}
 
     def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
-        """See Sink."""
+        """Add to counters, as Sink says."""
         for key, value in changes.items():
             self._counter(key).increment(value)
 
     def failed(self, *stages: str, times: int = 1) -> None:
-        """See Sink."""
+        """Count failures, as Sink says."""
         self.add_all({("calib_monitor_errors_total", (stage,)): times for stage in stages})
 
     def _counter(self, key: SeriesKey) -> Any:

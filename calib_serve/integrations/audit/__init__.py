@@ -1,4 +1,4 @@
-"""Prediction logs and label logs, measured where they lie: the sums of the monitor by one group-by.
+"""Audits: prediction logs and label logs, measured in their engine: the monitor's sums by one group-by.
 
 ``audit`` measures; ``Columns`` says what their columns are called.
 """

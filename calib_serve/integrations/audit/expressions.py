@@ -1,4 +1,4 @@
-"""Ask an engine for the monitor's sums: predictions beside their labels, grouped, and in order.
+"""Queries of the monitor's sums: predictions joined with their labels, grouped, and ranked.
 
 Each prediction has one fate. The sums are those that ``calib_serve.receipts.series`` declares, of columns.
 What needs the order of all confidences, AUROC and the equal-mass ECE, is found by window functions: equal
@@ -92,8 +92,8 @@ def _kind(column: Any) -> str:
     return next((name for name, is_it in _KINDS.items() if getattr(kind, is_it)()), str(kind))
 
 
-def number(column: Any, *, what: str) -> Any:
-    """Return the column in float64; InputError where it holds no numbers."""
+def _number(column: Any, *, what: str) -> Any:
+    """The column in float64; InputError where it holds no numbers."""
     kind = column.type()
     if not kind.is_numeric() or kind.is_boolean():
         raise InputError(f"{what} must be numbers, got {column.get_name()} of type {kind}")
@@ -125,8 +125,8 @@ def seconds(column: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question to the logs: by which columns ``by``, from ``since`` until before ``until``, in windows.
+class AuditQuery:
+    """A query of the logs: by which columns ``by``, from ``since`` until before ``until``, in windows.
 
     Times are whole seconds since 1970 in UTC; None is without an end, or one window. ``unique``: nobody looks
     whether ids are repeated.
@@ -151,33 +151,33 @@ class Asked:
 
     @property
     def timed(self) -> bool:
-        """Tell whether times are read at all."""
+        """Whether the query reads times."""
         return not (self.since is None and self.until is None and self.every is None)
 
     @property
     def start(self) -> int:
-        """Return the start of the first window, or of one that it is a whole number of windows from."""
+        """The start of the first window, or of one a whole number of windows from it."""
         return self.since or 0
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the columns of an expression that say where a prediction counts."""
+        """The columns of an expression that name a prediction's group and window."""
         return (*by_name(self.by), *(("at",) if self.every else ()))
 
 
 def by_name(by: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to group by, as expressions call them: the user's may have the name of another."""
+    """The names of the columns to group by in expressions: the user's names may clash with ours."""
     return tuple(f"by{i}" for i in range(len(by)))
 
 
-def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
+def prediction_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     """Select the predictions in the window: id, predicted, confidence, weight, and where they count."""
     import ibis  # noqa: PLC0415
 
     names = asked.columns
     needed = [names.id, names.predicted, names.confidence, *asked.by, *([names.time] if asked.timed else [])]
     check_columns(table, needed, what="predictions", where=where)
-    confidence = number(table[names.confidence], what="confidences")
+    confidence = _number(table[names.confidence], what="confidences")
     # DuckDB knows the largest number of a Parquet file, NaN aside, and compares that.
     fits = ((confidence >= 0) & (confidence <= 1) & ~confidence.isnan()).fill_null(False)
     refused = [
@@ -195,7 +195,7 @@ def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
         },
     }
     if names.weight in table.columns:
-        weight = number(table[names.weight], what="weights")
+        weight = _number(table[names.weight], what="weights")
         weighs = ((weight >= 1) & ~weight.isinf() & ~weight.isnan()).fill_null(False)
         made["weight"] = weighs.ifelse(weight, 1.0)
         refused.append((~weighs, "weight"))
@@ -216,15 +216,15 @@ def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
     return rows
 
 
-def label_rows(table: Any, asked: Asked, *, where: str) -> Any:
-    """Return the labels that have an id and a value: ``id`` and ``label``."""
+def label_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
+    """The labels that have an id and a value: ``id`` and ``label``."""
     names = asked.columns
     check_columns(table, [names.id, names.label], what="labels", where=where)
     rows = table.select(id=table[names.id], label=table[names.label])
     return rows.filter(rows["id"].notnull() & rows["label"].notnull())
 
 
-def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any:
+def joined(predictions: Any, labels: Any, asked: AuditQuery, *, repeats: bool) -> Any:
     """Join each prediction with its ``fate``, whether it is ``correct``, its ``bin`` and its label count.
 
     ``repeats``: some ids have several predictions. Alike ones count once, and others as ``repeated``.
@@ -256,7 +256,7 @@ def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any
 
 
 def _of_one_id(predictions: Any) -> Any:
-    """Return each different prediction once, with how many have its id, ``alike``.
+    """Each distinct prediction once, with the number ``alike`` that share its id.
 
     Several of one id are refused.
     """
@@ -322,8 +322,8 @@ class Term:
         return 1.0 if self.column is None else self.column
 
 
-def grouped(rows: Any, asked: Asked) -> Any:
-    """Return a row for each place, fate and bin: ``n`` predictions, ``label_rows``, and sums by name."""
+def grouped(rows: Any, asked: AuditQuery) -> Any:
+    """A row for each place, fate and bin: ``n`` predictions, ``label_rows``, and sums by name."""
     c, y = Term(rows["confidence"]), Term(rows["correct"])
     weight = Term(rows["weight"]) if "weight" in rows.columns else Term()
     sums = {}
@@ -349,14 +349,14 @@ class Counted:
     label_rows: dict[str, int]
 
 
-def place_of(row: Mapping[str, Any], asked: Asked) -> Place:
-    """Return the place that a row of ``grouped`` counts at; what has no value counts as ""."""
+def place_of(row: Mapping[str, Any], asked: AuditQuery) -> Place:
+    """The group and window of a row of ``grouped``; a missing value counts as ""."""
     keys = tuple("" if row[f"by{i}"] is None else str(row[f"by{i}"]) for i in range(len(asked.by)))
     return keys, row["at"] if asked.every else None
 
 
-def counted(rows: Sequence[Mapping[str, Any]], asked: Asked, *, most: int) -> Counted:
-    """Return the sums of the monitor, of the rows of ``grouped``.
+def counted(rows: Sequence[Mapping[str, Any]], asked: AuditQuery, *, most: int) -> Counted:
+    """Read the monitor's sums from the rows of ``grouped``.
 
     Raises InputError for ``most`` rows or many groups.
     """
@@ -395,8 +395,8 @@ class Ranks:
     adaptive_ece: float
 
 
-def ranked(rows: Any, asked: Asked) -> Any:
-    """Return a row for each place and pair of equal-mass bins in which a confidence begins and ends.
+def ranked(rows: Any, asked: AuditQuery) -> Any:
+    """A row for each place and pair of equal-mass bins in which a confidence begins and ends.
 
     A pair of two different bins is of one confidence alone, as two cannot both lie over an edge.
     """
@@ -434,7 +434,7 @@ def ranked(rows: Any, asked: Asked) -> Any:
 
 
 def _bin_of_rank(rank: Any, total: Any, bins: int) -> Any:
-    """Return the equal-mass bin of a rank from 0, by the rule of ``equal_mass_edges``."""
+    """The equal-mass bin of a rank from 0, by the rule of ``equal_mass_edges``."""
     import ibis  # noqa: PLC0415
 
     size, longer = total // bins, total % bins
@@ -443,8 +443,8 @@ def _bin_of_rank(rank: Any, total: Any, bins: int) -> Any:
     return (rank < in_longer).ifelse(rank // (size + 1), small).cast("int64")
 
 
-def ranks_of(rows: Iterable[Mapping[str, Any]], asked: Asked, *, weighted: bool) -> dict[Place, Ranks]:
-    """Return the metrics of each place, of the rows of ``ranked``."""
+def ranks_of(rows: Iterable[Mapping[str, Any]], asked: AuditQuery, *, weighted: bool) -> dict[Place, Ranks]:
+    """Read the metrics of each place from the rows of ``ranked``."""
     places: dict[Place, list[Mapping[str, Any]]] = {}
     for row in rows:
         places.setdefault(place_of(row, asked), []).append(row)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
@@ -18,7 +18,7 @@ from calib_serve.integrations.audit.expressions import (
     FATES,
     MOST,
     REFUSED,
-    Asked,
+    AuditQuery,
     Columns,
     Counted,
     Place,
@@ -33,9 +33,14 @@ from calib_serve.integrations.audit.expressions import (
     ranks_of,
 )
 from calib_serve.metrics import TOLERANCE, Verdict
-from calib_serve.monitor import Estimates, Missing, Number, estimate, judge
+from calib_serve.monitor import Estimates, Missing, Number, estimate, judge_estimates
 from calib_serve.receipts import Sums
 from calib_serve.scores import Engine, open_engine
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import AuditKeywords
 
 Progress = Callable[[str, int, "int | None"], None]
 
@@ -57,19 +62,29 @@ def audit(
     *,
     columns: Columns | None = None,
     progress: Progress = lambda what, done, total: None,
-    **given: Any,
+    **keywords: Unpack[AuditKeywords],
 ) -> Audit:
     """Measure calibration by the sums of the monitor, made by one group-by where the logs lie.
 
-    ``predictions`` and ``labels``: a Parquet file, a folder or pattern of such files, or, with the address of
-    an ``engine``, tables in it. ``columns`` says what theirs are called. ``options``, or ``given`` one by
-    one: see ``AuditOptions``; with ``skip_invalid`` predictions that cannot be measured are counted and left
-    out, else they are an InputError that names one.
+    With ``skip_invalid`` predictions that cannot be measured are counted and left out, else they are an
+    InputError that names one.
 
-    Raises InputError for what cannot be read or compared, MissingDependency where an engine's driver is not
-    installed, ServerError where it does not answer.
+    Args:
+        predictions: A Parquet file, a folder or pattern of such files, or a table of ``engine``.
+        labels: The same of labels, which name predictions by id.
+        options: An ``AuditOptions``; keywords replace its fields.
+        columns: What the columns of both are called.
+        progress: Called with a stage, how much of it is done, and of how much, where that is known.
+        **keywords: Fields of ``AuditOptions``: ``bins``, ``by``, ``engine``, ``every``, ``memory``,
+            ``missing``, ``password_file``, ``ranks``, ``since``, ``skip_invalid``, ``temporary``,
+            ``threads``, ``tolerance``, ``unique_ids``, ``until``.
+
+    Raises:
+        InputError: For logs that cannot be read or compared, and options that cannot be right.
+        MissingDependency: Where an engine's driver is not installed.
+        ServerError: Where an engine does not answer.
     """
-    options = changed(options or AuditOptions(), given)
+    options = changed(options or AuditOptions(), keywords, audit)
     names = columns or Columns()
     by = options.by
     # Every question goes out while the connection is open; numbers are computed after it.
@@ -87,7 +102,7 @@ def audit(
             check_columns(told, [getattr(names, name)], what="predictions", where=str(predictions))
         if by is None:
             by = tuple(name for name in (names.model, names.version) if name in told.columns)
-        asked = Asked(
+        asked = AuditQuery(
             names,
             by=tuple(by),
             since=_whole(options.begin, "since"),
@@ -129,12 +144,12 @@ def audit(
 
 
 class _Run:
-    """The questions of one audit to its engine, in their order."""
+    """The queries of one audit to its engine, in their order."""
 
     def __init__(
         self,
         engine: Engine,
-        asked: Asked,
+        asked: AuditQuery,
         predictions: Any,
         labels: Any,
         progress: Progress,
@@ -149,7 +164,7 @@ class _Run:
         self._repeats = False
 
     def sums(self) -> tuple[Counted, int]:
-        """Return the sums, and how many rows of predictions there were."""
+        """The sums, and the number of rows of predictions."""
         total = self._count(self._predictions, "counting predictions")
         if not total:
             raise InputError(
@@ -168,7 +183,7 @@ class _Run:
         return found, total
 
     def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
-        """Count what cannot be measured, by reason.
+        """Count predictions that cannot be measured, by reason.
 
         Raises InputError where there is any and it is not to be skipped.
         """
@@ -187,7 +202,7 @@ class _Run:
         return found
 
     def labels(self, counts: Counted) -> Labels:
-        """Count what became of the rows of labels."""
+        """Count the rows of labels by their fate."""
         total = self._count(self._all_labels, "counting labels")
         known = self._count(self._labels, "counting labels")
         of = counts.label_rows
@@ -205,7 +220,7 @@ class _Run:
         )
 
     def ranks(self) -> dict[Place, Ranks]:
-        """Compute what needs the confidences in order."""
+        """Compute the metrics that need ranked confidences."""
         rows = self._ask(ranked(self._joined, self._asked), "sorting confidences")
         return ranks_of(rows, self._asked, weighted="weight" in self._joined.columns)
 
@@ -223,8 +238,8 @@ class _Run:
         return self._engine.rows(expression, f"answer ({what})")
 
 
-def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
-    """Return where a window begins and ends, within what was asked for."""
+def _ends(window: int | None, asked: AuditQuery) -> tuple[int | None, int | None]:
+    """The start and end of a window, within the requested time."""
     if window is None or asked.every is None:
         return asked.since, asked.until
     start = asked.start + window * asked.every
@@ -241,7 +256,12 @@ def _whole(time: datetime | None, name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A number of predictions left out for one reason, and the id of one of them."""
+    """Predictions left out for one reason.
+
+    Args:
+        count: Number of them.
+        example: Id of one of them.
+    """
 
     count: int
     example: str
@@ -249,11 +269,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Labels:
-    """Counts of the rows of labels, by what became of them.
+    """Counts of the rows of labels by their fate; the others are counted.
 
-    ``rows`` are all; ``empty`` hold no id or no label; ``without_prediction`` are of no prediction that was
-    asked for, ``of_refused`` of one that was left out; ``again`` say what another row said; ``conflicting``
-    are of ids whose labels differ. The others are counted.
+    Args:
+        rows: All of them.
+        empty: Without an id or a label.
+        without_prediction: Of no prediction that was asked for.
+        of_refused: Of predictions that were left out.
+        again: Rows that say what another said.
+        conflicting: Rows of ids whose labels differ.
 
     >>> Labels(rows=9, empty=1, without_prediction=2, of_refused=0, again=1, conflicting=2).counted
     3
@@ -275,9 +299,16 @@ class Labels:
 
 @dataclass(frozen=True)
 class Measured:
-    """One group of predictions in one window: ``by`` column the value, from ``since`` until before ``until``.
+    """One group of predictions in one window.
 
-    Times are seconds since 1970 in UTC, None without an end. ``sums`` are those of the monitor.
+    Args:
+        by: Value of each column that it is grouped by.
+        since: First time, seconds since 1970 in UTC; None: no limit.
+        until: End of its time, exclusive; None: no limit.
+        sums: Those of the monitor.
+        ranks: AUROC of confidence and adaptive ECE; None where not asked for.
+        tolerance: Of the verdict.
+        missing: Why labels are missing: "chance", or "unknown", where the outcome may decide.
     """
 
     by: Mapping[str, str]
@@ -301,7 +332,7 @@ class Measured:
     @cached_property
     def verdict(self) -> Verdict:
         """Judge the estimates."""
-        return judge(self.estimates, tolerance=self.tolerance)
+        return judge_estimates(self.estimates, tolerance=self.tolerance)
 
     @property
     def brier(self) -> float:
@@ -313,7 +344,7 @@ class Measured:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; None stands for NaN."""
+        """As plain values for JSON; None stands for NaN."""
         bins, found = self.bins, self.estimates
         of_labelled = {
             "accuracy": bins.accuracy(),
@@ -347,11 +378,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Audit:
-    """The numbers of each group and window, ``measured``, and those of all together, ``total``.
+    """The numbers of each group and window, and those of all together.
 
-    ``predictions`` rows were in the window that was asked for, of which ``again`` said what another row of
-    their id said, ``unlabelled`` had no label, and ``conflicting`` had labels that differ; ``refused`` were
-    left out, by reason.
+    Args:
+        measured: Each group and window.
+        total: All together.
+        predictions: Rows in the window that was asked for.
+        again: Rows of these that said what another row of their id said.
+        unlabelled: Predictions without a label.
+        conflicting: Predictions whose labels differ.
+        labels: Counts of the rows of labels.
+        refused: Predictions that were left out, by reason.
     """
 
     measured: tuple[Measured, ...]
@@ -364,7 +401,7 @@ class Audit:
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; None stands for NaN."""
+        """As plain values for JSON; None stands for NaN."""
         return {
             "predictions": {
                 "rows": self.predictions,
@@ -379,7 +416,7 @@ class Audit:
         }
 
     def says(self) -> list[str]:
-        """Return a sentence for each thing that is not in the numbers, for a person."""
+        """A sentence for each reason that left predictions or labels out of the numbers."""
         told = [
             (self.unlabelled, "predictions have no label"),
             (self.conflicting, "predictions have labels that differ, and count as without one"),

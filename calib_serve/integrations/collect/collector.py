@@ -1,4 +1,4 @@
-"""Sends labels to the watch until each is settled: counted, refused for good, or a dead letter.
+"""A collector sends labels to the watch until each is settled: counted, refused, or a dead letter.
 
 A label that is refused for something that may pass, such as an id that is not known yet, is held back and
 tried again. A source is told that a piece is settled when all its labels are; whatever ends this process
@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.core.names import parse_duration
@@ -24,6 +24,11 @@ from calib_serve.core.options.label import CollectOptions
 from calib_serve.integrations.collect.sending import in_batches, post_in_parts
 from calib_serve.integrations.collect.source import DeadLetter, DeadLetters, Piece, Source
 from calib_serve.receipts import post_items
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import CollectKeywords
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +60,7 @@ class Totals:
     sent_at: float = 0.0
 
     def __str__(self) -> str:
-        """Return a summary for people."""
+        """A summary for people."""
         taken = ("accepted", "held")
         refused = ", ".join(f"{n} {why}" for why, n in self.labels.most_common() if why not in taken)
         dead = ", ".join(f"{n} {why}" for why, n in self.dead.most_common())
@@ -77,12 +82,22 @@ class _Stopped(Exception):
 
 
 class Collector:
-    """Sends what comes from ``source`` to ``url``, and what cannot be counted to ``dead``.
+    """Sends labels of a source to a watch, and those that cannot be counted to the dead letters.
 
-    ``token``: gives the bearer token, asked before each batch. ``options``, or ``given`` one by one: see
-    ``CollectOptions``; a label that is held back for longer than ``wait`` is a dead letter. ``most_held``:
-    labels that are held back, beyond which nothing more is taken. ``stop``: set it to end. The source and
-    the dead letters stay yours to close.
+    A label that is held back for longer than ``wait`` is a dead letter. The source and the dead letters stay
+    yours to close.
+
+    Args:
+        source: Where labels come from.
+        url: Where labels are taken.
+        dead: Where labels go that cannot be counted.
+        options: A ``CollectOptions``; keywords replace its fields.
+        token: Gives the bearer token, asked before each batch.
+        most_held: Labels that are held back, beyond which nothing more is taken.
+        stop: Set it to end.
+        clock: Seconds that never go back.
+        **keywords: Fields of ``CollectOptions``: ``batch``, ``by``, ``every``, ``id_column``,
+            ``label_column``, ``receipt_column``, ``settle``, ``state``, ``wait``.
     """
 
     def __init__(
@@ -96,9 +111,9 @@ class Collector:
         most_held: int = 100_000,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
-        **given: Any,
+        **keywords: Unpack[CollectKeywords],
     ) -> None:
-        options = changed(options or CollectOptions(), given)
+        options = changed(options or CollectOptions(), keywords, Collector)
         wait = options.wait
         self._wait = parse_duration(wait, what="wait") if isinstance(wait, str) else float(wait)
         self.totals, self.sending = Totals(), False
@@ -110,9 +125,13 @@ class Collector:
         self._told = (clock(), "")
 
     def run(self, *, once: bool = False) -> Totals:
-        """Collect until ``stop``; with ``once`` until all that is there is settled.
+        """Collect until ``stop``.
 
-        ServerError where what answers at the address is no watch.
+        Args:
+            once: Whether to end when every label at the source is settled.
+
+        Raises:
+            ServerError: Where what answers at the address is no watch.
         """
         try:
             while not self._stop.is_set():
@@ -152,7 +171,7 @@ class Collector:
         return found
 
     def _settle(self, items: Sequence[_Item]) -> None:
-        """Send them, and settle or hold back each; those of streams that were given up are dropped."""
+        """Send labels, and settle or hold back each; labels of given-up streams are dropped."""
         items = [one for one in items if not one.piece.stream.given_up]
         if not items:
             return
@@ -171,7 +190,7 @@ class Collector:
         self._bury(buried)
 
     def _hold(self, item: _Item) -> bool:
-        """Hold a label back, unless it was for long enough."""
+        """Hold a label back, unless its time is over."""
         now = self._clock()
         since = now if item.since is None else item.since
         if now - since >= self._wait:
@@ -196,7 +215,7 @@ class Collector:
         return found
 
     def _post(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Post rows and return what the watch says of each, however long that takes."""
+        """Post rows until the watch answers; return the outcome of each."""
         pause = _FIRST
         while True:
             try:
@@ -210,7 +229,7 @@ class Collector:
                 pause = min(2 * pause, _LONGEST)
 
     def _bury(self, letters: Sequence[tuple[DeadLetter, Piece]]) -> None:
-        """Keep dead letters, however long that takes: they settle their pieces."""
+        """Store dead letters, however long that takes: they settle their pieces."""
         pause = _FIRST
         while letters:
             try:
@@ -230,7 +249,7 @@ class Collector:
         log.warning("%s; it is tried again", why)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and say to the source that this process is there."""
+        """Wait, and keep this process alive to the source."""
         until = self._clock() + seconds
         while (left := until - self._clock()) > 0:
             self._source.alive()
@@ -238,11 +257,11 @@ class Collector:
                 raise _Stopped
 
     def stop(self) -> None:
-        """End soon: what was sent and is not answered yet will be sent again by the next start."""
+        """Stop soon: labels sent but not answered are sent again by the next start."""
         self._stop.set()
 
     def interrupt(self) -> None:
-        """End now, from a signal's handler: raises where a request waits for its answer."""
+        """Stop now, from a signal's handler: raises where a request waits for its answer."""
         if self.sending and self._stop.is_set():
             raise _Stopped
 

@@ -1,4 +1,4 @@
-"""Tell Prometheus what a collector did."""
+"""Metrics of a collector for Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Collected(Collector):
         self._totals, self._source = totals, source
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families of one scrape; every reason is there from the start."""
+        """Yield the metric families of one scrape; every reason is there from the start."""
         totals = self._totals
         labels = CounterMetricFamily(
             "calib_collect_labels_total",
@@ -57,7 +57,7 @@ class _Collected(Collector):
 
 
 def serve_metrics(totals: Totals, source: Source, *, host: str, port: int) -> None:
-    """Serve /metrics at ``host:port`` from a thread; InputError where that is taken."""
+    """Serve /metrics at ``host:port`` from a thread; InputError where the port is taken."""
     registry = CollectorRegistry()
     registry.register(_Collected(totals, source))
     try:

@@ -1,7 +1,7 @@
 """Labels from files that are dropped into a folder or a bucket, through fsspec.
 
 A file is read when it did not change for some seconds, and again when it has changed after that. What was
-read of it is in ``State``, so that a new start goes on where all before is settled.
+read of it is in ``SettledFiles``, so that a new start goes on where all before is settled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
 from calib_serve.core.files import make_private
-from calib_serve.integrations.collect.reading import KINDS, USUAL, Columns, Row, read_rows
+from calib_serve.integrations.collect.reading import KINDS, USUAL, LabelFields, Row, read_label_rows
 from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
@@ -35,16 +35,16 @@ _TABLE = "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, version TEXT,
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".inprogress", "~")
 
 
-class Read(NamedTuple):
-    """Settled ``rows`` of a file in this ``version``; ``whole``: all of them."""
+class SettledFile(NamedTuple):
+    """Settled ``rows`` of a file in this ``version``; ``whole``: all rows are."""
 
     version: str
     rows: int
     whole: bool
 
 
-class State:
-    """Keeps what is settled of a source's files, by whole addresses, in the SQLite file at ``path``.
+class SettledFiles:
+    """Stores the settled rows of a source's files, by whole addresses, in the SQLite file at ``path``.
 
     It may be lost: labels that come again are duplicates. ServerError where it cannot be used.
     """
@@ -58,20 +58,20 @@ class State:
             self._db.execute(_TABLE)
             self._db.execute("SELECT version, rows, whole FROM files LIMIT 1")
 
-    def of(self, path: str) -> Read | None:
-        """Return what is settled of this file, in the version that was read last."""
+    def of(self, path: str) -> SettledFile | None:
+        """The settled rows of a file, in its version last read."""
         with self._usable():
             found = self._db.execute("SELECT version, rows, whole FROM files WHERE path = ?", (path,))
             row = found.fetchone()
-        return None if row is None else Read(str(row[0]), int(row[1]), bool(row[2]))
+        return None if row is None else SettledFile(str(row[0]), int(row[1]), bool(row[2]))
 
-    def save(self, path: str, read: Read) -> None:
-        """Save what was read, for good on return."""
+    def save(self, path: str, read: SettledFile) -> None:
+        """Store a file's settled rows, durable on return."""
         with self._usable():
             self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (path, *read))
 
     def keep(self, under: str, paths: Collection[str]) -> None:
-        """Forget the files under an address that are not among these."""
+        """Delete the entries under an address of files that are gone."""
         with self._usable():
             known = {row[0] for row in self._db.execute("SELECT path FROM files")}
             gone = [(one,) for one in known if one.startswith(under) and one not in paths]
@@ -94,7 +94,7 @@ class State:
 
 
 class _Reading:
-    """A file that is read: which version of it, its rows, and how far it is settled."""
+    """A file in hand: its version, its rows, and the number settled."""
 
     def __init__(self, address: str, version: str, rows: Iterator[Row], *, start: int) -> None:
         self.address, self.version, self.rows, self.at = address, version, rows, start
@@ -102,7 +102,7 @@ class _Reading:
 
 
 class FileSource:
-    """A ``Source`` over the files under ``address``: CSV, Parquet or JSON lines; others are passed over.
+    """A ``Source`` over the files under ``address``: CSV, Parquet or JSON lines; others are ignored.
 
     ``settle``: seconds for which a file must not have changed; ``every``: seconds between two looks.
     ``skip``: an address below, whose files are left out. ``columns``: what they are called. InputError for an
@@ -112,12 +112,12 @@ class FileSource:
     def __init__(
         self,
         address: str,
-        state: State,
+        state: SettledFiles,
         *,
         settle: float = 5.0,
         every: float = 5.0,
         skip: str = "",
-        columns: Columns = USUAL,
+        columns: LabelFields = USUAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         try:
@@ -139,7 +139,7 @@ class FileSource:
         self._scratch = tempfile.TemporaryDirectory(prefix="calib-collect-")
 
     def take(self, seconds: float) -> list[Piece]:
-        """Take the next rows of the file that is read, or the first of the next one."""
+        """Take the next rows of the file in hand, or the first of the next one."""
         until = self._clock() + seconds
         while True:
             if self._current is None:
@@ -156,10 +156,10 @@ class FileSource:
                     return []
 
     def alive(self) -> None:
-        """Do nothing: no one waits for it."""
+        """Do nothing: no group waits for this process."""
 
     def _look(self) -> None:
-        """See which files are there, and which of them did not change for long enough."""
+        """List the files, and those that did not change for long enough."""
         now = self._clock()
         if now - self._looked < self._every:
             return
@@ -195,7 +195,7 @@ class FileSource:
         self._lag = waiting + len(reading)
 
     def _listed(self) -> dict[str, str]:
-        """Return the version of each file of labels."""
+        """The version of each file of labels."""
         self._fs.invalidate_cache()
         found: Mapping[str, Mapping[str, Any]] = self._fs.find(self._root, detail=True)
         return {
@@ -218,7 +218,7 @@ class FileSource:
         return True
 
     def _begin(self) -> None:
-        """Read the next file that is ready."""
+        """Begin with the next file that is ready."""
         while self._ready:
             path = next(iter(self._ready))
             version = self._ready.pop(path)
@@ -239,7 +239,7 @@ class FileSource:
             return
 
     def _copied(self, path: str) -> Path:
-        """Return where it can be read in this host: a bucket's file is brought here first."""
+        """The path to read in this host: a bucket's file is copied here first."""
         if self._local:
             return Path(path)
         local = Path(self._scratch.name) / f"current{PurePosixPath(path).suffix.lower()}"
@@ -272,7 +272,7 @@ class FileSource:
             return True
 
     def _now(self, path: str) -> str:
-        """Return its version as a listing has it: of the file itself, some stores tell times differently."""
+        """The file's version as a listing shows it: for single files, some stores give other times."""
         self._fs.invalidate_cache()
         info = self._fs.find(path, detail=True).get(path)
         return "" if info is None else _version(info)
@@ -286,11 +286,11 @@ class FileSource:
         self._looked, self._unsettled = -float("inf"), True
 
     def commit(self) -> None:
-        """Note how many rows of each file are settled."""
+        """Note the settled rows of each file."""
         for one in list(self._open):
             whole = one.ended and one.stream.settled
             if whole or one.stream.next > one.saved:
-                self._state.save(self._address(one.address), Read(one.version, one.stream.next, whole))
+                self._state.save(self._address(one.address), SettledFile(one.version, one.stream.next, whole))
                 one.saved = one.stream.next
             if whole:
                 self._open.remove(one)
@@ -304,31 +304,31 @@ class FileSource:
         log.warning("%s; it is tried again", why)
 
     def lag(self) -> int:
-        """Return files that are not settled, as of the last look."""
+        """The number of files not settled, as of the last look."""
         return max(self._lag, 0)
 
     def drained(self) -> bool:
-        """Tell whether all files were read, and none is too young."""
+        """Whether all files were read, and none is too young."""
         return not (self._unsettled or self._ready or self._current or self._open)
 
     def close(self) -> None:
-        """Note what is settled."""
+        """Note the settled rows."""
         self.commit()
         self._scratch.cleanup()
         self._state.close()
 
 
-def _rows(path: Path, name: str, columns: Columns) -> Iterator[Row]:
+def _rows(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
     """Yield the rows of a file; a dead letter where it is no table of labels."""
     try:
-        yield from read_rows(path, name, columns)
+        yield from read_label_rows(path, name, columns)
     except InputError as error:
         told = str(error).replace(str(path), name)
         yield Row(name, [], [DeadLetter("unreadable", told, name, item={"file": name})])
 
 
 def _version(info: Mapping[str, Any]) -> str:
-    """Return what changes with a file's content, as far as its store tells."""
+    """The parts of a listing that change with a file's content, as far as its store tells."""
     # A content's digest alone, if there is one.
     names = [name for name in _CONTENT if info.get(name)] or _CHANGED
     return repr([(name, str(info[name])) for name in ("size", *names) if name in info])

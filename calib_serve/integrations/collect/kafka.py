@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
-from calib_serve.integrations.collect.reading import USUAL, Columns, read_message
+from calib_serve.integrations.collect.reading import USUAL, LabelFields, read_label_message
 from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
@@ -42,7 +42,7 @@ class KafkaSource:
         *,
         group: str,
         config: Mapping[str, str] | None = None,
-        columns: Columns = USUAL,
+        columns: LabelFields = USUAL,
     ) -> None:
         own: dict[str, Any] = {
             "bootstrap.servers": servers,
@@ -64,7 +64,7 @@ class KafkaSource:
         self._consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._lost)
 
     def take(self, seconds: float) -> list[Piece]:
-        """Take the next messages and return their labels."""
+        """Take the next messages, and return their labels."""
         came, self._waiting = self._waiting, []
         if not came:
             if self._paused:
@@ -73,7 +73,7 @@ class KafkaSource:
         return [self._piece(one) for one in came if self._sound(one)]
 
     def alive(self) -> None:
-        """Beat the group's heart; partitions may come and go."""
+        """Send the group's heartbeat; partitions may come and go."""
         self._pause(True)
         # Paused, polling keeps the membership and brings no message, but for one that is on its way.
         message = self._consumer.poll(0)
@@ -106,11 +106,11 @@ class KafkaSource:
         if stream is None:
             stream = self._streams[topic, partition] = Stream(f"{topic}/{partition}", offset)
             self._committed[stream] = offset  # at which it begins
-        row = read_message(message.value(), where, self._columns)
+        row = read_label_message(message.value(), where, self._columns)
         return Piece(stream, offset, where, row.labels, row.dead)
 
     def commit(self) -> None:
-        """Commit the offset before which all is settled, of each partition where it moved."""
+        """Commit the offset before which all labels are settled, of each partition where it moved."""
         self._commit(self._streams)
         if time.monotonic() - self._looked > _LAG_EVERY:
             self._looked, self._lag = time.monotonic(), self._behind()
@@ -149,7 +149,7 @@ class KafkaSource:
         self._waiting = [one for one in self._waiting if (one.topic(), one.partition()) not in gone]
 
     def lag(self) -> int:
-        """Return messages of this consumer's partitions that are not settled, as of the last second."""
+        """The number of unsettled messages in this consumer's partitions, as of the last second."""
         return self._lag
 
     def _behind(self) -> int:
@@ -166,11 +166,11 @@ class KafkaSource:
         return found
 
     def drained(self) -> bool:
-        """Return False: a topic has no end."""
+        """False: a topic has no end."""
         return False
 
     def close(self) -> None:
-        """Commit what is settled, and leave the group."""
+        """Commit the settled offsets, and leave the group."""
         self._commit(self._streams)
         self._consumer.close()
 
@@ -187,7 +187,7 @@ class KafkaDeadLetters:
             raise InputError(f"the configuration of Kafka cannot be: {error}") from error
 
     def put(self, letters: Sequence[DeadLetter]) -> None:
-        """Send them, and wait until the brokers have them."""
+        """Send dead letters, and wait until the brokers have them."""
         arrived: list[str] = []
         wrong: list[str] = []
 
@@ -208,4 +208,4 @@ class KafkaDeadLetters:
             raise ServerError(f"dead letters cannot be sent to the topic {self._topic}: {why}")
 
     def close(self) -> None:
-        """Do nothing: all was sent."""
+        """Do nothing: all letters are sent."""

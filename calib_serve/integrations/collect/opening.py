@@ -1,19 +1,24 @@
-"""Opens what an address names: a topic of Kafka, a folder, or a bucket."""
+"""Addresses of label sources: a topic of Kafka, a folder, or a bucket."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.core.addresses import holds_password, shown
+from calib_serve.core.addresses import holds_password, redacted
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_private
 from calib_serve.core.options.base import changed, check_default
 from calib_serve.core.options.label import CollectOptions
-from calib_serve.integrations.collect.reading import Columns
+from calib_serve.integrations.collect.reading import LabelFields
 from calib_serve.integrations.collect.source import DeadLetters, FolderDeadLetters, Source
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import CollectKeywords
 
 _KAFKA = "kafka://"
 _SHAPE = "kafka://HOST:PORT[,HOST:PORT]/TOPIC?group=GROUP"
@@ -31,29 +36,37 @@ def open_source(
     *,
     kafka: Mapping[str, str] | None = None,
     skip: str = "",
-    **given: Any,
+    **keywords: Unpack[CollectKeywords],
 ) -> Source:
-    """Open ``kafka://host:9092/topic?group=calib``, or files: a folder, or ``s3://bucket/labels``.
+    """Open a source of labels.
 
-    ``kafka``: more settings of librdkafka. ``skip``: an address below a folder, which is left out.
-    ``options``, or ``given`` one by one: see ``CollectOptions``. InputError for an address that cannot be.
+    Args:
+        address: ``kafka://host:9092/topic?group=calib``, a folder, or ``s3://bucket/labels``.
+        options: A ``CollectOptions``; keywords replace its fields.
+        kafka: More settings of librdkafka.
+        skip: An address below the folder, which is left out.
+        **keywords: Fields of ``CollectOptions``: ``batch``, ``by``, ``every``, ``id_column``,
+            ``label_column``, ``receipt_column``, ``settle``, ``state``, ``wait``.
+
+    Raises:
+        InputError: For an address or options that cannot be right.
     """
-    options = changed(options or CollectOptions(), given)
-    columns = Columns.of(options)
+    options = changed(options or CollectOptions(), keywords, open_source)
+    columns = LabelFields.of(options)
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.integrations.collect.kafka import KafkaSource  # noqa: PLC0415  an optional extra
 
         topic = _topic(address)
         if not topic.group:
-            raise InputError(f"name the consumer group: {_SHAPE}, got {shown(address)}")
+            raise InputError(f"name the consumer group: {_SHAPE}, got {redacted(address)}")
         check_default(
             options, ("state", "settle", "every"), "is for files; Kafka knows what was read of a topic"
         )
         return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka, columns=columns)
-    from calib_serve.integrations.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
+    from calib_serve.integrations.collect.files import FileSource, SettledFiles  # noqa: PLC0415  an optional extra
 
-    kept = State(options.state)
+    kept = SettledFiles(options.state)
     try:
         return FileSource(
             address, kept, settle=options.settle, every=options.every, skip=skip, columns=columns
@@ -64,7 +77,7 @@ def open_source(
 
 
 def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -> DeadLetters:
-    """Open where dead letters go: ``kafka://host:9092/topic``, a folder or a bucket."""
+    """Open the place of dead letters: ``kafka://host:9092/topic``, a folder or a bucket."""
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.integrations.collect.kafka import KafkaDeadLetters  # noqa: PLC0415  an optional extra
@@ -75,7 +88,7 @@ def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -
 
 
 def kafka_settings(path: str | Path) -> dict[str, str]:
-    """Read settings of librdkafka, ``name=value`` a line, from a file of its owner's alone.
+    """Read settings of librdkafka, ``name=value`` a line, from a file that only its owner may read.
 
     InputError where it cannot be read, or others may read it.
     """
@@ -113,5 +126,5 @@ def _topic(address: str) -> _Topic:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     name = parts.path.strip("/")
     if not parts.netloc or not name or "/" in name or "@" in parts.netloc or set(options) - {"group"}:
-        raise InputError(f"a topic is {_SHAPE}, got {shown(address)}")
+        raise InputError(f"a topic is {_SHAPE}, got {redacted(address)}")
     return _Topic(parts.netloc, name, options.get("group", ""))

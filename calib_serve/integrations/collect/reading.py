@@ -1,4 +1,4 @@
-"""The labels in a message of JSON, or in a file: CSV, Parquet, or JSON lines; what can be none is named.
+"""Labels in a message of JSON, or in a file: CSV, Parquet, or JSON lines; bad ones become dead letters.
 
 A row that is wrong is set aside alone. Files are streamed: a row, or a thousand of Parquet, at a time.
 """
@@ -43,14 +43,14 @@ _OTHERS = {
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Names of columns, or fields, of labels; InputError where one is to be two things.
+class LabelFields:
+    """Names of columns, or fields, of labels; InputError where one has two roles.
 
     Without ``receipt`` and ``id`` these two names are looked for. ``by``: whether labels are class ids or
     names; None: what a column ``by`` says, and the watch refuses what may be both. ``model`` and ``segment``
     are read where they are there.
 
-    >>> Columns(id="order_id", label="outcome").names
+    >>> LabelFields(id="order_id", label="outcome").names
     {'id': 'order_id', 'label': 'outcome', 'model': 'model', 'by': 'by', 'segment': 'segment'}
     """
 
@@ -64,8 +64,8 @@ class Columns:
             raise InputError(f"receipt, id and label are columns of their own, got {self._asked}")
 
     @classmethod
-    def of(cls, options: LabelColumns) -> Columns:
-        """Return what the options say of columns."""
+    def of(cls, options: LabelColumns) -> LabelFields:
+        """Read the names of columns in the options."""
         return cls(
             receipt=options.receipt_column,
             id=options.id_column,
@@ -79,7 +79,7 @@ class Columns:
 
     @functools.cached_property
     def names(self) -> dict[str, str]:
-        """Return the column of each field."""
+        """The column of each field."""
         of = {"receipt": self.receipt, "id": self.id}
         if self.receipt is self.id is None:
             of = {name: name for name in ("receipt", "id") if name != self.label}
@@ -87,7 +87,7 @@ class Columns:
         return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
 
     def check(self, there: Sequence[str], name: str) -> None:
-        """Raise InputError where the table that people call ``name`` has not these columns."""
+        """Raise InputError where the table called ``name`` lacks these columns."""
         lack = [one for one in self._asked if one not in there]
         either = [self.names[one] for one in ("receipt", "id") if one in self.names]
         if not set(either) & set(there):
@@ -99,22 +99,22 @@ class Columns:
             )
 
 
-USUAL = Columns()
+USUAL = LabelFields()
 """receipt or id, and label."""
 
 
 class Row(NamedTuple):
-    """The labels of a row or a message, as the watch takes them, and what of it can be none."""
+    """The labels of a row or a message, as the watch takes them, and its dead letters."""
 
     where: str
     labels: list[dict[str, Any]]
     dead: list[DeadLetter]
 
 
-def read_message(content: bytes | None, where: str, columns: Columns = USUAL) -> Row:
+def read_label_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> Row:
     """Read a label, or a list of them, of JSON.
 
-    >>> read_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
+    >>> read_label_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
     [{'id': 'order-17', 'label': 3}]
     """
     try:
@@ -125,8 +125,8 @@ def read_message(content: bytes | None, where: str, columns: Columns = USUAL) ->
     return Row(where, [one for row in rows for one in row.labels], [one for row in rows for one in row.dead])
 
 
-def read_label(item: Any, where: str, columns: Columns = USUAL) -> Row:
-    """Read one label; what cannot be one is not sent, as its whole batch would be refused for it."""
+def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> Row:
+    """Read one label; an invalid one is not sent, as its whole batch would be refused for it."""
     if not isinstance(item, Mapping):
         told = 'a label is an object, such as {"id": "order-17", "label": 3}'
         return Row(where, [], [DeadLetter("malformed", told, where, item=item)])
@@ -139,8 +139,8 @@ def read_label(item: Any, where: str, columns: Columns = USUAL) -> Row:
         return Row(where, [], [DeadLetter(refusal.reason, str(refusal), where, item=found or dict(item))])
 
 
-def read_rows(path: Path, name: str = "", columns: Columns = USUAL) -> Iterator[Row]:
-    """Read the rows of a file that people call ``name``; InputError at once where it is no table of labels.
+def read_label_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[Row]:
+    """Read the rows of a file called ``name``; InputError at once where it is no table of labels.
 
     Where it breaks off in the middle, its last row is a dead letter that says so. What is called neither
     .parquet nor .jsonl or .ndjson is read as CSV, once and in order, so it may be a pipe. OSError is not
@@ -162,7 +162,7 @@ def _missing(value: Any) -> bool:
 
 
 def _label(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is sent of these fields; Refused."""
+    """The label to send, from these fields; Refused for invalid ones."""
     for value in found.values():
         if isinstance(value, str):
             _check_text(value)
@@ -194,7 +194,7 @@ def _check_text(text: str) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Return a whole number as such, where pandas or a database wrote it as a float or a decimal.
+    """A whole number from the float or decimal in which pandas or a database wrote it.
 
     >>> _whole(3.0), _whole(3.5), _whole(Decimal("7.00")), _whole(1e300), _whole("3.0")
     (3, 3.5, 7, 1e+300, '3.0')
@@ -232,7 +232,7 @@ _Rows = Iterator["dict[str, Any] | list[str]"]
 """By column, or the cells of a row that has more or fewer than the header."""
 
 
-def _table(rows: _Rows, path: Path, name: str, columns: Columns) -> Iterator[Row]:
+def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
     number = 0
     try:
         for number, row in enumerate(rows, 1):
@@ -301,7 +301,7 @@ def _parquet_rows(path: Path, file: Any, columns: Sequence[str]) -> _Rows:
 # --- lines of JSON ----------------------------------------------------------------------------
 
 
-def _lines(path: Path, name: str, columns: Columns) -> Iterator[Row]:
+def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_LINE):
@@ -315,13 +315,13 @@ def _lines(path: Path, name: str, columns: Columns) -> Iterator[Row]:
                 if not ends:
                     return
             elif line.strip():
-                yield read_message(line, where, columns)
+                yield read_label_message(line, where, columns)
             else:
                 yield Row(where, [], [])
 
 
 def _ends(file: IO[bytes]) -> bool:
-    """Skip the rest of a line; False where that has no end, as of a device."""
+    """Skip the rest of a line; False where it is endless, as a device's is."""
     for _ in range(_MOST_SKIPPED // _LINE):
         more = file.readline(_LINE)
         if not more or more.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Send a file of labels in batches; what was counted before is a duplicate, so all may be sent again."""
+"""Send a file of labels in batches; a label counted before is a duplicate, so repeating is safe."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from calib_serve.core.errors import InputError, Rejected
-from calib_serve.core.files import written_whole
+from calib_serve.core.files import write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import LabelOptions
-from calib_serve.integrations.collect.reading import Columns, read_rows
+from calib_serve.integrations.collect.reading import LabelFields, read_label_rows
 from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts import post_items
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import LabelKeywords
 
 SETTLED = frozenset({"duplicate", "not_wanted"})
 """Why a label is refused where nobody has to look."""
@@ -31,7 +36,7 @@ Outcomes = list[dict[str, Any]]
 
 @dataclass
 class Sent:
-    """Fates of the labels: how many were counted, refusals by reason, and the first rows of those.
+    """The outcomes of labels: the number counted, refusals by reason, and the first rows of each.
 
     ``held``: these wait in the watch for a day, until somebody tells it of their model version. A row that a
     person must look at is in ``first``, or in the file of the refused.
@@ -44,17 +49,17 @@ class Sent:
 
     @property
     def wrong(self) -> int:
-        """Return how many rows a person must look at."""
+        """The number of rows that a person must look at."""
         return sum(count for reason, count in self.refused.items() if reason not in SETTLED)
 
     def __str__(self) -> str:
-        """Return a summary for people."""
+        """A summary for people."""
         refused = ", ".join(f"{count} {reason}" for reason, count in self.refused.most_common())
         held = f"; {self.held} wait for their model version to be watched" if self.held else ""
         return f"{self.accepted} counted{held}" + (f"; refused: {refused}" if refused else "")
 
     def named(self, refused: str | Path | None = None) -> list[str]:
-        """Return the first rows that a person must look at, a line each, and where the others are."""
+        """The first rows that a person must look at, a line each, and where the others are."""
         told = [f"{one.where}: {one.reason}: {one.message}" for one in self.first]
         if refused is not None and self.wrong:
             told.append(f"{refused} holds what was refused: mend it, and send it")
@@ -74,18 +79,26 @@ def send_label_file(
     *,
     token: str = "",
     progress: Callable[[int, int | None], None] = lambda _done, _total: None,
-    **given: Any,
+    **keywords: Unpack[LabelKeywords],
 ) -> Sent:
-    """Send the labels of a CSV, Parquet or JSON lines file; safe to repeat.
+    """Send the labels of a file; safe to repeat.
 
-    The file has a column of receipts, or one of ``id``, the user's own of predictions (and ``model``, where
-    those of two models have one id), one of labels (class ids or names) and, if wanted, ``segment``.
-    Each of the ``options`` may be ``given`` as a keyword argument. ``progress`` is called with how many were
-    read. Raises InputError where the file is no table of labels, and ServerError where a request
-    failed or was refused as a whole; then no file of the refused is written.
+    Args:
+        path: A CSV, Parquet or JSON lines file with a column of receipts, or one of ``id``, the user's own of
+            predictions (and ``model``, where those of two models have one id), one of labels (class ids or
+            names) and, if wanted, ``segment``.
+        options: A ``LabelOptions``; keywords replace its fields.
+        token: A token of the scope label, where the watch asks for one.
+        progress: Called with how many rows were read, and of how many, where that is known.
+        **keywords: Fields of ``LabelOptions``: ``batch``, ``by``, ``id_column``, ``label_column``,
+            ``receipt_column``, ``refused``, ``tries``, ``url``.
+
+    Raises:
+        InputError: Where the file is no table of labels.
+        ServerError: Where a request failed or was refused as a whole; then no file of the refused is written.
     """
-    asked = changed(options or LabelOptions(), given)
-    columns, url, tries = Columns.of(asked), asked.url, asked.tries
+    asked = changed(options or LabelOptions(), keywords, send_label_file)
+    columns, url, tries = LabelFields.of(asked), asked.url, asked.tries
     sent = Sent()
     try:
         with _lines_of(asked.refused) as file:
@@ -110,8 +123,8 @@ def send_label_file(
     return sent
 
 
-def _labels(path: Path, columns: Columns, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
-    for row in read_rows(path, columns=columns):
+def _labels(path: Path, columns: LabelFields, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
+    for row in read_label_rows(path, columns=columns):
         for letter in row.dead:
             refuse(letter)
         for label in row.labels:
@@ -130,18 +143,18 @@ def _refuse(sent: Sent, letter: DeadLetter, file: IO[bytes] | None) -> None:
 
 @contextmanager
 def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
-    """Open a file that takes its place when all went well: it may be the one that is read."""
+    """Open a file that takes its place only if all went well: it may be the one that is read."""
     if path is None:
         yield None
         return
-    with written_whole(Path(path), mode=0o600) as partial, partial.open("wb") as file:
+    with write_atomically(Path(path), mode=0o600) as partial, partial.open("wb") as file:
         yield file
 
 
 def in_batches(
     items: Iterable[Item], most: int, *, row: Callable[[Item], dict[str, Any]]
 ) -> Iterator[list[Item]]:
-    """Batch as many as a request may have, and not so long that a watch hangs up on it."""
+    """Group as many rows as a request may have, and so few that a watch keeps the connection."""
     batch: list[Item] = []
     size = 0
     for item in items:
@@ -158,7 +171,7 @@ def in_batches(
 def post_in_parts(
     post: Callable[[list[dict[str, Any]]], Outcomes], rows: Sequence[dict[str, Any]]
 ) -> Outcomes:
-    """Send ``rows``, in halves where the watch will not take them at once; return what is said of each.
+    """Send ``rows``, in halves where the watch refuses them together; return the outcome of each.
 
     Raises Rejected where it would not take an empty batch either: then no row is to blame.
     """

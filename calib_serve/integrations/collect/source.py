@@ -1,4 +1,4 @@
-"""Sources of labels, how far each stream of them is settled, and places for what can be no label."""
+"""Sources of labels with their progress, and stores of dead letters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calib_serve.core.files import private_folder, write_whole
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A label, or what was none: ``content`` as it came, else ``item``, what its JSON held.
+    """A label that cannot be counted: ``content`` as it came, else ``item``, the value of its JSON.
 
     ``reason``: one of a refused label, or ``unreadable`` of a file. ``where``: the place that it came from.
     """
@@ -49,7 +49,7 @@ def _content(content: bytes) -> dict[str, str]:
 
 
 class Stream:
-    """A partition of a topic, or a file: as far as all that came of it is settled.
+    """A partition of a topic, or a file, and the position up to which it is settled.
 
     ``next``: every position before it is settled. ``given_up``: it belongs to somebody else by now, or has
     changed; what is still at hand of it is dropped, and will be read again.
@@ -79,7 +79,7 @@ class Stream:
 
     @property
     def settled(self) -> bool:
-        """Tell whether nothing of it is at hand."""
+        """Whether no piece of the stream is in hand."""
         return not self._left
 
     def _advance(self) -> None:
@@ -93,7 +93,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Piece:
-    """A message or a row: its labels, and what of it can be none.
+    """A message or a row: its labels, and its dead letters.
 
     ``where``: how people find it.
     """
@@ -106,7 +106,7 @@ class Piece:
 
 
 class Source(Protocol):
-    """Gives labels. ServerError where it cannot be used any more; what passes is waited out.
+    """A source of labels. ServerError where it fails for good; passing failures are waited out.
 
     ``failures``: how often it could not be read, or could not note what was settled.
     """
@@ -117,29 +117,29 @@ class Source(Protocol):
         """Take the next pieces; none after waiting for about that many ``seconds``."""
 
     def alive(self) -> None:
-        """Say that this process is there, while it takes nothing."""
+        """Keep this process alive to the source while it takes nothing."""
 
     def commit(self) -> None:
-        """Note what is settled of every stream: a new start goes on behind it."""
+        """Note the settled position of every stream, from which a new start goes on."""
 
     def lag(self) -> int:
-        """Return how much waits at the source: messages of a topic, or files."""
+        """The number of messages or files that wait at the source."""
 
     def drained(self) -> bool:
-        """Tell whether everything that was there has been taken."""
+        """Whether everything at the source has been taken."""
 
     def close(self) -> None:
-        """Note what is settled, and end."""
+        """Note the settled positions, and end."""
 
 
 class DeadLetters(Protocol):
-    """Keeps dead letters."""
+    """A store of dead letters."""
 
     def put(self, letters: Sequence[DeadLetter]) -> None:
-        """Keep them, for good on return; ServerError where that cannot be: none may be taken for kept."""
+        """Store letters, durable on return; ServerError where that fails."""
 
     def close(self) -> None:
-        """End."""
+        """End the store."""
 
 
 class FolderDeadLetters:
@@ -154,7 +154,7 @@ class FolderDeadLetters:
         self._local = "file" in self._fs.protocol
 
     def put(self, letters: Sequence[DeadLetter]) -> None:
-        """Write them into a new file; readable by its owner alone where it is local."""
+        """Write letters into a new file, which only its owner may read where it is local."""
         name = f"dead-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}.jsonl"
         content = b"".join(one.json() + b"\n" for one in letters)
         try:
@@ -167,4 +167,4 @@ class FolderDeadLetters:
             raise ServerError(f"dead letters cannot be written to {self.path}: {error}") from error
 
     def close(self) -> None:
-        """Do nothing: there is nothing to end."""
+        """Do nothing: no resource is held."""

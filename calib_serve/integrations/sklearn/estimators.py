@@ -1,4 +1,4 @@
-"""Calibrate inside scikit-learn: a classifier with its calibration, or scores that are there already."""
+"""Calibration in scikit-learn: a classifier with its calibration, or a calibrator of scores."""
 
 from __future__ import annotations
 
@@ -51,13 +51,15 @@ _FOLDS = 5
 class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrated probabilities of scores (n, K), a column a class; one column for two classes.
 
-    ``outputs`` says what the scores hold: "logits", "log_probs" or "probabilities"; else their numbers do, in
-    ``fit``. ``method`` is "auto" or a method's name, ``options`` its own options, ``random_state`` the seed
-    of what is drawn.
-    ``classes`` are the labels in the order of the columns; by default those of y, sorted.
-
     After ``fit``: ``artifact_`` is the calibration, ``method_`` the method that was fitted, ``classes_``
     the labels.
+
+    Args:
+        method: "auto", which chooses by cross-validation, or a method's name.
+        outputs: "logits", "log_probs" or "probabilities"; by default the numbers say so, in ``fit``.
+        classes: Labels in the order of the columns; by default those of y, sorted.
+        options: The method's own options.
+        random_state: Seed of the random draws.
 
     >>> scores = [[0.0, 2.0], [2.0, 0.0]] * 4  # right three times of four
     >>> calibrator = ScoreCalibrator("temperature").fit(scores, ["b", "a", "b", "a", "b", "a", "a", "b"])
@@ -85,9 +87,15 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ScoreCalibrator:
-        """Fit to scores and labels y (n,), which the model must not have been trained on."""
+        """Fit to scores and labels which the model must not have been trained on.
+
+        Args:
+            scores: (n, K), or (n,) or (n, 1) for two classes.
+            y: Labels (n,).
+            sample_weight: (n,).
+        """
         z, y = validate_data(self, scores, y, dtype=np.float64)
-        classes, labels = encoded(y, self.classes)
+        classes, labels = _encoded(y, self.classes)
         given = Scores.of(z, outputs=self.outputs)
         if given.is_multilabel:
             raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
@@ -96,7 +104,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"the scores have {given.classes} columns and y {len(classes)} classes; give every class a "
                 "column, and name them all (classes=) where y lacks some"
             )
-        self.artifact_ = calibrated(
+        self.artifact_ = _fit_calibration(
             np.asarray(given.logits, np.float64),
             labels,
             method=self.method,
@@ -111,21 +119,34 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, scores: ArrayLike) -> NDArray[np.float64]:
-        """Return calibrated probabilities (n, K)."""
+        """Return calibrated probabilities (n, K).
+
+        Args:
+            scores: (n, K), as in ``fit``.
+        """
         check_is_fitted(self, "artifact_")
         z = validate_data(self, scores, dtype=np.float64, reset=False)
         return self.artifact_.probs(z, outputs=self.artifact_.model.outputs)
 
     def predict(self, scores: ArrayLike) -> NDArray[Any]:
-        """Return the class of the largest probability, (n,)."""
+        """Return the class of the largest probability, (n,).
+
+        Args:
+            scores: (n, K), as in ``fit``.
+        """
         probs = self.predict_proba(scores)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
 
-def encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Return the classes (K,) and y as class ids (n,).
+def _encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The classes (K,) and y as class ids (n,).
 
-    Raises InputError for labels that are not among ``classes``.
+    Args:
+        y: Labels (n,).
+        classes: Labels in the order of their ids; by default those of y, sorted.
+
+    Raises:
+        InputError: For labels that are not among ``classes``.
     """
     assert_all_finite(y)
     check_classification_targets(y)
@@ -148,20 +169,25 @@ Response = Literal["auto", "decision_function", "predict_proba"]
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """``estimator`` with calibrated probabilities.
+    """A classifier with calibrated probabilities.
 
     The calibration is fitted to scores of samples that the classifier was not trained on, by
     cross-validation; the classifier that predicts is trained on all samples. One that is fitted already,
     in a ``FrozenEstimator`` or with ``cv="prefit"``, is calibrated on all samples given to ``fit``.
 
-    ``method`` is "auto", which chooses by cross-validation, or a method's name; ``options`` are its own
-    options. ``cv`` is a number of folds, a splitter, or pairs of training and test indices; by default 5
-    folds, or as many as the smallest class has samples. ``response_method`` names the scores; "auto" takes
-    ``decision_function`` where there is one. ``random_state`` is the seed of what the calibration draws.
-
     After ``fit``: ``estimator_`` is the classifier, ``artifact_`` the calibration, ``method_`` the method
     that was fitted ("none" where no calibration was sound), ``response_method_`` what its scores are,
     ``classes_`` the labels.
+
+    Args:
+        estimator: Classifier; a logistic regression by default.
+        method: "auto", which chooses by cross-validation, or a method's name.
+        cv: Number of folds, a splitter, pairs of training and test indices, or "prefit"; by default 5 folds,
+            or as many as the smallest class has samples.
+        response_method: "decision_function" or "predict_proba"; "auto" takes the first where there is one.
+        options: The method's own options.
+        n_jobs: Folds that are fitted at once.
+        random_state: Seed of the random draws.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -198,10 +224,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def fit(
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, **fit_params: Any
     ) -> CalibratedClassifier:
-        """Fit the classifier and its calibration to X (n, d) and labels y (n,).
+        """Fit the classifier and its calibration.
 
-        ``fit_params`` go to the classifier's ``fit``, and where metadata routing is enabled to whom they
-        were requested by.
+        Args:
+            X: Samples (n, d).
+            y: Labels (n,).
+            sample_weight: (n,), for the calibration, and for the classifier if it takes any.
+            **fit_params: Parameters of the classifier's ``fit``; where metadata routing is enabled, of
+                whoever requested them.
         """
         X, y = indexable(X, y)
         check_consistent_length(X, y, sample_weight)
@@ -216,15 +246,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             self.estimator_, self.classes_ = estimator, estimator.classes_
             rows, logits = np.arange(len(y)), self._logits(estimator, X)
         else:
-            self.classes_ = encoded(y)[0]
+            self.classes_ = _encoded(y)[0]
             routed = self._routed(estimator, sample_weight, fit_params)
             rows, logits = self._held_out(estimator, X, y, routed)
             # The model that predicts sees all samples; its calibration only scores of samples it had not
             # seen.
             self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
-        self.artifact_ = calibrated(
+        self.artifact_ = _fit_calibration(
             logits,
-            encoded(y, self.classes_)[1][rows],
+            _encoded(y, self.classes_)[1][rows],
             method=self.method,
             outputs=self._outputs(),
             class_names=self.classes_,
@@ -239,12 +269,20 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return calibrated probabilities (n, K), a column for each of ``classes_``."""
+        """Return calibrated probabilities (n, K), a column for each of ``classes_``.
+
+        Args:
+            X: Samples (n, d).
+        """
         check_is_fitted(self, "artifact_")
         return self.artifact_.of_logits(self._logits(self.estimator_, X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class of the largest calibrated probability, (n,)."""
+        """Return the class of the largest calibrated probability, (n,).
+
+        Args:
+            X: Samples (n, d).
+        """
         probs = self.predict_proba(X)
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
@@ -256,11 +294,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         returns: Literal["probabilities", "all"] = "probabilities",
         dtype: Any = "float32",
     ) -> FuseReport:
-        """Write classifier and calibration as one ONNX file, checked against ``predict_proba`` of X (n, d).
+        """Write classifier and calibration as one ONNX file, checked against ``predict_proba``.
 
-        The more typical X is, the more the check says: give the training inputs. The file takes inputs of
-        ``dtype``, float32 or float64. Needs skl2onnx. Raises FuseError where the classifier cannot be
-        converted, or where the file's probabilities differ by more than 1e-5; then nothing is written.
+        Args:
+            path: File to write.
+            X: Samples (n, d) of the check, which says more the more typical they are: give the training
+                inputs.
+            returns: "probabilities", or "all": also logits, confidence, predicted class and bin.
+            dtype: float32 or float64, of the file's inputs.
+
+        Raises:
+            MissingDependency: Without skl2onnx.
+            FuseError: Where the classifier cannot be converted, or where the file's probabilities differ by
+                more than 1e-5; then nothing is written.
         """
         from calib_serve.integrations.sklearn.export import write_onnx  # noqa: PLC0415 - onnx is another extra
 
@@ -297,7 +343,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return "logits" if self.response_method_ == "decision_function" else "probabilities"
 
     def _logits(self, estimator: Any, X: Any) -> NDArray[np.float64]:
-        """Return logits (n, K) of a fitted estimator, in the order of ``classes_``."""
+        """Logits (n, K) of a fitted estimator, in the order of ``classes_``."""
         logits = to_logits(getattr(estimator, self.response_method_)(X), self._outputs())
         if logits.ndim != 2 or logits.shape[1] != len(self.classes_):
             raise InputError(
@@ -307,7 +353,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return np.asarray(logits, np.float64)
 
     def _routed(self, estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> Any:
-        """Return parameters for ``estimator.fit`` and ``splitter.split``."""
+        """Parameters for ``estimator.fit`` and ``splitter.split``."""
         if _routing():
             return process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
         if sample_weight is not None and has_fit_parameter(estimator, "sample_weight"):
@@ -320,7 +366,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _held_out(
         self, estimator: Any, X: Any, y: NDArray[Any], routed: Any
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return rows (m,) and the logits (m, K) that models trained without them give."""
+        """Rows (m,) and their logits (m, K) from models trained without them."""
         parts = list(self._splits(X, y, routed.splitter.split))
         logits = Parallel(n_jobs=self.n_jobs)(
             delayed(self._fold)(clone(estimator), X, y, part, routed.estimator.fit) for part in parts
@@ -383,7 +429,7 @@ def _is(value: Any, word: str) -> bool:
     return isinstance(value, str) and value == word
 
 
-def calibrated(
+def _fit_calibration(
     logits: NDArray[np.float64],
     labels: NDArray[np.intp],
     *,
@@ -410,7 +456,7 @@ def calibrated(
 
 
 def seed_of(random_state: Any) -> int:
-    """Return the seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
+    """The seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

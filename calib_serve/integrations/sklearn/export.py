@@ -31,8 +31,8 @@ TOLERANCE = 1e-5
 Array = NDArray[np.floating[Any]]
 
 
-class Calibrated(Protocol):
-    """A fitted CalibratedClassifier, as far as it is written."""
+class FittedClassifier(Protocol):
+    """The parts of a fitted CalibratedClassifier that are written."""
 
     artifact_: Artifact
     classes_: NDArray[Any]
@@ -40,12 +40,12 @@ class Calibrated(Protocol):
     response_method_: str
 
     def predict_proba(self, X: Any) -> Array:
-        """Return calibrated probabilities (n, K)."""
+        """Calibrated probabilities (n, K)."""
         ...
 
 
 def write_onnx(
-    model: Calibrated,
+    model: FittedClassifier,
     path: str | Path,
     X: Any,
     *,
@@ -107,7 +107,7 @@ def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
 
 
 def _scores_alone(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove the label: it is what the classifier says without the calibration."""
+    """Remove the label output, which ignores the calibration."""
     model = ir.from_proto(graph)
     del model.graph.outputs[0]
     RemoveUnusedNodesPass()(model)
@@ -115,7 +115,7 @@ def _scores_alone(graph: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _inner(estimator: Any) -> Any:
-    """Return the classifier itself, where it was frozen or found by a search."""
+    """The classifier itself, where it was frozen or found by a search."""
     while hasattr(estimator, "best_estimator_") or type(estimator).__name__ == "FrozenEstimator":
         estimator = getattr(estimator, "best_estimator_", None) or estimator.estimator
     return estimator
@@ -127,7 +127,7 @@ def _last(estimator: Any) -> Any:
 
 
 def _logits(graph: onnx.ModelProto, x: Array, classes: int) -> onnx.ModelProto:
-    """Return a decision function as logits (n, K); of two classes d (n, 1) or (-d, d) (n, 2) becomes (0, d).
+    """A decision function as logits (n, K); of two classes d (n, 1) or (-d, d) (n, 2) becomes (0, d).
 
     By a MatMul in any case: the calibration folds into it, and its output has a shape where scikit-learn's
     converters declare none, or a wrong one.
@@ -143,7 +143,7 @@ def _logits(graph: onnx.ModelProto, x: Array, classes: int) -> onnx.ModelProto:
 
 
 def _shaped(graph: onnx.ModelProto, classes: int) -> onnx.ModelProto:
-    """Declare the shape of what goes into a Softmax: onnx infers none behind a Scaler."""
+    """Declare the shape of the input of a Softmax: onnx infers none behind a Scaler."""
     known = {value.name for value in graph.graph.value_info}
     kind = graph.graph.output[0].type.tensor_type.elem_type
     for node in graph.graph.node:
@@ -154,7 +154,7 @@ def _shaped(graph: onnx.ModelProto, classes: int) -> onnx.ModelProto:
 
 
 def _without_noise(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Return probabilities of trees with 0 where rounding left less than 2e-6: its logarithm must not count.
+    """Probabilities of trees, with 0 in place of rounding noise below 2e-6, whose logarithm must not count.
 
     A forest's probabilities are means of shares of samples, so they are 0 or well above; in float32 their
     sum is off by some 1e-7, and one of two classes is 1 minus the other.

@@ -1,4 +1,4 @@
-"""Bets against calibration, and what they have won, advanced by many labels at once.
+"""Bets against calibration, and their worth, advanced by many labels at once.
 
 Every bet is a function of the confidence alone, so it is fixed when the prediction is made, however late the
 label comes. Most of the stake bets that all confidences are off in one direction (``SignedBets``), the rest
@@ -35,7 +35,7 @@ _KEEP = 0.1  # the alternative is at least a tenth of the claimed probability
 
 
 def weights(*, block: int) -> Floats:
-    """Return the share of each size in the stake (S,) where ``block`` labels are one bet.
+    """The share of each size in the stake (S,) where ``block`` labels are one bet.
 
     A block's bet pays the mean over its labels, which varies less than one label does: so it wins little
     unless it is large.
@@ -80,7 +80,7 @@ _SIZES = len(SHIFTS[OF_PARTS])
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class BlockCells:
     """The labels of one part (a bin, or a class) within one block make a cell: C of them, K bet sizes.
 
     ``block`` (C,) in rising order, ``part`` (C,), ``pays`` (C, 2 K) the sum of what the cell's labels pay,
@@ -96,8 +96,8 @@ class Cells:
     seen: Floats
 
     @classmethod
-    def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> Cells:
-        """Make one of labels (n,) with what they pay (n, 2 K), in blocks of ``sizes`` (B,) labels."""
+    def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> BlockCells:
+        """Sum labels (n,) with their pays (n, 2 K) into cells, in blocks of ``sizes`` (B,) labels."""
         logs, share = np.log(pays), 1 / sizes[block]
         if len(sizes) == len(block):
             return cls(block, part, pays, logs, share, seen)
@@ -110,11 +110,11 @@ class Cells:
         pays, logs, rest = np.split(sums, [bets, 2 * bets], axis=1)
         return cls(block[order][firsts], part[order][firsts], pays, logs, rest[:, 0], rest[:, 1:])
 
-    def of_blocks(self, start: int, stop: int) -> Cells:
-        """Return those of the blocks from ``start`` to before ``stop``, which count from 0 then."""
+    def of_blocks(self, start: int, stop: int) -> BlockCells:
+        """The cells of blocks ``start`` to ``stop``, exclusive, renumbered from 0."""
         low, high = np.searchsorted(self.block, [start, stop]).tolist()
         at = slice(low, high)
-        return Cells(
+        return BlockCells(
             self.block[at] - start,
             self.part[at],
             self.pays[at],
@@ -126,7 +126,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """B blocks of labels, each of which is one bet.
+    """B blocks of labels, each of them one bet.
 
     ``sizes`` (B,) labels, ``times`` (B,) when each began, ``pays`` (B, 2 S) what each signed bet makes of
     it: the mean over its labels, which is fair however its labels depend on one another.
@@ -135,8 +135,8 @@ class Rounds:
     sizes: Indices
     times: Floats
     pays: Floats
-    bins: Cells
-    classes: Cells
+    bins: BlockCells
+    classes: BlockCells
 
     @classmethod
     def of(cls, rows: Floats, sizes: Indices, *, tolerance: float, bins: int) -> Rounds:
@@ -153,15 +153,15 @@ class Rounds:
             sizes,
             times[firsts],
             mean,
-            Cells.of(block, bin_index(c, bins=bins), of_parts, seen, sizes),
-            Cells.of(block, slots.astype(np.intp), of_parts, seen, sizes),
+            BlockCells.of(block, bin_index(c, bins=bins), of_parts, seen, sizes),
+            BlockCells.of(block, slots.astype(np.intp), of_parts, seen, sizes),
         )
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def of_blocks(self, start: int, stop: int) -> Rounds:
-        """Return the blocks from ``start`` to before ``stop``."""
+        """The blocks ``start`` to ``stop``, exclusive."""
         at = slice(start, stop)
         return Rounds(
             self.sizes[at],
@@ -207,7 +207,7 @@ class Incoming:
         predicted: ArrayLike | None,
         group: ArrayLike | None,
     ) -> tuple[Floats, Indices]:
-        """Return the labels of all whole blocks, block after block (n, 4), and the blocks' sizes (B,)."""
+        """The labels of all whole blocks, block after block (n, 4), and the blocks' sizes (B,)."""
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         t = np.full(c.shape, math.nan) if time is None else np.asarray(time, np.float64)
         if c.ndim != 1 or c.shape != y.shape or c.shape != t.shape:
@@ -221,7 +221,7 @@ class Incoming:
         return self._with_groups(rows, ids)
 
     def _slots(self, predicted: ArrayLike | None, n: int) -> Indices:
-        """Return the slot of each predicted class (n,); new classes take one while there are any."""
+        """The slot of each predicted class (n,); new classes take one while there are any."""
         if predicted is None:
             return np.full(n, CLASS_SLOTS - 1)
         given = np.asarray(predicted)
@@ -242,7 +242,7 @@ class Incoming:
         return rows[:whole], np.full(whole // self.block, self.block)
 
     def _with_groups(self, rows: Floats, ids: Ids) -> tuple[Floats, Indices]:
-        """Return blocks in the order of their first labels; the labels of one group are one."""
+        """Blocks in the order of their first labels; the labels of one group are one block."""
         late = np.isin(ids, self.groups) & (ids > 0)
         self.left_out += int(late.sum())
         rows = np.concatenate([self.waiting, rows[~late]])
@@ -302,17 +302,17 @@ class PartBets:
 
     @property
     def worth(self) -> float:
-        """Return what all of it is worth."""
+        """The worth of all starts together."""
         return float(self.capital.sum())
 
     @property
     def began(self) -> Floats:
-        """Return label and time (2,) of the start that has won most."""
+        """The label and time (2,) of the start that has won most."""
         start: Floats = self.starts[:, self.capital.sum(axis=0).argmax()]
         return start
 
     def evidence(self, at: int) -> Floats:
-        """Return how strongly each part speaks against being calibrated since start ``at`` (P,), in nats.
+        """Evidence of each part against its calibration since start ``at`` (P,), in nats.
 
         It is how far the belief that nothing is wrong fell, log(prior / now); minus infinity without labels.
         """
@@ -321,7 +321,7 @@ class PartBets:
         return np.where(self.seen[0, :, at] > 0, np.log(IDLE / idle), -math.inf)
 
     def after(
-        self, cells: Cells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
+        self, cells: BlockCells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
     ) -> tuple[PartBets, Floats]:
         """Bet on blocks of ``sizes`` (B,) that begin at ``firsts``; return the worth after each (B,), too."""
         due = _due(firsts.tolist(), int(self.starts[0, -1]) if self.starts.size else None)
@@ -347,7 +347,7 @@ class PartBets:
     def _ventured(
         self, growth: Floats, due: Sequence[int], starts: Sequence[float], stakes: Sequence[float]
     ) -> tuple[Floats, Floats, list[int]]:
-        """Return capital after each block of ``growth`` (B, K, S'), by start, and which starts remain.
+        """The capital after each block of ``growth`` (B, K, S'), by start, and the starts that remain.
 
         ``stakes``: the labels that each new start is paid with, those since the last one's block and its own
         block's. ``growth`` becomes the capital itself: fresh memory would cost more than the arithmetic.
@@ -367,7 +367,7 @@ class PartBets:
         return growth.sum(axis=(1, 2)), capital, alive
 
     def flat(self) -> Floats:
-        """Flatten all into one vector, for stores; ``from_flat`` reads it back."""
+        """Flatten the bets into one vector, for stores; ``from_flat`` reads it back."""
         arrays = (self.starts, self.capital, self.belief, self.seen)
         return np.concatenate([[self.paid], *(array.ravel() for array in arrays)])
 
@@ -387,7 +387,7 @@ class PartBets:
 
 
 def _due(firsts: Sequence[int], last: int | None) -> list[int]:
-    """Return the blocks at whose first label another start is due."""
+    """The blocks at whose first label another start is due."""
     due = []
     for block, first in enumerate(firsts):
         if last is None or first - last >= SPACING:
@@ -410,7 +410,7 @@ def _thinned(alive: list[int], starts: Sequence[float], capital: Floats) -> list
     return [*keep, *alive[1:][-1:]]
 
 
-def _sums(cells: Cells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Floats]:
+def _sums(cells: BlockCells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Floats]:
     """Sum over the blocks before each cut, by part: ``logs`` (cuts, 2, P, K) and ``seen`` (cuts, 3, P)."""
     before = cells.block < np.array(cuts)[:, None]
     inside = np.arange(parts)[:, None] == cells.part
@@ -425,8 +425,8 @@ def _newborn(logs: Floats) -> Floats:
     return np.moveaxis(PRIOR[:, None, None] * likelihood, 0, -1)
 
 
-def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
-    """Compute what each block multiplies capital with (B, K, S): the mean pay, by earlier beliefs."""
+def _growth(belief: Floats, cells: BlockCells, blocks: int) -> Floats:
+    """The growth of capital in each block (B, K, S): the mean pay, by earlier beliefs."""
     earlier = (cells.part[:, None] == cells.part) & (cells.block[:, None] > cells.block)
     likelihood = np.exp(earlier.astype(np.float64) @ cells.logs).reshape(-1, 2, _SIZES, 1)
     pays = cells.pays.reshape(-1, 2, _SIZES, 1)
@@ -464,7 +464,7 @@ SPAN = 96  # blocks at once: each pays 1/10 to 501, and a float holds what 96 of
 
 
 def signed_stakes(*, tolerance: float, arl: float, block: int = 1) -> Floats:
-    """Return the stake of each signed bet, a label (2 S,).
+    """The stake of each signed bet at a label (2 S,).
 
     At tolerance 0 all stakes make 1, half for each direction. With a tolerance a stream is at one of its
     edges at most: at one edge the bets on the other direction lose, and what is staked on them hardly
@@ -490,7 +490,7 @@ def signed_stakes(*, tolerance: float, arl: float, block: int = 1) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Wealth:
-    """All that the bets know after ``labels`` labels."""
+    """The worth of all bets after ``labels`` labels."""
 
     labels: int
     signed: SignedBets
@@ -499,23 +499,23 @@ class Wealth:
 
     @classmethod
     def none(cls, labels: int, *, bins: int) -> Wealth:
-        """Begin with nothing won, ``labels`` labels into the stream."""
+        """A wealth of nothing won, ``labels`` labels into the stream."""
         by_bin, by_class = (PartBets.none(labels, parts=parts) for parts in (bins, CLASS_SLOTS))
         return cls(labels, SignedBets.none(), by_bin, by_class)
 
     def evidence(self, stakes: Floats) -> float:
-        """Return the statistic."""
+        """The statistic: the worth of all bets together."""
         of_parts = OF_BINS * self.by_bin.worth + OF_CLASSES * self.by_class.worth
         return float(self.signed.worth @ stakes) + of_parts
 
     def began(self, stakes: Floats) -> Floats:
-        """Return label and time (2,) at which the change began, by the bets that won most on their stake."""
+        """The label and time (2,) at which the change began, by the bets that won most on their stake."""
         won = [float(self.signed.worth @ stakes) / SIGNED, self.by_bin.worth, self.by_class.worth]
         start: Floats = (self.signed, self.by_bin, self.by_class)[won.index(max(won))].began
         return start
 
     def after(self, rounds: Rounds, stakes: Floats) -> tuple[Wealth, Floats]:
-        """Return the wealth after up to ``SPAN`` blocks; the statistic after each (B,)."""
+        """The wealth after up to ``SPAN`` blocks; the statistic after each (B,)."""
         ends = self.labels + np.cumsum(rounds.sizes)
         firsts = ends - rounds.sizes + 1
         signed, signed_worth = self.signed.after(rounds, firsts)
@@ -571,28 +571,28 @@ class SignedBets:
 
     @property
     def began(self) -> Floats:
-        """Return label and time (2,) at which the run of the strongest bet began."""
+        """The label and time (2,) at which the run of the strongest bet began."""
         start: Floats = self.run_start[:, self.worth.argmax()]
         return start
 
     @staticmethod
     def size() -> int:
-        """Return how many numbers ``flat`` has."""
+        """The number of numbers in ``flat``."""
         return 4 * _BETS
 
     def flat(self) -> Floats:
-        """Flatten all into one vector, for stores; ``from_flat`` reads it back."""
+        """Flatten the bets into one vector, for stores; ``from_flat`` reads it back."""
         return np.concatenate([self.worth, self.run, self.run_start.ravel()])
 
     @classmethod
     def from_flat(cls, flat: Floats) -> SignedBets:
-        """Read the bets behind ``flat()``."""
+        """Rebuild the bets from ``flat()``."""
         worth, run, run_start = np.split(flat, [_BETS, 2 * _BETS])
         return cls(worth, run, run_start.reshape(2, _BETS))
 
 
 def _shiryaev_roberts(worth: Floats, pays: Floats, sizes: NDArray[np.intp]) -> Floats:
-    """Return each bet's worth after each block, R = (R + size) pay, from the products of the pays."""
+    """Each bet's worth after each block, R = (R + size) pay, from the products of the pays."""
     product = np.cumprod(pays, axis=0)
     before = np.concatenate([np.ones((1, pays.shape[1])), product[:-1]])
     worths: Floats = product * (worth + np.cumsum(sizes[:, None] / before, axis=0))
@@ -602,7 +602,7 @@ def _shiryaev_roberts(worth: Floats, pays: Floats, sizes: NDArray[np.intp]) -> F
 def _cusum(
     run: Floats, start: Floats, gains: Floats, firsts: NDArray[np.intp], times: Floats
 ) -> tuple[Floats, Floats]:
-    """Run each bet's CUSUM, which begins again once it is not positive; return it and when it began."""
+    """Run each bet's CUSUM, which begins again once it is not positive; return it and its beginnings."""
     walk = np.concatenate([np.maximum(run, 0)[None], np.maximum(run, 0) + np.cumsum(gains, axis=0)])
     low = np.minimum.accumulate(np.concatenate([np.zeros((1, len(run))), walk[1:]]), axis=0)
     fresh = np.concatenate([[run <= 0], walk[1:-1] <= low[:-2]])

@@ -54,13 +54,13 @@ class _Shifted:
 
     @property
     def gap(self) -> float:
-        """Return mean confidence minus accuracy: positive when overconfident."""
+        """Mean confidence minus accuracy: positive when overconfident."""
         return self.confidence - self.accuracy
 
 
 @dataclass(frozen=True)
 class ShiftedBin(_Shifted):
-    """A bin that an alarm names: confidences in (low, high], and what was seen in it since.
+    """A bin that an alarm names: confidences in (low, high], and its labels since the change.
 
     ``log_evidence``: how strongly it speaks against being calibrated, in nats.
     """
@@ -76,7 +76,7 @@ class ShiftedBin(_Shifted):
 
 @dataclass(frozen=True)
 class ShiftedClass(_Shifted):
-    """A predicted class that an alarm names, and what was seen of it since.
+    """A predicted class that an alarm names, and its labels since the change.
 
     ``predicted``: its id; None for all classes together that came after the first fifteen.
     ``log_evidence``: how strongly it speaks against being calibrated, in nats.
@@ -115,7 +115,7 @@ class Alarm:
         cls, wealth: Wealth, *, since: Sequence[float], time: float, classes: Sequence[int],
         evidence: float, threshold: float,
     ) -> Alarm:  # fmt: skip
-        """Return what ``wealth`` tells of the labels since the label and time ``since`` (2,)."""
+        """The alarm of ``wealth`` over the labels since the label and time ``since`` (2,)."""
         bets = wealth.by_bin
         at = _start_near(bets, since[0])
         bins = shifted_bins(bets, at)
@@ -139,7 +139,7 @@ class Alarm:
 
 
 def shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
-    """Return the bins that speak for a shift since start ``at``, strongest first; at least one."""
+    """The bins that speak for a shift since start ``at``, strongest first; at least one."""
     evidence = bets.evidence(at)
     bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
     return tuple(
@@ -149,7 +149,7 @@ def shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
 
 
 def shifted_classes(bets: PartBets, at: int, classes: Sequence[int]) -> tuple[ShiftedClass, ...]:
-    """Return the predicted classes that speak for a shift since start ``at``, strongest first."""
+    """The predicted classes that speak for a shift since start ``at``, strongest first."""
     if not classes:
         return ()
     evidence = bets.evidence(at)
@@ -169,7 +169,7 @@ def _speaking(evidence: np.ndarray[tuple[int], np.dtype[np.float64]], *, least: 
 
 
 def _seen(bets: PartBets, at: int, part: int) -> tuple[int, float, float]:
-    """Return labels, mean confidence and accuracy of a part since start ``at``."""
+    """The number of labels, mean confidence and accuracy of a part since start ``at``."""
     count, confidence, correct = bets.seen[:, part, at].tolist()
     return int(count), confidence / count, correct / count
 
@@ -238,7 +238,7 @@ class Detector:
             after, evidence = self._wealth.after(span, self._stakes)
             crossed = np.flatnonzero(evidence >= self.arl)
             if len(crossed):
-                # Again, up to the block that crossed: the alarm tells what was known then.
+                # Bet again, up to the block that crossed: the alarm reports the state at that block.
                 span = rounds.of_blocks(at, at + 1 + int(crossed[0]))
                 after, evidence = self._wealth.after(span, self._stakes)
                 alarms.append(self._alarm(after, float(evidence[-1]), float(span.times[-1])))
@@ -249,43 +249,43 @@ class Detector:
         return alarms
 
     def _stakes_now(self) -> NDArray[np.float64]:
-        """Return the stakes of the signed bets: those of blocks, once a group has been seen."""
+        """The stakes of the signed bets: stakes for blocks, once a group has been seen."""
         block = max(self.block, 1 + self.grouped)
         return signed_stakes(tolerance=self.tolerance, arl=self.arl, block=block)
 
     @property
     def options(self) -> tuple[float, float, int, int]:
-        """Return what it was made with: arl, tolerance, bins, block."""
+        """The detector's options: arl, tolerance, bins, block."""
         return self.arl, self.tolerance, self.bins, self.block
 
     @property
     def labels(self) -> int:
-        """Return labels taken since it was made, in whole blocks, without those left out."""
+        """The number of labels since it was made, in whole blocks, without those left out."""
         return self._wealth.labels
 
     @property
     def grouped(self) -> bool:
-        """Tell whether a label has named a group."""
+        """Whether any label has named a group."""
         return len(self._incoming.groups) > 0
 
     @property
     def left_out(self) -> int:
-        """Return labels left out since it was made: their group had made its bet in an earlier call."""
+        """The number of labels left out since it was made: their group had bet in an earlier call."""
         return self._incoming.left_out
 
     @property
     def evidence(self) -> float:
-        """Return the statistic: what all bets since the restart are worth; the alarm is raised at ``arl``."""
+        """The statistic: the worth of all bets since the restart; the alarm is raised at ``arl``."""
         return self._wealth.evidence(self._stakes)
 
     @property
     def log_evidence(self) -> float:
-        """Return natural log of the statistic; minus infinity before the first label."""
+        """Natural log of the statistic; minus infinity before the first label."""
         return math.log(self.evidence) if self.evidence > 0 else -math.inf
 
     @property
     def log_threshold(self) -> float:
-        """Return natural log of the threshold, which is ``arl``."""
+        """Natural log of the threshold, which is ``arl``."""
         return math.log(self.arl)
 
     def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
@@ -299,7 +299,7 @@ class Detector:
         )
 
     def state(self) -> bytes:
-        """Return the whole state, to continue in another process; read back by ``restore``."""
+        """The whole state, for another process, which ``restore`` reads back."""
         kept = self._incoming
         head = {
             "format": _FORMAT,
@@ -320,7 +320,7 @@ class Detector:
 
     @classmethod
     def restore(cls, state: bytes) -> Detector:
-        """Return the detector whose ``state`` this was; InputError if it is not one, or of an unknown format.
+        """Rebuild a detector from its ``state``; InputError for anything else, or an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
@@ -354,7 +354,7 @@ class Detector:
 def _split(
     body: bytes, *, groups: int, waiting: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the groups, the waiting labels (w, 4) and the wealth of a state's body."""
+    """The groups, the waiting labels (w, 4) and the wealth in a state's body."""
     if not (0 <= groups <= MOST_GROUPS and waiting >= 0):
         raise InputError(f"a detector's state cannot have {groups} groups and {waiting} labels waiting")
     numbers = np.frombuffer(body[8 * groups :], "<f8")

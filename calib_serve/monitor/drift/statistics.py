@@ -1,4 +1,4 @@
-"""Numbers of a model version that need no label, or only bin sums; and a detector of shifts in confidence.
+"""Statistics of a model version without labels, or from bin sums; and a detector of confidence shifts.
 
 That sees a change of the inputs that changes the model's confidences. It cannot see concept drift, where the
 same inputs get the same confidences and other labels.
@@ -40,14 +40,14 @@ class ConfidenceShift:
         if not (arl >= 2 and tolerance >= 0):
             raise InputError(f"arl must be at least 2 and tolerance at least 0, got {arl} and {tolerance}")
         self.arl = float(arl)
-        # Half a prediction more in every bin: one that the calibration set missed is not impossible.
+        # Half a prediction more in every bin: a bin that the calibration set missed is not impossible.
         share = (reference.count + 0.5) / (reference.n + 0.5 * len(reference))
         bets = _alternatives(share)
         self._log_pays = np.log(bets / _nearest(bets, share * (1 + tolerance)))
         self._log_capital = np.full(len(self._log_pays), -math.inf)
 
     def update(self, counts: ArrayLike) -> bool:
-        """Take the next predictions, as a histogram (bins,); True when they raise the alarm.
+        """Count the next predictions, as a histogram (bins,); True when they raise the alarm.
 
         After an alarm the detector starts afresh.
         """
@@ -66,13 +66,13 @@ class ConfidenceShift:
 
     @property
     def log_evidence(self) -> float:
-        """Return natural log of the statistic; the threshold is log(arl)."""
+        """Natural log of the statistic; the threshold is log(arl)."""
         mean = np.logaddexp.reduce(self._log_capital) - math.log(len(self._log_capital))
         return float(mean)
 
 
 def _alternatives(share: Floats) -> Floats:
-    """Return histograms to bet on (bets, bins): all confidences lower or higher, or one bin fuller."""
+    """Histograms to bet on (bets, bins): all confidences lower or higher, or one bin fuller."""
     place = np.linspace(0, 1, len(share))
     tilted = share * np.exp(_TILTS[:, None] * place)
     fuller = [(1 - extra) * share + extra * np.eye(len(share)) for extra in _EXTRA]
@@ -136,7 +136,7 @@ def expected_accuracy(sums: Sums) -> ExpectedAccuracy:
 
 
 def wilson(right: Floats, count: Floats, *, z: float = 1.96) -> tuple[Floats, Floats]:
-    """Compute intervals (low, high) of shares (Wilson 1927), at 95 % by default; NaN of nothing."""
+    """Intervals (low, high) of shares (Wilson 1927), at 95 % by default; NaN of no trials."""
     with np.errstate(invalid="ignore", divide="ignore"):
         p, n = right / count, count
         middle = (p + z * z / (2 * n)) / (1 + z * z / n)

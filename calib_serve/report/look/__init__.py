@@ -1,4 +1,4 @@
-"""What the report and the watch page share: one stylesheet, one set of macros, charts and number formats.
+"""Pages: the stylesheet, macros, charts and number formats that the report and the watch share.
 
 A page imports its macros from ``parts.html``, and hands them the records of this module.
 """
@@ -29,7 +29,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 class Said(NamedTuple):
-    """The text of a banner, with the icon and colour of a level of ``Verdict``; a verdict is one itself."""
+    """The text of a banner, with the icon and colour of a ``Verdict``'s level; a verdict can stand in."""
 
     level: str
     headline: str
@@ -59,7 +59,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: its ``label`` for screen readers, ``heads``, and rows of cells, the first of which names it.
+    """A table: its ``label`` for screen readers, ``heads``, and rows, each named by its first cell.
 
     ``sorted_by`` makes its heads buttons, and says by which one it is sorted.
     """
@@ -72,10 +72,10 @@ class Table(NamedTuple):
 
 @functools.cache
 def environment(package: str) -> Environment:
-    """Return the templates of a package beside the shared ones, compiled once."""
+    """The templates of a package beside the shared ones, compiled once."""
     found = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader(__name__)]),
-        # Names of classes and models are users' text, and a value that is missing is a fault of ours.
+        # Escaped, as names of classes and models are users' text; strict, as a missing value is our fault.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -89,7 +89,7 @@ _MOST_TESTS = 12
 
 
 def table_of_tests(verdict: Verdict) -> Table:
-    """List the tests that a verdict rests on: those of the whole first, then classes that say most."""
+    """List the tests behind a verdict: those of the whole first, then the most telling classes."""
     # Of a thousand classes only those that stand out can be read.
     whole = [test for test in verdict.tests if not test.alone]
     each = sorted((test for test in verdict.tests if test.alone), key=lambda test: test.p)

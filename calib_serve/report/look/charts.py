@@ -19,7 +19,7 @@ _VAGUE = 0.3  # an interval this wide, around what was said, tells too little to
 
 @dataclass(frozen=True)
 class _Frame:
-    """Maps data in [x0, x1] x [0, top] to the drawing."""
+    """The map from data in [x0, x1] x [0, top] to the drawing."""
 
     x0: float = 0.0
     x1: float = 1.0
@@ -63,7 +63,7 @@ class _Frame:
 
 
 def picture(title: str, high: float, parts: Sequence[str], *, wide: float = WIDE) -> str:
-    """Return an ``<svg>`` of its parts, with a title for screen readers; the title holds no text of users."""
+    """An ``<svg>`` element of its parts, with a title for screen readers; the title holds no user's text."""
     return (
         f'<svg viewBox="0 0 {wide:g} {high:g}" role="img" aria-label="{title}">'
         f"<title>{title}</title>{''.join(parts)}</svg>"
@@ -86,17 +86,17 @@ class Dot:
 
     @property
     def beyond(self) -> bool:
-        """Tell whether the confidence lies outside of the interval: more than chance."""
+        """Whether the confidence lies outside of the interval: more than chance."""
         return not self.low <= self.confidence <= self.high
 
     @property
     def vague(self) -> bool:
-        """Tell whether it tells too little to be looked at."""
+        """Whether the interval is too wide to show anything."""
         return not self.beyond and not self.high - self.low < _VAGUE
 
 
 @dataclass(frozen=True)
-class Series:
+class DotSeries:
     """The dots of one model, under its name, drawn as ``style``: "before" or "after"."""
 
     name: str
@@ -104,7 +104,9 @@ class Series:
     dots: Sequence[Dot]
 
 
-def reliability_diagram(series: Sequence[Series], *, across: str = "confidence", up: str = "accuracy") -> str:
+def reliability_diagram(
+    series: Sequence[DotSeries], *, across: str = "confidence", up: str = "accuracy"
+) -> str:
     """Draw accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell."""
     f = _Frame()
     parts = [*f.grid(), f'<line class="ideal" x1="{f.x(0)}" y1="{f.y(0)}" x2="{f.x(1)}" y2="{f.y(1)}"/>']
@@ -152,7 +154,7 @@ def histogram(edges: Sequence[float], shares: Sequence[float], reference: Sequen
 
 @dataclass(frozen=True)
 class Step:
-    """The ECE of predictions made in [start, end), seconds since 1970, and what chance alone would show."""
+    """The ECE of predictions made in [start, end), seconds since 1970, and the ECE of chance alone."""
 
     start: float
     end: float
@@ -161,7 +163,7 @@ class Step:
 
 
 def ece_by_time(steps: Sequence[Step], marks: Sequence[float], *, narrow: bool = False) -> str:
-    """Draw ECE by the time of the prediction, dotted what chance shows, and incidents as vertical lines."""
+    """Draw ECE by the time of the prediction, the ECE of chance dotted, and incidents as vertical lines."""
     wide, high = WIDE if narrow else 2 * WIDE, 0.75 * _HIGH
     if not steps:
         middle = f'<text class="axis" x="{wide / 2:g}" y="{high / 2:g}" text-anchor="middle">'

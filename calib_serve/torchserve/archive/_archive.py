@@ -1,4 +1,4 @@
-"""Write TorchServe archives reproducibly, and read them as untrusted input."""
+"""TorchServe archives: written reproducibly, and read as untrusted input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import yaml
 
 from calib_serve.artifact import read_yaml
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
-from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, written_whole
+from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, write_atomically
 from calib_serve.torchserve.mar_options import SECTION
 
 MANIFEST = "MAR-INF/MANIFEST.json"
@@ -46,14 +46,14 @@ _TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envel
 
 
 @dataclass(frozen=True)
-class Stream:
-    """A file's content that need not be in memory: its bytes' number, and what yields them anew."""
+class StreamedFile:
+    """A file's content that need not be in memory: its size, and a function that yields its bytes."""
 
     size: int
     pieces: Callable[[], Iterable[bytes]]
 
 
-Content = bytes | Path | Stream
+Content = bytes | Path | StreamedFile
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Archive:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """Return the manifest's entries for the model."""
+        """The manifest's entries for the model."""
         model: Mapping[str, Any] = self.manifest["model"]
         return model
 
@@ -96,7 +96,7 @@ class Archive:
         with opened(self.path) as form, scratch() as folder:
             unpacked = form.unpacked(folder) if form.serial else {}
             yield {
-                name: unpacked.get(name) or Stream(size, partial(form.pieces, name))
+                name: unpacked.get(name) or StreamedFile(size, partial(form.pieces, name))
                 for name, size in form.sizes.items()
                 if name not in (MANIFEST, HASHES)
             }
@@ -109,13 +109,15 @@ def write_archive(
     name: str,
     version: str,
     manifest: Mapping[str, Any] | None = None,
-    **model: str | None,
+    handler: str | None = None,
+    serialized_file: str | None = None,
+    config_file: str | None = None,
 ) -> Path:
     """Write a .mar reproducibly: the same files give the same bytes.
 
     ``files``: the content by name in the archive; ``manifest``: an older one, whose other entries are
-    kept; ``model``: more of the manifest's ``model`` entries (handler, serializedFile, modelFile). The
-    write is atomic, and takes no more memory for large files than for small ones.
+    kept; ``handler``, ``serialized_file`` and ``config_file`` are entries of its ``model``. The write is
+    atomic, and takes no more memory for large files than for small ones.
     """
     for what, text in (("name", name), ("version", version)):
         if not _NAME.match(text):
@@ -124,7 +126,8 @@ def write_archive(
                 f"got {text!r}: give another ({what}, --{what})"
             )
     config = {"configFile": CONFIG} if CONFIG in files and manifest is None else {}
-    given = {key: value for key, value in sorted(model.items()) if value is not None}
+    given = {"configFile": config_file, "handler": handler, "serializedFile": serialized_file}
+    given = {key: value for key, value in given.items() if value is not None}
     kept = manifest or {}
     whole = {
         "runtime": "python",
@@ -133,12 +136,12 @@ def write_archive(
         "model": {**kept.get("model", {}), "modelName": name, "modelVersion": version, **given, **config},
     }
     content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
-    # Of the manifest, too: what is added or changed after packing is seen by a worker.
-    hashes = {entry: digest(content[entry]) for entry in sorted(content)}
+    # Hashes cover the manifest, too: a worker notices every addition or change after packing.
+    hashes = {entry: content_digest(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
         with (
-            written_whole(path) as partial_file,
+            write_atomically(path) as partial_file,
             zipfile.ZipFile(partial_file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
             # In one order, and with one date: the same files give the same bytes.
@@ -188,23 +191,23 @@ def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
     texts = {key: written[key] for key in _TEXTS if written.get(key) is not None}
     if odd := [key for key, value in texts.items() if not isinstance(value, str)]:
         raise ValueError(f"{odd[0]} in its manifest is not text, but {texts[odd[0]]!r}")
-    texts |= {key: inside(path, texts[key]) for key in _FILES if texts.get(key)}
+    texts |= {key: _inside(path, texts[key]) for key in _FILES if texts.get(key)}
     return {**manifest, "model": {k: v for k, v in manifest["model"].items() if k not in _TEXTS} | texts}
 
 
-def _verify(form: Form, hashes: Mapping[str, str]) -> None:
+def _verify(form: OpenArchive, hashes: Mapping[str, str]) -> None:
     if not hashes:
         return
     # A file that was added is as bad as one that was changed: Python would import it.
     if set(form.sizes) != set(hashes) | {HASHES}:
         raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")
     for name, expected in hashes.items():
-        if digest(Stream(0, partial(form.pieces, name))) != expected:
+        if content_digest(StreamedFile(0, partial(form.pieces, name))) != expected:
             raise IntegrityError(f"{name} in {form.path} was changed after it was packed; pack it again")
 
 
-def digest(content: Content) -> str:
-    """Return the hexadecimal sha256 of a file's content."""
+def content_digest(content: Content) -> str:
+    """The hexadecimal sha256 of a file's content."""
     found = hashlib.sha256()
     for piece in _pieces(content):
         found.update(piece)
@@ -214,7 +217,7 @@ def digest(content: Content) -> str:
 def _pieces(content: Content) -> Iterator[bytes]:
     if isinstance(content, bytes):
         yield content
-    elif isinstance(content, Stream):
+    elif isinstance(content, StreamedFile):
         yield from content.pieces()
     else:
         with content.open("rb") as file:
@@ -226,11 +229,11 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
     info = zipfile.ZipInfo(name, _DATE)
     info.external_attr = 0o100644 << 16
     info.create_system = 3
-    # Told before it is written: the header of a file beyond 4 GiB is another one.
+    # The size is set before writing: a file beyond 4 GiB has another header.
     if isinstance(content, Path):
         info.file_size = content.stat().st_size
     else:
-        info.file_size = content.size if isinstance(content, Stream) else len(content)
+        info.file_size = content.size if isinstance(content, StreamedFile) else len(content)
     with archive.open(info, "w") as target:
         for piece in _pieces(content):
             target.write(piece)
@@ -257,7 +260,7 @@ def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
 
 
 def new_file(source: str | Path, out: str | Path, *, name: str, version: str) -> Path:
-    """Return where an archive made from ``source`` goes: beside it, never in its place (FuseError)."""
+    """The path for an archive made from ``source``, never its own (FuseError)."""
     target = Path(out) / f"{name}-{version}.mar"
     if target.exists() and target.samefile(source):
         raise FuseError(
@@ -284,7 +287,7 @@ def _place(written: Path, target: Path, *, force: bool) -> None:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a temporary folder; FuseError where there is no space for it."""
+    """Yield a temporary folder; FuseError where the disk has no space."""
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield Path(folder)
@@ -298,8 +301,8 @@ def scratch() -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Form:
-    """An archive that is open: the bytes of each file by name, in the archive's own order.
+class OpenArchive:
+    """An open archive: the bytes of each file by name, in the archive's own order.
 
     ``serial``: reading in another order than that takes long.
     """
@@ -327,7 +330,7 @@ class Form:
         return b"".join(self.pieces(name))
 
     def unpacked(self, folder: Path) -> dict[str, Path]:
-        """Write every file below ``folder``; FuseError where there is no space for it."""
+        """Write every file below ``folder``; FuseError where the disk has no space."""
         for name in self.sizes:
             pieces = self.pieces(name)
             try:
@@ -340,7 +343,7 @@ class Form:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Form]:
+def opened(path: Path) -> Iterator[OpenArchive]:
     """Open the archive at ``path``, its names and sizes checked.
 
     Raises ModelError for what is no archive, for links, devices and names that leave its folder, and for
@@ -360,7 +363,7 @@ def opened(path: Path) -> Iterator[Form]:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether ``path`` is called as archives are, or is a folder with a manifest of TorchServe's."""
+    """Whether ``path`` is named like an archive, or is a folder with a TorchServe manifest."""
     if path.is_dir():
         return (_root(path) / MANIFEST).is_file()
     return path.is_file() and _SUFFIX.search(path.name) is not None
@@ -372,8 +375,8 @@ def stored_archives(store: Path) -> list[Path]:
     return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: _SUFFIX.sub("", path.name))
 
 
-def inside(path: Path, name: str) -> str:
-    """Return ``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
+def _inside(path: Path, name: str) -> str:
+    """``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\x00" in name or not pure.parts:
         raise ModelError(f"{path} names {name!r}, which leaves its folder; it is not served")
@@ -381,7 +384,7 @@ def inside(path: Path, name: str) -> str:
 
 
 @contextmanager
-def _zip(path: Path) -> Iterator[Form]:
+def _zip(path: Path) -> Iterator[OpenArchive]:
     with open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
         found = {}
         entries = archive.infolist()
@@ -392,11 +395,11 @@ def _zip(path: Path) -> Iterator[Form]:
                 found[name] = entry
         sizes = {name: entry.file_size for name, entry in found.items()}
         refuse_bomb(archive)
-        yield Form(path, sizes, lambda name: archive.open(found[name]))
+        yield OpenArchive(path, sizes, lambda name: archive.open(found[name]))
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[Form]:
+def _folder(path: Path) -> Iterator[OpenArchive]:
     root = _root(path)
     files: dict[str, Path] = {}
     for file, name in _named(path, _walk(root)):
@@ -406,7 +409,7 @@ def _folder(path: Path) -> Iterator[Form]:
             raise ModelError(f"{path} holds {name!r}, a link or a device; put the file itself there")
         files[name] = file
     sizes = {name: file.stat().st_size for name, file in files.items()}
-    yield Form(path, sizes, lambda name: files[name].open("rb"))
+    yield OpenArchive(path, sizes, lambda name: files[name].open("rb"))
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
@@ -421,14 +424,14 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _root(path: Path) -> Path:
-    """Return the one folder that is all a folder holds, into which TorchServe looks, else the folder."""
+    """The one folder that a folder holds, where TorchServe looks into it, else the folder itself."""
     within = [*path.iterdir()]
     lone = len(within) == 1 and within[0].is_dir() and not within[0].is_symlink()
     return within[0] if lone else path
 
 
 @contextmanager
-def _tar(path: Path) -> Iterator[Form]:
+def _tar(path: Path) -> Iterator[OpenArchive]:
     limit = min(_LARGEST, most_unpacked(path.stat().st_size))
     with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as file:
         bounded = _Bounded(cast("IO[bytes]", file), limit)
@@ -442,11 +445,11 @@ def _tar(path: Path) -> Iterator[Form]:
             if bounded.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise ValueError(f"it is damaged after {len(found)} files")
             sizes = {name: member.size for name, member in found.items()}
-            yield Form(path, sizes, partial(_member, archive, found), serial=True)
+            yield OpenArchive(path, sizes, partial(_member, archive, found), serial=True)
 
 
 def _below_first(member: tarfile.TarInfo) -> str | None:
-    """Drop all up to the first slash of the name, as TorchServe does; None for a folder."""
+    """Drop the name up to its first slash, as TorchServe does; None for a folder."""
     if member.isdir():
         return None
     below = member.name.partition("/")[2]
@@ -459,7 +462,7 @@ def _member(archive: tarfile.TarFile, found: Mapping[str, tarfile.TarInfo], name
 
 @dataclass(frozen=True)
 class _Bounded:
-    """A file of which no more than ``limit`` bytes are read, and few at once."""
+    """A file that yields at most ``limit`` bytes, in small pieces."""
 
     file: IO[bytes]
     limit: int
@@ -483,14 +486,14 @@ class _Bounded:
 
 
 def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tuple[Any, str]]:
-    """Yield each entry that has a name, with that name checked; none may come twice, in any spelling."""
+    """Yield each named entry with its checked name; no name may come twice, in any spelling."""
     seen: set[str] = set()
     for count, (entry, given) in enumerate(entries):
         if count >= _MOST:
             raise ModelError(f"{path} holds more than {_MOST} files; it is not served")
         if given is None:
             continue
-        name = inside(path, given)
+        name = _inside(path, given)
         if name in seen:
             raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
         seen.add(name)
@@ -498,7 +501,7 @@ def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tu
 
 
 def _hint(path: Path) -> str:
-    """Say what a file is that is called otherwise: TorchServe goes by the name alone."""
+    """Hint at a file's true format: TorchServe goes by the name alone."""
     try:
         with open_regular(path) as file:
             start = file.read(4)

@@ -1,4 +1,4 @@
-"""Make what our archives hold: the artifact, the settings, the package's own files, the classes' names."""
+"""The contents of our archives: the artifact, the settings, the package's own files, the class names."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Batching:
 
 
 def is_calibrated(archive: Archive) -> bool:
-    """Return whether the archive serves a model that this package calibrated."""
+    """Whether the archive serves a model that this package calibrated."""
     section = archive.config.get(SECTION)
     return isinstance(section, Mapping) and "kind" in section
 
 
 def artifact_of(archive: Archive) -> Artifact:
-    """Load the artifact inside an archive, checked as any other; ModelError where it has none."""
+    """Load the artifact inside an archive, checked as any artifact; ModelError where there is none."""
     if not is_calibrated(archive):
         raise ModelError(
             f"{archive.path} holds no calibration; to run its handler and see what of it can be calibrated: "
@@ -84,7 +84,14 @@ def artifact_of(archive: Archive) -> Artifact:
 
 
 def load_artifact(path: str | Path) -> Artifact:
-    """Load the artifact in a folder or inside a TorchServe archive of any form, every hash checked."""
+    """Load an artifact, every hash checked.
+
+    Args:
+        path: The artifact's folder, or a TorchServe archive of any form that holds it.
+
+    Raises:
+        ArtifactError: For an artifact that cannot be used; ModelError for an archive that cannot be read.
+    """
     return artifact_of(read_archive(Path(path))) if is_archive(Path(path)) else Artifact.load(path)
 
 
@@ -97,7 +104,7 @@ def artifact_files(artifact: Artifact, folder: Path, *, name: str = "artifact") 
 def shadow_files(
     shadow: Artifact | str | Path | None, served: Artifact, folder: Path
 ) -> dict[str, bytes | Path]:
-    """Save the artifact in the shadow of ``served``, if any; InputError for one that cannot be that."""
+    """Save an artifact that runs in the shadow of ``served``, if any; InputError where it cannot."""
     if shadow is None:
         return {}
     found = shadow if isinstance(shadow, Artifact) else Artifact.load(shadow)
@@ -105,10 +112,10 @@ def shadow_files(
     return artifact_files(found, folder, name=SHADOW)
 
 
-def joined(
+def join_files(
     kept: Mapping[str, Content], added: Mapping[str, Content], extra: Sequence[str | Path]
 ) -> dict[str, Content]:
-    """Join all files; FuseError where one would take the place of another."""
+    """Join the files; FuseError where two have one name."""
     files: dict[str, Content] = {**kept}
     for name, content in [*((Path(file).name, Path(file)) for file in extra), *added.items()]:
         if isinstance(content, Path) and not content.is_file():
@@ -165,7 +172,7 @@ def _homes(module: str, name: str) -> Iterator[str]:
 
 
 def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
-    """Write model-config.yaml: how TorchServe runs the model, and the section for this package."""
+    """Write model-config.yaml: TorchServe's settings for the model, and the section for this package."""
     text = yaml.safe_dump(
         {SECTION: dict(section)}, sort_keys=False, allow_unicode=True, default_flow_style=None
     )
@@ -204,7 +211,7 @@ def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
 
 
 def _of_seam(archive: Archive) -> list[str]:
-    """Say where a re-packed archive is calibrated, and what its trial could not see to."""
+    """Say where a re-packed archive is calibrated, and what its trial could not prove."""
     options = ModelOptions.read(archive.config)
     if options.kind != "wrapped":
         return []
@@ -225,14 +232,14 @@ def _of_seam(archive: Archive) -> list[str]:
 
 @dataclass(frozen=True)
 class ClassNames:
-    """``names`` by which labels may call the classes, all different, or none; and what to know of them."""
+    """Distinct ``names`` by which labels may call the classes, or none; and a remark on them."""
 
     names: tuple[str, ...] = ()
     remark: str = ""
 
 
 def class_names(archive: Archive, artifact: Artifact) -> ClassNames:
-    """Return the artifact's names, else those of the archive's mapping, if it names each class.
+    """The artifact's names, else those of the archive's mapping, if it names each class.
 
     A name of several classes names none of them. Each of these is called by the identifier that the mapping
     lists before the name, such as a WordNet id, or as "crane (134)".
@@ -249,7 +256,7 @@ def class_names(archive: Archive, artifact: Artifact) -> ClassNames:
         )
 
 
-def check_names(archive: Archive) -> None:
+def check_class_mapping(archive: Archive) -> None:
     """Raise FuseError where the artifact and the mapping of an archive call a class differently."""
     artifact = artifact_of(archive)
     if not artifact.class_names or MAPPING not in archive.files:
@@ -267,7 +274,7 @@ def check_names(archive: Archive) -> None:
 
 
 def listed_names(archive: Archive, classes: int) -> list[tuple[str, ...]]:
-    """List what the archive's mapping calls each class, its name last; ValueError where it does not."""
+    """List the names that the archive's mapping gives each class, the shown one last; ValueError if bad."""
     try:
         found = json.loads(archive.read(MAPPING, limit=_LONGEST_MAPPING))
     except ValueError as error:
@@ -276,7 +283,7 @@ def listed_names(archive: Archive, classes: int) -> list[tuple[str, ...]]:
 
 
 def called(found: Any, classes: int) -> list[tuple[str, ...]]:
-    """List what a mapping in TorchServe's format calls each class; ValueError as of ``listed_names``."""
+    """List the names that a mapping in TorchServe's format gives each class; ValueError if bad."""
     listed = found.get("object_type_names") if isinstance(found, dict) else None
     if isinstance(listed, list):  # an older form, which TorchServe reads as well
         found = {str(k): name for k, name in enumerate(listed)}

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from calib_serve.artifact import Artifact, Preprocessing
 from calib_serve.core.errors import FuseError
@@ -30,13 +30,18 @@ from calib_serve.torchserve.archive._contents import (
     class_names,
     config_file,
     is_calibrated,
-    joined,
+    join_files,
     package_files,
     shadow_files,
     shipped,
     with_section,
 )
 from calib_serve.torchserve.mar_options import Kind, ModelOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import FeedbackKeywords, PackKeywords
 
 FEEDBACK, VERSION = "calibration_feedback", "1.0"
 _PACKAGE = "calib_serve/"
@@ -51,19 +56,33 @@ def pack(
     name: str,
     batching: Batching | None = None,
     pictures: Preprocessing | Mapping[str, Any] | None = None,
-    **given: Any,
+    **keywords: Unpack[PackKeywords],
 ) -> Path:
     """Write ``out/name.mar``; the same inputs give the same bytes.
 
-    ``model``: a TorchScript, .pt2 or .onnx file, or an eager model as ``module:factory`` (or
-    ``file.py:factory``, which is then included) with ``weights`` in a .safetensors file.
-    Each of the ``options`` may be ``given`` as a keyword argument. ``pictures``: how pictures are prepared;
-    they default to what the artifact says, and where that says nothing, pictures are refused when they are
-    sent. ``shadow``: another artifact for the same logits. Raises FuseError when the model, or how pictures
-    are prepared, is not what the artifact was fitted on, InputError for pictures that cannot be the model's
-    inputs, and for a shadow that acts on other logits.
+    Args:
+        model: A TorchScript, .pt2 or .onnx file, or an eager model as ``module:factory`` (or
+            ``file.py:factory``, which is then included) with ``weights`` in a .safetensors file.
+        artifact: The calibration, or its folder.
+        out: The folder to write into.
+        options: A ``PackOptions``; keywords replace its fields.
+        name: The model's name in TorchServe.
+        batching: How many requests the model takes at once, and in how many processes.
+        pictures: How pictures are prepared; by default as the artifact says, and where that says nothing,
+            pictures are refused when they are sent.
+        **keywords: Fields of ``PackOptions``: ``abstain_below``, ``allow_cpu_fallback``, ``extra``,
+            ``flush_seconds``, ``handler``, ``input_dtype``, ``input_shape``, ``last_linear``, ``max_pixels``,
+            ``outputs``, ``probabilities``, ``shadow``, ``standalone``, ``threads``, ``threshold``, ``top``,
+            ``version``, ``weights``.
+
+    Returns:
+        The archive's path.
+
+    Raises:
+        FuseError: Where the model, or how pictures are prepared, is not what the artifact was fitted on.
+        InputError: For pictures that cannot be the model's inputs, and a shadow that acts on other logits.
     """
-    asked = changed(options or PackOptions(), given)
+    asked = changed(options or PackOptions(), keywords, pack)
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     kind, path, factory, sources = _resolve(str(model), asked.weights)
     entry = Path(asked.handler) if asked.handler else shipped("handlers/calibrated_classifier.py")
@@ -98,11 +117,11 @@ def pack(
         }
         return write_archive(
             Path(out) / f"{name}.mar",
-            joined({}, files, (*sources, *asked.extra)),
+            join_files({}, files, (*sources, *asked.extra)),
             name=name,
             version=asked.version or VERSION,
             handler=entry.name,
-            serializedFile=section.model,
+            serialized_file=section.model,
         )
 
 
@@ -147,7 +166,7 @@ def _file(path: str | Path) -> Path:
 
 
 def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
-    """Return the ONNX file to serve: with the new last layers in it, where the artifact has any."""
+    """The ONNX file to serve: with the artifact's new last layers in it, where it has any."""
     if artifact.head is None:
         return path
     from calib_serve.fuse import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
@@ -158,7 +177,7 @@ def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
 
 
 def _checked_sha256(path: Path, served: Path, artifact: Artifact) -> str:
-    """Return the hash of the file that is served, once ``path`` is the model that was fitted on."""
+    """The hash of the served file, after a check that ``path`` is the fitted model."""
     actual = sha256(path)
     if not artifact.model.fits(actual):
         raise FuseError(
@@ -178,7 +197,7 @@ def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int 
 def _pictures(
     given: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int | None], artifact: Artifact
 ) -> Preprocessing | Literal["unknown"]:
-    """Return how pictures are prepared: as given and as the artifact was fitted, where they agree."""
+    """The preparation of pictures: as given and as the artifact was fitted, where they agree."""
     fitted = artifact.model.pictures
     known = fitted and fitted.for_input(shape)
     if given is None:
@@ -199,13 +218,26 @@ def pack_feedback(
     archives: Sequence[str | Path] = (),
     name: str = FEEDBACK,
     version: str = VERSION,
-    **given: Any,
+    **keywords: Unpack[FeedbackKeywords],
 ) -> Path:
-    """Write the archive of the feedback model; it accepts labels of the models in ``archives``.
+    """Write the archive of the feedback model.
 
-    Each of the ``options`` may be ``given`` as a keyword argument.
+    Args:
+        out: The folder to write into.
+        options: A ``FeedbackOptions``; keywords replace its fields.
+        archives: The calibrated archives whose labels it accepts.
+        name: The model's name in TorchServe.
+        version: The model's version.
+        **keywords: Fields of ``FeedbackOptions``: ``arl``, ``block``, ``flush_seconds``, ``keyring``,
+            ``ledger``, ``maturity``, ``standalone``, ``tolerance``, ``ttl_days``.
+
+    Returns:
+        The archive's path.
+
+    Raises:
+        FuseError: For an archive that is not calibrated.
     """
-    asked = changed(options or FeedbackOptions(), given)
+    asked = changed(options or FeedbackOptions(), keywords, pack_feedback)
     for path in archives:
         if not is_calibrated(read_archive(Path(path), verify=False)):
             raise FuseError(
@@ -251,7 +283,7 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
-    """Return (artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
+    """(artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
     archive = read_archive(Path(source))
     if not is_calibrated(archive):
         raise FuseError(f"{source} is not calibrated; pack it with: calib-serve pack --from {source}")
@@ -259,7 +291,7 @@ def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
 
 
 def same_model(one: str | Path, other: str | Path) -> bool:
-    """Return whether two archives of ours hold the same model, by the SHA-256 of its file.
+    """Whether two archives of ours hold the same model, by the SHA-256 of its file.
 
     Of a wrapped handler that names no model file, by those of all files but our own.
     """
@@ -285,14 +317,23 @@ def recalibrated(
     shadow: Artifact | None = None,
     force: bool = False,
 ) -> Path:
-    """Write ``out/NAME-VERSION.mar``: the model, handler and options of ``source``.
-
-    ``shadow`` runs in the shadow of ``artifact``; the one of ``source`` stays behind.
+    """Write ``out/NAME-VERSION.mar``: the model, handler and options of another archive.
 
     Only output steps may differ: an input shift or a head is part of the model that is served. Sets and
     abstention are those of the new artifact, or none.
-    Raises InputError for a shadow that acts on other logits, FuseError where an inner step differs, where
-    ``version`` is that of ``source``, and, without ``force``, where another archive of that name is there.
+
+    Args:
+        source: The other archive, whose shadow stays behind.
+        artifact: The new calibration.
+        out: Folder.
+        version: Version of the model in the new archive.
+        shadow: Artifact that runs in the shadow of ``artifact``.
+        force: Whether to replace another archive of that name.
+
+    Raises:
+        InputError: For a shadow that acts on other logits.
+        FuseError: Where an inner step differs, where ``version`` is that of ``source``, and where another
+            archive of that name is there.
     """
     served, name, old_version = served_artifact(source)
     if version == old_version:
@@ -317,7 +358,7 @@ def recalibrated(
     with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
         gone = _folders(options.shadow)
         if carried := [name for name in kept if name.startswith(_PACKAGE)]:
-            # The package that it carries may be of before, and know no shadows or contracts.
+            # The archive may carry an older package, which knows no shadows or contracts.
             gone += (_PACKAGE,)
         others = {name: file for name, file in kept.items() if not name.startswith(gone)}
         if own := [name for name in others if name.startswith(_folders(beside))]:
@@ -342,5 +383,5 @@ def recalibrated(
 
 
 def _folders(name: str) -> tuple[str, ...]:
-    """Return what names of files in a folder of the archive begin with; () for no folder."""
+    """The prefix of file names in a folder of the archive, as a tuple; () for no folder."""
     return (f"{name}/",) if name else ()

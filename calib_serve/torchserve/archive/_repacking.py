@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from calib_serve.torchserve.archive._archive import (
     MANIFEST,
     Archive,
     Content,
-    digest,
+    content_digest,
     new_file,
     read_archive,
     scratch,
@@ -41,9 +41,9 @@ from calib_serve.torchserve.archive._contents import (
     artifact_files,
     artifact_of,
     called,
-    check_names,
+    check_class_mapping,
     is_calibrated,
-    joined,
+    join_files,
     listed_names,
     package_files,
     shipped,
@@ -52,6 +52,11 @@ from calib_serve.torchserve.archive._contents import (
 from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.torchserve.seam._handler import INFERENCE
 from calib_serve.torchserve.seam._host import SECONDS, Request, alternatives, run_trial
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import AroundKeywords
 
 T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"
@@ -71,34 +76,49 @@ def pack_around(
     *,
     name: str | None = None,
     force: bool = False,
-    **given: Any,
+    **keywords: Unpack[AroundKeywords],
 ) -> Path:
     """Write ``out/NAME-VERSION.mar``: the same handler, calibrated where its class scores pass.
 
-    ``source``: an archive of any form, which stays. ``name``, ``version``: by default the old name, and the
-    old version with "-calibrated" behind it, so that TorchServe can serve both at once. The manifest's
-    other entries, all files and the configuration are kept; ``workers``, ``batch_size`` and ``batch_delay``
-    (milliseconds) change the latter, ``extra`` files are added.
+    The manifest's other entries, all files and the configuration are kept; ``workers``, ``batch_size`` and
+    ``batch_delay`` (milliseconds) change the latter, ``extra`` files are added. The version is by default the
+    old one with "-calibrated" behind it, so that TorchServe can serve both at once.
 
     The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``. It
     is asked before and after, alone and in batches, in a process of its own: so the packages that it needs
-    must be here. Each of the ``options`` may be ``given`` as a keyword argument. It is asked some of
-    ``probe_data`` (data that ``read_requests`` reads), else ``probe`` and others made from it, else made-up
-    ones. ``seam`` names the place where its class scores pass, a dotted path from the handler such as
-    "model", and behind a colon where they lie in what passes there, as in "model:logits"; by default as the
-    artifact was fitted, or as found. ``untried`` asks nothing, and proves nothing: the seam is then
-    ``inference`` unless named, and what it returns must be a tensor of scores. ``threshold``: from which
-    probability on receipts of a multi-label model say that a label is predicted; its replies decide as the
-    handler does. Another archive of that name that is there is replaced only with ``force``, and ``source``
-    never. Raises ModelError or FuseError where the seam is not found, or the reply does not hold.
+    must be here. It is asked some of ``probe_data`` (data that ``read_requests`` reads), else ``probe`` and
+    others made from it, else made-up ones. ``seam`` names the place where its class scores pass, a dotted
+    path from the handler such as "model", and behind a colon where they lie in what passes there, as in
+    "model:logits"; by default as the artifact was fitted, or as found. ``untried`` asks nothing, and proves
+    nothing: the seam is then ``inference`` unless named, and what it returns must be a tensor of scores.
+    ``threshold``: from which probability on receipts of a multi-label model say that a label is predicted;
+    its replies decide as the handler does.
+
+    Args:
+        source: An archive of any form, which stays.
+        artifact: The calibration, or its folder.
+        out: The folder to write into.
+        options: An ``AroundOptions``; keywords replace its fields.
+        name: The model's name in TorchServe; by default the old one.
+        force: Whether another archive of that name is replaced; ``source`` never is.
+        **keywords: Fields of ``AroundOptions``: ``batch_delay``, ``batch_size``, ``extra``,
+            ``flush_seconds``, ``last_linear``, ``outputs``, ``probe``, ``probe_data``, ``probe_timeout``,
+            ``receipts``, ``seam``, ``standalone``, ``threshold``, ``untried``, ``version``, ``workers``.
+
+    Returns:
+        The archive's path.
+
+    Raises:
+        ModelError: Where the handler does not answer, or its scores are not found.
+        FuseError: Where the archive or the artifact does not fit, or a reply does not hold.
     """
-    asked = changed(options or AroundOptions(), given)
+    asked = changed(options or AroundOptions(), keywords, pack_around)
     old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     handler = wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
-    # Fitted elsewhere than at a seam, the artifact's kind of scores says nothing of what passes here.
+    # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
     at = fitted.model.seam is not None
     seam = _as_fitted("seam", asked.place, fitted.model.seam)
     output = _as_fitted("output", asked.output, fitted.model.output)
@@ -116,13 +136,15 @@ def pack_around(
     config_name = str(old.model.get("configFile") or free)
     with scratch() as folder, old.contents() as kept, staged(out, force=force) as stage:
         model_file = _model_file(old)
-        digest_of_model = digest(kept[model_file]) if model_file else ""
+        digest_of_model = content_digest(kept[model_file]) if model_file else ""
         if not fitted.model.fits(digest_of_model):
             raise FuseError(f"{model_file} in {old.path} is not the model that the artifact was fitted on")
         found = None
         if not asked.untried:
             samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
-            samples = samples if asked.probe_data is None else some_of(read_requests(asked.probe_data))
+            samples = (
+                samples if asked.probe_data is None else sample_requests(read_requests(asked.probe_data))
+            )
             found = find_seam(
                 old.unpack(folder / "before"),
                 requests=samples[0] if samples else (),
@@ -132,11 +154,11 @@ def pack_around(
                 seam=seam,
                 output=output,
                 kind=kind,
-                batch_size=number(old, config, "batchSize"),
+                batch_size=_number(old, config, "batchSize"),
                 seconds=asked.probe_timeout,
             )
             check_kind(found, fitted, asked.outputs)
-            if number(old, config, "batchSize") > 1 and not found.batches:
+            if _number(old, config, "batchSize") > 1 and not found.batches:
                 raise FuseError(
                     f"{source} is served in batches, of which it is not proved which score is whose: "
                     f"{found.alone_because}. Served one at a time it can be calibrated: --batch-size 1"
@@ -151,7 +173,7 @@ def pack_around(
             padded=found is not None and found.padded,
             batches=found is None or found.batches,
             receipts=asked.receipts,
-            workers=number(old, config, "minWorkers"),
+            workers=_number(old, config, "minWorkers"),
             artifact=_ARTIFACT,
             outputs=found.kind if found else asked.outputs or fitted.model.outputs or "logits",
             threshold=asked.threshold,
@@ -168,16 +190,16 @@ def pack_around(
         kept.pop(config_name, None)
         written = write_archive(
             stage / target.name,
-            {**joined(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
+            {**join_files(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
             name=name,
             version=version,
             manifest=old.manifest,
             handler=_ENTRY,
-            configFile=config_name,
+            config_file=config_name,
         )
-        # What was written is read and asked again, as a worker will: the proof is of the file that is served.
+        # The written archive is read and asked again, as a worker will: the proof is of the served file.
         made = read_archive(written, verify=False)
-        check_names(made)
+        check_class_mapping(made)
         if found is not None:
             after = made.unpack(folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
@@ -188,7 +210,7 @@ def pack_around(
 def _config(
     old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
 ) -> dict[str, Any]:
-    """Put what is given into the old configuration."""
+    """Put the given settings into the old configuration."""
     asked = {
         "minWorkers": workers,
         "maxWorkers": workers,
@@ -201,8 +223,8 @@ def _config(
     return {**old.config, **given}
 
 
-def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
-    """Read an entry of a configuration of TorchServe's, by default 1."""
+def _number(old: Archive, config: Mapping[str, Any], key: str) -> int:
+    """Read an entry of a TorchServe configuration, by default 1."""
     try:
         return int(config.get(key, 1))
     except (TypeError, ValueError, OverflowError) as error:
@@ -219,7 +241,7 @@ def _model_file(archive: Archive) -> str:
 
 
 def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
-    """Return what is ``told``, else as the artifact was ``fitted``; FuseError where these differ."""
+    """The option as ``told``, else as ``fitted``; FuseError where these differ."""
     if told is not None and fitted is not None and told != fitted:
         raise FuseError(
             f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(told)!r}; leave "
@@ -229,7 +251,7 @@ def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
 
 
 def wrappable(handler: str, files: Sequence[str], source: object) -> str:
-    """Return the handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
+    """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
     # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
     module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
     if not module:
@@ -244,7 +266,7 @@ def wrappable(handler: str, files: Sequence[str], source: object) -> str:
 
 @dataclass(frozen=True)
 class ForeignArchive:
-    """``folder`` holds the archive's files, and beside it is room; ``handler`` is the one to ask.
+    """A foreign archive, unpacked in ``folder``, with free space beside it; ``handler`` is its handler.
 
     ``sha256`` of its serialized file, None where it has none; ``batch_size`` of its requests. ``artifact``
     and ``options``, of an archive that ``pack_around`` made: what calibrates its scores, and where.
@@ -297,7 +319,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
             copy,
             handler,
             sha256(copy / serialized) if serialized else None,
-            max(1, number(archive, archive.config, "batchSize")),
+            max(1, _number(archive, archive.config, "batchSize")),
             artifact=None if options is None else artifact_of(archive),
             options=options,
         )
@@ -305,7 +327,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
 
 @dataclass(frozen=True)
 class Seam:
-    """Where the class scores of a handler pass, and what was found there.
+    """The place where a handler's class scores pass, and the evidence found there.
 
     ``place``, ``output`` and ``padded`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
     number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
@@ -334,17 +356,17 @@ class Seam:
 
     @property
     def batches(self) -> bool:
-        """Return whether it answers several at once, and which row is whose is proved."""
+        """Whether the handler answers batches, and the owner of each row is proved."""
         return not self.alone_because
 
     @property
     def reply(self) -> Any:
-        """Return the first reply."""
+        """The first reply."""
         return self.replies[0]
 
     @property
     def shows_scores(self) -> bool:
-        """Return whether the first reply is the scores as they are, and no more: no class, no probability."""
+        """Whether the first reply holds the raw scores alone: no class, no probability."""
         numbers = list(leaves(self.reply).values())
         row = self.rows[0]
         return self.kind not in PROBABILITIES and all(
@@ -352,16 +374,16 @@ class Seam:
         )
 
     def as_request(self) -> bytes:
-        """Return the request, as an archive keeps it for its workers."""
+        """A request, as an archive keeps it for its workers."""
         return json.dumps({"request": dict(self.requests[0]), "bare": self.bare}).encode()
 
     @property
     def classes(self) -> int:
-        """Return K, or L of labels."""
+        """K, or L of labels."""
         return class_count(self.kind, self.columns)
 
 
-def some_of(data: LabelledRequests) -> list[tuple[Request, ...]]:
+def sample_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
     """Pick some samples from first to last, each in the forms that it may be sent in."""
     some = np.unique(np.linspace(0, len(data) - 1, _MOST).astype(int)).tolist()
     return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
@@ -387,19 +409,17 @@ def find_seam(
     ``kind``: where they are known; ``seconds`` that an answer may take. Raises ModelError, which says what
     was tried.
     """
-    found = run_trial(
-        folder,
-        "look",
-        seconds=seconds,
-        requests=[request.as_dict() for request in requests],
-        others=[[request.as_dict() for request in forms] for forms in others],
-        shape=None if input_shape is None else [-1 if size is None else size for size in input_shape],
-        classes=classes,
-        seam=seam,
-        output=output,
-        outputs=kind,
-        batch_size=batch_size,
-    )
+    job = {
+        "requests": [request.as_dict() for request in requests],
+        "others": [[request.as_dict() for request in forms] for forms in others],
+        "shape": None if input_shape is None else [-1 if size is None else size for size in input_shape],
+        "classes": classes,
+        "seam": seam,
+        "output": output,
+        "outputs": kind,
+        "batch_size": batch_size,
+    }
+    found = run_trial(folder, "look", job, seconds=seconds)
     measured: Outputs = found.pop("kind")
     if kind is not None and exact(kind, found["columns"]) != measured:
         raise ModelError(
@@ -414,7 +434,7 @@ def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
     check_truths(artifact, seam.kind, what)
-    # An artifact that does not say what it was fitted on is believed to be of logits, or of what is told.
+    # An artifact that does not record its kind of scores is taken to be fitted on the told kind, or logits.
     if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
         change_to_fitted(artifact, seam.kind, what, can=())
 
@@ -422,7 +442,7 @@ def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
 def prove_seam(
     folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
 ) -> None:
-    """Ask the calibrated archive unpacked in ``folder`` what the original answered, alone and at once.
+    """Send the requests to the calibrated archive in ``folder``, and compare with the original's replies.
 
     ``in_body``: its replies hold the original's as ``prediction``.
 
@@ -436,13 +456,8 @@ def prove_seam(
     rows = [*(row[None] for row in seam.rows), *seam.batched]
     before = [*([reply] for reply in seam.replies), *([None] * len(batch) for batch in ordered)]
     try:
-        got = run_trial(
-            folder,
-            "answer",
-            seconds=seconds,
-            batches=[[dict(request) for request in batch] for batch in batches],
-            bare=seam.bare,
-        )
+        job = {"batches": [[dict(request) for request in batch] for batch in batches], "bare": seam.bare}
+        got = run_trial(folder, "answer", job, seconds=seconds)
         for asked, scores, replies in zip(got, rows, before, strict=True):
             for row, headers, first, reply in zip(
                 scores, asked["headers"], replies, asked["replies"], strict=True
@@ -462,7 +477,7 @@ def _check_one(
     first: Any,
     now: Any,
 ) -> None:
-    """Check one request's answer; ``first`` is the uncalibrated one, None if not to be compared."""
+    """Compare one reply with the uncalibrated reply ``first``, if any, and with the artifact."""
     if "x-calib-confidence" not in headers:
         raise ModelError(f"nothing passes the seam {seam.place!r} once it is calibrated")
     if first is not None and not same_format(first, now):

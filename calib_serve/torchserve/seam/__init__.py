@@ -1,1 +1,1 @@
-"""Where the class scores pass in a TorchServe handler that somebody else wrote."""
+"""The seam: the place where class scores pass in a foreign TorchServe handler."""

@@ -1,9 +1,9 @@
-"""An archive's own handler, loaded as TorchServe loads it, and the places where its class scores may pass.
+"""An archive's handler, loaded as TorchServe loads it, and the places where class scores may pass.
 
 TorchServe takes a function ``handle`` (or the one that the manifest names), else the one class that the
 handler's file defines. The place ``inference`` is the method of this name. Any other is a dotted path from
 the handler, such as ``model`` or ``pipeline.model``, or for a function from its module: a torch module, an
-ONNX Runtime session, or a function, such as a method of the handler's own. A ``Recorder`` around a place
+ONNX Runtime session, or a function, such as a method of the handler's own. A ``PlaceRecorder`` around a place
 keeps what passes, and puts other scores there.
 """
 
@@ -102,7 +102,7 @@ def _networks(subject: Any) -> list[str]:
 
 
 def put_around(handler: Handler, place: str, around: Around) -> None:
-    """Send all that passes ``place`` of an initialised handler through ``around``.
+    """Wrap ``place`` of an initialised handler with ``around``.
 
     ``inference`` has its change from ``load_handler``. Raises ModelError where there is nothing to call.
     """
@@ -162,17 +162,17 @@ def _wrapped(call: Callable[..., Any], around: Around) -> Callable[..., Any]:
 
 
 def is_network(value: Any) -> bool:
-    """Return whether it is a torch module, and no class of such."""
+    """Whether a value is a torch module, and no class."""
     return hasattr(value, "register_forward_hook") and callable(value) and not isinstance(value, type)
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether the network's forward may be replaced: not of TorchScript or of torch.compile."""
+    """Whether the network's forward may be replaced: not of TorchScript or of torch.compile."""
     return is_network(value) and not hasattr(value, "_c") and not hasattr(value, "_orig_mod")
 
 
 def is_session(value: Any) -> bool:
-    """Return whether it is a session of ONNX Runtime, or works as one."""
+    """Whether a value is a session of ONNX Runtime, or works as one."""
     is_object = not callable(value) and not isinstance(value, type)
     return is_object and hasattr(value, "run") and hasattr(value, "get_inputs")
 
@@ -182,7 +182,7 @@ Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Handler:
-    """A handler: ``subject`` is the instance of its class, or the module of its function."""
+    """A loaded handler: ``subject`` is the instance of its class, or the module of its function."""
 
     def __init__(self, subject: Any, handle: Callable[[Any, Any], Any] | None, module: ModuleType) -> None:
         self.subject, self.module = subject, module
@@ -190,7 +190,7 @@ class Handler:
 
     @property
     def is_function(self) -> bool:
-        """Return whether it is a function, which has no inference."""
+        """Whether the handler is a function, which has no inference."""
         return self._function is not None
 
     def initialize(self, ctx: Any) -> None:
@@ -201,7 +201,7 @@ class Handler:
             self.subject.initialize(ctx)
 
     def handle(self, data: Any, ctx: Any) -> Any:
-        """Return the reply to a batch."""
+        """The reply to a batch."""
         # Looked up at each call: TorchServe's micro-batching sets it on the instance.
         return self._function(data, ctx) if self._function is not None else self.subject.handle(data, ctx)
 
@@ -235,7 +235,7 @@ def load_handler(name: str, *, inference: Around | None = None) -> Handler:
 
 
 def _with_inference(cls: Any, around: Around) -> Any:
-    """Derive a class whose ``inference`` goes through ``around``, once where it calls itself."""
+    """Derive a class whose ``inference`` goes through ``around``, once per call."""
     if not hasattr(cls, "inference"):
         return cls
     inside = threading.local()
@@ -275,13 +275,13 @@ _MOST = 1 << 16  # numbers of one result that are kept
 
 
 class Sigmoid(NamedTuple):
-    """One call: the shape of its input, and its result as float64 where that is small."""
+    """A call of a sigmoid: the shape of its input, and its result as float64 where that is small."""
 
     shape: tuple[int, ...]
     made: NDArray[np.float64] | None
 
     def is_source_of(self, values: NDArray[np.float64]) -> bool:
-        """Return whether ``values`` are what it made."""
+        """Whether ``values`` are the result of this sigmoid."""
         made = self.made
         return (
             made is not None and made.size == values.size and bool(np.allclose(made, values.ravel(), 0, 1e-6))
@@ -316,7 +316,7 @@ def _values(tensor: Any) -> NDArray[np.float64] | None:
 
 
 def _kept(value: Any) -> Any:
-    """Copy what is returned, as handlers change it in place."""
+    """Copy a result, as handlers change results in place."""
     if hasattr(value, "detach"):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -327,8 +327,8 @@ def _kept(value: Any) -> Any:
 
 
 @dataclass
-class Recorder:
-    """What passed one place since ``clear``, and the sigmoids before and after it.
+class PlaceRecorder:
+    """The results that passed one place since ``clear``, and the sigmoids before and after it.
 
     ``elsewhere``: whether some of it passed on another thread than the one that asks, so in any order.
     ``began``, ``ended``: when the last call did, in the order of all recorders' calls. ``put``: what goes on
@@ -350,7 +350,7 @@ class Recorder:
         self.seen, self.before = [] if seen is None else seen, 0
 
     def sigmoid(self, values: NDArray[np.float64]) -> Literal["before", "after"] | None:
-        """Tell whether a sigmoid made what passed, ``values`` (n, K), or meets it."""
+        """Tell whether the values (n, K) came from a sigmoid, or go into one."""
         if any(one.is_source_of(values) for one in self.seen[: self.before]):
             return "before"
         columns = values.shape[1]
@@ -361,7 +361,7 @@ class Recorder:
         return "after" if any(meets) else None
 
     def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of ``call``, recorded; or what is put in its place."""
+        """Call, and record the result; return it, or the value that is put in its place."""
         self.began = next(_CLOCK)
         result = call(*args, **kwargs)
         self.ended = next(_CLOCK)

@@ -1,4 +1,4 @@
-"""Ask a handler outside a server: with made-up or varied requests, here or in a process of its own.
+"""Trials of a handler outside a server: made-up or varied requests, here or in a process of its own.
 
 That process runs as a worker of TorchServe would run; what it does is in ``_trial_worker``.
 """
@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,7 +56,7 @@ class Request:
 
     @property
     def as_bytes(self) -> Request:
-        """Return the same body of no type, as ``curl -T`` sends it."""
+        """The request with the same body and no type, as ``curl -T`` sends it."""
         return replace(self, content_type="application/octet-stream")
 
     @classmethod
@@ -65,7 +65,7 @@ class Request:
         return cls(base64.b64decode(held["body"]), held["content_type"], held["name"])
 
     def as_dict(self) -> dict[str, str]:
-        """Return plain values, for JSON."""
+        """As plain values, for JSON."""
         body = base64.b64encode(self.body).decode()
         return {"body": body, "content_type": self.content_type, "name": self.name}
 
@@ -94,7 +94,7 @@ def of_row(row: NDArray[Any]) -> tuple[Request, ...]:
 
 
 def alternatives(sample: Path | NDArray[Any]) -> tuple[Request, ...]:
-    """Return one sample in every form that a handler may take, in one order for samples of one kind.
+    """One sample in every form that handlers take, in the same order for samples of one kind.
 
     A file is sent as its ending says, and text also as bytes; the body is called "body", or "data".
     """
@@ -107,18 +107,18 @@ def alternatives(sample: Path | NDArray[Any]) -> tuple[Request, ...]:
 
 
 class Ticks:
-    """Says in a file that the trial goes on: how many requests are done, and of how many if that is known."""
+    """Reports in a file how many requests of a trial are done, and of how many if that is known."""
 
     def __init__(self, path: str) -> None:
         self._path, self._done = Path(path), 0
 
     def __call__(self, done: int | None = None, of: int = 0) -> None:
-        """Say it, once more done where no number is given."""
+        """Report the number done, by default one more."""
         self._done = self._done + 1 if done is None else done
         self._path.write_text(f"{self._done} {of}", "utf-8")
 
 
-def made_up(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Request]:
+def synthetic_requests(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Request]:
     """Make requests that common handlers answer; ``shape`` of one input if known.
 
     Another ``seed`` gives others, in the same order.
@@ -171,7 +171,7 @@ def _other(value: Any, rng: np.random.Generator) -> Any:
 
 
 def _other_text(text: str, rng: np.random.Generator) -> str:
-    """Return other words, or the text of another picture."""
+    """Other words, or the text of another picture."""
     with suppress(ValueError):
         body = _other_picture(base64.b64decode(text, validate=True), rng)
         if body is not None:
@@ -180,7 +180,7 @@ def _other_text(text: str, rng: np.random.Generator) -> str:
 
 
 def _shuffled(text: str, rng: np.random.Generator) -> str:
-    """Return some of the words, in another order; a single word as it is."""
+    """Some of the words, in another order; a single word as it is."""
     words = text.split()
     if len(words) < 2:
         return text
@@ -223,7 +223,7 @@ def _png(channels: int, height: int, width: int, rng: np.random.Generator) -> by
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a batch: its replies, or ``error``; headers and status of each request."""
+    """The result of a batch: its replies, or ``error``; headers and status of each request."""
 
     replies: Any = None
     error: str = ""
@@ -232,7 +232,7 @@ class Answer:
 
     @property
     def failure(self) -> str:
-        """Say why not every request has a reply of its own; empty where all have."""
+        """The reason why not every request has a reply of its own; empty where all have."""
         if self.error:
             return self.error
         if not isinstance(self.replies, list):
@@ -299,7 +299,7 @@ class _NoStream:
 
 
 class _NoMetrics:
-    """Takes every call of TorchServe's metrics, of any metric, and counts nothing."""
+    """Stands in for TorchServe's metrics: takes every call, of any metric, and counts nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -308,7 +308,7 @@ class _NoMetrics:
 
 
 def told(error: BaseException) -> str:
-    """Say what was raised, and where, in one line."""
+    """An error and its place, in one line."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error)[:300].split())
     return f"{type(error).__name__}: {words} ({Path(place.filename).name}, line {place.lineno})"
@@ -328,14 +328,14 @@ _LOADS = 600.0  # seconds that a handler may take to load its model
 def run_trial(
     folder: Path,
     what: str,
+    job: Mapping[str, Any],
     *,
     seconds: float = SECONDS,
     progress: Callable[[int, int], None] | None = None,
-    **job: Any,
 ) -> Any:
     """Run the trial ``what`` of ``_trial_worker`` on the archive unpacked in ``folder``.
 
-    ``job`` are its parameters, as JSON holds them; ``progress`` is called with (done, of) where that is
+    ``job`` holds its parameters, as JSON does; ``progress`` is called with (done, of) where that is
     known. Raises ModelError, with the handler's last words, where it does not load, does not answer a batch
     within ``seconds``, or where the trial itself says why not. No process is left, however this one ends.
     """
@@ -379,7 +379,7 @@ def _watch(
     seconds: float,
     progress: Callable[[int, int], None] | None,
 ) -> str:
-    """Wait for the process to end; how far it came, in words."""
+    """Wait for the process to end; return its progress, in words."""
     seen, last, came, limit = "", time.monotonic(), "", max(seconds, _LOADS)
     try:
         while True:

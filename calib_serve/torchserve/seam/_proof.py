@@ -1,4 +1,4 @@
-"""Prove that a handler's reply is made of the scores that pass a place, and shows them as they are.
+"""The proof that a handler's reply follows from the scores at a place, and shows them unchanged.
 
 The handler is asked again and again, and in place of the scores that pass go others: those of another
 request, and scores of probabilities that are chosen. Of a reply that is calibrated where its scores pass,
@@ -31,14 +31,14 @@ from calib_serve.scores import (
     FoundScores,
     Leaf,
     Outputs,
-    Shown,
+    Rounded,
     as_json,
     class_count,
     from_probs,
     leaves,
     to_probs,
 )
-from calib_serve.torchserve.seam._handler import Recorder
+from calib_serve.torchserve.seam._handler import PlaceRecorder
 from calib_serve.torchserve.seam._host import Answer, Request, varied
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,7 @@ _STEEPNESS = ((0.05, 0.4), (0.5, 0.8))
 
 
 class NotPassed(ModelError):
-    """A request was answered, and nothing passed."""
+    """A request was answered, and no scores passed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -64,7 +64,7 @@ class NotPassed(ModelError):
 
 
 class NotOneRow(ModelError):
-    """Other ``rows`` of scores passed than one for each request, in so many ``calls``."""
+    """Other ``rows`` of scores passed than one a request, in so many ``calls``."""
 
     def __init__(self, rows: Floats, requests: int, calls: int) -> None:
         at_once = "a request" if requests == 1 else f"{requests} requests"
@@ -76,7 +76,7 @@ class NotOneRow(ModelError):
         self.rows = rows
 
     def padding(self, place: Place, request: Request, other: Request) -> bool:
-        """Return whether all rows but the first are the same for another request, as those of padding are."""
+        """Whether all rows but the first are the same for another request, as rows of padding are."""
         try:
             place.see([other])
             return False
@@ -88,7 +88,7 @@ class NotOneRow(ModelError):
 
 @dataclass(frozen=True)
 class Seen:
-    """What passed for a batch, one row (K,) a request, and the replies as a client reads them.
+    """The scores that passed for a batch, one row (K,) a request, and the replies as a client reads them.
 
     ``in_order``: whether the rows passed one after another, not on threads of their own.
     """
@@ -100,7 +100,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A place in a handler: ``ask`` it, and what passes is in ``recorder``, or is put there by it.
+    """A place in a handler: ``ask`` it, and its scores are in ``recorder``, or are replaced by it.
 
     ``classes`` columns of the ``kind`` pass as ``form`` says. ``padded``: of the rows that pass, the first
     are the requests', the others are of nobody. ``half``: they have three digits. ``fresh``: seeds of
@@ -109,7 +109,7 @@ class Place:
 
     name: str
     ask: Ask
-    recorder: Recorder
+    recorder: PlaceRecorder
     form: Form
     kind: Outputs
     columns: int
@@ -119,16 +119,16 @@ class Place:
 
     @property
     def close(self) -> float:
-        """Return how near two numbers are that mean the same."""
+        """The difference within which two numbers are equal."""
         return _CLOSE_OF_HALVES if self.half else _CLOSE
 
     @property
     def classes(self) -> int:
-        """Return K, or L of labels."""
+        """The number K of classes, or L of labels."""
         return class_count(self.kind, self.columns)
 
     def see(self, requests: Sequence[Request]) -> Seen:
-        """Ask as it is; ModelError where not one row a request passes, or the handler fails."""
+        """Ask the requests unchanged; ModelError where not one row a request passes, or the handler fails."""
         self.recorder.clear()
         got = self.ask(requests)
         if got.failure:
@@ -148,7 +148,7 @@ class Place:
         return self._with(request, lambda _: row)
 
     def with_probs(self, request: Request, probs: Floats) -> dict[str, Leaf] | None:
-        """Ask it with scores of these probabilities (K,), as they pass once calibrated."""
+        """Ask one request with scores of these probabilities (K,), as they pass once calibrated."""
         return self._with(request, lambda own: from_probs(probs[None], own[:1], self.kind)[0])
 
     def _with(self, request: Request, made: Callable[[Floats], Floats]) -> dict[str, Leaf] | None:
@@ -161,7 +161,7 @@ class Place:
         self.recorder.clear()
         self.recorder.put = put
         try:
-            # As other scores pass than its own, any request will do that is not answered from memory.
+            # Other scores than its own pass, so any request will do that is not answered from a cache.
             for one in (request, *(varied(request, next(self.fresh)) for _ in range(_TRIES))):
                 got = self.ask([one or request])
                 if got.failure:
@@ -184,12 +184,12 @@ def prove_reply(
     *,
     sure: bool = True,
 ) -> None:
-    """Raise ModelError where a reply does not follow from what passes ``place`` as the module says.
+    """Raise ModelError where a reply does not follow from the scores at ``place``, as the module says.
 
     ``requests`` that differ, and what was ``seen`` of each alone; ``others``: places that they passed too.
     ``sure``: what passes are scores; else the reply has to show a number of them, or name each class.
     """
-    # The two that differ most: what follows the scores then moves by more than it is rounded.
+    # The two that differ most: numbers that follow the scores then move by more than their rounding.
     i, j = _most_apart(seen.rows)
     watched = _Watched(place, requests[i], seen.rows[i])
     other = watched.ask_row(seen.rows[j])
@@ -211,7 +211,7 @@ def prove_reply(
 
 
 def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> list[Seen]:
-    """Ask all requests together, in order and in reverse; return what was seen, each with its own row.
+    """Ask all requests together, in order and in reverse; return rows and replies, each with its request.
 
     Rows of several threads are told apart by what passed alone; which receipt each gets is for the calibrated
     handler to prove. Raises ModelError where rows or replies are another request's, or cannot be told apart.
@@ -255,7 +255,7 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
 
 
 class _Watched:
-    """One request's replies to other scores: which leaves follow them.
+    """One request's replies to other scores, and the leaves that follow the scores.
 
     ``row``: its own scores, for which it is asked twice; what differs between these is not looked at.
     ``proved``: whether a number was seen that is linear in the probabilities.
@@ -273,11 +273,11 @@ class _Watched:
         self.proved = False
 
     def ask(self, probs: Floats) -> dict[str, Leaf] | None:
-        """Ask with scores of these probabilities."""
+        """Ask the request with scores of these probabilities."""
         return self._note(self.place.with_probs(self.request, probs))
 
     def ask_row(self, row: Floats) -> dict[str, Leaf] | None:
-        """Ask with these scores."""
+        """Ask the request with these scores."""
         return self._note(self.place.with_row(self.request, row))
 
     def _note(self, reply: dict[str, Leaf] | None) -> dict[str, Leaf] | None:
@@ -291,7 +291,7 @@ class _Watched:
         return found
 
     def refuse(self, leaf: str, why: str) -> None:
-        """Raise ModelError, unless the leaf is another by now for its own scores, as a clock's is."""
+        """Raise ModelError, unless the leaf changes without its scores, as a clock does."""
         now = self.place.with_row(self.request, self._row)
         if leaf not in self.own or (now and not _differ(self.own[leaf], now.get(leaf))):
             raise ModelError(why)
@@ -307,7 +307,7 @@ def _same_for_same(
     """Raise ModelError where a number of two requests' replies to the same scores differs."""
     for leaf in sorted(watched.moved & here.keys() & there.keys()):
         one, other = here[leaf], there[leaf]
-        if isinstance(one, Shown) and isinstance(other, Shown) and not _near(one, other, place.close):
+        if isinstance(one, Rounded) and isinstance(other, Rounded) and not _near(one, other, place.close):
             watched.refuse(
                 leaf,
                 f"{leaf} is {one.value:.4g} and {other.value:.4g} for two requests with the same scores "
@@ -328,7 +328,7 @@ def _not_elsewhere(place: Place, watched: _Watched, seen: Seen) -> None:
     for scale in (1.0, 100.0):
         shown = [
             sum(
-                isinstance(one, Shown)
+                isinstance(one, Rounded)
                 and one.value != round(one.value)
                 and bool((np.abs(one.value - scale * p) < scale * _CLOSE).any())
                 for leaf, one in leaves(reply).items()
@@ -349,13 +349,13 @@ def _as_probabilities(
     replies: tuple[Mapping[str, Leaf] | None, ...],
     probs: Floats,
 ) -> None:
-    """Check each number to be linear in the probabilities (3, K), whose second row is the others' mean."""
+    """Check that numbers are linear in the probabilities (3, K), whose second row is the others' mean."""
     if any(reply is None for reply in replies):
         return
     whole = [reply for reply in replies if reply is not None]
     known = None
     for leaf in sorted(set.intersection(*(set(reply) for reply in whole)) & watched.moved):
-        numbers = [n for reply in whole if isinstance(n := reply[leaf], Shown)]
+        numbers = [n for reply in whole if isinstance(n := reply[leaf], Rounded)]
         if len(numbers) < len(whole):
             continue
         values = np.array([n.value for n in numbers])
@@ -381,7 +381,7 @@ def _not_of_size(
     row: Floats,
     chosen: Sequence[tuple[Mapping[str, Leaf] | None, ...]],
 ) -> None:
-    """Raise ModelError for a number of the logits' size, such as an energy, which calibrated ones lack."""
+    """Raise ModelError for numbers of the logits' size, such as energies, which calibration removes."""
     if place.kind != "logits":
         return
     # A constant added to all logits changes no probability, but an energy.
@@ -389,9 +389,9 @@ def _not_of_size(
     replies = [reply for three in chosen for reply in three if reply is not None]
     for leaf in sorted((moved or {}).keys() & watched.own.keys()):
         one, other = watched.own[leaf], (moved or {})[leaf]
-        if not (isinstance(one, Shown) and isinstance(other, Shown)) or _near(one, other, place.close):
+        if not (isinstance(one, Rounded) and isinstance(other, Rounded)) or _near(one, other, place.close):
             continue
-        numbers = [n for reply in replies if isinstance(n := reply.get(leaf), Shown)]
+        numbers = [n for reply in replies if isinstance(n := reply.get(leaf), Rounded)]
         if len(numbers) > 1 and all(_near(numbers[0], n, place.close) for n in numbers):
             watched.refuse(
                 leaf,
@@ -410,7 +410,7 @@ class _Named:
         self._one_of_three = place.kind not in LABELS and len(classes) > 2
 
     def check(self) -> None:
-        """Raise ModelError where a label is of the second class though another is the likeliest."""
+        """Raise ModelError where a label follows the second class though another is the likeliest."""
         if not self._one_of_three:
             return
         for leaf in sorted({leaf for reply in self._alone.values() for leaf in reply}):
@@ -428,13 +428,13 @@ class _Named:
                     )
 
     def each_has_its_own(self) -> bool:
-        """Return whether a leaf has another label for each class."""
+        """Whether a leaf has another label for each class."""
         replies = list(self._alone.values())
         found = ([reply.get(leaf) for reply in replies] for leaf in replies[0])
         return any(len(set(labels)) == len(replies) and None not in labels for labels in found)
 
     def check_other(self, request: Request, others: Sequence[str]) -> None:
-        """Raise ModelError where another request with the same scores is named otherwise.
+        """Raise ModelError where another request with the same scores gets another label.
 
         A text that tells of its request differs for all scores; one that other scores take part in, for some.
         """
@@ -474,14 +474,14 @@ def _labels(reply: Mapping[str, Leaf] | None) -> dict[str, object]:
 
 
 def _label(one: Leaf) -> object:
-    """Return what may name a class, a text or a whole number; else None."""
-    if isinstance(one, Shown):
+    """A value that may name a class, a text or a whole number; else None."""
+    if isinstance(one, Rounded):
         return int(one.value) if np.isfinite(one.value) and one.value == round(one.value) else None
     return one
 
 
 def _classes_to_try(place: Place, rows: Floats) -> list[int]:
-    """Pick some classes: those that are likeliest of what was seen, and others."""
+    """Pick some classes: the likeliest for the seen requests, and others."""
     likely = list(dict.fromkeys(rows.argmax(axis=1).tolist())) if place.columns > 1 else []
     # Not all of a thousand classes: each costs a run of the model.
     spread = np.linspace(0, place.classes - 1, min(place.classes, _MOST_CLASSES)).round().astype(int).tolist()
@@ -506,7 +506,7 @@ def _mixtures(place: Place, row: Floats) -> list[tuple[Floats, Floats, Floats]]:
 
 
 def _known(probs: Floats) -> Floats:
-    """Compute what people show of probabilities (n, K) and is not linear in them, (functions, n)."""
+    """Compute common functions of probabilities (n, K) that are not linear in them, (functions, n)."""
 
     def functions(p: Floats) -> Iterator[float]:
         logs = np.log(np.clip(p, 1e-300, 1))
@@ -521,27 +521,29 @@ def _known(probs: Floats) -> Floats:
 
 
 def _differ(one: Leaf, other: Leaf | None) -> bool:
-    """Return whether a leaf is another one, by more than a float's rounding."""
-    if isinstance(one, Shown) and isinstance(other, Shown):
+    """Whether two leaves differ, by more than a float's rounding."""
+    if isinstance(one, Rounded) and isinstance(other, Rounded):
         return abs(one.value - other.value) > 1e-6 * max(1.0, abs(one.value))
     return one != other
 
 
-def _near(one: Shown, other: Shown, close: float) -> bool:
-    """Return whether two numbers may be the same, as far as they are rounded."""
+def _near(one: Rounded, other: Rounded, close: float) -> bool:
+    """Whether two numbers may be the same, as far as they are rounded."""
     near = close * max(1.0, abs(one.value), abs(other.value)) + min(one.step, other.step)
     return one.value == other.value or abs(one.value - other.value) < near
 
 
 def _check_own_reply(alone: Sequence[Any], reply: Any, own: int) -> None:
-    """Raise ModelError where a reply of a batch is much nearer to that of another request alone."""
+    """Raise ModelError where a reply of a batch is nearer to another request's reply than to its own."""
     shown = leaves(reply)
 
     def apart(other: Any) -> float:
         parts = leaves(other)
         pairs = [(one, parts[leaf]) for leaf, one in shown.items() if leaf in parts]
         return sum(
-            abs(one.value - two.value) if isinstance(one, Shown) and isinstance(two, Shown) else one != two
+            abs(one.value - two.value)
+            if isinstance(one, Rounded) and isinstance(two, Rounded)
+            else one != two
             for one, two in pairs
         ) + len(shown.keys() ^ parts.keys())
 
@@ -555,13 +557,13 @@ def _check_own_reply(alone: Sequence[Any], reply: Any, own: int) -> None:
 
 
 def _most_apart(rows: Floats) -> tuple[int, int]:
-    """Return the two rows that differ most; one twice where there is one."""
+    """The two rows that differ most; one twice where there is one."""
     apart = np.abs(rows[:, None] - rows[None]).max(axis=2)
     i, j = np.unravel_index(int(apart.argmax()), apart.shape)
     return int(i), int(j)
 
 
 def _least_apart(rows: Floats) -> float:
-    """Return the smallest difference of two rows."""
+    """The smallest difference of two rows."""
     apart = np.abs(rows[:, None] - rows[None]).max(axis=2) + np.diag(np.full(len(rows), np.inf))
     return float(apart.min())

@@ -1,4 +1,4 @@
-"""Find and prove the seam of an archive's handler, or ask it, in the process that ``run_trial`` starts.
+"""The process that ``run_trial`` starts: finds and proves the seam of an archive's handler, or asks it.
 
 ``python -m calib_serve.torchserve.seam._trial_worker JOB RESULT`` runs one of three trials: ``look`` finds
 and proves the seam of an archive's original handler, ``answer`` asks a calibrated archive the same requests,
@@ -37,14 +37,14 @@ from calib_serve.scores import (
     class_count,
     exact,
     find_scores,
-    measured,
+    infer_outputs,
     shown_as,
     to_logits,
 )
 from calib_serve.torchserve.seam._handler import (
     INFERENCE,
     Handler,
-    Recorder,
+    PlaceRecorder,
     functions,
     is_network,
     is_session,
@@ -60,7 +60,7 @@ from calib_serve.torchserve.seam._host import (
     alternatives,
     ask,
     context_of,
-    made_up,
+    synthetic_requests,
     told,
     varied,
 )
@@ -83,7 +83,7 @@ def look(
     batch_size: int = 1,
     progress: str,
 ) -> dict[str, Any]:
-    """Find where the class scores pass, of which kind they are, and what proves it.
+    """Find where the class scores pass, and their kind, with the evidence.
 
     ``requests``: one sample in the forms that it may be sent in, and ``others`` more samples in the same
     forms; without these, others are made from the one, and without any all are made up. Raises ModelError
@@ -152,11 +152,11 @@ def look(
 
 
 def _made_up(shapes: Sequence[Sequence[int] | None], seed: int = 0) -> list[Request]:
-    return [request for one in shapes for request in made_up(one, seed)]
+    return [request for one in shapes for request in synthetic_requests(one, seed)]
 
 
-def _never_there(handler: Handler, recorders: dict[str, Recorder], own: set[str]) -> dict[str, str]:
-    """Say why some places hold no scores: networks that come late, functions before a network."""
+def _never_there(handler: Handler, recorders: dict[str, PlaceRecorder], own: set[str]) -> dict[str, str]:
+    """The reasons why some places hold no scores: late networks, and functions before a network."""
     last = max((one.began for name, one in recorders.items() if name not in own), default=0)
     before = {name: "a network comes behind it" for name in own if 0 < recorders[name].ended < last}
     late = "it is loaded with the first request, and not by initialize, as it has to be"
@@ -164,7 +164,7 @@ def _never_there(handler: Handler, recorders: dict[str, Recorder], own: set[str]
 
 
 def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Request], Seen]:
-    """See requests one by one, those that it answers; find whether it pads its batch."""
+    """Ask requests one by one, and keep the answered ones; find whether the handler pads its batch."""
     found: list[tuple[Request, Seen]] = []
     for request in requests:
         try:
@@ -194,10 +194,10 @@ def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Reque
 def _together(
     place: Place, requests: Sequence[Request], alone: Seen, output: str | None
 ) -> tuple[Place, list[Seen], str]:
-    """See all requests at once; say why it is not to be asked so, if not."""
+    """Ask all requests at once; return the reason why that must not be done, if any."""
     forms, reason = [place.form], ""
     some = replace(alone, rows=alone.rows[: len(requests)], replies=alone.replies[: len(requests)])
-    if output is None and not place.form.path:  # what is one of one may be a list of rows, or of outputs
+    if output is None and not place.form.path:  # a list of one may hold rows, or outputs
         with suppress(ModelError):
             place.recorder.clear()
             place.ask(requests[:2])
@@ -215,17 +215,19 @@ def _together(
     return replace(place, form=forms[0]), [], reason
 
 
-def recorded(folder: Path, seam: str | None, batch_size: int) -> tuple[Handler, dict[str, Recorder], Any]:
-    """Load the archive's handler with a recorder at the seam, or at every place that may be one.
+def recorded(
+    folder: Path, seam: str | None, batch_size: int
+) -> tuple[Handler, dict[str, PlaceRecorder], Any]:
+    """Load the archive's handler with a recorder at the seam, or at every place that may be the seam.
 
     Returns it, the recorders by place, and the context that a worker would give it.
     """
-    recorder, ctx = Recorder(), context_of(folder, batch_size=batch_size)
+    recorder, ctx = PlaceRecorder(), context_of(folder, batch_size=batch_size)
     handler = load_handler(ctx.manifest["model"]["handler"], inference=recorder)
     initialize(handler, ctx)
-    recorders: dict[str, Recorder] = {}
+    recorders: dict[str, PlaceRecorder] = {}
     for name in [seam] if seam else [*places(handler), *functions(handler)]:
-        recorders[name] = recorder if name == INFERENCE else Recorder()
+        recorders[name] = recorder if name == INFERENCE else PlaceRecorder()
         put_around(handler, name, recorders[name])
     return handler, recorders, ctx
 
@@ -242,7 +244,7 @@ def initialize(handler: Handler, ctx: Any) -> None:
 
 def _first_answer(
     handler: Handler,
-    recorders: dict[str, Recorder],
+    recorders: dict[str, PlaceRecorder],
     ctx: Any,
     requests: Sequence[Request],
     *,
@@ -283,7 +285,7 @@ def _first_answer(
     raise ModelError("\n  ".join([f"the handler did not answer {what}", *failures]))
 
 
-class Candidate(NamedTuple):
+class _Candidate(NamedTuple):
     """Scores of ``columns`` of a ``kind`` that passed the place ``name`` in this ``form``."""
 
     name: str
@@ -298,13 +300,13 @@ class Candidate(NamedTuple):
 
 
 def _candidates(
-    recorders: dict[str, Recorder],
+    recorders: dict[str, PlaceRecorder],
     classes: int | None,
     output: str | None,
     outputs: Outputs | None,
     reply: Any,
-) -> tuple[list[Candidate], dict[str, str]]:
-    """List where scores passed, the likeliest first; and why other places are none."""
+) -> tuple[list[_Candidate], dict[str, str]]:
+    """List the places where scores passed, the likeliest first; and the reasons against the others."""
     found, why = [], {}
     for place, recorder in recorders.items():
         if not recorder.returned:
@@ -319,7 +321,7 @@ def _candidates(
         for form in forms:
             try:
                 rows = np.concatenate([form.scores(one, classes).values for one in recorder.returned])
-                found.append(Candidate(place, form, _kind(recorder, rows, outputs, reply), rows.shape[1]))
+                found.append(_Candidate(place, form, _kind(recorder, rows, outputs, reply), rows.shape[1]))
             except (ModelError, ValueError) as error:
                 why[f"{place}, in {form}" if form.path else place] = str(error)
     return found, why
@@ -342,14 +344,16 @@ def _no_place(why: dict[str, str]) -> ModelError:
     )
 
 
-def _kind(recorder: Recorder, values: NDArray[np.float64], told: Outputs | None, reply: Any) -> Outputs:
-    """Tell what the scores are, by their values and by what was done with them; ModelError if unknown.
+def _kind(recorder: PlaceRecorder, values: NDArray[np.float64], told: Outputs | None, reply: Any) -> Outputs:
+    """The kind of the scores, by their values and their activations; ModelError if unknown.
 
     As ``told`` where nothing speaks against it: numbers alone tell logits of a label from those of a class no
     more than one row tells whether numbers within [0, 1] are logits.
     """
     columns = values.shape[1]
-    may_be = _may_be(recorder.sigmoid(values), measured(values), shown_as(reply, values[0].tolist()), columns)
+    may_be = _may_be(
+        recorder.sigmoid(values), infer_outputs(values), shown_as(reply, values[0].tolist()), columns
+    )
     told = told and exact(told, columns)
     if told in may_be:
         return told
@@ -368,7 +372,7 @@ def _may_be(
     shown: Literal["sigmoid", "softmax"] | None,
     columns: int,
 ) -> tuple[Outputs, ...]:
-    """List all that scores may be, the likeliest first."""
+    """List the possible kinds of the scores, the likeliest first."""
     if sigmoid is None and shown == "sigmoid":
         sigmoid = "after"
     if columns == 1:
@@ -424,7 +428,7 @@ def answer(
 
 @dataclass(frozen=True, eq=False)
 class _Samples:
-    """What is sent: ``files``, or ``rows`` (n, ...); the ``form`` of this number of ``alternatives``."""
+    """The samples to send: ``files``, or ``rows`` (n, ...); ``form``: the number among ``alternatives``."""
 
     files: Sequence[str]
     rows: NDArray[Any] | None
@@ -513,9 +517,9 @@ def _failed(samples: _Samples, batch: range, alone: Sequence[str], together: str
 
 
 def _logits(
-    recorder: Recorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
+    recorder: PlaceRecorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
 ) -> NDArray[np.float32]:
-    """Return what passed for one batch as logits (n, K); ModelError where it is not one row a sample."""
+    """The scores of one batch as logits (n, K); ModelError where it is not one row a sample."""
     found = [place.scores(value, max(2, columns)).values for value in recorder.returned]
     found = [one[:samples] for one in found] if padded and len(found) == 1 else found
     count = sum(map(len, found))
@@ -525,7 +529,7 @@ def _logits(
             "sample each row is of is not known; try --batch-size 1"
         )
     values = np.concatenate(found)
-    if kind == "probabilities" and np.isfinite(values).all() and measured(values) != kind:
+    if kind == "probabilities" and np.isfinite(values).all() and infer_outputs(values) != kind:
         raise ModelError("probabilities are expected here as on the first sample; its scores are others")
     with np.errstate(over="ignore"):
         logits = to_logits(values, kind).astype("<f4")
@@ -539,7 +543,7 @@ TRIALS: dict[str, Callable[..., Any]] = {"look": look, "answer": answer, "scores
 
 
 def main(order: str, result: str) -> None:
-    """Run the trial that the file ``order`` describes, and write what comes of it to ``result``."""
+    """Run the trial that the file ``order`` describes, and write its result to ``result``."""
     job = json.loads(Path(order).read_text("utf-8"))
     trial, folder = TRIALS[job.pop("what")], Path(job.pop("folder"))
     # Kept under another number: the handler may read or close its standard input.

@@ -1,4 +1,4 @@
-"""The monitoring files: templates whose few values are filled in, and how they are written."""
+"""The monitoring files: templates with a few values."""
 
 import math
 import re
@@ -46,7 +46,7 @@ _PLACE = re.compile(r"[A-Za-z0-9._~:/?&=%+@,;-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringOptions:
-    """Limits, links and labels of the monitoring files; InputError for what no file could be made of.
+    """Limits, links and labels of the monitoring files; InputError for values that no file could have.
 
     >>> MonitoringOptions(keep=("job",)).replica_labels[:3]
     ('instance', 'pod', 'container')
@@ -102,12 +102,12 @@ class MonitoringOptions:
 
     @property
     def replica_labels(self) -> tuple[str, ...]:
-        """Return the labels that sums over replicas drop."""
+        """The labels that sums over replicas drop."""
         return tuple(dict.fromkeys(n for n in (*REPLICA_LABELS, *self.add_over) if n not in self.keep))
 
     @property
     def values(self) -> dict[str, str]:
-        """Return what stands in the templates for each of their names."""
+        """The values of the templates' names."""
         reads, interval = WINDOWS[self.window]
         jobs: dict[str, list[str]] = {}
         for job, _, place in (target.partition("=") for target in self.targets):
@@ -133,7 +133,7 @@ class MonitoringOptions:
         }
 
     def fill(self, text: str) -> str:
-        """Return the text of a template with its values."""
+        """The text of a template with its values."""
         for name, value in self.values.items():
             text = text.replace(name, value)
         return text
@@ -156,7 +156,7 @@ _FILES: dict[Part, tuple[str, ...]] = {
 def monitoring_files(
     options: MonitoringOptions | None = None, *, parts: Collection[Part] = PARTS
 ) -> dict[str, str]:
-    """Return the text of each file by its path.
+    """The text of each file by its path.
 
     >>> sorted(monitoring_files(parts=["rules", "dashboards"]))
     ['grafana/dashboards/calibration.json', 'prometheus/rules.yml']
@@ -173,7 +173,7 @@ def export_monitoring(
     parts: Collection[Part] = PARTS,
     force: bool = False,
 ) -> list[Path]:
-    """Write the files below ``folder``; return those that were written, without those that said so already.
+    """Write the files below ``folder``; return the changed ones.
 
     InputError where a file of that name says something else, unless ``force``: then nothing is written. And
     where the folder cannot be written.
