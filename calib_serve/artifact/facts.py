@@ -262,7 +262,13 @@ class Selection:
 
 @dataclass(frozen=True)
 class PriorCorrection:
-    """Class shares (K,) that probabilities were corrected from and to, and ``how`` the new ones are known."""
+    """Class shares that probabilities were corrected from and to.
+
+    Args:
+        old: (K,), of the calibration set.
+        new: (K,).
+        how: How the new ones are known, in words.
+    """
 
     old: tuple[float, ...]
     new: tuple[float, ...]
@@ -273,10 +279,15 @@ class PriorCorrection:
 class FitRecord:
     """The record of a fit: a method's own facts by item, as ``record["temperature"]``, all else by attribute.
 
-    ``facts``: all that the method says of itself, as plain values by name; ``selection`` of the method among
-    others and ``prior``, the correction of class shares, None without one; ``decisions``: the samples that
-    sets and abstention were found on; ``remarks``: sentences for the user. Raises InputError for a fact with
-    the name of a part.
+    Args:
+        facts: Facts that the method states of itself, as plain values by name.
+        selection: Choice of the method among others; None without one.
+        prior: Correction of class shares; None without one.
+        decisions: Samples that sets and abstention were found on.
+        remarks: Sentences for the user.
+
+    Raises:
+        InputError: Where a fact has the name of a part.
 
     >>> record = FitRecord({"temperature": np.float64(2)}, remarks=("10 samples are few",))
     >>> record["temperature"], record.remarks

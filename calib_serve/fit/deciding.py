@@ -325,7 +325,15 @@ def decide(
 
 
 def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
-    """Refuse multi-label models: sets and abstention promise for one true class a sample."""
+    """Refuse multi-label models: sets and abstention promise for one true class a sample.
+
+    Args:
+        artifact: The calibration.
+        outputs: Kind of the scores; None where not known.
+
+    Raises:
+        InputError: Where either is of labels.
+    """
     if artifact.is_multilabel or outputs in LABELS:
         raise InputError(
             "prediction sets and abstention are for one class a sample; this is of labels, of which any "
@@ -388,13 +396,26 @@ def _used_for_threshold(asked: DecideOptions, codes: NDArray[np.intp] | None, n:
 
 
 def refuse_seen(artifact: Artifact, samples: Samples | Scores) -> None:
-    """Refuse samples that the calibration was fitted on, in any order, or among others."""
+    """Refuse samples that the calibration was fitted on, in any order, or among others.
+
+    Args:
+        artifact: The calibration.
+        samples: Scores and labels.
+
+    Raises:
+        InputError: Where ``seen`` finds them.
+    """
     if found := seen(artifact, samples):
         raise InputError(_SEEN.format(what=found))
 
 
 def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
-    """Say that the calibration was fitted on these samples, in any order or among others; None if not."""
+    """Say that the calibration was fitted on these samples, in any order or among others; None if not.
+
+    Args:
+        artifact: The calibration.
+        samples: Scores and labels; scores without labels are not looked for.
+    """
     if isinstance(samples, Scores):
         given = artifact.accepted(samples)
         if given.labels is None:

@@ -165,6 +165,10 @@ def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
 
     They are the model's scores for made-up inputs; nothing is added where these tell too little: of texts, of
     bfloat16, and of inputs of any size.
+
+    Args:
+        artifact: The calibration.
+        classifier: The model that it calibrates.
     """
     known = artifact.model
     inputs = synthetic_inputs(known.input_shape)

@@ -30,7 +30,11 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Return half precision as single."""
+    """Return half precision as single.
+
+    Args:
+        logits: (..., K).
+    """
     # bfloat16 holds 8 bits: a log_softmax in it is off by hundredths.
     return logits if logits.dtype == torch.float64 else logits.float()
 

@@ -21,6 +21,10 @@ Progress = Callable[[str, int, int], None]
 def stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
     """The callback of one part of the work, (done, total); None without a callback.
 
+    Args:
+        progress: Called with the part, the steps done and their number; None: no callback.
+        what: Name of the part.
+
     >>> calls = []
     >>> stage(lambda *call: calls.append(call), "logits")(1, 2)
     >>> calls

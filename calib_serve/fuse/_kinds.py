@@ -26,9 +26,15 @@ Change = Literal["none", "normalise", "difference"]
 
 
 def check_truths(artifact: Artifact, kind: Outputs, what: str) -> None:
-    """Raise FuseError where scores of labels meet an artifact of classes, or the other way round.
+    """Check that an artifact and scores are both of labels, or both of classes.
 
-    ``what``: the scores in words, such as "the model returns logits".
+    Args:
+        artifact: The calibration.
+        kind: Kind of the scores.
+        what: The scores in words, such as "the model returns logits".
+
+    Raises:
+        FuseError: Where one is of labels and the other of classes.
     """
     if (kind in LABELS) != artifact.is_multilabel:
         these, those = ("labels", "classes") if kind in LABELS else ("classes", "labels")
@@ -68,10 +74,17 @@ def change_to_fitted(
     shown: Outputs | None = None,
     can: Collection[Change] = ("normalise", "difference"),
 ) -> Change:
-    """Find the change from scores of this ``kind`` to the kind that the artifact was fitted on.
+    """Find the change from scores of some kind to the kind that the artifact was fitted on.
 
-    ``what``: the scores in words, ``shown``: what the model returns of them, if not themselves; ``can``: the
-    changes that can be made. FuseError where none of these does: what a softmax took away does not come back.
+    Args:
+        artifact: The calibration.
+        kind: Kind of the scores.
+        what: The scores in words, for errors.
+        shown: Kind that the model returns of them; None: the scores themselves.
+        can: Changes that can be made.
+
+    Raises:
+        FuseError: Where no such change does: what a softmax took away does not come back.
     """
     fitted = artifact.model.outputs
     # A temperature has the same effect on logits and log-probabilities; a weight for each class has not.

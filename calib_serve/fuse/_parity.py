@@ -33,11 +33,17 @@ Floats = NDArray[np.floating[Any]]
 class Parity:
     """How far a fused model is from the calibration in numpy, in probabilities.
 
-    ``max_abs_diff`` is over ``samples`` inputs and over ``own_scores`` that the artifact keeps of its fit;
-    ``tolerance`` is what rounding in the model's own type allows. ``near_edge`` inputs had a probability
-    within rounding of a table's edge, where either bin is right, and are left out; so are ``near_threshold``
-    decisions (a class in a set, an abstention, an act) that rounding may turn. ``engine`` ran the models, on
-    ``device``.
+    Args:
+        max_abs_diff: Largest difference of a probability.
+        tolerance: Largest difference that rounding in the model's own type allows.
+        samples: Number of inputs that were compared.
+        near_edge: Number of inputs that are left out as a probability is within rounding of a table's edge,
+            where either bin is right.
+        near_threshold: Number of decisions (a class in a set, an abstention, an act) that are left out as
+            rounding may turn them.
+        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
+        engine: Runtime of the models.
+        device: Device that it used.
     """
 
     max_abs_diff: float

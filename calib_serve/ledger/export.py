@@ -16,9 +16,17 @@ _AT_ONCE = 50_000  # rows
 
 
 def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
-    """Write ``labels.parquet``, ``sums.parquet`` and ``incidents.parquet`` into ``folder``; rows of each.
+    """Write ``labels.parquet``, ``sums.parquet`` and ``incidents.parquet``; return the rows of each.
 
-    They are the views of these names, of one moment. InputError where the folder cannot be written.
+    They are the views of these names, of one moment.
+
+    Args:
+        ledger: The ledger.
+        folder: Folder of the files, made where there is none.
+
+    Raises:
+        InputError: Where the folder cannot be written.
+        MissingDependency: Where pyarrow is not installed.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415 - an optional extra

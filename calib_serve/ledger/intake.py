@@ -51,7 +51,13 @@ _ROW = PREDICTION_ID.c
 
 
 class Binding(NamedTuple):
-    """An id, and the receipt of the prediction of ``model`` that the id names from now on."""
+    """An id, and the prediction that it names from now on.
+
+    Args:
+        model: Name of the prediction's model.
+        id: The user's own name of the prediction.
+        receipt: Its receipt.
+    """
 
     model: str
     id: str
@@ -96,16 +102,26 @@ def _hashed(id: str) -> str:
 
 
 class PredictionIds:
-    """The ids in ``ledger``; ``fates`` counts their outcomes since this object was made."""
+    """The ids in a ledger; ``fates`` counts their outcomes since this object was made.
+
+    Args:
+        ledger: The ledger.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.fates: Counter[Fate] = Counter()
 
     def bind(self, bindings: Sequence[Binding], *, now: float, source: str = "") -> list[bool]:
-        """Bind ids of ``source`` to predictions, durable on return; whether each names its prediction now.
+        """Bind ids to predictions, durable on return; whether each names its prediction now.
 
-        LedgerError where that cannot be kept.
+        Args:
+            bindings: Ids and their predictions.
+            now: Seconds since 1970.
+            source: Name of the sender of the predictions.
+
+        Raises:
+            LedgerError: Where that cannot be kept.
         """
         rows = {(one.model, _hashed(one.id)): one.receipt for one in reversed(bindings)}
         told = [
@@ -126,10 +142,14 @@ class PredictionIds:
         return bound
 
     def find(self, ids: Sequence[str], *, source: str | None = None) -> list[dict[str, tuple[str, ...]]]:
-        """Find the receipts of each id by model: ids of ``source``, or of any source if None.
+        """Find the receipts of each id by model; empty where it is not known.
 
-        Empty where it is not known. The database leaves out rows of other sources, so that an id of theirs
-        takes as long as one that nobody has.
+        The database leaves out rows of other sources, so that an id of theirs takes as long as one that
+        nobody has.
+
+        Args:
+            ids: The user's own names of predictions.
+            source: Name of the sender of these; None: any.
         """
         names = [_hashed(one) for one in ids]
         found: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}
@@ -178,14 +198,22 @@ class _UnknownVersion(Refused):
 
 
 class Intake:
-    """Takes labels for the model versions in ``models`` and counts each of them once.
+    """Takes labels for some model versions and counts each of them once.
 
-    ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
-    its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
-    ``ids``: the receipts of labels that name their prediction by the user's own id. ``hold``: whether labels
-    of versions that are not known wait in the ledger until they are, or are refused.
     ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
     receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
+
+    Args:
+        keyring: Keys that verify receipts.
+        ledger: Ledger that counts.
+        models: Classes of each version.
+        slices: Slices of its version that each label counts in; None: the usual ones.
+        ttl: Seconds after its prediction for which a label is accepted.
+        clock: Seconds since 1970.
+        detect: Whether labels wait for a drift detector (``DriftFeed``).
+        ids: Receipts of labels that name their prediction by the user's own id; None: such labels are
+            refused.
+        hold: Whether labels of versions that are not known wait in the ledger until they are, or are refused.
     """
 
     def __init__(
@@ -209,7 +237,12 @@ class Intake:
         self.set_versions(models, slices or Slices({version: one.count for version, one in models.items()}))
 
     def set_versions(self, models: Mapping[Version, Classes], slices: Slices) -> None:
-        """Take labels of these versions from now on, and count them in these slices."""
+        """Take labels of some versions from now on.
+
+        Args:
+            models: Classes of each version.
+            slices: Slices that labels count in.
+        """
         self.models, self._slices = dict(models), slices
 
     def take(
@@ -224,10 +257,18 @@ class Intake:
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
-        predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
-        not known. ``ids_of``: whose predictions an id may name; None: anybody's. An id of others is refused
-        as one that nobody has. ``at``: when they came, by default now. Raises LedgerError when the ledger
-        cannot keep them, or ids cannot be looked up: send all again, and each is counted once.
+        predictions of two models have that id.
+
+        Args:
+            items: Items, as they came.
+            source: Name of the sender, or of the sender of each; empty: not known.
+            ids_of: Name of the sender whose predictions an id may name, an id of others being refused as one
+                that nobody has; None: anybody's.
+            at: When they came, in seconds since 1970; None: now.
+
+        Raises:
+            LedgerError: Where the ledger cannot keep them, or ids cannot be looked up: send all again, and
+                each is counted once.
         """
         now, found = self._clock() if at is None else at, self._found(items, ids_of)
         checked = [self._check(item, now, found) for item in items]

@@ -145,9 +145,20 @@ def evaluate_probs(
     edges: Edges = MeasureOptions.edges,
     seed: int = MeasureOptions.seed,
 ) -> Evaluation:
-    """Evaluate probabilities (n, K), an array or a view of scores, of class ids (n,), with intervals.
+    """Evaluate probabilities with intervals.
 
     See ``evaluate``, which takes scores of any kind.
+
+    Args:
+        probs: Probabilities (n, K), an array or a view of scores.
+        labels: Class ids (n,).
+        sample_weight: (n,); None: all weigh the same.
+        groups: Which samples belong together (n,), numbers or text; None: each is its own.
+        level: Coverage of the intervals, a fraction.
+        replicates: Number of resamples and of draws of labels; 0: no intervals.
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        seed: Seed of the random draws.
 
     >>> e = evaluate_probs([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2

@@ -133,7 +133,16 @@ class LabelsEvaluation(EstimateRecord):
 def checked_label_probs(
     probs: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Check probabilities of labels (n, L) and whether each is true, 0 or 1, or say what to pass."""
+    """Check probabilities of labels, and return them as floats beside the labels.
+
+    Args:
+        probs: Probabilities (n, L), each in [0, 1].
+        labels: Whether each is true (n, L), 0 or 1.
+
+    Raises:
+        InputError: Where a number is no probability, or no 0 or 1.
+        ShapeError: Where shapes do not fit.
+    """
     p = as_array(probs, "probs")
     if p.ndim != 2 or not p.size:
         raise ShapeError(f"probs of labels must be (n, L), one probability a label, got {p.shape}")
@@ -168,12 +177,22 @@ def evaluate_label_probs(
     edges: Edges = MeasureOptions.edges,
     seed: int = MeasureOptions.seed,
 ) -> LabelsEvaluation:
-    """Evaluate probabilities of labels (n, L) against whether each is true (n, L), with intervals.
+    """Evaluate probabilities of labels with intervals.
 
     Samples are independent and labels of a sample are not: intervals of means over the labels are those of
     samples. ECEs are debiased and have the interval of the true errors under which what is observed is no
-    surprise, from ``replicates`` draws, of which 200 are used at most (0: no intervals): the signs of each
-    sample's errors turn, of all its labels at once (Cameron, Gelbach and Miller 2008).
+    surprise, from draws in which the signs of each sample's errors turn, of all its labels at once (Cameron,
+    Gelbach and Miller 2008).
+
+    Args:
+        probs: Probabilities (n, L).
+        labels: Whether each is true (n, L), 0 or 1.
+        sample_weight: (n,); None: all weigh the same.
+        level: Coverage of the intervals, a fraction.
+        replicates: Number of draws, of which 200 are used at most; 0: no intervals.
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        seed: Seed of the draws.
 
     >>> e = evaluate_label_probs([[0.7, 0.2], [0.6, 0.2]], [[1, 0], [0, 0]], bins=1, replicates=0)
     >>> round(e.positive_ece.value, 12), e.accuracy.value  # (|1.3 - 1| + |0.4 - 0|) / 2 samples / 2 labels

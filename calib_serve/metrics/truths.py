@@ -134,9 +134,15 @@ def _below(chance: Floats, truth: Floats) -> Floats:
 def event_error(
     event: Event, came_true: Floats, *, draws: int, level: float, seed: int, groups: Codes | None = None
 ) -> Estimate:
-    """The ECE of an event's probabilities with its interval, given whether the event came true (n,).
+    """The ECE of an event's probabilities with its interval.
 
-    From ``draws`` of every truth; without an interval where these are fewer than two.
+    Args:
+        event: Probabilities of the event and their bins.
+        came_true: 1 where it came true, else 0 (n,).
+        draws: Number of draws of every truth; fewer than two: no interval.
+        level: Coverage of the interval, a fraction.
+        seed: Seed of the draws.
+        groups: Group of each sample, from 0 (n,); None: each is its own.
     """
     observed = float(event.ece(came_true[None])[0])
     if draws < 2:
@@ -157,7 +163,13 @@ def event_error(
 
 
 class Event:
-    """Probabilities (n,) of an event, and their bins over [0, 1]."""
+    """Probabilities (n,) of an event, and their bins over [0, 1].
+
+    Args:
+        probs: (n,); rounding beyond [0, 1] is clipped.
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
 
     def __init__(self, probs: Floats, *, bins: int, edges: Edges) -> None:
         self.probs = np.clip(probs.astype(np.float64), 0, 1)
@@ -165,13 +177,22 @@ class Event:
         self.bins = bins
 
     def tally(self, came_true: NDArray[Any], weight: Floats | None = None) -> Bins:
-        """Sum by bin, given whether the event came true (n,) and how often each sample counts (n,)."""
+        """Sum by bin.
+
+        Args:
+            came_true: Whether the event came true (n,).
+            weight: How often each sample counts (n,); None: once.
+        """
         w = np.ones(len(self.probs)) if weight is None else weight
         rows = (w, w * self.probs, w * came_true, w * self.probs * (1 - self.probs))
         return Bins(*(np.bincount(self.code, row, self.bins).astype(np.float64) for row in rows))
 
     def ece(self, came_true: Floats) -> Floats:
-        """The ECE (r,) under outcomes of the event (r, n)."""
+        """The ECE (r,) under each of r outcomes.
+
+        Args:
+            came_true: Outcomes of the event (r, n): 0 or 1, or true probabilities.
+        """
         sums = np.add.reduceat((self.probs - came_true)[:, self.order], self.starts, axis=1)
         return np.asarray(np.abs(sums).sum(axis=1) / len(self.probs))
 

@@ -87,11 +87,14 @@ _MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a wa
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """``inputs`` (n, ...) numbers, may be memory-mapped; ``labels`` (n,) class ids; class names or ().
+    """Inputs of a model with their labels.
 
-    Of a multi-label model ``labels`` are (n, L), 0 or 1.
-
-    ``pictures``: how pictures became the inputs, where they did; ``remarks``: what to know of them.
+    Args:
+        inputs: Numbers (n, ...); may be memory-mapped.
+        labels: Class ids (n,); (n, L) of 0 and 1 for a multi-label model.
+        class_names: Name of each class; empty: not known.
+        pictures: How pictures became the inputs; None where there were none.
+        remarks: Sentences for the user.
 
     >>> len(Dataset(np.zeros((3, 8)), np.array([0, 1, 0])))
     3
@@ -122,9 +125,18 @@ class Dataset:
         return len(self.labels)
 
     def check(self, input_shape: tuple[int, ...], classes: int, *, multilabel: bool = False) -> None:
-        """Raise InputError unless the data fit a model of these inputs and classes, or labels.
+        """Check that the data fit a model.
 
         Checks labels and shapes only; input values are checked batch by batch.
+
+        Args:
+            input_shape: Shape of one input.
+            classes: Number of classes, or of labels.
+            multilabel: Whether the model is of labels.
+
+        Raises:
+            InputError: Where a label is no class, or all are of one.
+            ShapeError: Where shapes do not fit.
         """
         check_input_shape(self.inputs.shape[1:], input_shape)
         if multilabel != (self.labels.ndim == 2):

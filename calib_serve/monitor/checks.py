@@ -36,11 +36,15 @@ _LATE = 60.0  # seconds beyond its interval after which a round of checks is sai
 
 @dataclass(frozen=True)
 class Check:
-    """A named check: ``run`` returns None when all is well, else a short reason for people, without secrets.
+    """A named check of the watch.
 
-    ``run`` may raise an error of ours or OSError: that is a reason as well. ``level``: ``degraded`` is said;
-    ``refusing``: nothing is acknowledged while ``run`` returns a reason. Where it raises, the check could not
-    be made: then counting is tried all the same, and what cannot be counted is not acknowledged.
+    Args:
+        name: Name of the part that is checked.
+        run: Returns None when all is well, else a short reason for people, without secrets; an error of ours
+            or OSError is a reason as well.
+        level: "degraded": it is reported; "refusing": nothing is acknowledged while ``run`` returns a reason.
+            Where ``run`` raises, counting is tried all the same, and what cannot be counted is not
+            acknowledged.
     """
 
     name: str
@@ -316,7 +320,12 @@ def samples_check(samples: SampleLog) -> Check:
 
 
 def file_check(name: str, file: FollowedFile[Any]) -> Check:
-    """Make a check that a followed file can be read, as the next start must."""
+    """Make a check that a followed file can be read, as the next start must.
+
+    Args:
+        name: Name of the check.
+        file: The followed file.
+    """
 
     def run() -> None:
         if why := file.trouble():

@@ -111,7 +111,12 @@ class Delays:
 
 
 def duration(seconds: float, digits: int = 0) -> str:
-    """A duration in the largest unit of which it holds at least two."""
+    """A duration in the largest unit of which it holds at least two.
+
+    Args:
+        seconds: The duration.
+        digits: Number of decimals.
+    """
     for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.{digits}f} {unit}"
@@ -143,11 +148,20 @@ WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": 
 
 @dataclass(frozen=True)
 class Window:
-    """One version in the window ``name``, which ends at ``until``, where predictions turn mature.
+    """One version's sums in a window of prediction time.
 
-    ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later.
-    ``dated`` are the mature spans of the version's segments, oldest first, for curves. ``provisional``: no
-    mature label is in, so that it holds all that there are, up to now.
+    Args:
+        version: Model and version.
+        name: Name of the window.
+        since: Its begin, in seconds since 1970.
+        until: Its end, where predictions turn mature, in seconds since 1970.
+        maturity: Age at which they do.
+        bins: Number of bins of confidence.
+        slices: Sums of the mature part, by slice.
+        immature: Sums of later predictions and their labels.
+        dated: Mature spans of the version's segments, oldest first, for curves.
+        tolerance: Largest mean gap that counts as calibrated, a fraction.
+        provisional: Whether no mature label is in, so that it holds all that there are, up to now.
     """
 
     version: Version

@@ -85,7 +85,6 @@ from calib_serve.receipts.wire import DAY as DAY
 from calib_serve.receipts.wire import TAG as TAG
 from calib_serve.receipts.wire import VERSION as VERSION
 from calib_serve.receipts.wire import Label as Label
-from calib_serve.receipts.wire import Mark as Mark
 from calib_serve.receipts.wire import Receipt as Receipt
 from calib_serve.receipts.wire import Shadow as Shadow
 from calib_serve.receipts.wire import SignedReceipt as SignedReceipt

@@ -17,9 +17,12 @@ _EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of one model version: a label is an id in [0, count), or one of ``names``.
+    """The classes of one model version: a label is an id in [0, count), or a name.
 
-    ``pairs``: each two of them are a label of a multi-label model, not true and true (``decisions``).
+    Args:
+        count: Number of classes.
+        names: Name of each class; empty: they have none.
+        pairs: Whether each two of them are a label of a multi-label model, not true and true (``decisions``).
 
     >>> Classes(2, ("cat", "dog")).find("dog")
     1
@@ -37,15 +40,25 @@ class Classes:
 
     @classmethod
     def of_labels(cls, labels: int, names: Sequence[str] = ()) -> Classes:
-        """The classes of a multi-label model: two decisions for each of its labels."""
+        """The classes of a multi-label model: two decisions for each of its labels.
+
+        Args:
+            labels: Number of labels.
+            names: Name of each label; empty: they have none.
+        """
         return cls(2 * labels, decision_names(labels, names), pairs=True)
 
     def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
         """The class id of an id or a name, or Refused.
 
         A whole number, 1 or 1.0, is an id. A text is a name, else the digits of an id; refused where it is
-        the name of one class and the id of another, unless ``by`` says which. Where classes are pairs,
-        ``predicted`` says which label it is about: then 0 and 1, false and true, and the two names are taken.
+        the name of one class and the id of another. Where classes are pairs, 0 and 1, false and true, and the
+        two names are taken.
+
+        Args:
+            label: An id or a name, as it came.
+            predicted: Predicted class id; where classes are pairs it says which label this is about.
+            by: "id" or "name", where it is said which of them the label is.
         """
         if isinstance(label, float) and label.is_integer():
             label = int(label)  # as pandas has numbers of a column with gaps

@@ -63,7 +63,21 @@ def post_items(
     seconds: float = 60.0,
     failed: Callable[[str], None] = lambda _why: None,
 ) -> list[dict[str, Any]]:
-    """POST one batch to ``url`` and return the outcome of each item; keywords as in ``post_body``."""
+    """POST one batch and return the outcome of each item.
+
+    Args:
+        url: Address of the endpoint.
+        items: Items, as plain values for JSON.
+        token: Bearer token; empty: none.
+        tries: Number of tries.
+        sleep: Called with the seconds to wait before a further try.
+        seconds: Time in which a whole answer must be there, each time.
+        failed: Called with the reason before each further try.
+
+    Raises:
+        Rejected: Where the batch is refused as a whole.
+        Unanswered: Where each try fails, or something must be mended first.
+    """
     body = json.dumps({"items": list(items)}).encode()
     return post_body(
         url, body, count=len(items), token=token, tries=tries, sleep=sleep, seconds=seconds, failed=failed

@@ -117,10 +117,14 @@ _FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 class ReporterShadow:
-    """Runs a shadow: an artifact or its folder, or a fingerprint where its probabilities are given.
+    """Runs a shadow of the served artifact: it is measured, and never answers.
 
-    ``served``: the artifact beside which it runs, or the number of classes. InputError for a shadow that
-    cannot act on what the served one acts on.
+    Args:
+        what: Artifact or its folder; or a fingerprint where its probabilities are given.
+        served: Artifact beside which it runs, or the number of classes.
+
+    Raises:
+        InputError: Where it cannot act on what the served one acts on.
     """
 
     def __init__(self, what: Artifact | str | Path, served: Artifact | int) -> None:
@@ -140,9 +144,16 @@ class ReporterShadow:
     def says(
         self, rows: Sequence[int], *, probs: ArrayLike | None, logits: NDArray[np.float64] | None
     ) -> list[tuple[int, float]]:
-        """The shadow's class and confidence of these rows, by probabilities (n, K) or (K,), or logits (n, K).
+        """The shadow's class and confidence of some rows.
 
-        InputError or ShapeError where there is neither.
+        Args:
+            rows: Positions (m,).
+            probs: Its own probabilities, (n, K) or (K,); None: it computes them.
+            logits: Logits of all rows (n, K).
+
+        Raises:
+            InputError: Where there are neither probabilities nor logits.
+            ShapeError: Where probabilities have another shape.
         """
         if not rows:
             return []

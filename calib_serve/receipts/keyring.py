@@ -461,9 +461,16 @@ def _write_file(path: Path, active: str, keys: Mapping[str, bytes], times: Times
 
 
 class LiveKeyring(FollowedFile[Keyring]):
-    """The keyring in ``path``, read again when the file has changed; take ``current`` once for a batch.
+    """The keyring in a file, read again when the file has changed; take ``current`` once for a batch.
 
-    KeyringError where the file cannot be read to begin with; later on the ring stays as it was.
+    Args:
+        path: The file.
+        every: Seconds between two looks at the file, at least.
+        clock: Seconds that never go back.
+        failed: Called where the changed file cannot be read; the ring stays as it was.
+
+    Raises:
+        KeyringError: Where the file cannot be read to begin with.
     """
 
     def __init__(
@@ -477,7 +484,16 @@ class LiveKeyring(FollowedFile[Keyring]):
         super().__init__(path, Keyring.load, every=every, clock=clock, failed=failed)
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
-        """Verify as ``Keyring.verify``; for an unknown key the file is read again first."""
+        """Verify a receipt; for an unknown key the file is read again first.
+
+        Args:
+            token: The signed receipt.
+            now: Seconds since 1970; None: the clock's.
+            ttl: Longest age of a receipt, in seconds.
+
+        Raises:
+            Refused: As ``Keyring.verify``.
+        """
         ring = self.current()
         try:
             return ring.verify(token, now=now, ttl=ttl)

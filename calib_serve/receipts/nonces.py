@@ -32,6 +32,9 @@ class Nonces:
     passes a Feistel network of four random functions (Luby and Rackoff 1988), so that what a client sees
     tells no traffic.
 
+    Args:
+        random: From a number of bytes to as many random bytes.
+
     >>> source = Nonces()
     >>> len({source.draw() for _ in range(PER_EPOCH + 1)}) == PER_EPOCH + 1
     True

@@ -408,7 +408,15 @@ def plot_curves(axes: Axes, lines: Iterable[CurveLike], *, log_x: bool = False) 
 def draw_curves(
     lines: Iterable[CurveLike], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
-    """Draw a figure of ``plot_curves``, in the report's style."""
+    """Draw a figure of ``plot_curves``, in the report's style.
+
+    Args:
+        lines: Lines, with their names and spread.
+        title: Title of the figure.
+        x_label: Caption of the horizontal axis.
+        y_label: Caption of the vertical axis.
+        log_x: Whether the horizontal axis is logarithmic.
+    """
     with drawing():
         figure = Figure(figsize=(8, 4.4), layout="constrained")
         axes = plot_curves(figure.subplots(), lines, log_x=log_x)

@@ -367,6 +367,10 @@ class Scores:
 class ProbsView:
     """Probabilities (n, K) of scores, not held in memory: rows are computed when they are read.
 
+    Args:
+        values: Scores, (n, K), (n,) or (n, 1).
+        outputs: Kind of the scores.
+
     >>> view = Scores.of([[0.0, 0.0], [1.0, 1.0]], outputs="logits").probs
     >>> view.shape, view[:1].tolist()
     ((2, 2), [[0.5, 0.5]])
@@ -399,11 +403,21 @@ class ProbsView:
         return p
 
     def take(self, rows: NDArray[np.intp], axis: int = 0) -> ProbsView:
-        """Some rows, as a view; ``axis`` is part of numpy's signature, and 0."""
+        """Some rows, as a view.
+
+        Args:
+            rows: Positions (m,).
+            axis: 0, as numpy's ``take`` has it.
+        """
         return ProbsView(self._values.take(rows, axis=0), self._outputs)
 
     def described(self, rows: slice, labels: NDArray[np.intp]) -> tuple[NDArray[np.float64], ...]:
-        """Describe some rows: probabilities (m, K), -log p_y (m,), finite of logits, and entropies (m,)."""
+        """Describe some rows: probabilities (m, K), -log p_y (m,), finite of logits, and entropies (m,).
+
+        Args:
+            rows: Slice of m rows.
+            labels: Class ids of these (m,).
+        """
         if self._outputs in PROBABILITIES:
             p = self[rows]
             logs = np.log(np.maximum(p, np.finfo(np.float64).tiny))
@@ -535,9 +549,16 @@ def _is_soft(labels: NDArray[Any]) -> bool:
 
 
 def truths(labels: Any, shape: tuple[int, ...], place: CellNames = NUMBERED) -> NDArray[np.intp]:
-    """Check labels of 0 and 1, (n, L) as ``shape``; of a single label (n,) will do.
+    """Check labels of 0 and 1, and return them as integers (n, L).
 
-    Raises ShapeError, or InputError, which names the ``place`` of a label that is neither.
+    Args:
+        labels: (n, L); of a single label (n,) will do.
+        shape: (n, L).
+        place: Names of rows and labels in errors.
+
+    Raises:
+        InputError: Where a label is neither; it names its place.
+        ShapeError: Where the shape is another.
     """
     given = as_array(labels, "labels")
     y = given[:, None] if given.ndim == 1 and shape[1:] == (1,) else given
@@ -573,7 +594,16 @@ def _shaped(labels: NDArray[Any], values: Floats) -> NDArray[Any]:
 
 
 def row_weights(given: Any, n: int) -> NDArray[np.float64]:
-    """Check weights (n,): finite, not negative, not all zero; ShapeError or InputError for others."""
+    """Check weights, and return them as float64.
+
+    Args:
+        given: Weights (n,), finite, not negative and not all zero.
+        n: Number of samples.
+
+    Raises:
+        InputError: Where weights are no such numbers.
+        ShapeError: Where their shape is another.
+    """
     weights = as_floats(given, "sample_weight")
     if weights.shape != (n,):
         raise ShapeError(f"sample_weight must be ({n},), got {weights.shape}")

@@ -58,8 +58,24 @@ _TOUCHED = "calib_serve.outputs"
 class FuseReport(Parity):
     """The edits of a graph, and its parity with the calibration in numpy.
 
-    ``done`` says where each step went, ``statuses`` of each output what it holds; ``followers`` of them were
-    compared with the raw graph run on calibrated scores.
+    Args:
+        max_abs_diff: Largest difference of a probability.
+        tolerance: Largest difference that rounding in the model's own type allows.
+        samples: Number of inputs that were compared.
+        near_edge: Number of inputs that are left out, near a table's edge.
+        near_threshold: Number of decisions that are left out, near their threshold.
+        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
+        engine: Runtime of the models.
+        device: Device that it used.
+        done: Where each step went, a line each.
+        statuses: Of each output, whether it is calibrated, follows, is raw or independent.
+        followers: Number of outputs that follow and were compared with the raw graph run on calibrated
+            scores.
+        nodes_before: Number of nodes of the graph before.
+        nodes_after: Number of its nodes after.
+        outputs: Names of its outputs.
+        model: SHA-256 of the original file.
+        artifact: Fingerprint of the artifact.
     """
 
     done: tuple[str, ...]

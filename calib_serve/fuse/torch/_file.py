@@ -38,8 +38,23 @@ Kind = Literal["torchscript", "exported"]
 class TorchReport(Parity):
     """The kind and outputs of a fused file, and its parity with the calibration in numpy.
 
-    ``outputs`` is what the model's own scores are, ``output`` where they lie in what it returns, "" for all
-    of it. ``decisions`` are returned by these names; ``left_out`` says which of the artifact's are not.
+    Args:
+        max_abs_diff: Largest difference of a probability.
+        tolerance: Largest difference that rounding in the model's own type allows.
+        samples: Number of inputs that were compared.
+        near_edge: Number of inputs that are left out, near a table's edge.
+        near_threshold: Number of decisions that are left out, near their threshold.
+        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
+        engine: Runtime of the models.
+        device: Device that it used.
+        kind: "torchscript" or "exported".
+        returns: What the fused model returns of the scores.
+        outputs: Kind of the model's own scores.
+        output: Where they lie in what it returns; empty: all of it.
+        decisions: Names of the decisions that are returned.
+        left_out: Decisions of the artifact that are not, and why.
+        model: SHA-256 of the original file.
+        artifact: Fingerprint of the artifact.
     """
 
     kind: Kind
