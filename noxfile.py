@@ -12,15 +12,18 @@ from pathlib import Path
 import nox
 import tomllib
 
-GROUND = ("artifact", "metrics", "test_bins.py", "test_receipts.py")
-WATCH = ("drift", "ledger", "http/test_app.py", "test_intake.py", "test_watch_server.py")
+GROUND = (
+    *(f"artifact/test_{name}.py" for name in ("artifact", "contract", "kept_artifacts", "steps", "tensors")),
+    *("core/test_bins.py", "metrics", "receipts/test_receipts.py"),
+)
+WATCH = ("ledger", "monitor/drift", "monitor/test_watch_server.py", "web/test_app.py")
 ONNX = (
-    "test_fuse_any_graph.py",
-    "test_onnx_files.py",
-    "test_onnx_graphs.py",
-    "test_onnx_passes.py",
-    "test_onnx_refusals.py",
-    "test_sessions.py",
+    "fuse/test_fuse_any_graph.py",
+    "fuse/test_onnx_files.py",
+    "fuse/test_onnx_graphs.py",
+    "fuse/test_onnx_passes.py",
+    "fuse/test_onnx_refusals.py",
+    "fuse/test_sessions.py",
 )
 TESTING = ("pytest", "pytest-xdist", "hypothesis", "httpx", "scikit-learn", "psutil")
 PROJECT = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text())["project"]
@@ -31,8 +34,7 @@ nox.options.reuse_existing_virtualenvs = True
 
 def tests(*, onnx: bool) -> list[str]:
     """The test files of what these versions must carry."""
-    paths = [f"tests/{name}" for name in GROUND] + [f"tests/monitor/{name}" for name in WATCH]
-    return paths + ([f"tests/fuse/{name}" for name in ONNX] if onnx else [])
+    return [f"tests/{name}" for name in (*GROUND, *WATCH, *(ONNX if onnx else ()))]
 
 
 def lower_bounds(*extras: str) -> list[str]:

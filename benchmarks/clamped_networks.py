@@ -86,7 +86,7 @@ def _cifar(name, split, device):
 
 
 def _digits(name, split, device):
-    data = digits.load(seed=split)
+    data = digits.load_splits(seed=split)
     net = digits.train(data.train, seed=split)
     model = from_module(net.eval(), input_shape=(1, 8, 8), device=device)
     test = (

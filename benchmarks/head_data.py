@@ -102,7 +102,7 @@ def _mnist(split, loss, alpha):
 
 
 def _digits(split, loss, alpha):
-    found = digits.load(seed=split, sizes=(100, 800, 0))
+    found = digits.load_splits(seed=split, sizes=(100, 800, 0))
     parts = [(p.images, p.labels.astype(np.intp)) for p in (found.train, found.calibration, found.test)]
     torch.manual_seed(split)
     net = digits.DigitsNet(mean=float(parts[0][0].mean()), std=float(parts[0][0].std()))

@@ -38,7 +38,7 @@ import psutil
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.core.signals import interruptible
+from calib_serve.core.process import interruptible
 
 EXAMPLES = peers.ROOT / "examples" / "servers"
 FEATURES, CLASSES = 16, 10

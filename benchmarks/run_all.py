@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 import peers
 from goals import BENCHMARKS, Benchmark, Goal, Result
 
-from calib_serve.core.signals import interruptible
+from calib_serve.core.process import interruptible
 
 PAGE = peers.ROOT / "docs" / "benchmarks.md"
 QUICK_LIMIT, FULL_LIMIT = 120, 1800  # seconds that one benchmark may take

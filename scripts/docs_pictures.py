@@ -30,7 +30,8 @@ from calib_serve.core.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.papers import Curve, validation_size
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.receipts.batch import ServedPrediction
@@ -46,7 +47,7 @@ from calib_serve.report import (
 )
 from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.scores import softmax
-from calib_serve.web.page import render
+from calib_serve.web.page import render_page
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -163,7 +164,7 @@ def watched(folder: Path) -> Path:
         watch.labels([{"receipt": r, "label": int(k if y else (k + 1) % 10)} for r, k, y in given])
         watch.feed.tick()
     style = (STATIC / "look.css").read_text()
-    page = render(watch, window="7d").replace(
+    page = render_page(watch, window="7d").replace(
         '<link rel="stylesheet" href="static/look.css">', f"<style>{style}</style>"
     )
     watch.close()

@@ -24,8 +24,8 @@ PathFinder.find_spec = lambda name, *where: None if name.partition(".")[0] in ab
 from calib_serve import *
 import calib_serve
 from calib_serve.artifact import Artifact
-from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.fit import CANDIDATES, TWO_CLASSES
+from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.papers import validation_size
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Workflows and the constraints for users agree with the project."""
+"""Workflows, lists of files and the constraints for users agree with the project."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from locks import LOCKS, locked
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
+MUTANTS = ROOT / "scripts" / "mutants"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (GITHUB / "workflows").glob("*.yml")}
 
 
@@ -46,3 +48,17 @@ def test_constraints_for_users_are_of_the_versions_that_are_tested_and_leave_out
         if python == ">=":
             brought = {package for package, _, _ in locked(LOCKS["all"])} | {"torch", "onnxruntime-gpu"}
             assert brought <= {canonicalize_name(name) for name in ours}
+
+
+def test_the_files_that_are_mutated_and_their_tests_are_there() -> None:
+    named = set(yaml.safe_load((MUTANTS / "equivalent.yaml").read_text()))
+    for target in yaml.safe_load((MUTANTS / "targets.yaml").read_text())["targets"].values():
+        named |= {*target["modules"], *target.get("except", ())}
+        named |= {test for test in target["tests"] if test.startswith(("calib_serve/", "tests/"))}
+    assert not [name for name in sorted(named) if not any(ROOT.glob(name))]
+
+
+def test_the_tests_of_other_versions_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    noxfile = pytest.importorskip("noxfile", reason="nox, or tomllib of Python 3.11")
+    assert not [name for name in noxfile.tests(onnx=True) if not (ROOT / name).exists()]

@@ -21,7 +21,8 @@ from calib_serve.core.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 SCRIPT, FILE = ROOT / "scripts/keywords.py", ROOT / "calib_serve/core/options/keywords.py"
-FUNCTIONS = sorted(name for name in calib_serve.__all__ if inspect.isfunction(getattr(calib_serve, name)))
+PUBLIC = [(name, getattr(calib_serve, name)) for name in calib_serve.__all__]
+FUNCTIONS = sorted(name for name, one in PUBLIC if inspect.isfunction(one))
 
 PASSED_ON = {
     "_like.Plain.forward": "a model's own inputs",
@@ -141,14 +142,15 @@ def test_python_itself_refuses_a_misspelt_keyword_of_the_others(name: str) -> No
         thing(*args, sead=1)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_documents_its_parameters_and_no_others(name: str) -> None:
-    assert not undocumented(getattr(calib_serve, name))
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_documents_its_keywords_and_no_others(verb: str) -> None:
     assert not undocumented(found(verb))
+
+
+@pytest.mark.parametrize("display", [one for name, one in PUBLIC if hasattr(one, "from_estimator")])
+def test_a_classifier_is_drawn_by_the_keywords_of_its_probabilities(display: Any) -> None:
+    named = {one.name for one in parameters(display.from_predictions) if one.kind is one.KEYWORD_ONLY}
+    assert {*keywords(display.from_estimator)} == named - {"labels", "name"}
 
 
 def calls(name: str) -> Iterator[str]:

@@ -23,23 +23,9 @@ from calib_serve.core.options.base import PYTHON, RARE, check
 from calib_serve.core.options.servers import ServeOptions, variable
 
 __all__ = [
-    "Flat",
-    "Given",
-    "Json",
-    "OfData",
-    "OfOutput",
-    "Output",
-    "Replacing",
-    "command",
-    "pairs",
-    "prepared",
-    "program",
-    "refuse_existing",
-    "run_command",
-    "shown_as",
-    "shown_example",
-    "subcommand",
-]
+    "Flat", "Json", "OfData", "OfOutput", "Output", "Replacing", "command", "pairs", "panel", "program",
+    "refuse_existing", "run_command", "shown_example", "subcommand",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,13 +41,13 @@ Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
 
 
-def shown_as(title: str) -> Parameter:
+def panel(title: str) -> Parameter:
     """Options shown in a part of the help of their own, otherwise as ``Flat`` shows them."""
     # Groups without a key would come behind what is seldom needed.
     return Parameter(name="*", group=Group(title, sort_key=1))
 
 
-OfData, OfOutput = shown_as("Data"), shown_as("Output")
+OfData, OfOutput = panel("Data"), panel("Output")
 _RARE = Parameter(group=Group("Seldom needed", sort_key=2))
 
 
@@ -145,21 +131,20 @@ def shown_example(example: str) -> str:
     return "\n".join(f"  {line}" for line in example.splitlines())
 
 
-def subcommand(app: App, *, name: str | None = None) -> Callable[[F], F]:
+def subcommand(app: App) -> Callable[[F], F]:
     """Decorate a function as a command below ``app``; its docstring is the help."""
 
     def add(function: F) -> F:
         # Help is wrapped to the terminal: line ends of the source would break lines twice.
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
-        own = name or function.__name__
-        app.command(function, name=own, help=text, help_prologue="")
+        app.command(function, name=function.__name__.strip("_"), help=text, help_prologue="")
         return function
 
     return add
 
 
-class Given(dict[str, str]):
+class _OptionNames(dict[str, str]):
     """Names of options by field, as they were given: a flag, a variable, or a name in a file."""
 
     def name(self, field: str) -> str:
@@ -190,7 +175,7 @@ class Given(dict[str, str]):
                     check(fraction is None, one.field_info.name, says)
 
 
-def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
+def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], _OptionNames]:
     """Set the sources of the options of the command ``asked``.
 
     What is given on the command line wins over the environment, and that over the file of --config. Return
@@ -203,7 +188,7 @@ def prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[lis
         sources += [_check_variables, Env(_PREFIX)]
     if file is not None:
         sources.append(Dict(_read_config(file), source=str(file), use_commands_as_keys=False))
-    given = Given()
+    given = _OptionNames()
     # The order counts: commas are split once every source has given its tokens, and before they are checked.
     app.config = [*sources, _split_at_commas, given.note, given.check_whole]
     return left, given
@@ -344,10 +329,10 @@ def program(asked: str | None = None) -> App:
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command line, and return its exit code; an error becomes one line on stderr."""
     asked = next((word for word in arguments if not word.startswith("-")), None)
-    given = Given()
+    given = _OptionNames()
     try:
         app = program(asked)
-        tokens, given = prepared(app, asked, arguments)
+        tokens, given = _prepared(app, asked, arguments)
         code = app(tokens, exit_on_error=False, print_error=False)
     except (CycloptsError, CalibServeError, ModuleNotFoundError) as error:
         says, code = _explained(error, asked, given)
@@ -356,7 +341,7 @@ def run_command(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _explained(error: Exception, asked: str | None, given: Given) -> tuple[str, int]:
+def _explained(error: Exception, asked: str | None, given: _OptionNames) -> tuple[str, int]:
     """The line and the exit code of an error; raises the error of a missing module of ours."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))

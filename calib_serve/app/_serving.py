@@ -32,7 +32,7 @@ class Door(NamedTuple):
 def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
     """Read the tokens and keys; inside the context they are read again on SIGHUP, and logs go to stderr."""
     from calib_serve.core.logs import logs
-    from calib_serve.core.signals import on_hangup
+    from calib_serve.core.process import on_hangup
     from calib_serve.receipts import LiveKeyring
     from calib_serve.web import TokenFile, allowed_hosts
 

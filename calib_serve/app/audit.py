@@ -29,7 +29,7 @@ _VERDICTS = 10  # printed; an audit by day and model has hundreds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(AuditOptions):
+class _Options(AuditOptions):
     """Options of ``calib-serve audit``."""
 
     labels: str
@@ -39,14 +39,14 @@ class Options(AuditOptions):
 
 
 @app.default
-def audit(
+def _audit(
     predictions: str,
     *,
-    options: Annotated[Options, Flat],
+    options: Annotated[_Options, Flat],
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Measure the calibration of logged predictions."""
-    from calib_serve.integrations.audit import audit
+    from calib_serve.integrations.audit.measuring import audit
 
     columns = _columns(options.column)
     with stages("audit", quiet=output.json) as progress:

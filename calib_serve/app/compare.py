@@ -51,7 +51,7 @@ _LARGEST_IS_BEST = ("accuracy", "refinement_auroc")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class _Options:
     """Options of ``calib-serve compare``."""
 
     methods: tuple[str, ...] | None = None
@@ -67,7 +67,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(FileOptions, Factory):
+class _Source(FileOptions, Factory):
     """Options of the samples to fit and measure on."""
 
     fit_split: str = "cal"
@@ -81,7 +81,7 @@ class Source(FileOptions, Factory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Json):
+class _Written(Json):
     """Options of the output."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
@@ -89,12 +89,12 @@ class Written(Json):
 
 
 @app.default
-def compare(
+def _compare(
     data: list[str],
     *,
-    options: Annotated[Options, Flat] = Options(),
-    source: Annotated[Source, OfData] = Source(),
-    written: Annotated[Written, OfOutput] = Written(),
+    options: Annotated[_Options, Flat] = _Options(),
+    source: Annotated[_Source, OfData] = _Source(),
+    written: Annotated[_Written, OfOutput] = _Written(),
 ) -> int:
     """Compare methods; exit code 1 if none could be fitted."""
     if options.study is not None:
@@ -104,13 +104,13 @@ def compare(
     check(not options.option, "option", "is for a study (--study)")
     for option in ("model", "weights", "train_split"):
         check(not getattr(source, option), option, "is for a study (--study)")
-    from calib_serve.fit import compare as compare_methods
+    from calib_serve.fit import compare
 
     fit = file_scores(data[0], source, split=source.fit_split)
     test = file_scores(data[0], source, split=source.test_split, outputs=source.outputs or fit.outputs)
     methods = options.methods or ("all",)
     with stages(quiet=written.json) as progress:
-        rows = compare_methods(
+        rows = compare(
             fit,
             test,
             "all" if methods == ("all",) else methods,
@@ -134,7 +134,7 @@ def compare(
     return 0 if any(row.metrics for row in rows) else 1
 
 
-def _study(data: Sequence[str], options: Options, source: Source, *, quiet: bool) -> "Study":
+def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bool) -> "Study":
     """Run a study on scores, or on models with their inputs."""
     from calib_serve import papers as study
 
@@ -185,7 +185,7 @@ def _like(value: Any, default: Any) -> Any:
 
 
 def _samples(
-    data: Sequence[str], source: Source, *, plain: bool, seed: int
+    data: Sequence[str], source: _Source, *, plain: bool, seed: int
 ) -> list[tuple[list[tuple[Any, Any]], "FitOnModel | None"]]:
     """Read both splits of each trained model, and make its fitter; None for scores."""
     splits = (source.fit_split, source.test_split)
@@ -205,7 +205,7 @@ def _samples(
 
 
 def _of_model(
-    model: str, data: str, splits: Sequence[str], source: Source, *, plain: bool, seed: int
+    model: str, data: str, splits: Sequence[str], source: _Source, *, plain: bool, seed: int
 ) -> tuple[list[tuple[Any, Any]], "FitOnModel"]:
     """Read splits of a model's inputs, ``plain`` pictures in [0, 1], and make its fitter."""
     from calib_serve.artifact import Preprocessing
@@ -231,7 +231,7 @@ def _pooled(parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
-def _show_study(study: "Study", written: Written) -> None:
+def _show_study(study: "Study", written: _Written) -> None:
     files = study.save(written.out) if written.out else []
     if written.json:
         print_json(study.as_dict())

@@ -19,8 +19,7 @@ from calib_serve.app._command import (
 from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import check as require
-from calib_serve.core.options.base import check_default, fields_of
+from calib_serve.core.options.base import check, check_default, fields_of
 from calib_serve.core.options.data import ModelData, PlainData
 from calib_serve.core.options.evaluate import ContractOptions, PlanOptions
 
@@ -40,7 +39,7 @@ Folder = Annotated[Path, Parameter(help="The artifact's folder.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Json, Replacing):
+class _Written(Json, Replacing):
     """Options of the output: the artifact's place, and the display."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
@@ -48,11 +47,11 @@ class Written(Json, Replacing):
 
 
 @app.command(name="set", help_prologue=shown_example("calib-serve contract set artifact contract.yaml"))
-def put(
+def _put(
     artifact: Folder,
     contract: Annotated[Path, Parameter(help="The contract, a YAML file.")],
     *,
-    output: Annotated[Written, OfOutput] = Written(),
+    output: Annotated[_Written, OfOutput] = _Written(),
 ) -> None:
     """Put a contract into an artifact, in place of an earlier one.
 
@@ -67,7 +66,7 @@ def put(
 
 
 @app.command(help_prologue=shown_example("calib-serve contract remove artifact"))
-def remove(artifact: Folder, *, output: Annotated[Written, OfOutput] = Written()) -> None:
+def _remove(artifact: Folder, *, output: Annotated[_Written, OfOutput] = _Written()) -> None:
     """Take the contract out of an artifact: what is served from then on promises nothing."""
     from calib_serve.artifact import Artifact
 
@@ -78,7 +77,7 @@ def remove(artifact: Folder, *, output: Annotated[Written, OfOutput] = Written()
 
 
 @app.command(help_prologue=shown_example("calib-serve contract show artifact"))
-def show(
+def _show(
     path: Annotated[Path, Parameter(help="An artifact's folder, or a calibrated archive.")],
     *,
     output: Annotated[Json, OfOutput] = Json(),
@@ -89,11 +88,11 @@ def show(
     artifact = load_artifact(path)
     if artifact.contract is not None and not output.json:
         console().print(artifact.contract.text(artifact.class_names))
-    _show(path, artifact, output)
+    _print_contract(path, artifact, output)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(ContractOptions):
+class _Check(ContractOptions):
     """Options of ``calib-serve contract check``."""
 
     contract: Path | None = None
@@ -101,11 +100,11 @@ class Check(ContractOptions):
 
 
 @app.command(help_prologue=shown_example("calib-serve contract check artifact scores.npz --split held"))
-def check(
+def _check(
     artifact: Folder,
     data: Annotated[str, Parameter(help="Samples that the fit has not seen; with --model its inputs.")],
     *,
-    options: Annotated[Check, Flat] = Check(),
+    options: Annotated[_Check, Flat] = _Check(),
     source: Annotated[ModelData, OfData] = ModelData(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
@@ -146,7 +145,7 @@ def check(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(PlanOptions):
+class _Plan(PlanOptions):
     """Options of ``calib-serve contract plan``."""
 
     breach: float
@@ -158,11 +157,11 @@ class Plan(PlanOptions):
 
 
 @app.command(help_prologue=shown_example("calib-serve contract plan artifact --breach 5 --within 7d"))
-def plan(
+def _plan(
     path: Annotated[Path, Parameter(help="An artifact's folder, or a contract, a YAML file.")],
     data: Annotated[Path | None, Parameter(help="Scores that tell the share acted on.")] = None,
     *,
-    options: Annotated[Plan, Flat],
+    options: Annotated[_Plan, Flat],
     source: Annotated[PlainData, OfData] = PlainData(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
@@ -199,7 +198,7 @@ def plan(
         console().print(sentence)
 
 
-def _write(artifact: "Artifact", contract: "Contract | None", folder: Path, output: Written) -> None:
+def _write(artifact: "Artifact", contract: "Contract | None", folder: Path, output: _Written) -> None:
     """Write the artifact with this contract to ``output.out``, or else in its own place."""
     from dataclasses import replace
 
@@ -207,12 +206,12 @@ def _write(artifact: "Artifact", contract: "Contract | None", folder: Path, outp
         refuse_existing(output.out, force=output.force)
     found = replace(artifact, contract=contract)
     found.save(output.out or folder)
-    _show(output.out or folder, found, output)
+    _print_contract(output.out or folder, found, output)
     if not output.json:
         console().print(f"written to {output.out or folder}")
 
 
-def _show(folder: Path, artifact: "Artifact", output: Json) -> None:
+def _print_contract(folder: Path, artifact: "Artifact", output: Json) -> None:
     contract = artifact.contract
     says = ["no contract"] if contract is None else contract.says(artifact.class_names)
     if output.json:
@@ -256,7 +255,7 @@ def _told(contract: "Contract", share: float) -> dict[str, float]:
     """The given share for each act clause about all predictions, not about a segment or a class."""
     of_all = [one for one in contract.clauses if not one.segment and one.predicted is None]
     found = {one.name: share for one in of_all if one.kind == "act"}
-    require(bool(found), "acted_share", "is of all predictions, and no act clause is about all of them")
+    check(bool(found), "acted_share", "is of all predictions, and no act clause is about all of them")
     return found
 
 

@@ -25,18 +25,18 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Output, Json):
+class _Written(Output, Json):
     """Options of the output: the artifact's place, and the display."""
 
 
 @app.default
-def decide(
+def _decide(
     artifact: Annotated[Path, Parameter(help="The artifact's folder.")],
     data: Annotated[str, Parameter(help="Samples that the fit has not seen.")],
     *,
     options: Annotated[PromiseOptions, Flat] = PromiseOptions(),
     source: Annotated[ModelData, OfData] = ModelData(),
-    output: Annotated[Written, OfOutput],
+    output: Annotated[_Written, OfOutput],
 ) -> None:
     """Add prediction sets, abstention, or both."""
     from calib_serve.artifact import Artifact, promises

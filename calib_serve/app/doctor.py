@@ -21,7 +21,7 @@ _COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
 @app.default
-def doctor(
+def _doctor(
     *, options: Annotated[DoctorOptions, Flat] = DoctorOptions(), output: Annotated[Json, OfOutput] = Json()
 ) -> int:
     """Check this host."""

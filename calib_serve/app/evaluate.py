@@ -52,7 +52,7 @@ _FIRST = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown(Json):
+class _Shown(Json):
     """Options of the output."""
 
     verbose: bool = False
@@ -60,7 +60,7 @@ class Shown(Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(MeasureOptions, VerdictOptions):
+class _Options(MeasureOptions, VerdictOptions):
     """Options of ``calib-serve evaluate``."""
 
     artifact: Path | None = None
@@ -68,12 +68,12 @@ class Options(MeasureOptions, VerdictOptions):
 
 
 @app.default
-def evaluate(
+def _evaluate(
     data: str,
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[_Options, Flat] = _Options(),
     source: Annotated[ArchiveData, OfData] = ArchiveData(),
-    shown: Annotated[Shown, OfOutput] = Shown(),
+    shown: Annotated[_Shown, OfOutput] = _Shown(),
 ) -> None:
     """Judge and measure scores."""
     from calib_serve.artifact import Artifact

@@ -29,7 +29,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overwriting:
+class _Overwriting:
     """Options of commands whose files people edit."""
 
     force: bool = False
@@ -37,7 +37,7 @@ class Overwriting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules(MonitoringOptions, Overwriting):
+class _Rules(MonitoringOptions, _Overwriting):
     """Options of ``calib-serve export monitoring``."""
 
     only: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Rules(MonitoringOptions, Overwriting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Npz:
+class _Npz:
     """Options of the output of ``calib-serve export probabilities``."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
@@ -53,10 +53,10 @@ class Npz:
 
 
 @app.command(help_prologue=shown_example("calib-serve export monitoring deploy/"))
-def monitoring(
+def _monitoring(
     folder: Annotated[Path, Parameter(help="Where to write; made if it is missing.")],
     *,
-    options: Annotated[Rules, Flat] = Rules(),
+    options: Annotated[_Rules, Flat] = _Rules(),
 ) -> None:
     """Write rules, alerts, the dashboard and example settings, for Prometheus, Alertmanager and Grafana.
 
@@ -76,10 +76,10 @@ def monitoring(
 
 
 @app.command(help_prologue=shown_example("calib-serve export constraints constraints.txt"))
-def constraints(
+def _constraints(
     file: Annotated[Path, Parameter(help="Where to write; for pip's and uv's -c.")] = Path("constraints.txt"),
     *,
-    options: Annotated[Overwriting, Flat] = Overwriting(),
+    options: Annotated[_Overwriting, Flat] = _Overwriting(),
 ) -> None:
     """Write the versions of other packages that this release was tested with."""
     from importlib.resources import files
@@ -98,12 +98,12 @@ def constraints(
 
 
 @app.command(help_prologue=shown_example("calib-serve export probabilities artifact scores.npz -o probs.npz"))
-def probabilities(
+def _probabilities(
     artifact: Annotated[Path, Parameter(help="The artifact's folder.")],
     data: Annotated[Path, Parameter(help="The scores: npz, csv, ...")],
     *,
     source: Annotated[PlainData, OfData] = PlainData(),
-    output: Annotated[Npz, OfOutput],
+    output: Annotated[_Npz, OfOutput],
 ) -> None:
     """Write calibrated probabilities, predictions and confidences of a file of scores.
 
@@ -116,7 +116,7 @@ def probabilities(
     import numpy as np
 
     from calib_serve.artifact import Artifact
-    from calib_serve.core.files import written_whole
+    from calib_serve.core.files import write_atomically
     from calib_serve.scores import holds_files
 
     out = output.out
@@ -136,7 +136,7 @@ def probabilities(
     found = known.accepted(plain_scores(data, source, known))
     arrays = _arrays(known, found)
     try:
-        with written_whole(out) as partial:
+        with write_atomically(out) as partial:
             np.savez_compressed(partial, allow_pickle=False, **arrays)
     except OSError as error:
         raise InputError(f"cannot write {out}: {error}") from error
@@ -159,7 +159,7 @@ def _arrays(artifact: "Artifact", found: "Scores") -> dict[str, Any]:
     contract = artifact.contract
     if contract is not None and contract.segments:
         note(["act is left out, as it depends on segments, which the file has not"])
-    elif contract is not None and contract.decides:
+    elif contract is not None and contract.has_acts:
         arrays["act"] = contract.acts(arrays["confidence"], arrays["predictions"])
     if found.labels is not None:
         arrays["labels"] = found.labels

@@ -34,7 +34,7 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Output, Json):
+class _Written(Output, Json):
     """Options of the output: the artifact's place, and the display."""
 
     seed: int = 0
@@ -44,7 +44,7 @@ class Written(Output, Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Prior, PictureOptions):
+class _Options(Prior, PictureOptions):
     """Options of ``calib-serve fit``."""
 
     method: str = "auto"
@@ -60,12 +60,12 @@ class Options(Prior, PictureOptions):
 
 
 @app.default
-def fit(
+def _fit(
     data: str,
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[_Options, Flat] = _Options(),
     source: Annotated[DataOptions, OfData] = DataOptions(),
-    output: Annotated[Written, OfOutput],
+    output: Annotated[_Written, OfOutput],
 ) -> None:
     """Fit on scores, a model or an archive, as the options say."""
     refuse_existing(output.out, force=output.force)  # before a fit, which may take hours
@@ -135,7 +135,7 @@ def shares(given: str | list[Any]) -> Any:
 
 
 def _of_scores(
-    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+    data: str, options: _Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
     from calib_serve.fit import calibrate
     from calib_serve.scores import Scores
@@ -151,7 +151,7 @@ def _of_scores(
 
 
 def _of_archive(
-    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+    data: str, options: _Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
     from calib_serve.torchserve import calibrate_archive
 
@@ -167,7 +167,7 @@ def _of_archive(
 
 
 def _of_model(
-    data: str, options: Options, source: DataOptions, own: dict[str, Any], progress: Any
+    data: str, options: _Options, source: DataOptions, own: dict[str, Any], progress: Any
 ) -> "Artifact":
     from calib_serve.fit import calibrate_model, remarked
     from calib_serve.models import model_data
@@ -212,7 +212,7 @@ def _print_json(artifact: "Artifact", out: Path) -> None:
     print_json({**found, **artifact_facts(artifact)})
 
 
-def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions, output: Written) -> None:
+def _show(artifact: "Artifact", data: str, options: _Options, source: DataOptions, output: _Written) -> None:
     """Print the verdict first, then the artifact's place, and the commands that come next."""
     from calib_serve.fit import verdict
 
@@ -232,7 +232,7 @@ def _show(artifact: "Artifact", data: str, options: Options, source: DataOptions
 
 
 def next_commands(
-    artifact: "Artifact", data: str, options: Options, source: DataOptions, out: Path
+    artifact: "Artifact", data: str, options: _Options, source: DataOptions, out: Path
 ) -> list[str]:
     """The commands that can be run after a fit: for a report, a fused model, all facts.
 

@@ -28,7 +28,7 @@ Fitted = Annotated[Path, Parameter(help="The folder that calib-serve fit wrote."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Json):
+class _Written(Json):
     """Options of the output: the calibrated model's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
@@ -36,7 +36,7 @@ class Written(Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Triton(TritonOptions):
+class _Triton(TritonOptions):
     """Options of ``calib-serve fuse triton``."""
 
     name: str
@@ -44,12 +44,12 @@ class Triton(TritonOptions):
 
 
 @app.command(help_prologue=shown_example("calib-serve fuse onnx model.onnx artifact -o calibrated.onnx"))
-def onnx(
+def _onnx(
     model: Model,
     artifact: Fitted,
     *,
     options: Annotated[OnnxOptions, Flat] = OnnxOptions(),
-    output: Annotated[Written, OfOutput],
+    output: Annotated[_Written, OfOutput],
 ) -> None:
     """Fuse into an ONNX graph; says what was folded, what it cost in nodes, and how exact it is."""
     from calib_serve.artifact import Artifact
@@ -60,12 +60,12 @@ def onnx(
 
 
 @app.command(help_prologue=shown_example("calib-serve fuse torch model.pt2 artifact -o calibrated.pt2"))
-def torch(
+def _torch(
     model: Model,
     artifact: Fitted,
     *,
     options: Annotated[TorchOptions, Flat] = TorchOptions(),
-    output: Annotated[Written, OfOutput],
+    output: Annotated[_Written, OfOutput],
 ) -> None:
     """Calibrate a torch.export or TorchScript file; says what its scores are, and how exact it is."""
     from calib_serve.artifact import Artifact
@@ -78,12 +78,12 @@ def torch(
 @app.command(
     help_prologue=shown_example("calib-serve fuse triton model.onnx artifact --name digits -o models")
 )
-def triton(
+def _triton(
     model: Model,
     artifact: Fitted,
     *,
-    options: Annotated[Triton, Flat],
-    output: Annotated[Written, OfOutput],
+    options: Annotated[_Triton, Flat],
+    output: Annotated[_Written, OfOutput],
 ) -> None:
     """Write a Triton model repository: the fused graph, its settings, and a step that is watched."""
     from calib_serve.artifact import Artifact
@@ -94,7 +94,7 @@ def triton(
     _show(report, output.out / options.name, output)
 
 
-def _show(report: "FuseReport | TorchReport", out: Path, output: Written) -> None:
+def _show(report: "FuseReport | TorchReport", out: Path, output: _Written) -> None:
     from rich.table import Table
 
     if output.json:

@@ -20,7 +20,7 @@ app = command(
 
 
 @app.default
-def gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> None:
+def _gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> None:
     """Serve before another server, until stopped."""
     from calib_serve.gateway import open_gateway
     from calib_serve.web import serve_app

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Json, OfOutput, command, shown_as
+from calib_serve.app._command import Json, OfOutput, command, panel
 from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import fields_of
@@ -27,7 +27,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(ArchiveOptions):
+class _Asked(ArchiveOptions):
     """Options of the requests to an archive's handler."""
 
     from_: Path | None = None
@@ -37,10 +37,10 @@ class Asked(ArchiveOptions):
 
 
 @app.default
-def inspect(
+def _inspect(
     path: Annotated[Path | None, Parameter(help="An artifact's folder, or a calibrated archive.")] = None,
     *,
-    asked: Annotated[Asked, shown_as("An archive's handler")] = Asked(),
+    asked: Annotated[_Asked, panel("An archive's handler")] = _Asked(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show the facts of an artifact or archive."""
@@ -62,7 +62,7 @@ def inspect(
         out.print(table)
 
 
-def _look(asked: Asked, output: Json) -> None:
+def _look(asked: _Asked, output: Json) -> None:
     """Run the handler, and print its seam, as JSON or for people."""
     from rich.table import Table
 

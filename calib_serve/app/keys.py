@@ -29,7 +29,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accepted(Checked):
+class _Accepted(Checked):
     """Options of the time for which keys are needed."""
 
     ttl_days: float = WatchOptions.ttl_days
@@ -45,7 +45,7 @@ class Accepted(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Added:
+class _Added:
     """Options of ``calib-serve keys add``."""
 
     from_: Path | None = None
@@ -53,7 +53,7 @@ class Added:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retired(Accepted):
+class _Retired(_Accepted):
     """Options of ``calib-serve keys retire``."""
 
     force: bool = False
@@ -61,12 +61,12 @@ class Retired(Accepted):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed(Accepted, Json):
+class _Listed(_Accepted, Json):
     """Options of ``calib-serve keys list``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scopes:
+class _Scopes:
     """Options of ``calib-serve keys token``."""
 
     scopes: str
@@ -74,7 +74,7 @@ class Scopes:
 
 
 @subcommand(app)
-def new(file: Path) -> None:
+def _new(file: Path) -> None:
     """Make a keyring with a first key."""
     from calib_serve.receipts import Keyring
 
@@ -82,7 +82,7 @@ def new(file: Path) -> None:
 
 
 @subcommand(app)
-def add(file: Path, *, options: Annotated[Added, Flat] = Added()) -> None:
+def _add(file: Path, *, options: Annotated[_Added, Flat] = _Added()) -> None:
     """Add a fresh key, which verifies and does not sign yet."""
     from calib_serve.receipts import Keyring
 
@@ -94,7 +94,7 @@ def add(file: Path, *, options: Annotated[Added, Flat] = Added()) -> None:
 
 
 @subcommand(app)
-def promote(file: Path, key: str) -> None:
+def _promote(file: Path, key: str) -> None:
     """Let a key sign."""
     from calib_serve.receipts import Keyring
 
@@ -102,7 +102,7 @@ def promote(file: Path, key: str) -> None:
 
 
 @subcommand(app)
-def rotate(file: Path) -> None:
+def _rotate(file: Path) -> None:
     """Add and promote in one step, safe where one host alone uses the keys.
 
     A host that has not read the new key refuses its receipts.
@@ -113,7 +113,7 @@ def rotate(file: Path) -> None:
 
 
 @subcommand(app)
-def retire(file: Path, key: str, *, options: Annotated[Retired, Flat] = Retired()) -> None:
+def _retire(file: Path, key: str, *, options: Annotated[_Retired, Flat] = _Retired()) -> None:
     """Forget a key."""
     from calib_serve.receipts import Keyring
 
@@ -124,16 +124,16 @@ def retire(file: Path, key: str, *, options: Annotated[Retired, Flat] = Retired(
     _say(file, Keyring.edit(file, without))
 
 
-@subcommand(app, name="list")
-def list_(file: Path, *, options: Annotated[Listed, Flat] = Listed()) -> None:
+@subcommand(app)
+def _list(file: Path, *, options: Annotated[_Listed, Flat] = _Listed()) -> None:
     """Say which keys there are, and when each may be retired."""
     from calib_serve.receipts import Keyring
 
-    _list(Keyring.load(file), ttl=options.seconds, as_json=options.json)
+    _print_keys(Keyring.load(file), ttl=options.seconds, as_json=options.json)
 
 
 @subcommand(app)
-def token(name: str, *, options: Annotated[Scopes, Flat]) -> None:
+def _token(name: str, *, options: Annotated[_Scopes, Flat]) -> None:
     """Make a token of the watch, to give to a client, and the line to add to the token file.
 
     NAME says whose it is: labels that come with it are counted as theirs. The line holds the token's sha256
@@ -151,7 +151,7 @@ def _say(file: Path, ring: "Keyring") -> None:
     sys.stdout.write(f"{file}: {ring.active} signs{more}\n")
 
 
-def _list(ring: "Keyring", *, ttl: float, as_json: bool) -> None:
+def _print_keys(ring: "Keyring", *, ttl: float, as_json: bool) -> None:
     rows = [_row(ring, key_id, ttl=ttl) for key_id in ring.keys]
     if as_json:
         print_json(rows)

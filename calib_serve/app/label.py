@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from calib_serve.app._command import Flat, Json, OfOutput, command, shown_as
+from calib_serve.app._command import Flat, Json, OfOutput, command, panel
 from calib_serve.app._show import note, print_json, stages
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check, check_default, fields_of
@@ -45,7 +45,7 @@ _GRACE = 3.0  # seconds for which an answer of the watch is waited for after a s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(LabelOptions):
+class _Options(LabelOptions):
     """Options of ``calib-serve label``."""
 
     token_file: Path | None = None
@@ -53,7 +53,7 @@ class Options(LabelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Followed(FollowOptions):
+class _Followed(FollowOptions):
     """Options of a source that is followed."""
 
     dead_letter: str | None = None
@@ -75,11 +75,11 @@ class Followed(FollowOptions):
 
 
 @app.default
-def label(
+def _label(
     source: str,
     *,
-    options: Annotated[Options, Flat] = Options(),
-    followed: Annotated[Followed, shown_as("Of a folder, bucket or topic")] = Followed(),
+    options: Annotated[_Options, Flat] = _Options(),
+    followed: Annotated[_Followed, panel("Of a folder, bucket or topic")] = _Followed(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
     """Send labels."""
@@ -102,7 +102,7 @@ def label(
     return _send(source, options, as_json=output.json)
 
 
-def _token(options: Options) -> str:
+def _token(options: _Options) -> str:
     from calib_serve.receipts import read_token
 
     # Read anew for each batch: a token is exchanged while the collector runs.
@@ -111,7 +111,7 @@ def _token(options: Options) -> str:
     return read_token(options.token_file)
 
 
-def _send(source: str, options: Options, *, as_json: bool) -> int:
+def _send(source: str, options: _Options, *, as_json: bool) -> int:
     from calib_serve.integrations.collect.sending import send_label_file
 
     with stages("labels", quiet=as_json) as show:
@@ -130,7 +130,7 @@ def _send(source: str, options: Options, *, as_json: bool) -> int:
 
 
 def _collect(
-    source: str, options: Options, followed: Followed, collecting: CollectOptions, *, as_json: bool
+    source: str, options: _Options, followed: _Followed, collecting: CollectOptions, *, as_json: bool
 ) -> int:
     from calib_serve.integrations.collect.collector import Collector
     from calib_serve.integrations.collect.opening import kafka_settings, open_dead_letters, open_source
@@ -160,7 +160,7 @@ def _collect(
     return 1 if totals.dead else 0
 
 
-def _publish(collector: "Collector", labels: "Source", followed: Followed) -> None:
+def _publish(collector: "Collector", labels: "Source", followed: _Followed) -> None:
     if followed.metrics_port is None:
         return
     from calib_serve.integrations.collect.exporter import serve_metrics

@@ -33,7 +33,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
+class _Exported:
     """Options of ``calib-serve ledger export``."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
@@ -41,7 +41,7 @@ class Exported:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Revoked(Json):
+class _Revoked(Json):
     """Options of ``calib-serve ledger revoke``."""
 
     source: str
@@ -57,7 +57,7 @@ class Revoked(Json):
 
 
 @subcommand(app)
-def check(ledger: str) -> int:
+def _check(ledger: str) -> int:
     """Name the faults of a ledger, while others use it; exit code 1 if there are any."""
     with _opened(ledger) as book:
         wrong = book.check()
@@ -71,7 +71,7 @@ def check(ledger: str) -> int:
 
 
 @subcommand(app)
-def backup(ledger: str, file: Path) -> None:
+def _backup(ledger: str, file: Path) -> None:
     """Write a ledger's file of one moment to a new FILE, while others use it.
 
     A PostgreSQL has its own means.
@@ -84,7 +84,7 @@ def backup(ledger: str, file: Path) -> None:
 
 
 @subcommand(app)
-def restored(ledger: str) -> None:
+def _restored(ledger: str) -> None:
     """Say that a backup was put in the ledger's place: what may have been counted since is refused.
 
     Labels of predictions made until now are refused as forgotten, and sums are published as new series.
@@ -95,7 +95,7 @@ def restored(ledger: str) -> None:
 
 
 @subcommand(app)
-def drop(ledger: str, model: str) -> None:
+def _drop(ledger: str, model: str) -> None:
     """Take a version that is not served any more out of the sums; no receipt of it counts again.
 
     MODEL is its NAME:VERSION.
@@ -107,7 +107,7 @@ def drop(ledger: str, model: str) -> None:
 
 
 @subcommand(app)
-def export(ledger: str, *, options: Annotated[Exported, Flat]) -> None:
+def _export(ledger: str, *, options: Annotated[_Exported, Flat]) -> None:
     """Write labels, sums and incidents as Parquet files, whose columns say what they mean."""
     from calib_serve.ledger import export_ledger
 
@@ -118,7 +118,7 @@ def export(ledger: str, *, options: Annotated[Exported, Flat]) -> None:
 
 
 @subcommand(app)
-def revoke(ledger: str, *, options: Annotated[Revoked, Flat]) -> None:
+def _revoke(ledger: str, *, options: Annotated[_Revoked, Flat]) -> None:
     """Take a source's labels out of every sum; servers may go on.
 
     May be repeated: each label is taken out once, and none of them is counted again. What drift detectors

@@ -21,7 +21,7 @@ _NEVER = ("samples", "class_names", "seed", "progress")
 
 
 @app.default
-def methods(name: str | None = None, *, output: Annotated[Json, Flat] = Json()) -> None:
+def _methods(name: str | None = None, *, output: Annotated[Json, Flat] = Json()) -> None:
     """List the methods, or show one."""
     fitters = _fitters()
     if name is None:

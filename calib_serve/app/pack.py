@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfOutput, command, shown_as
+from calib_serve.app._command import Flat, OfOutput, command, panel
 from calib_serve.app._data import PictureOptions, preprocessing
 from calib_serve.app._show import console
 from calib_serve.core.errors import InputError
@@ -26,7 +26,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class What:
+class _What:
     """Options of the contents of an archive."""
 
     model: str | None = None
@@ -40,7 +40,7 @@ class What:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Packed, Batched):
+class _Options(Packed, Batched):
     """Options of packing."""
 
     name: str | None = None
@@ -48,12 +48,12 @@ class Options(Packed, Batched):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfModel(ModelPack, PictureOptions):
+class _OfModel(ModelPack, PictureOptions):
     """Options of --model alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfFeedback(FeedbackPack):
+class _OfFeedback(FeedbackPack):
     """Options of --feedback alone."""
 
     for_: list[Path] = field(default_factory=list)
@@ -61,7 +61,7 @@ class OfFeedback(FeedbackPack):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class _Store:
     """Options of the output: the archive's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("model_store")
@@ -71,14 +71,14 @@ class Store:
 
 
 @app.default
-def pack(
+def _pack(
     *,
-    what: Annotated[What, Flat] = What(),
-    options: Annotated[Options, Flat] = Options(),
-    of_model: Annotated[OfModel, shown_as("With --model")] = OfModel(),
-    of_archive: Annotated[ArchivePack, shown_as("With --from")] = ArchivePack(),
-    of_feedback: Annotated[OfFeedback, shown_as("With --feedback")] = OfFeedback(),
-    store: Annotated[Store, OfOutput] = Store(),
+    what: Annotated[_What, Flat] = _What(),
+    options: Annotated[_Options, Flat] = _Options(),
+    of_model: Annotated[_OfModel, panel("With --model")] = _OfModel(),
+    of_archive: Annotated[ArchivePack, panel("With --from")] = ArchivePack(),
+    of_feedback: Annotated[_OfFeedback, panel("With --feedback")] = _OfFeedback(),
+    store: Annotated[_Store, OfOutput] = _Store(),
 ) -> None:
     """Pack an archive."""
     from calib_serve.torchserve import read_archive, remarks
@@ -124,7 +124,7 @@ def _refuse(kind: str, *others: Any) -> None:
                 raise InputError(f"--{flag} does not go with {kind}; see calib-serve pack --help")
 
 
-def _feedback(options: Options, of_feedback: OfFeedback, store: Store) -> Path:
+def _feedback(options: _Options, of_feedback: _OfFeedback, store: _Store) -> Path:
     from calib_serve.torchserve import pack_feedback, staged
 
     named = {"name": options.name, "version": options.version}
@@ -139,7 +139,7 @@ def _feedback(options: Options, of_feedback: OfFeedback, store: Store) -> Path:
         )
 
 
-def _around(what: What, options: Options, of_archive: ArchivePack, store: Store) -> Path:
+def _around(what: _What, options: _Options, of_archive: ArchivePack, store: _Store) -> Path:
     from calib_serve.torchserve import pack_around
 
     return pack_around(
@@ -154,8 +154,8 @@ def _around(what: What, options: Options, of_archive: ArchivePack, store: Store)
     )
 
 
-def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Path:
-    from calib_serve.torchserve import Batching, check_names, pack, read_archive, staged
+def _model(what: _What, options: _Options, of_model: _OfModel, store: _Store) -> Path:
+    from calib_serve.torchserve import Batching, check_class_mapping, pack, read_archive, staged
 
     if not options.name:
         raise InputError("give the model a name: --name NAME")
@@ -175,5 +175,5 @@ def _model(what: What, options: Options, of_model: OfModel, store: Store) -> Pat
             **fields_of(Packed, options),
             **fields_of(ModelPack, of_model),
         )
-        check_names(read_archive(path, verify=False))  # before it leaves the stage for the store
+        check_class_mapping(read_archive(path, verify=False))  # before it leaves the stage for the store
     return path

@@ -20,7 +20,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class _Options:
     """Options of ``calib-serve quickstart``."""
 
     kind: Literal["fastapi", "litserve", "torchserve", "triton"] = "fastapi"
@@ -30,10 +30,10 @@ class Options:
 
 
 @app.default
-def quickstart(
+def _quickstart(
     folder: Annotated[Path, Parameter(help="A new folder, or an empty one.")],
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[_Options, Flat] = _Options(),
 ) -> None:
     """Write a small project."""
     from calib_serve.app.host_checks import installed, missing

@@ -46,7 +46,7 @@ _ROWS = 50  # classes that a table of shares shows, those that moved most
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Output, Json):
+class _Written(Output, Json):
     """Options of the output: the new artifact's place."""
 
     new_version: str = ""
@@ -54,7 +54,7 @@ class Written(Output, Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ServedRefitOptions):
+class _Options(ServedRefitOptions):
     """Options of ``calib-serve refit``."""
 
     samples: Path
@@ -62,8 +62,8 @@ class Options(ServedRefitOptions):
 
 
 @app.default
-def refit(
-    served: Path, *, options: Annotated[Options, Flat], output: Annotated[Written, OfOutput]
+def _refit(
+    served: Path, *, options: Annotated[_Options, Flat], output: Annotated[_Written, OfOutput]
 ) -> int | None:
     """Fit again on recent labelled samples, and keep the result only where there is evidence for it."""
     from calib_serve.torchserve import is_archive, recalibrated, refit_served
@@ -91,7 +91,7 @@ def refit(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promotion(Checked):
+class _Promotion(Checked):
     """Options of ``calib-serve refit promote``."""
 
     folder: Path = Path("serving")
@@ -115,7 +115,9 @@ class Promotion(Checked):
 
 
 @subcommand(app)
-def promote(archive: Path | None = None, *, options: Annotated[Promotion, Flat] = Promotion()) -> int | None:
+def _promote(
+    archive: Path | None = None, *, options: Annotated[_Promotion, Flat] = _Promotion()
+) -> int | None:
     """Serve the next version of a model, without a lost request or label.
 
     ARCHIVE is the new version, which ran in the shadow of the served one. Shows what labels say of it, and
@@ -128,7 +130,7 @@ def promote(archive: Path | None = None, *, options: Annotated[Promotion, Flat] 
         raise InputError("give the archive of the new version, or --back MODEL")
     host = Host.of(options.folder)
     # Two promotions at a time would each keep the other's version as the one before.
-    with host.alone():
+    with host.lock():
         if archive is None:
             model, last = options.back, host.before(options.back)
             archive, served, version = host.store / last.archive_before, last.version, last.before
@@ -149,7 +151,7 @@ def _agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str, str] | None:
+def _checked(host: "Host", archive: Path, options: _Promotion) -> tuple[str, str, str] | None:
     """Show the labels' verdict on the archive; (model, served version, its version), None if not enough."""
     from calib_serve.ledger import Ledger
     from calib_serve.torchserve import evidence_of, same_model, served_artifact
@@ -171,7 +173,7 @@ def _checked(host: "Host", archive: Path, options: Promotion) -> tuple[str, str,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic(PlainData):
+class _Traffic(PlainData):
     """Options of ``calib-serve refit prior``."""
 
     calibrated: bool = False
@@ -179,7 +181,7 @@ class Traffic(PlainData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corrected(Replacing, Json):
+class _Corrected(Replacing, Json):
     """Options of the output: the corrected artifact's place."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
@@ -187,12 +189,12 @@ class Corrected(Replacing, Json):
 
 
 @subcommand(app)
-def prior(
+def _prior(
     artifact: Path,
     data: str,
     *,
-    options: Annotated[Traffic, Flat] = Traffic(),
-    output: Annotated[Corrected, OfOutput] = Corrected(),
+    options: Annotated[_Traffic, Flat] = _Traffic(),
+    output: Annotated[_Corrected, OfOutput] = _Corrected(),
 ) -> None:
     """Estimate the class shares of traffic without labels; say whether they, and they alone, have moved.
 

@@ -30,7 +30,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ReportOptions):
+class _Options(ReportOptions):
     """Options of ``calib-serve report``."""
 
     artifact: Path | None = None
@@ -43,7 +43,7 @@ class Options(ReportOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(Json):
+class _Written(Json):
     """Options of the output: the report's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("report.html")
@@ -62,12 +62,12 @@ class _Samples:
 
 
 @app.default
-def report(
+def _report(
     data: str,
     *,
-    options: Annotated[Options, Flat] = Options(),
+    options: Annotated[_Options, Flat] = _Options(),
     source: Annotated[ModelData, OfData] = ModelData(),
-    written: Annotated[Written, OfOutput] = Written(),
+    written: Annotated[_Written, OfOutput] = _Written(),
 ) -> None:
     """Write one self-contained file: the verdict first, then every figure and number behind it."""
     from calib_serve.artifact import Artifact
@@ -96,7 +96,7 @@ def report(
     out.print(f"written to {written.out}")
 
 
-def _names(options: Options) -> tuple[str, str]:
+def _names(options: _Options) -> tuple[str, str]:
     if options.against is None or options.artifact is None:
         return ("before", "after") if options.artifact else ("", "the model")
     return options.against.name, options.artifact.name

@@ -26,7 +26,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ServeOptions):
+class _Options(ServeOptions):
     """Options of ``calib-serve serve``."""
 
     store: Path = Path("model_store")
@@ -38,9 +38,9 @@ class Options(ServeOptions):
 
 
 @app.default
-def serve(models: list[str] | None = None, *, options: Annotated[Options, Flat] = Options()) -> int:
+def _serve(models: list[str] | None = None, *, options: Annotated[_Options, Flat] = _Options()) -> int:
     """Run TorchServe, until it is stopped."""
-    from calib_serve.core.signals import interruptible
+    from calib_serve.core.process import interruptible
     from calib_serve.torchserve import Ports, Server, ensure_keyring, stored_archives
 
     # One that is named must be there: making another would refuse every receipt that is out.
@@ -72,7 +72,7 @@ def _lines(given: list[str]) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in found}
 
 
-def _remarks(options: Options, names: list[str], lines: dict[str, str]) -> Iterator[str]:
+def _remarks(options: _Options, names: list[str], lines: dict[str, str]) -> Iterator[str]:
     from calib_serve.receipts import MODELS, from_environment
     from calib_serve.torchserve import SECTION, read_archive, read_properties, remarks, shipped
 

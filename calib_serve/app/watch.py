@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 from typing import Annotated
 
-from calib_serve.app._command import Flat, command, shown_as
+from calib_serve.app._command import Flat, command, panel
 from calib_serve.app._serving import door, said, served_at, watched_models
 from calib_serve.core.options.servers import WatchOptions, WebOptions
 
@@ -22,11 +22,11 @@ app = command(
 
 
 @app.default
-def watch(
+def _watch(
     models: list[str] | None = None,
     *,
     options: Annotated[WatchOptions, Flat] = WatchOptions(),
-    web: Annotated[WebOptions, shown_as("Where it listens")] = WebOptions(),
+    web: Annotated[WebOptions, panel("Where it listens")] = WebOptions(),
 ) -> None:
     """Count predictions and labels, until stopped."""
     from calib_serve.monitor import Watch

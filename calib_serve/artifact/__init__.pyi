@@ -18,7 +18,7 @@ from calib_serve.artifact.facts import ModelFacts as ModelFacts
 from calib_serve.artifact.facts import PriorCorrection as PriorCorrection
 from calib_serve.artifact.facts import Score as Score
 from calib_serve.artifact.facts import Selection as Selection
-from calib_serve.artifact.facts import made_up as made_up
+from calib_serve.artifact.facts import random_inputs as random_inputs
 from calib_serve.artifact.facts import response as response
 from calib_serve.artifact.facts import same_response as same_response
 from calib_serve.artifact.manifest import read_yaml as read_yaml

@@ -26,8 +26,8 @@ from calib_serve.artifact.facts import (
     Selection,
     as_frame,
     as_html,
-    as_text,
-    measured,
+    read_metrics,
+    summary_line,
     temperature_of,
 )
 from calib_serve.artifact.manifest import (
@@ -37,7 +37,7 @@ from calib_serve.artifact.manifest import (
     SCHEMA,
     digest,
     folder_id,
-    pack,
+    pack_tensors,
     place_folder,
     plain,
     read_bytes,
@@ -46,16 +46,7 @@ from calib_serve.artifact.manifest import (
     unpack,
     write_manifest,
 )
-from calib_serve.artifact.steps import (
-    STEPS,
-    Examples,
-    Head,
-    InputShift,
-    LogitMap,
-    Mixture,
-    ProbTable,
-    Step,
-)
+from calib_serve.artifact.steps import STEPS, Examples, Head, InputShift, LogitMap, Mixture, ProbTable, Step
 from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.core.arrays import as_floats
 from calib_serve.core.bins import Bins
@@ -246,7 +237,8 @@ class Artifact:
             other: Artifact of the same model.
         """
         own, others = (
-            ([step_facts(step) for step in one.model_steps], pack(one.model_steps)) for one in (self, other)
+            ([step_facts(step) for step in one.model_steps], pack_tensors(one.model_steps))
+            for one in (self, other)
         )
         return own == others
 
@@ -428,12 +420,12 @@ class Artifact:
     @property
     def metrics_before(self) -> dict[str, Estimate]:
         """Metrics on held-out data without the calibration, by name; empty where not measured."""
-        return measured(self.before)
+        return read_metrics(self.before)
 
     @property
     def metrics_after(self) -> dict[str, Estimate]:
         """Metrics on held-out data with the calibration, by name."""
-        return measured(self.after)
+        return read_metrics(self.after)
 
     def to_frame(self) -> DataFrame:
         """Return a pandas frame, a row per metric, before and after; MissingDependency without pandas."""
@@ -447,7 +439,7 @@ class Artifact:
 
     def _line(self) -> str:
         found = (self.metrics_before, self.metrics_after)
-        line = as_text(self.method, self.classes, self.steps, *found, labels=self.is_multilabel)
+        line = summary_line(self.method, self.classes, self.steps, *found, labels=self.is_multilabel)
         sets = "" if self.sets is None else f", sets of {self.sets.coverage:.4g} ({self.sets.score})"
         abstains = f", abstains below {self.abstain.threshold:.4g}" if self.abstain else ""
         clauses = 0 if self.contract is None else len(self.contract.clauses)
@@ -457,7 +449,7 @@ class Artifact:
     @property
     def fingerprint(self) -> str:
         """The sha256 of everything in the artifact."""
-        params = pack(self.steps, self.examples, self.sets)
+        params = pack_tensors(self.steps, self.examples, self.sets)
         return str(self._manifest(sha256(params))["sha256"])
 
     def save(self, path: str | Path) -> Path:
@@ -470,7 +462,7 @@ class Artifact:
             ArtifactError: Where something else is there, or it cannot be written.
         """
         path = Path(path)
-        params = pack(self.steps, self.examples, self.sets)
+        params = pack_tensors(self.steps, self.examples, self.sets)
         manifest = write_manifest(self._manifest(sha256(params)))
         # Beside its place, on the same file system: only there is a rename atomic.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

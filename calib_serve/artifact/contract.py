@@ -51,7 +51,7 @@ _PER = "30d"
 _TOLD = 5  # names in a message
 
 
-def read_contract(text: str | bytes) -> Any:
+def _read_contract(text: str | bytes) -> Any:
     """Parse the YAML document of a contract.
 
     Raises InputError for text that is no YAML, and for a name given twice.
@@ -322,7 +322,7 @@ class Contract:
         Raises:
             InputError: For an invalid document; it says what is wrong.
         """
-        return cls.of(read_contract(text), class_names)
+        return cls.of(_read_contract(text), class_names)
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:
@@ -354,7 +354,7 @@ class Contract:
         return written(map(vars, self.clauses), class_names)
 
     @property
-    def decides(self) -> bool:
+    def has_acts(self) -> bool:
         """Whether an act clause says which predictions may be acted on."""
         return any(one.kind == "act" for one in self.clauses)
 

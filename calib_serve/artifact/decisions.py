@@ -133,7 +133,14 @@ class Abstain:
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdFacts:
-    """The samples that a threshold was found on: how many, their hash, and in how many ``groups``."""
+    """The samples that a threshold was found on.
+
+    Args:
+        samples: Number of samples.
+        sha256: Hash of their scores and labels.
+        seed: Seed of the draws among them.
+        groups: Number of groups they are in; None without groups.
+    """
 
     samples: int
     sha256: str
@@ -143,11 +150,17 @@ class ThresholdFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class SetFacts(ThresholdFacts):
-    """Facts of prediction sets.
+    """Facts of prediction sets, on the samples that their thresholds were found on.
 
-    ``threshold_samples``: those that no option was chosen on; the shares of samples whose top class is true
-    (``top_right``), and whose set holds the true one (``held``); ``always_in``: ids of classes that are in
-    every set.
+    Args:
+        samples: Number of samples.
+        sha256: Hash of their scores and labels.
+        seed: Seed of the draws among them.
+        groups: Number of groups they are in; None without groups.
+        threshold_samples: Number of samples that no option was chosen on.
+        top_right: Share of the samples whose top class is true.
+        held: Share of the samples whose set holds the true class.
+        always_in: Ids of classes that are in every set.
     """
 
     threshold_samples: int
@@ -162,14 +175,27 @@ class SetFacts(ThresholdFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class AbstainFacts(ThresholdFacts):
-    """Facts of an abstention; ``answered``: the share of its samples that get an answer."""
+    """Facts of an abstention, on the samples that its threshold was found on.
+
+    Args:
+        samples: Number of samples.
+        sha256: Hash of their scores and labels.
+        seed: Seed of the draws among them.
+        groups: Number of groups they are in; None without groups.
+        answered: Share of the samples that gets an answer.
+    """
 
     answered: float
 
 
 @dataclass(frozen=True)
 class DecisionFacts:
-    """The samples that prediction sets and abstention were found on; None where not known."""
+    """The samples that prediction sets and abstention were found on.
+
+    Args:
+        sets: Of prediction sets; None where not known.
+        abstain: Of abstention; None where not known.
+    """
 
     sets: SetFacts | None = None
     abstain: AbstainFacts | None = None

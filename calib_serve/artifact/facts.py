@@ -147,7 +147,7 @@ _KEPT = 8  # numbers of each sample
 _NEAR = 1e-3  # of the largest number; float32 moves logits by a hundredth of that
 
 
-def made_up(
+def random_inputs(
     shape: Sequence[int | None] | None, *, samples: int = _SAMPLES, dtype: str = "float32"
 ) -> NDArray[Any] | None:
     """Make inputs (samples, *shape), the same ones every time: half in [0, 1], half around zero.
@@ -159,7 +159,7 @@ def made_up(
         samples: Number of inputs.
         dtype: numpy's name of their type.
 
-    >>> made_up((3, 8, 8)).shape, made_up((3, None, None))
+    >>> random_inputs((3, 8, 8)).shape, random_inputs((3, None, None))
     ((4, 3, 8, 8), None)
     """
     sizes = [] if shape is None else [size for size in shape if size is not None and size > 0]
@@ -262,7 +262,13 @@ class Selection:
 
 @dataclass(frozen=True)
 class PriorCorrection:
-    """Class shares (K,) that probabilities were corrected from and to, and ``how`` the new ones are known."""
+    """Class shares that probabilities were corrected from and to.
+
+    Args:
+        old: (K,), of the calibration set.
+        new: (K,).
+        how: How the new ones are known, in words.
+    """
 
     old: tuple[float, ...]
     new: tuple[float, ...]
@@ -273,10 +279,15 @@ class PriorCorrection:
 class FitRecord:
     """The record of a fit: a method's own facts by item, as ``record["temperature"]``, all else by attribute.
 
-    ``facts``: all that the method says of itself, as plain values by name; ``selection`` of the method among
-    others and ``prior``, the correction of class shares, None without one; ``decisions``: the samples that
-    sets and abstention were found on; ``remarks``: sentences for the user. Raises InputError for a fact with
-    the name of a part.
+    Args:
+        facts: Facts that the method states of itself, as plain values by name.
+        selection: Choice of the method among others; None without one.
+        prior: Correction of class shares; None without one.
+        decisions: Samples that sets and abstention were found on.
+        remarks: Sentences for the user.
+
+    Raises:
+        InputError: Where a fact has the name of a part.
 
     >>> record = FitRecord({"temperature": np.float64(2)}, remarks=("10 samples are few",))
     >>> record["temperature"], record.remarks
@@ -348,12 +359,12 @@ def _as_declared(kind: Any, value: Any) -> Any:
     raise TypeError(f"{repr(value)[:80]} is not {getattr(kind, '__name__', kind)}")
 
 
-def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
+def read_metrics(facts: Mapping[str, Any]) -> dict[str, Estimate]:
     """Metrics by name from a manifest's values; an unknown number is NaN.
 
-    >>> measured({"ece": {"value": 0.1, "low": None}})
+    >>> read_metrics({"ece": {"value": 0.1, "low": None}})
     {'ece': 0.1000}
-    >>> measured({"ece": {"value": 0.1, "low": 0.0, "high": 0.09, "debiased": 0.05}})
+    >>> read_metrics({"ece": {"value": 0.1, "low": 0.0, "high": 0.09, "debiased": 0.05}})
     {'ece': 0.1000 (debiased 0.0500) [0.0000, 0.0900]}
     """
     found = {}
@@ -377,7 +388,7 @@ def temperature_of(steps: Sequence[Step]) -> float | None:
     return None
 
 
-def as_text(
+def summary_line(
     method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics, *, labels: bool = False
 ) -> str:
     """One line: method, classes, steps, and the ECE (of labels' probabilities) if measured."""

@@ -37,7 +37,7 @@ _EVENT_LIMIT = 100_000  # values; each takes about ten microseconds
 _LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 
 
-def pack(
+def pack_tensors(
     steps: Sequence[Step], examples: Examples | None = None, sets: PredictionSets | None = None
 ) -> bytes:
     """Pack tensors as safetensors: ``step0.weight`` and so on, ``examples.logits``, ``sets.threshold``."""
@@ -57,7 +57,7 @@ def step_facts(step: Step) -> dict[str, Any]:
 def unpack(
     facts: Sequence[Mapping[str, Any]], params: bytes, sets: Mapping[str, Any] | None = None
 ) -> tuple[tuple[Step, ...], Examples | None, PredictionSets | None]:
-    """Unpack steps, examples and prediction sets from their facts and ``params``, as ``pack`` packs them.
+    """Unpack steps, examples and prediction sets from their facts and ``params``, as ``pack_tensors`` does.
 
     Every tensor must belong to a step, the examples or the sets.
     """

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.core.files import named
+from calib_serve.core.files import import_object
 from calib_serve.core.options.base import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -208,12 +208,20 @@ def read_picture(
     shape: Sequence[int | None] = (None, None, None),
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.float32]:
-    """Read the picture in ``file``, any that Pillow reads, as one input (C, H, W) of ``shape``.
+    """Read a picture as one input (C, H, W).
 
-    None in ``shape`` is any size, and for C what ``how`` says, else what the picture has: 1 for grey or 3. A
-    picture of several frames is its first; EXIF orientation is ignored, as in torchvision. Raises InputError
-    for files that are no picture of 8 bits, or of more than ``max_pixels``, and for pictures that do not get
-    the shape; its message may be shown to a client.
+    A picture of several frames is its first; EXIF orientation is ignored, as in torchvision.
+
+    Args:
+        file: Any that Pillow reads.
+        how: Resizing, cropping and normalisation.
+        shape: (C, H, W) to get; None is any size, and for C what ``how`` says, else what the picture has: 1
+            for grey or 3.
+        max_pixels: Largest number of pixels, width times height, of the file and once resized.
+
+    Raises:
+        InputError: Where it is no picture of 8 bits, has more pixels, or does not get the shape; the message
+            may be shown to a client.
     """
     try:
         with opened_picture(file, max_pixels) as picture:
@@ -235,7 +243,13 @@ def read_picture(
 def opened_picture(file: BinaryIO | Path, max_pixels: int) -> Iterator[Image]:
     """Open a picture, not decoded yet; Pillow's errors for a damaged one are not wrapped.
 
-    InputError for more than ``max_pixels``, or more than 8 bits a channel.
+    Args:
+        file: Any that Pillow reads.
+        max_pixels: Largest number of pixels, width times height.
+
+    Raises:
+        InputError: Where it has more pixels, or more than 8 bits a channel.
+        MissingDependency: Where Pillow is not installed.
     """
     try:
         from PIL import Image  # noqa: PLC0415 (only pictures need it)
@@ -331,7 +345,7 @@ def preprocessing_of(given: Any) -> Preprocessing:
 def _imported(spec: str) -> Any:
     if ":" not in spec:
         raise InputError(f"transforms are named as package.module:name or file.py:name, got {spec!r}")
-    return named(spec)
+    return import_object(spec)
 
 
 def _read(given: Any) -> Preprocessing:

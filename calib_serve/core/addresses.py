@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_private
 
-__all__ = ["holds_password", "password_of", "shown"]
+__all__ = ["holds_password", "password_of", "redacted"]
 
 _SECRET = (
     "password",
@@ -44,10 +44,10 @@ def holds_password(address: str) -> bool:
     return any(part in name.lower() for name, _ in options for part in _SECRET)
 
 
-def shown(address: str) -> str:
+def redacted(address: str) -> str:
     """An address without the text before an @ or after a ?, where a password may be.
 
-    >>> shown("postgres://ana:x@db:5432/logs?sslmode=require")
+    >>> redacted("postgres://ana:x@db:5432/logs?sslmode=require")
     'postgres://db:5432/logs'
     """
     scheme, found, rest = address.partition("://")

@@ -38,30 +38,11 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency
 
 __all__ = [
-    "GROUP_READS",
-    "LEAST_ROOM",
-    "LONGEST_LINE",
-    "MOST_PROTOBUF",
-    "ZIP_ERRORS",
-    "FollowedFile",
-    "alone",
-    "check_header",
-    "make_private",
-    "map_npy",
-    "most_unpacked",
-    "named",
-    "open_parquet",
-    "open_regular",
-    "private_folder",
-    "read_npz",
-    "read_private",
-    "read_whole",
-    "refuse_bomb",
-    "sha256",
-    "short_lines",
-    "write_whole",
-    "written_whole",
-]
+    "GROUP_READS", "LEAST_ROOM", "LONGEST_LINE", "MOST_PROTOBUF", "ZIP_ERRORS", "FollowedFile",
+    "check_header", "import_object", "lock", "make_private", "map_npy", "most_unpacked", "open_parquet",
+    "open_regular", "private_folder", "read_npz", "read_private", "read_whole", "refuse_bomb", "sha256",
+    "short_lines", "write_atomically", "write_whole",
+]  # fmt: skip
 
 LEAST_ROOM = 64 << 20
 """Bytes that are to be free where a ledger or samples are written."""
@@ -94,10 +75,10 @@ def sha256(source: bytes | Path) -> str:
 
 
 @contextmanager
-def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
+def write_atomically(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, of the same suffix, renamed to it when the block succeeds.
 
-        with written_whole(out) as partial:
+        with write_atomically(out) as partial:
             model.save(partial)
 
     Creates the folder, syncs to disk, and removes the temporary file on failure. ``mode`` applies from the
@@ -120,7 +101,7 @@ def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 def write_whole(path: Path, content: bytes | str, *, mode: int | None = None) -> None:
     """Write bytes, or text as UTF-8, to ``path`` atomically; raises OSError."""
-    with written_whole(path, mode=mode) as partial:
+    with write_atomically(path, mode=mode) as partial:
         partial.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
@@ -187,7 +168,7 @@ def private_folder(path: Path) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Keep other processes and threads out while inside for the same ``path``: they wait.
 
     By a lock on a file beside it, which goes with the last one out; a process that dies lets go of it. Raises
@@ -196,25 +177,25 @@ def alone(path: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    lock = path.with_name(f".{path.name}.lock")
-    held = _locked(lock)
+    file = path.with_name(f".{path.name}.lock")
+    held = _locked(file)
     try:
         yield
     finally:
         with suppress(OSError):
-            lock.unlink()
+            file.unlink()
         os.close(held)
 
 
-def _locked(lock: Path) -> int:
+def _locked(file: Path) -> int:
     """Open the lock's file and lock it; return its descriptor."""
     while True:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        held = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 # Whoever had it before removed the file: then another one is the lock by now.
-                if os.path.samestat(os.fstat(held), lock.stat()):
+                if os.path.samestat(os.fstat(held), file.stat()):
                     return held
         except BaseException:
             os.close(held)
@@ -222,12 +203,12 @@ def _locked(lock: Path) -> int:
         os.close(held)
 
 
-def named(spec: str) -> Any:
+def import_object(spec: str) -> Any:
     """Import the object named ``package.module:name`` or ``path/to/file.py:name``; runs its module's code.
 
     A name may have dots: an attribute of an attribute.
 
-    >>> named("math:tau") > 6
+    >>> import_object("math:tau") > 6
     True
     """
     where, _, name = spec.rpartition(":")

@@ -1,6 +1,5 @@
 """Fitters: calibration data in, an artifact out."""
 
-from calib_serve.fit.clamping.efficient import checked as checked
 from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient as fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS as GAMMAS
 from calib_serve.fit.clamping.fit import fit_neural_clamping as fit_neural_clamping
@@ -9,10 +8,10 @@ from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper as fit_
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_toolkit as fit_neural_clamping_toolkit
 from calib_serve.fit.comparing import Compared as Compared
 from calib_serve.fit.comparing import compare as compare
-from calib_serve.fit.deciding import decide as decide
-from calib_serve.fit.deciding import refuse_labels as refuse_labels
-from calib_serve.fit.deciding import refuse_seen as refuse_seen
-from calib_serve.fit.deciding import seen as seen
+from calib_serve.fit.decisions import decide as decide
+from calib_serve.fit.decisions import refuse_labels as refuse_labels
+from calib_serve.fit.decisions import refuse_seen as refuse_seen
+from calib_serve.fit.decisions import seen as seen
 from calib_serve.fit.facts import remarked as remarked
 from calib_serve.fit.from_model import MODEL_FITTERS as MODEL_FITTERS
 from calib_serve.fit.from_model import MODEL_OPTIONS as MODEL_OPTIONS
@@ -33,7 +32,7 @@ from calib_serve.fit.output.candidates import check_options as check_options
 from calib_serve.fit.output.candidates import fit_by_name as fit_by_name
 from calib_serve.fit.output.candidates import options_of as options_of
 from calib_serve.fit.output.candidates import own_options as own_options
-from calib_serve.fit.output.candidates import remarks as remarks
+from calib_serve.fit.output.candidates import sample_remarks as sample_remarks
 from calib_serve.fit.output.ece_grid import fit_temperature_ece as fit_temperature_ece
 from calib_serve.fit.output.selection import default_candidates as default_candidates
 from calib_serve.fit.output.selection import facts_of_probabilities as facts_of_probabilities

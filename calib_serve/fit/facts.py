@@ -81,7 +81,13 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
 
 
 def remarked(artifact: Artifact, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Artifact:
-    """Add sentences for the user to an artifact, before and after its own remarks."""
+    """Add sentences for the user to an artifact.
+
+    Args:
+        artifact: An artifact, which may have remarks.
+        before: Sentences before its own remarks.
+        after: Sentences after them.
+    """
     told = (*before, *artifact.fit.remarks, *after)
     return replace(artifact, fit=replace(artifact.fit, remarks=told)) if told else artifact
 

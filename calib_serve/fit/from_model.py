@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Preprocessing, made_up, response
+from calib_serve.artifact import Artifact, Preprocessing, random_inputs, response
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import check, divided
 from calib_serve.core.options.fit import ModelFitOptions
-from calib_serve.fit.clamping.efficient import checked, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.efficient import checked_inputs, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.facts import remarked, with_selection
 from calib_serve.fit.from_scores import AUTO, calibrate, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
-from calib_serve.fit.measure import cross_fitted, measured, unmeasured
-from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, remarks
+from calib_serve.fit.measure import cross_fitted, unmeasured, with_metrics
+from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, sample_remarks
 from calib_serve.fit.output.selection import default_candidates
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.shares import correctable, for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.metrics import Given, as_shares
+from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
     CachedClassifier,
     Classifier,
@@ -165,9 +165,13 @@ def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
 
     They are the model's scores for made-up inputs; nothing is added where these tell too little: of texts, of
     bfloat16, and of inputs of any size.
+
+    Args:
+        artifact: Calibration of the model.
+        classifier: The model, which scores made-up inputs.
     """
     known = artifact.model
-    inputs = made_up(known.input_shape)
+    inputs = random_inputs(known.input_shape)
     # bfloat16 rounds too much to tell networks apart; ids are of texts.
     if inputs is None or known.mixed_precision or not (known.input_dtype or "").startswith("float"):
         return artifact
@@ -274,7 +278,7 @@ class _Work:
         if method in MODEL_OPTIONS:
             check_options(method, options, MODEL_OPTIONS[method])
             # A perturbation or a head could be fitted even to sets that output methods refuse.
-            said = remarks(self._samples())
+            said = sample_remarks(self._samples())
         else:
             own = AUTO if method == "auto" else options_of(method)
             check_options(method, options, (*own, *_WEIGHTS))
@@ -303,7 +307,7 @@ class _Work:
             probs = calibrated_probs(self.classifier, held.inputs, artifact)
         else:
             probs = artifact.of_logits(z)
-        return measured(artifact, z, probs, held.labels, seed=self.seed)
+        return with_metrics(artifact, z, probs, held.labels, seed=self.seed)
 
     def _logits(self) -> NDArray[np.float32]:
         return self.classifier.logits(self.given.inputs, progress=stage(self.progress, "logits"))
@@ -361,7 +365,7 @@ class _Work:
         )
         return replace(artifact, model=self.classifier.facts())
 
-    def _shares(self, prior: Given, method: str) -> NDArray[np.float64]:
+    def _shares(self, prior: ClassShares, method: str) -> NDArray[np.float64]:
         """The class shares to correct to, checked before anything is fitted."""
         if self.classifier.outputs in LABELS:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
@@ -415,7 +419,7 @@ class _Work:
 
     def _gain_of_clamping(self, given: Samples, output: str) -> Gain:
         """Fit both methods to the same folds and judge them on the same held-out samples."""
-        y, n = checked(self.classifier, self.given.inputs, given.labels), len(given)
+        y, n = checked_inputs(self.classifier, self.given.inputs, given.labels), len(given)
         if n < _FEWEST:
             raise FitError(f"{n} samples are too few to compare methods on folds of them")
         # The same folds for both, so that the gain is of pairs: its error is far below that of either loss.
@@ -533,7 +537,7 @@ class _Work:
                     probs[rows] = p
             except CalibServeError as error:
                 return unmeasured(artifact, error)
-        return measured(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
+        return with_metrics(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
 
     def _tuned(self, options: Mapping[str, Any], measure: bool) -> Artifact:
         """Move the deployed head by the calibration data."""

@@ -17,13 +17,13 @@ from calib_serve.core.text import percent
 from calib_serve.fit._unseen import Unseen
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
-from calib_serve.fit.measure import cross_validated, measured
+from calib_serve.fit.measure import cross_validated, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, own_options
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
-from calib_serve.metrics import Given, as_shares, of_classes, row_blocks
+from calib_serve.metrics import ClassShares, as_shares, of_classes, row_blocks
 from calib_serve.scores import Outputs, Scores, alike
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _fitted(
     *,
     test: Scores | None,
     class_names: Sequence[str],
-    prior: Given | None,
+    prior: ClassShares | None,
     cross_validate: bool,
     seed: int,
     progress: Progress | None,
@@ -252,7 +252,7 @@ def _fitted_to_labels(
 
 
 def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
-    return measured(
+    return with_metrics(
         artifact,
         test.logits,
         artifact.of_logits(test.logits),

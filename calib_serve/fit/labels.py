@@ -22,10 +22,10 @@ from calib_serve.fit.output.candidates import check_options
 from calib_serve.fit.output.selection import HeldOut, choose, harm_to_accuracy
 from calib_serve.fit.output.tables import (
     check_table,
-    equal_mass,
     equal_width,
     histogram_row,
     isotonic_row,
+    quantile_edges,
     table_of,
     temperature_row,
 )
@@ -190,7 +190,7 @@ def _platt(samples: LabelSamples) -> Artifact:
 def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> Artifact:
     check_table("each", bins, smoothing)
     floor = 1 / (2 * (len(samples) + 1))  # as two classes have it
-    edges = {"histogram-width": equal_width, "histogram-mass": equal_mass}.get(method)
+    edges = {"histogram-width": equal_width, "histogram-mass": quantile_edges}.get(method)
 
     def row(p: Floats, came_true: Floats, weight: Floats) -> tuple[Floats, Floats]:
         if edges is None:

@@ -30,12 +30,16 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Return half precision as single."""
+    """Return half precision as single.
+
+    Args:
+        logits: (..., K).
+    """
     # bfloat16 holds 8 bits: a log_softmax in it is off by hundredths.
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def log_probs(logits: Tensor, labels: Tensor) -> Tensor:
+def _log_probs(logits: Tensor, labels: Tensor) -> Tensor:
     """Return log-probabilities (..., K) of logits that are checked together with class ids.
 
     Args:
@@ -225,7 +229,7 @@ def weighted_nll(
         detach: Whether the weight stays out of the gradient (Lin 2025, eq. 9).
         reduction: "mean", "sum" or "none".
     """
-    log_p = log_probs(logits, labels)
+    log_p = _log_probs(logits, labels)
     # Detached for the weight alone: -log p_y keeps its gradient.
     u = weight(log_p.detach() if detach else log_p, labels)
     return reduced(-u * of_label(log_p, labels), reduction)
@@ -294,7 +298,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mea
     >>> float(cross_entropy(torch.zeros(1, 4), torch.tensor([0])).exp().round(decimals=4))
     4.0
     """
-    return reduced(-of_label(log_probs(logits, labels), labels), reduction)
+    return reduced(-of_label(_log_probs(logits, labels), labels), reduction)
 
 
 def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -309,7 +313,7 @@ def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> T
     >>> float(brier(torch.zeros(1, 2), torch.tensor([0])))
     0.5
     """
-    p = log_probs(logits, labels).exp()
+    p = _log_probs(logits, labels).exp()
     target = functional.one_hot(labels.long(), p.shape[-1]).to(p.dtype)
     return reduced(((p - target) ** 2).sum(dim=-1), reduction)
 
@@ -327,7 +331,7 @@ def label_smoothing(
     """
     if not 0 <= epsilon < 1:
         raise InputError(f"epsilon must lie in [0, 1), got {epsilon}")
-    log_p = log_probs(logits, labels)
+    log_p = _log_probs(logits, labels)
     # All K classes share epsilon, the label's own among them.
     return reduced(-(1 - epsilon) * of_label(log_p, labels) - epsilon * log_p.mean(dim=-1), reduction)
 
@@ -343,7 +347,7 @@ def entropy_regularised(
         strength: Weight of the entropy.
         reduction: "mean", "sum" or "none".
     """
-    log_p = log_probs(logits, labels)
+    log_p = _log_probs(logits, labels)
     # A reward for entropy: it flattens the probabilities.
     entropy = -(log_p.exp() * log_p).sum(dim=-1)
     return reduced(-of_label(log_p, labels) - strength * entropy, reduction)
@@ -363,7 +367,7 @@ def logit_norm_regularised(
     """
     if p < 1:
         raise InputError(f"p must be at least 1 for a norm, got {p}")
-    log_p = log_probs(logits, labels)
+    log_p = _log_probs(logits, labels)
     norm = torch.linalg.vector_norm(wide(logits), ord=p, dim=-1)
     return reduced(-of_label(log_p, labels) + strength * norm, reduction)
 
@@ -437,7 +441,7 @@ def _root(square: Tensor) -> Tensor:
 
 def _top(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Confidences and whether they are right, of all samples as one batch (n,)."""
-    log_p = log_probs(logits, labels).flatten(0, -2)
+    log_p = _log_probs(logits, labels).flatten(0, -2)
     confidence, predicted = log_p.exp().max(dim=-1)
     return confidence, (predicted == labels.flatten()).to(confidence.dtype)
 

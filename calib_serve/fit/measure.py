@@ -42,7 +42,7 @@ _LOSS = 0.02  # of accuracy: no calibration is worth it
 _NAMED = 10  # labels in a sentence
 
 
-def measured(
+def with_metrics(
     artifact: Artifact,
     logits: ArrayLike,
     probs: ArrayLike,
@@ -260,7 +260,13 @@ _MANY = 1 << 20  # logits, above which only a temperature is fitted: others take
 
 @dataclass(frozen=True)
 class Refinement:
-    """NLL and Brier score split into calibration and refinement, under a recalibration by ``method``."""
+    """NLL and Brier score split into calibration and refinement, under a recalibration.
+
+    Args:
+        method: Name of the recalibration.
+        nll: Terms of the NLL, in nats.
+        brier: Terms of the Brier score, 0 to 2.
+    """
 
     method: str
     nll: LossTerms
@@ -304,13 +310,21 @@ def recalibrated_losses(
     level: float = 0.95,
     seed: int = 0,
 ) -> Refinement | None:
-    """Decompose the losses of scores and labels, each sample recalibrated by a fit to the other folds.
+    """Decompose the losses of scores, each sample recalibrated by a fit to the other folds (Berta 2025).
 
-    ``scores``, ``labels`` and ``outputs`` as in ``Scores.of``, with the weights and groups of ``Scores``.
-    ``method`` is by default beta for two classes and structured vector scaling for more, or a temperature for
-    more than a million logits and where those cannot be fitted. Of very many samples some are told of. What
-    it cannot mend counts as refinement, so calibration is a lower bound. None where nothing can be fitted, as
-    to few samples or where every answer is right. Berta 2025.
+    What a method cannot mend counts as refinement, so calibration is a lower bound. None where nothing can be
+    fitted, as to few samples or where every answer is right.
+
+    Args:
+        scores: Class scores (n, K); or ``Scores``, with weights and groups. Of more than 50,000 rows some are
+            used.
+        labels: Class ids (n,), or names.
+        outputs: Kind of the scores; found where None.
+        method: Name of the recalibration; by default beta for two classes and structured vector scaling for
+            more, or a temperature for more than a million logits and where those cannot be fitted.
+        folds: Number of folds; by default 5, of 20,000 samples or more 2.
+        level: Coverage of the intervals, a fraction.
+        seed: Seed of the folds.
     """
     given = Scores.of(scores, labels, outputs=outputs)
     samples = Samples.of(given.take(some_of(len(given), _RECALIBRATED)))

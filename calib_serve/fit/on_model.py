@@ -36,11 +36,16 @@ ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class FitOnModel:
-    """Methods on ``classifier``: those of ``ON_MODEL``, and the output methods on its logits.
+    """Methods on a model: those of ``ON_MODEL``, and the output methods on its logits.
 
-    "HEAD+METHOD" puts an output method behind a head, as in "no-mask-head+temperature". Masked heads train on
-    ``train``, inputs (n, *input_shape) and class ids, where it is given, else on a part of what they are
-    fitted to. It is a ``calib_serve.papers.Fit``.
+    "HEAD+METHOD" puts an output method behind a head, as in "no-mask-head+temperature". It is a
+    ``calib_serve.papers.Fit``.
+
+    Args:
+        classifier: Deployed model, which is not changed.
+        train: Inputs (n, *input_shape) and class ids (n,) that masked heads train on; None: a part of the
+            samples that they are fitted to.
+        seed: Seed of each fit.
     """
 
     classifier: Classifier
@@ -51,7 +56,13 @@ class FitOnModel:
         object.__setattr__(self, "classifier", _Recalled(self.classifier))
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
-        """Fit ``method`` to inputs (n, *input_shape) and class ids (n,), without measuring it."""
+        """Fit a method, without measuring it.
+
+        Args:
+            method: Its name; "HEAD+METHOD" for an output method behind a head.
+            inputs: (n, *input_shape).
+            labels: Class ids (n,).
+        """
         name, plus, then = method.partition("+")
         if plus and not then:
             raise InputError(f"{method!r}: name the output method behind the +, as in {name}+temperature")
@@ -68,11 +79,21 @@ class FitOnModel:
         )
 
     def scores(self, inputs: NDArray[Any], labels: ArrayLike) -> Scores:
-        """The model's own scores of inputs (n, *input_shape), with their class ids (n,)."""
+        """The model's own scores (n, K), with class ids.
+
+        Args:
+            inputs: (n, *input_shape).
+            labels: Class ids (n,).
+        """
         return Scores.of_logits(self.classifier.logits(inputs), labels, self.classifier.outputs)
 
     def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of inputs (n, *input_shape)."""
+        """Calibrated probabilities (n, K).
+
+        Args:
+            artifact: Calibration of the model.
+            inputs: (n, *input_shape).
+        """
         return calibrated_probs(self.classifier, inputs, artifact)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import FitError
-from calib_serve.core.files import private_folder, read_npz, sha256, written_whole
+from calib_serve.core.files import private_folder, read_npz, sha256, write_atomically
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how much of it is done, how much of it there is)."""
@@ -20,6 +20,10 @@ Progress = Callable[[str, int, int], None]
 
 def stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
     """The callback of one part of the work, (done, total); None without a callback.
+
+    Args:
+        progress: Called with the part, the steps done and their number; None: no callback.
+        what: Name of the part.
 
     >>> calls = []
     >>> stage(lambda *call: calls.append(call), "logits")(1, 2)
@@ -52,7 +56,7 @@ class Checkpoints:
         try:
             # For the user alone: results on that user's data are in it.
             private_folder(self.folder)
-            with written_whole(path, mode=0o600) as partial:
+            with write_atomically(path, mode=0o600) as partial:
                 np.savez(partial, **arrays)
         except OSError as error:
             raise FitError(

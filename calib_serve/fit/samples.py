@@ -44,15 +44,20 @@ _SPANS_PER_CORE = 4  # to balance the load
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Logits (n, K) of any float type, class ids (n,) and weights (n,) of mean 1, or None for equal.
-
-    ``logits`` may be memory-mapped and larger than memory: read them by ``chunks``. ``rows`` are the rows of
-    ``logits`` that belong to these samples, or None for all; a fold copies nothing. ``outputs`` is what the
-    scores were before they became logits, ``groups`` (n,) the codes of samples that belong together, or None.
-    ``part``: they are a part of others, such as a fold.
+    """Logits, class ids and weights that a calibration is fitted to.
 
     Weights may be counts (``core.arrays.are_counts``): the row is there as often. Others weigh. In both
     ways a weight of 0 leaves the row out before anything else: nothing, no fold either, depends on it.
+
+    Args:
+        logits: (n, K) of any float type; may be memory-mapped and larger than memory: read them by
+            ``chunks``.
+        labels: Class ids of these samples (n,).
+        weight: (n,), of mean 1; None: all weigh the same.
+        rows: Rows of ``logits`` that belong to these samples (n,), so that a fold copies nothing; None: all.
+        outputs: Kind of the scores before they became logits.
+        groups: Group of each sample, from 0 (n,); None: each is its own.
+        part: Whether they are a part of others, such as a fold.
     """
 
     logits: Floats
@@ -74,11 +79,23 @@ class Samples:
         outputs: Outputs | None = None,
         groups: ArrayLike | None = None,
     ) -> Samples:
-        """Check ``Scores``, or what makes them: scores and labels as ``Scores.of`` takes them.
+        """Check ``Scores``, or what makes them.
 
-        Soft labels (n, K) count each row for each class, by its share. A class weight multiplies the weight
-        of its samples; "balanced" makes every class that occurs weigh the same. Checked ``Samples`` may be
-        passed with the same labels, and with weights if they have none. Raises ShapeError and InputError.
+        A row of soft labels counts for each class, by its share.
+
+        Args:
+            logits: Class scores (n, K), or ``Scores``; or ``Samples``, with the same labels, and weights if
+                they have none.
+            labels: Class ids (n,) or names; shares of the classes (n, K); None where ``Scores`` have them.
+            sample_weight: (n,).
+            class_weight: (K,), times the weight of its samples; "balanced": every class that occurs weighs
+                the same.
+            outputs: Kind of the scores; found where None.
+            groups: Which samples belong together (n,), numbers or text.
+
+        Raises:
+            InputError: Where scores, labels or weights cannot be right, or are of a multi-label model.
+            ShapeError: Where shapes do not fit.
         """
         if isinstance(logits, Samples):
             return logits._reweighted(labels, sample_weight, class_weight)
@@ -103,7 +120,14 @@ class Samples:
         *,
         sample_weight: ArrayLike | None = None,
     ) -> Samples:
-        """Check, as ``of``, logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
+        """Check logits that ``to_logits`` made.
+
+        Args:
+            logits: (n, K).
+            labels: Class ids (n,).
+            outputs: Kind of the scores before.
+            sample_weight: (n,).
+        """
         found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight)
         return replace(found, outputs=outputs)
 
@@ -166,25 +190,45 @@ class Samples:
         return len(self) if self.groups is None else int(self.groups.max()) + 1
 
     def weighted_sum(self, terms: NDArray[Any], part: slice = slice(None)) -> Any:
-        """Sum terms (..., m) of a run of samples, each times its weight."""
+        """Sum terms (..., m) of a run of samples, each times its weight.
+
+        Args:
+            terms: Numbers (..., m), one a sample of the run.
+            part: The run, of m samples.
+        """
         return terms.sum(axis=-1) if self.weight is None else terms @ self.weight[part]
 
     def parts(self, values: int = _CHUNK, *, within: slice | None = None) -> Iterator[slice]:
-        """Yield runs of about ``values`` logits each, of all samples or of those ``within`` a run."""
+        """Yield runs of samples, as slices.
+
+        Args:
+            values: Number of logits of a run, about.
+            within: Run whose samples are divided; None: all samples.
+        """
         step = max(1, values // self.classes)
         first, last = (0, len(self)) if within is None else (within.start, within.stop)
         for start in range(first, last, step):
             yield slice(start, min(start + step, last))
 
     def read(self, part: slice, dtype: type[np.floating[Any]] | None = None) -> Floats:
-        """The logits of a run of samples, converted to ``dtype`` if given."""
+        """The logits (m, K) of a run of samples.
+
+        Args:
+            part: Run of m samples.
+            dtype: Type to convert them to; None: as they are.
+        """
         chunk = self.logits[part if self.rows is None else self.rows[part]]
         return np.asarray(chunk if dtype is None else chunk.astype(dtype, copy=False))
 
     def chunks(
         self, dtype: type[np.floating[Any]] | None = None, *, values: int = _CHUNK
     ) -> Iterator[tuple[slice, Floats]]:
-        """Yield runs of samples with their logits, one after the other."""
+        """Yield runs of samples with their logits, one after the other.
+
+        Args:
+            dtype: Type of the logits; None: as they are.
+            values: Number of logits of a run, about.
+        """
         for part in self.parts(values):
             yield part, self.read(part, dtype)
 
@@ -200,9 +244,11 @@ class Samples:
     def held_out(
         self, fold: Ints, fit: Callable[[int], Artifact]
     ) -> Iterator[tuple[Ints, NDArray[np.float64]]]:
-        """Yield rows of each fold, a chunk at a time, and their probabilities under its ``fit``.
+        """Yield rows of each fold, a chunk at a time, and their probabilities under a fit to the others.
 
-        ``fit`` of a fold is one to all the other folds.
+        Args:
+            fold: Fold of each sample, from 0 (n,).
+            fit: From a fold to the fit to all others.
         """
         for f in range(int(fold.max()) + 1):
             index, artifact = np.flatnonzero(fold == f), fit(f)
@@ -210,7 +256,11 @@ class Samples:
                 yield index[part], artifact.of_logits(z)
 
     def take(self, index: slice | NDArray[Any]) -> Self:
-        """Take a part of the samples, by position or mask; weights get mean 1 again."""
+        """Take a part of the samples, by position or mask; weights get mean 1 again.
+
+        Args:
+            index: Positions, a slice or a mask (n,).
+        """
         rows = (np.arange(len(self)) if self.rows is None else self.rows)[index]
         weight = None if self.weight is None else self.weight[index]
         if weight is not None:

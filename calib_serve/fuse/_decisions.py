@@ -21,9 +21,9 @@ whether a prediction may be acted on (n,)."""
 Floats = NDArray[np.floating[Any]]
 
 
-def decided(artifact: Artifact) -> tuple[str, ...]:
+def decision_names(artifact: Artifact) -> tuple[str, ...]:
     """The decisions among ``NAMES`` that the artifact makes."""
-    acts = artifact.contract is not None and artifact.contract.decides
+    acts = artifact.contract is not None and artifact.contract.has_acts
     held = (artifact.sets is not None, artifact.abstain is not None, acts)
     return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
 
@@ -33,13 +33,13 @@ def has_logits(artifact: Artifact) -> bool:
     return artifact.mixture is None and artifact.table is None
 
 
-def deciding(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Artifact, tuple[str, ...]]:
+def with_decisions(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Artifact, tuple[str, ...]]:
     """The artifact with its decisions if they are ``wanted``, else without, and a remark on the loss.
 
     ``option``: how to say that they are, or are not. Raises FuseError where what may be acted on depends on
     segments, which no model knows.
     """
-    names = decided(artifact)
+    names = decision_names(artifact)
     if not wanted:
         words = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
         said = " and ".join(words[name] for name in names)
@@ -62,13 +62,13 @@ def act_least(artifact: Artifact, dtype: Any) -> Floats:
     """
     contract = artifact.contract
     bounds = np.array([2.0 if contract is None else contract.bound(k) for k in range(artifact.classes)])
-    least = rounded_up(np.minimum(bounds, 2.0), dtype)
+    least = _rounded_up(np.minimum(bounds, 2.0), dtype)
     return least[0] if (least == least[0]).all() else least
 
 
 def abstain_least(artifact: Artifact, dtype: Any) -> Floats:
     """The smallest top probability of ``dtype`` that is answered; 0 without abstention."""
-    return rounded_up(np.array(0.0 if artifact.abstain is None else artifact.abstain.threshold), dtype)
+    return _rounded_up(np.array(0.0 if artifact.abstain is None else artifact.abstain.threshold), dtype)
 
 
 def inner_edges(artifact: Artifact) -> NDArray[np.float64]:
@@ -88,10 +88,10 @@ def rounded_down(edges: Floats) -> Floats:
     return np.where(near > edges, np.nextafter(near, np.float32(-np.inf)), near)
 
 
-def rounded_up(least: Floats, dtype: Any) -> Floats:
+def _rounded_up(least: Floats, dtype: Any) -> Floats:
     """Round up to floats of ``dtype``: p >= number then means the same for every such p.
 
-    >>> 0.1 <= float(rounded_up(np.array(0.1), np.float32)) < 0.10000001
+    >>> 0.1 <= float(_rounded_up(np.array(0.1), np.float32)) < 0.10000001
     True
     """
     near = np.asarray(least).astype(dtype)
@@ -106,7 +106,7 @@ def lac_least(threshold: Floats, dtype: Any) -> Floats:
     >>> float(lac_least(np.array(0.25), np.float32))
     0.75
     """
-    least = rounded_up(np.maximum(1 - threshold, -1.0), dtype)
+    least = _rounded_up(np.maximum(1 - threshold, -1.0), dtype)
     below = np.nextafter(least, np.array(-np.inf, dtype))
     return np.where(1 - below.astype(np.float64) <= threshold, below, least)
 

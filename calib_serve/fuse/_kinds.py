@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, log_softmax, measured
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, infer_outputs, log_softmax
 
 Floats = NDArray[np.floating[Any]]
 
@@ -25,10 +25,16 @@ Change = Literal["none", "normalise", "difference"]
 """How logits (n, K) become those that an artifact was fitted on: log_softmax, or (0, z1 - z0)."""
 
 
-def check_truths(artifact: Artifact, kind: Outputs, what: str) -> None:
-    """Raise FuseError where scores of labels meet an artifact of classes, or the other way round.
+def check_multilabel(artifact: Artifact, kind: Outputs, what: str) -> None:
+    """Check that an artifact and scores are both of labels, or both of classes.
 
-    ``what``: the scores in words, such as "the model returns logits".
+    Args:
+        artifact: Calibration, with the kind of scores that it was fitted on.
+        kind: Kind of the scores.
+        what: The scores in words, such as "the model returns logits".
+
+    Raises:
+        FuseError: Where one is of labels and the other of classes.
     """
     if (kind in LABELS) != artifact.is_multilabel:
         these, those = ("labels", "classes") if kind in LABELS else ("classes", "labels")
@@ -44,7 +50,7 @@ def check_numbers(rows: Floats, kind: Outputs, what: str, *, told: bool, toleran
     ``told``: somebody said the kind, so that logits may lie within [0, 1]. ``tolerance``: how far a row of
     probabilities may be from 1 together.
     """
-    found = measured(rows, tolerance=tolerance)
+    found = infer_outputs(rows, tolerance=tolerance)
     # Labels that exclude one another sum to 1 as classes do, and one label has one column.
     may_be = {"label_probabilities": ("label_probabilities", "probabilities", "probability")}
     if kind in PROBABILITIES or kind == "log_probs":
@@ -68,10 +74,17 @@ def change_to_fitted(
     shown: Outputs | None = None,
     can: Collection[Change] = ("normalise", "difference"),
 ) -> Change:
-    """Find the change from scores of this ``kind`` to the kind that the artifact was fitted on.
+    """Find the change from scores of some kind to the kind that the artifact was fitted on.
 
-    ``what``: the scores in words, ``shown``: what the model returns of them, if not themselves; ``can``: the
-    changes that can be made. FuseError where none of these does: what a softmax took away does not come back.
+    Args:
+        artifact: Calibration, with the kind of scores that it was fitted on.
+        kind: Kind of the scores.
+        what: The scores in words, for errors.
+        shown: Kind that the model returns of them; None: the scores themselves.
+        can: Changes that can be made.
+
+    Raises:
+        FuseError: Where no such change does: what a softmax took away does not come back.
     """
     fitted = artifact.model.outputs
     # A temperature has the same effect on logits and log-probabilities; a weight for each class has not.

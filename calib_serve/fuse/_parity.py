@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, ProbTable, made_up, response, same_response
+from calib_serve.artifact import Artifact, ProbTable, random_inputs, response, same_response
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import read_npz
 from calib_serve.fuse._decision_parity import check_decisions
@@ -26,11 +26,17 @@ Floats = NDArray[np.floating[Any]]
 class Parity:
     """How far a fused model is from the calibration in numpy, in probabilities.
 
-    ``max_abs_diff`` is over ``samples`` inputs and over ``own_scores`` that the artifact keeps of its fit;
-    ``tolerance`` is what rounding in the model's own type allows. ``near_edge`` inputs had a probability
-    within rounding of a table's edge, where either bin is right, and are left out; so are ``near_threshold``
-    decisions (a class in a set, an abstention, an act) that rounding may turn. ``engine`` ran the models, on
-    ``device``.
+    Args:
+        max_abs_diff: Largest difference of a probability.
+        tolerance: Largest difference that rounding in the model's own type allows.
+        samples: Number of inputs that were compared.
+        near_edge: Number of inputs that are left out as a probability is within rounding of a table's edge,
+            where either bin is right.
+        near_threshold: Number of decisions (a class in a set, an abstention, an act) that are left out as
+            rounding may turn them.
+        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
+        engine: Runtime of the models.
+        device: Device that it used.
     """
 
     max_abs_diff: float
@@ -170,7 +176,7 @@ def prove_own_scores(
         raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
 
 
-def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
+def read_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
     """Inputs by name; a number becomes an array of no dimension, as onnxruntime wants."""
     if not isinstance(inputs, (str, Path)):
         return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}
@@ -217,7 +223,7 @@ def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -
         return None
     # Exported again, a model has other bytes and the same scores: its scores for made-up inputs identify
     # it.
-    inputs = None if fitted.response is None else made_up(fitted.input_shape)
+    inputs = None if fitted.response is None else random_inputs(fitted.input_shape)
     if inputs is None:
         raise FuseError(f"{_other(artifact, source)}, and does not say what would tell another export of it")
     return inputs

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import read_whole
-from calib_serve.core.options.base import changed, check_names
+from calib_serve.core.options.base import changed, check_keywords
 from calib_serve.core.options.servers import GatewayOptions
 from calib_serve.gateway.calibration import Calibration, Calibrations
-from calib_serve.gateway.exporter import Counts, OneRegistry
+from calib_serve.gateway.exporter import OneRegistry, UncalibratedReplies
 from calib_serve.gateway.grpc_gateway import GrpcGateway
 from calib_serve.gateway.http import (
     App,
@@ -98,7 +98,7 @@ class Gateway:
         *,
         guard: Guard,
         waiting: Waiting,
-        counts: Counts,
+        counts: UncalibratedReplies,
         parts: tuple[Part, ...] = (),
     ) -> None:
         self._upstream, self._own, self._waiting = upstream, own, waiting
@@ -326,7 +326,7 @@ def open_gateway(
     Raises:
         InputError: For models and options that do not fit together.
     """
-    check_names(keywords, [field.name for field in fields(GatewayOptions)], open_gateway)
+    check_keywords(keywords, [field.name for field in fields(GatewayOptions)], open_gateway)
     options = GatewayOptions(**dict[str, Any](keywords)) if options is None else changed(options, keywords)
     output, scores = Named.read(options.output, "--output"), Named.read(options.scores, "--scores")
     shadow = Named.read(options.shadow, "--shadow")
@@ -338,7 +338,7 @@ def open_gateway(
     ring = options.keyring
     if isinstance(ring, (str, Path)):
         ring = LiveKeyring(ring)
-    registry, counts = OneRegistry(), Counts(models, most=options.max_versions)
+    registry, counts = OneRegistry(), UncalibratedReplies(models, most=options.max_versions)
     waiting = Waiting(options.max_waiting, most=options.max_bytes)
     reach = functools.partial(HttpUpstream, timeout=options.timeout, connections=options.max_waiting)
     server = reach(options.upstream)

@@ -43,7 +43,7 @@ class Reports(Protocol):
         """Count the rows, and return one receipt for each."""
 
 
-class Calibrated(NamedTuple):
+class CalibratedOutput(NamedTuple):
     """The calibrated output, in its original shape and datatype, and the added outputs."""
 
     values: Array
@@ -82,7 +82,7 @@ class Calibration:
             )
         self.artifact.check_takes(kind, f"the scores of {model}")
 
-    def __call__(self, raw: Array, about: About) -> Calibrated:
+    def __call__(self, raw: Array, about: About) -> CalibratedOutput:
         """Calibrate ``raw`` of shape (n, K), (K,) or with further axes of 1; InputError for any other."""
         rows = self._rows(raw)
         scores = rows.astype(np.float64)
@@ -95,13 +95,15 @@ class Calibration:
             values = made.reshape(raw.shape).astype(raw.dtype)
         # What is not finite gets no receipt, and is counted as invalid.
         probs[~finite] = np.nan
-        return Calibrated(values, self._added(probs, self._receipts(probs, logits, about), about.segment))
+        return CalibratedOutput(
+            values, self._added(probs, self._receipts(probs, logits, about), about.segment)
+        )
 
     @property
     def acts(self) -> bool:
         """Whether a contract says which predictions may be acted on."""
         contract = None if self.artifact is None else self.artifact.contract
-        return contract is not None and contract.decides
+        return contract is not None and contract.has_acts
 
     def _probs(self, scores: Array, logits: Array, finite: NDArray[np.bool_]) -> NDArray[np.float64]:
         whole = bool(finite.all())

@@ -19,7 +19,7 @@ except ImportError as error:
 _UNCALIBRATED = next(one for one in WORKERS if one.name == "calib_uncalibrated_total")
 
 
-class Counts(Collector):
+class UncalibratedReplies(Collector):
     """Counts the replies of calibrated models that passed uncalibrated, from 0 on.
 
     ``versions`` are those given; of others, which clients name, series are made until there are ``most``.

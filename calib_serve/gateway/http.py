@@ -55,10 +55,10 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]], *more: bytes) -> Headers:
     """Drop the headers of one connection, those that its Connection header names, and ``more``."""
     given = list(headers)
     named = b",".join(value for name, value in given if name.lower() == b"connection").lower()
-    return without(given, *_HOP, *(part.strip() for part in named.split(b",")), *more)
+    return without_headers(given, *_HOP, *(part.strip() for part in named.split(b",")), *more)
 
 
-def without(headers: Headers, *names: bytes) -> Headers:
+def without_headers(headers: Headers, *names: bytes) -> Headers:
     """Drop the headers of these names, which are in lower case."""
     return [(name, value) for name, value in headers if name.lower() not in names]
 

@@ -18,9 +18,9 @@ from urllib.parse import unquote_to_bytes
 
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
-from calib_serve.gateway.calibration import ADDED, About, Calibrated, Calibration, Calibrations
-from calib_serve.gateway.exporter import Counts
-from calib_serve.gateway.http import Headers, at_most_one, forwarded, without
+from calib_serve.gateway.calibration import ADDED, About, CalibratedOutput, Calibration, Calibrations
+from calib_serve.gateway.exporter import UncalibratedReplies
+from calib_serve.gateway.http import Headers, at_most_one, forwarded, without_headers
 
 log = logging.getLogger("calib_serve.gateway")
 
@@ -97,10 +97,10 @@ def _part(raw: bytes) -> str:
 # --- content codings --------------------------------------------------------------------------
 
 
-def decoded(body: bytes, coding: str, *, most: int) -> bytes:
+def decompress(body: bytes, coding: str, *, most: int) -> bytes:
     """Undo the coding of a body; InputError where it is damaged or would be larger than ``most`` bytes.
 
-    >>> decoded(encoded(b"abc", "gzip"), "gzip", most=10)
+    >>> decompress(compress(b"abc", "gzip"), "gzip", most=10)
     b'abc'
     """
     if coding in ("", "identity"):
@@ -122,7 +122,7 @@ def decoded(body: bytes, coding: str, *, most: int) -> bytes:
     return made
 
 
-def encoded(body: bytes, coding: str) -> bytes:
+def compress(body: bytes, coding: str) -> bytes:
     """Encode a body again, as it came."""
     if coding == "gzip":
         return gzip.compress(body, 1, mtime=0)
@@ -154,7 +154,9 @@ class Ask(NamedTuple):
         return [one for one in wanted if one.name not in own]
 
 
-def read_request(body: bytes, json_length: int | None, output: str, may_add: frozenset[str] = ADDED) -> Ask:
+def read_infer_request(
+    body: bytes, json_length: int | None, output: str, may_add: frozenset[str] = ADDED
+) -> Ask:
     """Read the wishes of a request to a calibrated ``output``; its reply may get the outputs ``may_add``.
 
     Unsupported where the output is asked for in a form that cannot be calibrated. A body that is not of the
@@ -246,7 +248,9 @@ class Reply:
         """The names of the model's outputs."""
         return frozenset(one.get("name") for one in self.document["outputs"])
 
-    def write(self, ask: Ask, output: str, datatype: str, calibrated: Calibrated) -> tuple[bytes, int | None]:
+    def write(
+        self, ask: Ask, output: str, datatype: str, calibrated: CalibratedOutput
+    ) -> tuple[bytes, int | None]:
         """Write the client's reply; return the length of its JSON as well, if bytes follow it."""
         entries, blobs, binary = [], list[bytes](), False
         for place, one in enumerate(self.document["outputs"]):
@@ -277,7 +281,7 @@ class Reply:
 # --- inferences -------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
+class UpstreamRequest(NamedTuple):
     """The body and the headers to send to the server; ``of``: the client's wishes for the reply."""
 
     body: bytes
@@ -297,45 +301,47 @@ class Wanted(NamedTuple):
     most: int
     may_add: frozenset[str] = ADDED
 
-    def ask(self, held: bytes, headers: Headers) -> Asked:
+    def ask(self, held: bytes, headers: Headers) -> UpstreamRequest:
         """The request to send for the body ``held``; InputError for one that the gateway does not take."""
         coding = at_most_one(headers, b"content-encoding").lower()
-        body = decoded(held, coding, most=self.most)
-        ask = read_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
+        body = decompress(held, coding, most=self.most)
+        ask = read_infer_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
         sent = forwarded(headers, b"host", b"content-length")
         if ask.body is body:  # which is not kept decompressed while the server is at work
-            return Asked(held, [*sent, _length(held)], ask._replace(body=held))
-        sent = without(sent, b"content-encoding", JSON_LENGTH)
+            return UpstreamRequest(held, [*sent, _length(held)], ask._replace(body=held))
+        sent = without_headers(sent, b"content-encoding", JSON_LENGTH)
         if ask.json_length is not None:
             sent.append((JSON_LENGTH, str(ask.json_length).encode()))
-        return Asked(ask.body, [*sent, _length(ask.body)], ask)
+        return UpstreamRequest(ask.body, [*sent, _length(ask.body)], ask)
 
 
 class Inference:
     """Makes the replies of calibrated models; safe to use from threads."""
 
-    def __init__(self, calibrations: Calibrations, counts: Counts) -> None:
+    def __init__(self, calibrations: Calibrations, counts: UncalibratedReplies) -> None:
         self._calibrations, self._counts = calibrations, counts
 
-    def reply(self, wanted: Wanted, asked: Asked, headers: Headers, content: bytes) -> tuple[bytes, Headers]:
+    def reply(
+        self, wanted: Wanted, asked: UpstreamRequest, headers: Headers, content: bytes
+    ) -> tuple[bytes, Headers]:
         """Turn the server's reply of status 200 into the client's; never raises."""
         model, version = wanted.route.model, wanted.route.version
         try:
             coding = at_most_one(headers, b"content-encoding").lower()
-            body = decoded(content, coding, most=_LARGER * wanted.most)
+            body = decompress(content, coding, most=_LARGER * wanted.most)
             reply = Reply.read(body, _json_length_of(headers, len(body)))
             version = reply.version or version
             calibration, scores = found(self._calibrations, model, version, reply.scores(wanted.output))
             calibrated = calibration(scores.values, wanted.about)
             made, json_length = reply.write(asked.of, wanted.output, scores.datatype, calibrated)
-            made = encoded(made, coding)
+            made = compress(made, coding)
         except Exception as error:  # fails open, and is counted
             self._counts.passed(model, version)
             return content, [*headers, (UNCALIBRATED.encode(), why_not(error, model, version).encode())]
         lengths = {b"content-length": _length(made)[1]}
         if json_length is not None:
             lengths[JSON_LENGTH] = str(json_length).encode()
-        return made, _with(without(headers, *_OF_THE_BYTES), lengths)
+        return made, _with(without_headers(headers, *_OF_THE_BYTES), lengths)
 
 
 def found(

@@ -35,7 +35,7 @@ from calib_serve.core.errors import (
     MissingDependency,
 )
 from calib_serve.receipts import Reporter
-from calib_serve.scores import PROBABILITIES, Outputs, check_outputs, measured, to_logits
+from calib_serve.scores import PROBABILITIES, Outputs, check_outputs, infer_outputs, to_logits
 
 _LINE = 300  # characters of its own words
 
@@ -314,7 +314,7 @@ class Calibrated:
             example: Input, as the inner model takes it.
         """
         scores = self._scores(self._inner.predict(example))
-        if self._outputs in ("logits", "logit") and (kind := measured(scores)) in PROBABILITIES:
+        if self._outputs in ("logits", "logit") and (kind := infer_outputs(scores)) in PROBABILITIES:
             raise InputError(f"the model predicts {kind}, by their numbers, not {self._outputs}")
         self._artifact.of_logits(to_logits(scores, self._outputs))
 
@@ -368,7 +368,7 @@ class Calibrated:
     def _act(self, rows: list[dict[str, Any]], segment: str | Sequence[str]) -> None:
         """Mark in each row with a prediction whether it may be acted on, where a contract decides it."""
         contract = self._artifact.contract
-        if contract is None or not contract.decides:
+        if contract is None or not contract.has_acts:
             return
         segments = [segment] * len(rows) if isinstance(segment, str) else list(segment)
         if len(segments) != len(rows):

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from calib_serve.core.addresses import holds_password, shown
+from calib_serve.core.addresses import holds_password, redacted
 from calib_serve.core.errors import InputError, LedgerError, MissingDependency, UnknownFate
 from calib_serve.core.files import make_private
 from calib_serve.core.text import file_size
@@ -42,7 +42,7 @@ def is_postgresql(where: str) -> bool:
     if not where:
         raise InputError("a ledger is a file name or a postgresql:// address, got an empty name")
     if "://" in where and not where.startswith((*_SCHEMES, _LITE)):
-        raise InputError(f"a ledger is a file name or a postgresql:// address, got {shown(where)!r}")
+        raise InputError(f"a ledger is a file name or a postgresql:// address, got {redacted(where)!r}")
     return where.startswith(_SCHEMES)
 
 
@@ -64,7 +64,7 @@ class Database:
 
     def __init__(self, where: str, *, timeout: float = 10.0, must_exist: bool = False) -> None:
         self.lite = not is_postgresql(where)
-        self.name = shown(where)
+        self.name = redacted(where)
         self.timeline = ""
         self._mine, self._turn = threading.local(), threading.RLock()
         # Transactions begin by our own statement: "begin immediate" takes the writer's lock at once, where
@@ -302,7 +302,7 @@ def _conninfo(where: str, timeout: float) -> str:
     try:
         given = conninfo_to_dict(where)
     except ProgrammingError as error:
-        raise InputError(f"{shown(where)!r} is no address of a PostgreSQL") from error
+        raise InputError(f"{redacted(where)!r} is no address of a PostgreSQL") from error
     if "password" in given or holds_password(where):
         raise InputError(
             "the ledger's address holds a password, which others could read; leave it out, and give it by "

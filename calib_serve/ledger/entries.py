@@ -22,7 +22,14 @@ SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), 
 
 @dataclass(frozen=True)
 class Entry:
-    """A label to be counted, with its arrival (``arrived``), its slices, and its sender."""
+    """A label to be counted.
+
+    Args:
+        label: Verified label.
+        arrived: When it came, in seconds since 1970.
+        slices: Slices that it counts in.
+        source: Name of its sender; empty: not known.
+    """
 
     label: Label
     arrived: float
@@ -39,7 +46,14 @@ class Bucket(NamedTuple):
 
 
 class WindowSums(NamedTuple):
-    """The sums of a slice over predictions from ``start``, for ``width`` seconds."""
+    """The sums of a slice over a span of prediction time.
+
+    Args:
+        key: Slice of a version.
+        start: Begin of the span, in seconds since 1970.
+        width: Its length, in seconds.
+        sums: Sums of its predictions and their labels.
+    """
 
     key: Key
     start: float
@@ -48,9 +62,13 @@ class WindowSums(NamedTuple):
 
 
 class Shadowed(NamedTuple):
-    """Prediction of the shadow of a labelled one: its confidence, whether it was right, and its tag.
+    """Prediction of the shadow of a labelled one.
 
-    ``same``: whether it is that of the served one; ``tag``: eight hex digits, of ``receipts.shadow_tag``.
+    Args:
+        confidence: Its confidence, in [0, 1].
+        correct: Whether it was right.
+        same: Whether its class is that of the served one.
+        tag: Tag of the shadow (``receipts.shadow_tag``), eight hex digits.
     """
 
     confidence: float
@@ -62,8 +80,19 @@ class Shadowed(NamedTuple):
 class LabelRecord(NamedTuple):
     """A counted label, as the drift detector and other followers are fed with it.
 
-    ``time`` of the prediction, and ``arrived``, when its label came; ``shadow``: what it says of the shadow's
-    prediction, if one ran.
+    Args:
+        model: Name of the model.
+        version: Its version.
+        time: When it was predicted, in seconds since 1970.
+        nonce: The receipt's nonce, ten bytes.
+        arrived: When the label came, in seconds since 1970.
+        confidence: Top-1 confidence, in [0, 1].
+        correct: Whether the prediction was right.
+        predicted: Predicted class id.
+        inclusion: Chance of being asked for, above 0.
+        group: Number of its group; 0: none.
+        slices: Slices that it counts in.
+        shadow: Prediction of the shadow; None where none ran.
     """
 
     model: str
@@ -81,7 +110,16 @@ class LabelRecord(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A prediction or label of a version not known yet, as it came; ``name``: its nonce, in hex."""
+    """A prediction or label of a version not known yet, as it came.
+
+    Args:
+        kind: Which of the two.
+        name: Its receipt's nonce, in hex.
+        version: Model and version.
+        content: The item, in JSON.
+        source: Name of its sender; empty: not known.
+        came_at: When it came, in seconds since 1970.
+    """
 
     kind: Literal["prediction", "label"]
     name: str
@@ -92,7 +130,14 @@ class Held(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state that a follower of labels keeps of a version, by name, and when it last changed."""
+    """The state that a follower of labels keeps of a version.
+
+    Args:
+        version: Model and version.
+        name: Name of the state.
+        value: Bytes, as the follower wrote them.
+        changed_at: When it last changed, in seconds since 1970.
+    """
 
     version: Version
     name: str
@@ -103,8 +148,13 @@ class State(NamedTuple):
 class Progress(NamedTuple):
     """The progress of the drift detector of a version.
 
-    ``fed_until``: which prediction time; ``late``: labels that came too late for it; alarms and incidents so
-    far, and the natural logs of its statistic and of where it alarms.
+    Args:
+        fed_until: Prediction time up to which it was fed, in seconds since 1970.
+        late: Number of labels that came too late for it.
+        alarms: Number of alarms so far.
+        incidents: Number of incidents so far.
+        log_evidence: Natural log of its statistic.
+        log_threshold: Natural log of the statistic at which it alarms.
     """
 
     fed_until: float = -math.inf
@@ -117,10 +167,13 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Published:
-    """The published sums over all time, of one moment: by segment, and by sender of labels.
+    """The published sums over all time, of one moment.
 
-    ``ledger`` and ``edition`` tell its series from those of another ledger, and from those before sums last
-    went down.
+    Args:
+        ledger: Id of the ledger, which tells its series from those of another.
+        edition: Id that changes when sums go down, which tells its series from those before.
+        segments: Sums by segment.
+        sources: Sums by sender of labels.
     """
 
     ledger: str

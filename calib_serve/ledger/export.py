@@ -8,15 +8,23 @@ from typing import Any
 from sqlalchemy import text
 
 from calib_serve.core.errors import InputError, MissingDependency
-from calib_serve.core.files import written_whole
+from calib_serve.core.files import write_atomically
 from calib_serve.ledger.ledger import Ledger
 from calib_serve.ledger.views import MEANINGS
 
 
 def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
-    """Write ``labels.parquet``, ``sums.parquet`` and ``incidents.parquet`` into ``folder``; rows of each.
+    """Write ``labels.parquet``, ``sums.parquet`` and ``incidents.parquet``; return the rows of each.
 
-    They are the views of these names, of one moment. InputError where the folder cannot be written.
+    They are the views of these names, of one moment.
+
+    Args:
+        ledger: Ledger whose views they are.
+        folder: Folder of the files, made where there is none.
+
+    Raises:
+        InputError: Where the folder cannot be written.
+        MissingDependency: Where pyarrow is not installed.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415 - an optional extra
@@ -39,7 +47,7 @@ def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
                 found = connection.execute(asked, execution_options={"yield_per": 50_000})
                 rows[view] = 0
                 with (
-                    written_whole(folder / f"{view}.parquet") as partial,
+                    write_atomically(folder / f"{view}.parquet") as partial,
                     parquet.ParquetWriter(partial, schema) as file,
                 ):
                     for some in found.mappings().partitions():

@@ -64,14 +64,22 @@ class _UnknownVersion(Refused):
 
 
 class Intake:
-    """Takes labels for the model versions in ``models`` and counts each of them once.
+    """Takes labels for some model versions and counts each of them once.
 
-    ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
-    its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
-    ``ids``: the receipts of labels that name their prediction by the user's own id. ``hold``: whether labels
-    of versions that are not known wait in the ledger until they are, or are refused.
     ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
     receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
+
+    Args:
+        keyring: Keys that verify receipts.
+        ledger: Ledger that counts.
+        models: Classes of each version.
+        slices: Slices of its version that each label counts in; None: the usual ones.
+        ttl: Seconds after its prediction for which a label is accepted.
+        clock: Seconds since 1970.
+        detect: Whether labels wait for a drift detector (``DriftFeed``).
+        ids: Receipts of labels that name their prediction by the user's own id; None: such labels are
+            refused.
+        hold: Whether labels of versions that are not known wait in the ledger until they are, or are refused.
     """
 
     def __init__(
@@ -92,10 +100,15 @@ class Intake:
         self.ahead = (0.0, -math.inf)
         self._lock = threading.Lock()
         self._ttl, self._clock, self._detect, self._ids = ttl, clock, detect, ids
-        self.know(models, slices or Slices({version: one.count for version, one in models.items()}))
+        self.set_versions(models, slices or Slices({version: one.count for version, one in models.items()}))
 
-    def know(self, models: Mapping[Version, Classes], slices: Slices) -> None:
-        """Take labels of these versions from now on, and count them in these slices."""
+    def set_versions(self, models: Mapping[Version, Classes], slices: Slices) -> None:
+        """Take labels of some versions from now on.
+
+        Args:
+            models: Classes of each version.
+            slices: Slices that labels count in.
+        """
         self.models, self._slices = dict(models), slices
 
     def take(
@@ -110,10 +123,18 @@ class Intake:
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
         and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
-        predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
-        not known. ``ids_of``: whose predictions an id may name; None: anybody's. An id of others is refused
-        as one that nobody has. ``at``: when they came, by default now. Raises LedgerError when the ledger
-        cannot keep them, or ids cannot be looked up: send all again, and each is counted once.
+        predictions of two models have that id.
+
+        Args:
+            items: Items, as they came.
+            source: Name of the sender, or of the sender of each; empty: not known.
+            ids_of: Name of the sender whose predictions an id may name, an id of others being refused as one
+                that nobody has; None: anybody's.
+            at: When they came, in seconds since 1970; None: now.
+
+        Raises:
+            LedgerError: Where the ledger cannot keep them, or ids cannot be looked up: send all again, and
+                each is counted once.
         """
         now, found = self._clock() if at is None else at, self._found(items, ids_of)
         checked = [self._check(item, now, found) for item in items]

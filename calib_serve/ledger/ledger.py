@@ -109,7 +109,11 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Revoked:
-    """Revoked labels: the nonces of their receipts, by version."""
+    """Revoked labels.
+
+    Args:
+        nonces: Nonces of their receipts, by version.
+    """
 
     nonces: Mapping[Version, Sequence[bytes]]
 
@@ -130,13 +134,19 @@ def _retried(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenat
 
 
 class Ledger:
-    """A ledger ``where``: a file of SQLite, for one host, or ``postgresql://...``, for many.
+    """A ledger; safe to use from threads, and by any number of processes.
 
-    ``retention``: seconds after its prediction for which a receipt is remembered; the longest that was ever
-    given. None: as the ledger has it, and 30 days where it is made. ``must_exist``: where there is no ledger,
-    that is an error, and none is made. Safe to use from threads, and by any number of processes. Methods
-    raise LedgerError where the database cannot be reached or refuses, and nothing was counted; UnknownFate
-    where that is not known.
+    Methods raise LedgerError where the database cannot be reached or refuses, and nothing was counted;
+    UnknownFate where that is not known.
+
+    Args:
+        where: A file of SQLite, for one host, or ``postgresql://...``, for many.
+        bins: Number of bins of confidence, of equal width.
+        retention: Seconds after its prediction for which a receipt is remembered; the longest that was ever
+            given counts. None: as the ledger has it, and 30 days where it is made.
+        timeout: Seconds to wait for the database, or for a lock.
+        must_exist: Whether it is an error if there is no ledger; else it is made.
+        clock: Seconds since 1970.
     """
 
     def __init__(
@@ -204,7 +214,9 @@ class Ledger:
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
 
-        With ``detect`` it also waits for the drift detector.
+        Args:
+            entries: Verified labels with their slices.
+            detect: Whether they also wait for the drift detector.
         """
         if not entries:
             return []
@@ -293,9 +305,15 @@ class Ledger:
 
     @_retried
     def add(self, sums: Mapping[Key, Sums], *, time: float, once: BatchKey | None = None) -> bool:
-        """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
+        """Add sums of predictions; False for a batch that was counted, which adds nothing.
 
-        ConflictError where another batch was counted under the name of ``once``.
+        Args:
+            sums: Sums by slice.
+            time: When the predictions were made, in seconds since 1970.
+            once: Name of the batch, under which it counts once; None: it has none.
+
+        Raises:
+            ConflictError: Where another batch was counted under this name.
         """
         with self.transaction() as connection:
             if once is not None and not self._named(connection, once):
@@ -326,14 +344,19 @@ class Ledger:
 
     # --- versions, and what waits until they are known ---
 
-    def told(self) -> dict[Version, str]:
+    def versions(self) -> dict[Version, str]:
         """The facts of versions that were registered while programs ran."""
         with self.database.reading() as connection:
             rows = connection.execute(select(VERSION).where(VERSION.c.facts.is_not(None)))
             return {(row.model, row.version): row.facts for row in rows}
 
-    def tell(self, version: Version, facts: str) -> None:
-        """Register the facts of a version, for all programs on this ledger."""
+    def register_version(self, version: Version, facts: str) -> None:
+        """Register the facts of a version, for all programs on this ledger.
+
+        Args:
+            version: Model and version.
+            facts: The facts, in JSON.
+        """
         with self.transaction() as connection:
             number = self.version_id(connection, version)
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(facts=facts))
@@ -354,7 +377,12 @@ class Ledger:
             return {(model, version): n for model, version, n in connection.execute(asked)}
 
     def take_held(self, version: Version, *, most: int) -> list[Held]:
-        """Take predictions and labels out, oldest first, in the transaction in which they are counted."""
+        """Take waiting predictions and labels out, oldest first, in the transaction that counts them.
+
+        Args:
+            version: Model and version.
+            most: Number of rows, at most.
+        """
         with self.transaction() as connection:
             mine = and_(HELD.c.model == version[0], HELD.c.version == version[1])
             order = (HELD.c.came_at, HELD.c.kind.desc(), HELD.c.name)  # predictions before their labels
@@ -385,7 +413,12 @@ class Ledger:
         return merge_slices(self.slices("segment"))
 
     def slices(self, kind: Kind | None = "segment", *, version: Version | None = None) -> dict[Key, Sums]:
-        """The sums over all time by slice, of this kind or every kind; of all versions or one."""
+        """The sums over all time by slice.
+
+        Args:
+            kind: Kind of the slices; None: every kind.
+            version: Model and version; None: all.
+        """
         with self.database.reading() as connection:
             found = self._tallied(connection, kind, version, lambda c: [c.width == 0])
             rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
@@ -406,7 +439,14 @@ class Ledger:
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
     ) -> Iterable[WindowSums]:
-        """Sums of predictions made in [since, until), by slice and span that lies whole inside."""
+        """Sums of predictions made in [since, until), by slice and span that lies whole inside.
+
+        Args:
+            since: Seconds since 1970.
+            until: Seconds since 1970.
+            version: Model and version; None: all.
+            kind: Kind of the slices; None: every kind.
+        """
 
         def inside(c: Any) -> list[Any]:
             return [c.width > 0, c.start >= _finite(since), c.start + c.width <= _finite(until)]
@@ -536,10 +576,15 @@ class Ledger:
             return {names[number]: labels for number, labels in connection.execute(asked)}
 
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[LabelRecord]:
-        """Take labels of predictions made before ``until`` out, oldest first.
+        """Take labels of predictions made before a time out, oldest first.
 
-        To be called in a transaction in which followers keep their states. None, where another process has
+        To be called in a transaction in which followers keep their states. Empty where another process has
         begun one for the same version: it takes them.
+
+        Args:
+            version: Model and version.
+            until: The time, in seconds since 1970.
+            most: Number of rows, at most.
         """
         with self.transaction() as connection:
             if not self._alone(connection, version):
@@ -570,7 +615,16 @@ class Ledger:
         alarms: int = 0,
         incidents: int = 0,
     ) -> None:
-        """Note a detector's progress: ``evidence`` its statistic and threshold, the others are increments."""
+        """Note a detector's progress.
+
+        Args:
+            version: Model and version.
+            fed_until: Prediction time up to which it was fed, in seconds since 1970; None: as it was.
+            evidence: Natural logs of its statistic and threshold; None: as they were.
+            late: Number of further labels that came too late.
+            alarms: Number of further alarms.
+            incidents: Number of further incidents.
+        """
         more: dict[str, Any] = {
             "late": VERSION.c.late + late,
             "alarms": VERSION.c.alarms + alarms,
@@ -587,7 +641,12 @@ class Ledger:
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(more))
 
     def states(self, kind: str, version: Version | None = None) -> list[State]:
-        """The stored states of a kind, of all versions or one; the latest changed comes last."""
+        """The stored states of a kind; the latest changed comes last.
+
+        Args:
+            kind: Name of the follower.
+            version: Model and version; None: all.
+        """
         with self.database.reading() as connection:
             asked = select(STATE).where(STATE.c.kind == kind).order_by(STATE.c.changed_at, STATE.c.name)
             if version is not None:
@@ -599,7 +658,15 @@ class Ledger:
             ]
 
     def keep(self, kind: str, version: Version, name: str, value: bytes, *, now: float) -> None:
-        """Store the state of a follower, in place of an earlier one of this name."""
+        """Store the state of a follower, in place of an earlier one of this name.
+
+        Args:
+            kind: Name of the follower.
+            version: Model and version.
+            name: Name of the state.
+            value: Bytes, which are given back as they are.
+            now: Seconds since 1970.
+        """
         with self.transaction() as connection:
             row = {"version_id": self.version_id(connection, version), "kind": kind, "name": name}
             more = {"value": value, "changed_at": now}
@@ -607,7 +674,13 @@ class Ledger:
             connection.execute(kept.on_conflict_do_update(index_elements=list(row), set_=more))
 
     def discard(self, kind: str, version: Version, name: str) -> None:
-        """Delete the state of a follower."""
+        """Delete the state of a follower.
+
+        Args:
+            kind: Name of the follower.
+            version: Model and version.
+            name: Name of the state.
+        """
         with self.transaction() as connection:
             number = self._known_version(connection, version)
             connection.execute(
@@ -694,8 +767,14 @@ class Ledger:
     ) -> Revoked:
         """Take the labels of a source that arrived in [since, until) out of every sum, in one step.
 
-        Their receipts stay seen, and what the drift detector was fed with stays. ``by``: who does so, for the
-        list of editions. With ``dry_run`` nothing is done.
+        Their receipts stay seen, and what the drift detector was fed with stays.
+
+        Args:
+            source: Name of the sender.
+            since: Seconds since 1970.
+            until: Seconds since 1970.
+            by: Name of the person who does so, for the list of editions.
+            dry_run: Whether to return the labels and change nothing.
         """
         where = and_(
             text(OF_A_SOURCE), LABEL.c.source == source, ~LABEL.c.revoked,
@@ -742,7 +821,12 @@ class Ledger:
             self._next_edition(connection, "a backup was restored", by=by)
 
     def drop(self, version: Version, *, by: str = "") -> int:
-        """Delete all sums and states of a version; return the number of labels. Its receipts are kept."""
+        """Delete all sums and states of a version; return the number of labels. Its receipts are kept.
+
+        Args:
+            version: Model and version.
+            by: Name of the person who does so, for the list of editions.
+        """
         with self.transaction() as connection:
             number = self._known_version(connection, version)
             # Labels first: rows that other processes roll up meanwhile are then in the tallies.
@@ -779,7 +863,12 @@ class Ledger:
         connection.execute(insert(EDITION).values(row))
 
     def version_id(self, connection: Connection, version: Version) -> int:
-        """The number of a version, a new one where it has none."""
+        """The number of a version, a new one where it has none.
+
+        Args:
+            connection: Connection of a transaction.
+            version: Model and version.
+        """
         if version not in self._versions:
             if (known := self._known_version(connection, version)) < 0:
                 model, name = version

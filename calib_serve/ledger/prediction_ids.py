@@ -29,7 +29,13 @@ _ROW = PREDICTION_ID.c
 
 
 class Binding(NamedTuple):
-    """An id, and the receipt of the prediction of ``model`` that the id names from now on."""
+    """An id, and the prediction that it names from now on.
+
+    Args:
+        model: Name of the prediction's model.
+        id: The user's own name of the prediction.
+        receipt: Its receipt.
+    """
 
     model: str
     id: str
@@ -74,16 +80,26 @@ def _hashed(id: str) -> str:
 
 
 class PredictionIds:
-    """The ids in ``ledger``; ``fates`` counts their outcomes since this object was made."""
+    """The ids in a ledger; ``fates`` counts their outcomes since this object was made.
+
+    Args:
+        ledger: Ledger that keeps them.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.fates: Counter[Fate] = Counter()
 
     def bind(self, bindings: Sequence[Binding], *, now: float, source: str = "") -> list[bool]:
-        """Bind ids of ``source`` to predictions, durable on return; whether each names its prediction now.
+        """Bind ids to predictions, durable on return; whether each names its prediction now.
 
-        LedgerError where that cannot be kept.
+        Args:
+            bindings: Ids and their predictions.
+            now: Seconds since 1970.
+            source: Name of the sender of the predictions.
+
+        Raises:
+            LedgerError: Where that cannot be kept.
         """
         rows = {(one.model, _hashed(one.id)): one.receipt for one in reversed(bindings)}
         told = [
@@ -104,10 +120,14 @@ class PredictionIds:
         return bound
 
     def find(self, ids: Sequence[str], *, source: str | None = None) -> list[dict[str, tuple[str, ...]]]:
-        """Find the receipts of each id by model: ids of ``source``, or of any source if None.
+        """Find the receipts of each id by model; empty where it is not known.
 
-        Empty where it is not known. The database leaves out rows of other sources, so that an id of theirs
-        takes as long as one that nobody has.
+        The database leaves out rows of other sources, so that an id of theirs takes as long as one that
+        nobody has.
+
+        Args:
+            ids: The user's own names of predictions.
+            source: Name of the sender of these; None: any.
         """
         names = [_hashed(one) for one in ids]
         found: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}

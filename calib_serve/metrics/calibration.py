@@ -21,9 +21,11 @@ _MOST_BINS = 200  # of the sweep
 
 
 def equal_mass_edges(n: float, bins: int) -> Floats:
-    """Bounds (M + 1,) of M equal-mass bins over n ranked samples, by np.array_split's rule.
+    """Bounds (M + 1,) of M equal-mass bins over ranked samples, by np.array_split's rule.
 
-    A mass that is no count is divided evenly.
+    Args:
+        n: Number of samples, or their mass; a mass that is no count is divided evenly.
+        bins: Number of bins, M.
 
     >>> equal_mass_edges(7, 3).tolist()
     [0.0, 3.0, 5.0, 7.0]
@@ -61,6 +63,11 @@ class Ranked:
 
     Equal confidences at a bin's edge share their correct answers evenly, which is the mean over all their
     orders: so no result depends on the order of the samples.
+
+    Args:
+        mass: Number of predictions.
+        confidence: Sum of their confidences.
+        correct: Number of right ones.
     """
 
     mass: Floats
@@ -69,7 +76,12 @@ class Ranked:
 
     @classmethod
     def of(cls, confidence: ArrayLike, correct: ArrayLike) -> Ranked:
-        """Rank predictions (n,) in any order."""
+        """Rank predictions by confidence.
+
+        Args:
+            confidence: (n,), in any order.
+            correct: Whether each is right (n,).
+        """
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         order = np.argsort(c)
         c, y = c[order], y[order]
@@ -567,7 +579,15 @@ def smooth_reliability(
 def smooth_curve(
     confidence: Floats, correct: NDArray[np.bool_], *, level: float, replicates: int, seed: int
 ) -> SmoothReliability:
-    """Compute ``smooth_reliability`` from confidences (n,) in [0, 1] and whether each came true (n,)."""
+    """Compute ``smooth_reliability`` from confidences.
+
+    Args:
+        confidence: (n,), in [0, 1].
+        correct: Whether each came true (n,).
+        level: Coverage of the pointwise band, a fraction.
+        replicates: Resamples that the band is made of; 0: no band.
+        seed: Seed of the resamples.
+    """
     quantile_of(level)  # raises for an invalid level
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")

@@ -25,9 +25,9 @@ from calib_serve.metrics.intervals import (
     student_beyond,
     student_quantile,
 )
+from calib_serve.metrics.plausible import Sample
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
-from calib_serve.metrics.truths import Sample
 
 Floats = NDArray[np.float64]
 
@@ -171,7 +171,14 @@ def change_of_mean(
     groups: NDArray[np.intp] | None = None,
     weight: Floats | None = None,
 ) -> Change:
-    """The mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
+    """The mean of paired differences and its z-test, by Student's distribution over groups.
+
+    Args:
+        differences: After minus before (n,).
+        level: Coverage of the interval, a fraction.
+        groups: Group of each pair, from 0 (n,); None: pairs are independent.
+        weight: (n,); None: all weigh the same.
+    """
     if not np.isfinite(differences).all():
         return Change(Estimate(math.nan), math.nan)
     estimate = mean_interval(differences, level=level, groups=groups, weight=weight)
@@ -188,7 +195,13 @@ Codes = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Tops:
-    """The predicted class of each sample, its probability, and whether it is right, each (n,)."""
+    """The predictions of samples, each (n,).
+
+    Args:
+        predicted: Class ids.
+        confidence: Probability of the predicted class.
+        right: 1 where the prediction is right, else 0.
+    """
 
     predicted: Codes
     confidence: Floats
@@ -196,7 +209,12 @@ class Tops:
 
     @classmethod
     def of(cls, probs: Any, labels: Codes) -> Tops:
-        """Read the top class from probabilities (n, K), an array or a view, and compare it with ids (n,)."""
+        """Read the top class of each row.
+
+        Args:
+            probs: Probabilities (n, K), an array or a view of scores.
+            labels: Class ids (n,).
+        """
         predicted, confidence = np.empty(len(probs), np.intp), np.empty(len(probs))
         for rows, p in row_blocks(probs):
             predicted[rows], confidence[rows] = p.argmax(axis=1), p.max(axis=1)
@@ -205,10 +223,14 @@ class Tops:
 
 @dataclass(frozen=True)
 class Moved:
-    """The ``share`` of predictions that change class, and accuracy and AUROC, each (before, after, change).
+    """Changes between two models of the same samples: classes, accuracy, and the AUROC of confidence.
 
-    The AUROC is that of confidence: how well it tells right from wrong predictions. NaN where none is right
-    or all are.
+    The AUROC says how well confidence tells right from wrong predictions. NaN where none is right or all are.
+
+    Args:
+        share: Share of the predictions that change class.
+        accuracy: Before, after, and their change.
+        auroc: Before, after, and their change.
     """
 
     share: float
@@ -228,6 +250,13 @@ class Moved:
         """Compare the same samples before and after; both differences are tested in pairs.
 
         The AUROC's by the influence of each sample on it (DeLong 1988), which may change class in between.
+
+        Args:
+            before: Predictions of the first model.
+            after: Predictions of the second, of the same samples.
+            weight: (n,), of mean 1; None: all weigh the same.
+            groups: Group of each sample, from 0 (n,); None: each is its own.
+            level: Coverage of the intervals, a fraction.
 
         >>> p = np.tile([[0.6, 0.4], [0.55, 0.45], [0.2, 0.8], [0.3, 0.7]], (10, 1))
         >>> y = np.tile([0, 1, 1, 0], 10)
@@ -253,7 +282,15 @@ class Moved:
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Moved:
-        """Compare probabilities (n, K) before and after, given class ids (n,)."""
+        """Compare probabilities before and after.
+
+        Args:
+            before: Probabilities (n, K), an array or a view of scores.
+            after: Probabilities (n, K) of the same samples.
+            labels: Class ids (n,).
+            sample_weight: (n,).
+            groups: Which samples belong together (n,), numbers or text.
+        """
         y = np.asarray(labels)
         weight, codes = checked_weights(sample_weight, len(y)), group_codes(groups, len(y))
         tops = (Tops.of(p, y) for p in (before, after))

@@ -64,13 +64,28 @@ def line_of(
     required: bool = False,
     of: int = 1,
 ) -> Line:
-    """The line of a test of cells, one of ``of`` similar ones (Bonferroni); ``says`` is for a veto."""
+    """The line of a test of cells.
+
+    Args:
+        name: Kind of the test.
+        what: The same in words.
+        cells: Sums of probabilities and events.
+        says: Sentence for a veto.
+        tolerance: Largest mean gap that is within, a fraction.
+        required: Whether "calibrated" needs this bound.
+        of: Number of similar tests, for which p is corrected (Bonferroni).
+    """
     p = min(of * cells.p, 1.0)
     return Line(Tested(name, what, p, cells.error, cells.most, tolerance, required), says, cells.error, cells)
 
 
 def direction(cells: Cells, words: tuple[str, str, str]) -> str:
-    """Choose one of three words: for gaps up, down, or of both signs, which cancel in the mean gap."""
+    """Choose one of three words: for gaps up, down, or of both signs, which cancel in the mean gap.
+
+    Args:
+        cells: Sums of probabilities and events.
+        words: For gaps up, for gaps down, and for both.
+    """
     mean = float((cells.said - cells.came).sum() / cells.count.sum())
     if abs(mean) < cells.error / 2:
         return words[2]
@@ -90,8 +105,15 @@ def conclude(
 ) -> Verdict:
     """The verdict of all tests. Any veto beats every bound.
 
-    ``n`` samples, called ``of``; ``risk`` is how often any test may accuse a calibrated model. ``small`` of
-    ``kinds`` classes are not judged alone; where they are, by ``of_class``.
+    Args:
+        lines: Tests, with the cells of those that have a bound.
+        n: Number of samples.
+        opening: First of the reasons, a sentence.
+        of_class: Largest mean gap of a class judged alone, a fraction.
+        small: Number of classes that have too few predictions to be judged alone.
+        kinds: Number of all classes.
+        of: What the samples are called.
+        risk: How often any test may accuse a calibrated model, a probability.
     """
     # "class" rows are the classes one by one, corrected among themselves.
     corrected = _holm([line.tested.p for line in lines])

@@ -20,7 +20,7 @@ from calib_serve.metrics._error_intervals import error_intervals
 from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import (
     Estimate,
-    Estimates,
+    EstimateRecord,
     mean_interval,
     resampled_interval,
     resamples,
@@ -28,8 +28,8 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
+from calib_serve.metrics.plausible import Sample
 from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
-from calib_serve.metrics.truths import Sample
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _SHARE = 8  # of the replicates are drawn from each of as many possible truths
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Estimates):
+class Evaluation(EstimateRecord):
     """Hold the result of ``evaluate``: counts, the bins, and an Estimate of each metric.
 
     Fractions, not percent. Metrics of P(y = 1), the probability of class 1, are there for two classes alone.
@@ -145,9 +145,20 @@ def evaluate_probs(
     edges: Edges = MeasureOptions.edges,
     seed: int = MeasureOptions.seed,
 ) -> Evaluation:
-    """Evaluate probabilities (n, K), an array or a view of scores, of class ids (n,), with intervals.
+    """Evaluate probabilities with intervals.
 
     See ``evaluate``, which takes scores of any kind.
+
+    Args:
+        probs: Probabilities (n, K), an array or a view of scores.
+        labels: Class ids (n,).
+        sample_weight: (n,); None: all weigh the same.
+        groups: Which samples belong together (n,), numbers or text; None: each is its own.
+        level: Coverage of the intervals, a fraction.
+        replicates: Number of resamples and of draws of labels; 0: no intervals.
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        seed: Seed of the random draws.
 
     >>> e = evaluate_probs([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2

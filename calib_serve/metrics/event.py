@@ -17,7 +17,7 @@ from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.calibration import smooth_curve
-from calib_serve.metrics.intervals import Estimate, Estimates, quantile_of
+from calib_serve.metrics.intervals import Estimate, EstimateRecord, quantile_of
 from calib_serve.metrics.samples import weighing_rows
 
 Floats = NDArray[np.float64]
@@ -311,7 +311,7 @@ def event_smooth_ece(probs: ArrayLike, came_true: ArrayLike) -> float:
 
 
 @dataclass(frozen=True, repr=False)
-class EventEvaluation(Estimates):
+class EventEvaluation(EstimateRecord):
     """Hold the result of ``evaluate_event``: counts, and metrics of P(y = 1) against whether it came true.
 
     Args:

@@ -41,9 +41,13 @@ _MOST_CELLS = 16
 class Cells:
     """Sums in each of B cells (B,): probabilities of an event, and whether it came true.
 
-    ``count`` samples, ``said`` and ``came`` the sums of probabilities and events, ``noise`` the sum of
-    p (1 - p). ``effect`` is how much more the sums vary as samples come in groups, at least 1. Of samples
-    that weigh, each sum is of weights times that, and ``noise`` and ``squares`` of squared weights.
+    Args:
+        count: Number of samples, or sum of their weights.
+        said: Sums of the probabilities, weighted.
+        came: Sums of the events, weighted.
+        noise: Sums of p (1 - p), by squared weights.
+        effect: How much more the sums vary as samples come in groups, at least 1.
+        squares: Sums of squared weights; None where samples do not weigh.
     """
 
     count: Floats
@@ -62,7 +66,15 @@ class Cells:
         groups: Codes | None = None,
         weight: Floats | None = None,
     ) -> Cells:
-        """Sum probabilities (n,) and events (n,) by the cell (n,) of each; empty cells are left out."""
+        """Sum probabilities and events by cell; empty cells are left out.
+
+        Args:
+            probs: Probabilities of the event (n,).
+            came: 1 where it came true, else 0 (n,).
+            cell: Cell of each sample (n,), any whole numbers.
+            groups: Group of each sample, from 0 (n,); None: each is its own.
+            weight: (n,); None: all weigh the same.
+        """
         used, cell = np.unique(cell, return_inverse=True)
         cell = cell.ravel()
         w = np.ones(len(probs)) if weight is None else weight
@@ -115,7 +127,11 @@ class Cells:
         return high
 
     def within(self, tolerance: float) -> bool:
-        """Whether the mean absolute gap is proven to be below the tolerance."""
+        """Whether the mean absolute gap is proven to be below the tolerance.
+
+        Args:
+            tolerance: Mean absolute gap, a fraction.
+        """
         return self._likelihood(tolerance) < RISK
 
     def _likelihood(self, error: float) -> float:
@@ -133,16 +149,29 @@ class Cells:
         return np.asarray(self.noise + size * np.maximum(error * np.abs(2 * mean - 1) - error**2, 1e-9))
 
     def distances(self, error: float) -> Floats:
-        """The distance from 0 of a gap of ``error`` in each cell alone (B,), in squares of its noise."""
+        """The distance from 0 of a gap of ``error`` in each cell alone (B,), in squares of its noise.
+
+        Args:
+            error: Gap of the cell, a fraction.
+        """
         return np.asarray((self.count * error) ** 2 / self._noise_at(error) / self.effect)
 
     def distance(self, error: float) -> float:
-        """The distance from 0 of all cells together, where their mean absolute gap is ``error``."""
+        """The distance from 0 of all cells together, where their mean absolute gap is ``error``.
+
+        Args:
+            error: Mean absolute gap, a fraction.
+        """
         n = float(self.count.sum())
         return (n * error) ** 2 / float(self._noise_at(error).sum()) / self.effect
 
     def needed(self, tolerance: float, *, power: float = _POWER) -> float:
-        """How many times these samples would prove calibrated probabilities to be within the tolerance."""
+        """How many times these samples would prove calibrated probabilities to be within the tolerance.
+
+        Args:
+            tolerance: Mean absolute gap, a fraction.
+            power: Probability with which a calibrated model passes.
+        """
         return detectable_distance(len(self.count), risk=RISK, power=power) / self.distance(tolerance)
 
 
@@ -170,9 +199,13 @@ def equal_mass(values: Floats, cells: int) -> Codes:
 
 
 def finest(split: Callable[[int], Cells], tolerance: float) -> Cells:
-    """The cells that ``split`` makes of a number, as many as leave a calibrated model a power of 90 %.
+    """The cells of the finest split that leaves a calibrated model a power of 90 %; at least two.
 
-    The choice sees the probabilities alone, no label; at least two.
+    The choice sees the probabilities alone, no label.
+
+    Args:
+        split: From a number of cells to cells.
+        tolerance: Mean absolute gap to be proven, a fraction.
     """
     chosen = split(2)
     for cells in (3, 4, 6, 8, 12, _MOST_CELLS):
@@ -250,7 +283,7 @@ def _one(
 
 
 @dataclass(frozen=True)
-class Totals:
+class ClassTotals:
     """Expected and true counts of classes, and the class that stands out most.
 
     ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess as a share of
@@ -272,7 +305,7 @@ def class_totals(
     predicted: Codes,
     groups: Codes | None,
     weight: Floats | None = None,
-) -> Totals:
+) -> ClassTotals:
     """Sum probabilities (n, K) and class ids (n,) over all samples, and test the class that stands out."""
     classes = probs.shape[1]
     expected, noise = np.zeros(classes), np.ones(classes)
@@ -291,7 +324,7 @@ def class_totals(
     p = min(classes * chi_square_beyond(float(scores[k] ** 2), 1), 1.0)
     stake = max(float(w[(labels == k) | (predicted == k)].sum()), float(expected[k]), 1.0)
     gap = float(expected[k] - occurs[k]) / stake
-    return Totals(
+    return ClassTotals(
         p, k, float(expected[k]), round(float(occurs[k])), gap, abs(gap) + 1.645 * math.sqrt(noise[k]) / stake
     )
 

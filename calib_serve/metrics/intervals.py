@@ -33,6 +33,11 @@ def _special() -> Any:
 def beta_below(x: float, a: float, b: float) -> float:
     """I_x(a, b), the share of Beta(a, b) below x.
 
+    Args:
+        x: A share; beyond [0, 1] it is clipped.
+        a: First shape parameter, above 0.
+        b: Second shape parameter, above 0.
+
     >>> round(beta_below(0.25, 1, 1), 12), round(beta_below(0.5, 3, 3), 12)
     (0.25, 0.5)
     """
@@ -50,7 +55,12 @@ def beta_quantile(share: float, a: float, b: float) -> float:
 
 
 def binomial_at_most(k: float, n: float, p: float) -> float:
-    """P(X <= k) for X ~ Binomial(n, p); both numbers may be effective ones.
+    """P(X <= k) for X ~ Binomial(n, p).
+
+    Args:
+        k: Number of successes, 0 or more; both numbers may be effective ones.
+        n: Number of trials.
+        p: Probability of a success.
 
     >>> round(binomial_at_most(1, 3, 0.5), 12)  # (1 + 3) / 8
     0.5
@@ -59,7 +69,12 @@ def binomial_at_most(k: float, n: float, p: float) -> float:
 
 
 def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
-    """The lower bound of a share that fails with probability ``risk`` (Clopper and Pearson 1934).
+    """The lower bound of a share (Clopper and Pearson 1934).
+
+    Args:
+        correct: Number of successes, 0 to n; both numbers may be effective ones.
+        n: Number of trials.
+        risk: Probability that the bound fails.
 
     >>> round(accuracy_at_least(10, 10, risk=0.05), 4)  # 0.05 ** (1 / 10)
     0.7411
@@ -79,6 +94,10 @@ def student_beyond(t: float, freedom: float) -> float:
 
 def student_quantile(level: float, freedom: float) -> float:
     """The two-sided quantile of Student's t.
+
+    Args:
+        level: Share of the distribution between the two quantiles.
+        freedom: Degrees of freedom, above 0; infinity: the normal quantile.
 
     >>> round(student_quantile(0.95, 4), 4), round(student_quantile(0.95, math.inf), 4)
     (2.7764, 1.96)
@@ -214,7 +233,7 @@ class Estimate(float):
     __str__ = __repr__
 
 
-class Estimates:
+class EstimateRecord:
     """Give a record of ``Estimate`` fields their common forms: a dict, JSON, a frame, a notebook's table."""
 
     HEADLINE: ClassVar[tuple[str, str, str]]
@@ -463,10 +482,14 @@ def drawn_labels(
 def resamples(
     n: int, replicates: int, *, seed: int, groups: NDArray[np.intp] | None = None
 ) -> Iterator[Floats]:
-    """Draw how often each of n samples counts, (r, n), in blocks of bounded memory.
+    """Draw how often each sample counts, (r, n), in blocks of bounded memory.
 
-    ``groups`` (n,) are drawn whole (Davison and Hinkley 1997, section 3.8); as they differ in size, what is
-    drawn is then scaled to n.
+    Args:
+        n: Number of samples.
+        replicates: Number of resamples.
+        seed: Seed of the draws.
+        groups: Group of each sample, from 0 (n,), drawn whole (Davison and Hinkley 1997, section 3.8); as
+            groups differ in size, the draws are then scaled to n.
     """
     rng = np.random.default_rng(seed)
     step = max(1, _BLOCK // n)
@@ -546,6 +569,12 @@ def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
 
 def beta_binomial_at_most(x: int, n: int, a: float, b: float) -> float:
     """P(X <= x) for X ~ Binomial(n, p), p ~ Beta(a, b): how many of n new samples the sets hold.
+
+    Args:
+        x: Number of successes, of any size.
+        n: Number of trials.
+        a: First shape parameter, above 0.
+        b: Second shape parameter, above 0.
 
     >>> round(beta_binomial_at_most(0, 1, 3, 1), 12)  # b / (a + b)
     0.25

@@ -123,11 +123,22 @@ def judge_probs(
     groups: ArrayLike | None = None,
     class_names: Sequence[str] = (),
 ) -> Verdict:
-    """Judge whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
+    """Judge whether probabilities are calibrated within a tolerance.
 
-    See ``judge``, which takes scores of any kind, for what is decided. Labels (n, L) of a multi-label model
-    are judged label by label. ``groups`` (n,) say which samples belong together. Raises InputError or
-    ShapeError.
+    See ``judge``, which takes scores of any kind, for what is decided.
+
+    Args:
+        probs: Probabilities (n, K), an array or a view of scores; (n, L) of a multi-label model.
+        labels: Class ids (n,); (n, L) of 0 and 1, which are judged label by label.
+        tolerance: Largest mean gap that counts as calibrated, a fraction.
+        class_tolerance: The same of a class or label judged alone.
+        sample_weight: (n,); None: all weigh the same.
+        groups: Which samples belong together (n,), numbers or text; None: each is its own.
+        class_names: Name of each class; ids where there are none.
+
+    Raises:
+        InputError: Where a value is out of its range, or a multi-label model's samples have groups.
+        ShapeError: Where shapes do not fit.
     """
     single, several = _class_tolerance(tolerance, class_tolerance), np.ndim(labels) == 2
     if several:

@@ -14,15 +14,15 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.intervals import (
     Estimate,
-    Estimates,
+    EstimateRecord,
     calibrated_share,
     inverted,
     mean_interval,
     wilson_interval,
 )
+from calib_serve.metrics.plausible import Event, plausible_probs, recalibrate_event, signs
 from calib_serve.metrics.samples import checked_weights, weighing_rows
-from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
-from calib_serve.scores import LEAST, truths
+from calib_serve.scores import LEAST, labels01
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -60,7 +60,7 @@ class LabelEvaluation:
 
 
 @dataclass(frozen=True, repr=False)
-class LabelsEvaluation(Estimates):
+class LabelsEvaluation(EstimateRecord):
     """The result of ``evaluate_labels``.
 
     Decisions are of all labels: the confidence max(p, 1 - p) of each against whether it is right.
@@ -133,13 +133,22 @@ class LabelsEvaluation(Estimates):
 def checked_label_probs(
     probs: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Check probabilities of labels (n, L) and whether each is true, 0 or 1, or say what to pass."""
+    """Check probabilities of labels, and return them as floats beside the labels.
+
+    Args:
+        probs: Probabilities (n, L), each in [0, 1].
+        labels: Whether each is true (n, L), 0 or 1.
+
+    Raises:
+        InputError: Where a number is no probability, or no 0 or 1.
+        ShapeError: Where shapes do not fit.
+    """
     p = as_array(probs, "probs")
     if p.ndim != 2 or not p.size:
         raise ShapeError(f"probs of labels must be (n, L), one probability a label, got {p.shape}")
     if p.dtype.kind not in "fiub" or not (p.min() >= 0 and p.max() <= 1):  # also true for NaN
         raise InputError("probs of labels must lie in [0, 1]; pass sigmoid(logits) if these are logits")
-    return p if p.dtype.kind == "f" else p.astype(np.float64), truths(labels, p.shape)
+    return p if p.dtype.kind == "f" else p.astype(np.float64), labels01(labels, p.shape)
 
 
 def confidence_of_labels(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
@@ -168,12 +177,22 @@ def evaluate_label_probs(
     edges: Edges = MeasureOptions.edges,
     seed: int = MeasureOptions.seed,
 ) -> LabelsEvaluation:
-    """Evaluate probabilities of labels (n, L) against whether each is true (n, L), with intervals.
+    """Evaluate probabilities of labels with intervals.
 
     Samples are independent and labels of a sample are not: intervals of means over the labels are those of
     samples. ECEs are debiased and have the interval of the true errors under which what is observed is no
-    surprise, from ``replicates`` draws, of which 200 are used at most (0: no intervals): the signs of each
-    sample's errors turn, of all its labels at once (Cameron, Gelbach and Miller 2008).
+    surprise, from draws in which the signs of each sample's errors turn, of all its labels at once (Cameron,
+    Gelbach and Miller 2008).
+
+    Args:
+        probs: Probabilities (n, L).
+        labels: Whether each is true (n, L), 0 or 1.
+        sample_weight: (n,); None: all weigh the same.
+        level: Coverage of the intervals, a fraction.
+        replicates: Number of draws, of which 200 are used at most; 0: no intervals.
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+        seed: Seed of the draws.
 
     >>> e = evaluate_label_probs([[0.7, 0.2], [0.6, 0.2]], [[1, 0], [0, 0]], bins=1, replicates=0)
     >>> round(e.positive_ece.value, 12), e.accuracy.value  # (|1.3 - 1| + |0.4 - 0|) / 2 samples / 2 labels
@@ -225,13 +244,13 @@ def evaluate_label_probs(
     of_mean = float(np.average(shares, weights=drawn[0, :, :count].sum(axis=0) + 1e-300))
     return LabelsEvaluation(
         n=n,
-        bins=gaps.decided,
+        bins=gaps.choices,
         labels=tuple(rows),
         accuracy=accuracy,
         mean_confidence=mean_confidence,
         signed_gap=mean_interval((means[1] - means[0]) / count, level=level, weight=w),
-        ece=error(gaps.decided.ece(), -2, gaps.decided_share()),
-        noise_floor=Estimate(gaps.decided.noise_floor()),
+        ece=error(gaps.choices.ece(), -2, gaps.choices_share()),
+        noise_floor=Estimate(gaps.choices.noise_floor()),
         positive_ece=error(ece, -1, of_mean),
         positive_noise_floor=Estimate(float(np.mean([row.positive_noise_floor for row in rows]))),
         positive_brier=brier,
@@ -254,18 +273,18 @@ class _Gaps:
     ) -> None:
         self.p, self.y, self.weight = p, y, weight
         self.binning: Any = {"bins": bins, "edges": edges}
-        self.decided = Bins.zeros(bins)
-        self._of_decisions = np.zeros((len(p), bins))
+        self.choices = Bins.zeros(bins)
+        self._of_choices = np.zeros((len(p), bins))
         for k in range(p.shape[1]):
             confidence, right = confidence_of_labels(p[:, k], y[:, k])
             event = Event(confidence, **self.binning)
-            self.decided += Bins.tally(confidence, right, weight=weight, **self.binning)
-            self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
+            self.choices += Bins.tally(confidence, right, weight=weight, **self.binning)
+            self._of_choices[np.arange(len(p)), event.code] += weight * (confidence - right)
 
-    def decided_share(self) -> float:
+    def choices_share(self) -> float:
         """The share of chance in bins of the decisions that may be calibrated."""
         # A sample's decisions are not independent, so their variance is that of its part in the bin.
-        return calibrated_share(self.decided.gaps(), (self._of_decisions**2).sum(axis=0))
+        return calibrated_share(self.choices.gaps(), (self._of_choices**2).sum(axis=0))
 
     def event(self, k: int) -> Event:
         """The event that label k is true."""
@@ -278,9 +297,9 @@ class _Gaps:
         """
         n, labels = self.p.shape
         far = [self._far(k) for k in range(labels)] if draws else []
-        decided = self.decided.gaps()
+        choices = self.choices.gaps()
         size = np.sqrt(labels * float((self.weight**2).sum()))
-        reach = 1 + 4 * size / max(n * labels * self.decided.ece(), 1e-12)
+        reach = 1 + 4 * size / max(n * labels * self.choices.ece(), 1e-12)
         true, drawn = np.zeros((len(_STEPS), labels + 2)), np.empty((len(_STEPS), draws, labels + 2))
         start, step = 0, _STEPS[:, None, None]
         for block in signs(n, draws, seed=seed):
@@ -291,17 +310,17 @@ class _Gaps:
                 noise = np.add.reduceat((block * residual)[:, event.order], event.starts, axis=1)
                 true[:, k] = _STEPS * np.abs(gap).sum() / n
                 drawn[:, part, k] = np.abs(step * gap + noise).sum(axis=2) / n
-            noise = block @ self._of_decisions
-            true[:, -2] = _STEPS * reach * np.abs(decided).sum() / (n * labels)
-            drawn[:, part, -2] = np.abs(step * reach * decided + noise).sum(axis=2) / (n * labels)
+            noise = block @ self._of_choices
+            true[:, -2] = _STEPS * reach * np.abs(choices).sum() / (n * labels)
+            drawn[:, part, -2] = np.abs(step * reach * choices + noise).sum(axis=2) / (n * labels)
         true[:, -1], drawn[:, :, -1] = true[:, :-2].mean(axis=1), drawn[:, :, :-2].mean(axis=2)
         return true, drawn
 
     def _far(self, k: int) -> tuple[Floats, Floats]:
         """A label's gaps by filled bin, were it far worse calibrated than it looks, and residuals (n,)."""
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
-        fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+        fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])
-        far = possible_truths(event.probs, fitted, event.code, event.bins, observed)[-1]
+        far = plausible_probs(event.probs, fitted, event.code, event.bins, observed)[-1]
         gaps, residuals = self.weight * (event.probs - far), self.weight * (fitted - came_true)
         return np.add.reduceat(gaps[event.order], event.starts), residuals

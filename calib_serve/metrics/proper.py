@@ -94,7 +94,16 @@ def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
 def checked_logits(
     logits: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Check logits (n, K), finite and K at least 2, and class ids (n,), or say what to pass."""
+    """Check logits and class ids, and return them as arrays (n, K) and (n,).
+
+    Args:
+        logits: (n, K), finite, K at least 2; or (n,) of class 1 of two.
+        labels: Class ids (n,).
+
+    Raises:
+        InputError: Where logits are not finite or too large, or a label is no class id.
+        ShapeError: Where shapes do not fit.
+    """
     z = two_columns(logits)
     if not len(z):
         raise ShapeError(f"there is no sample: logits are {z.shape}")
@@ -389,7 +398,13 @@ def loss_terms(
 def sample_losses(
     probs: NDArray[np.floating[Any]], labels: NDArray[np.intp], score: Literal["nll", "brier"]
 ) -> Floats:
-    """The NLL or the Brier score of each sample (n,)."""
+    """The NLL or the Brier score of each sample (n,).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+        score: "nll" in nats, or "brier" from 0 to 2.
+    """
     true = of_classes(probs, labels)
     if score == "nll":
         return np.asarray(negative_log(true))

@@ -23,6 +23,10 @@ class Separation:
 
     In rising order and from 0; leading axes are replicates. Equal confidences are one step: ties count half.
     Of rows that weigh, counts are sums of weights.
+
+    Args:
+        rights: Right predictions, or the sum of their weights.
+        wrongs: Wrong predictions, or the sum of their weights.
     """
 
     rights: Floats
@@ -30,7 +34,12 @@ class Separation:
 
     @classmethod
     def of(cls, score: ArrayLike, positive: ArrayLike) -> Separation:
-        """Rank samples (n,) by score; the positive ones are right."""
+        """Rank samples by score.
+
+        Args:
+            score: (n,), in any order.
+            positive: Whether each counts as right (n,).
+        """
         s, y = np.asarray(score, np.float64), np.asarray(positive, np.float64)
         order = np.argsort(s)
         ends = tie_ends(s[order])

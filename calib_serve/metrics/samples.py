@@ -78,26 +78,49 @@ def row_slices(shape: tuple[int, ...], *, size: int = _BLOCK) -> Iterator[slice]
 
 
 def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
-    """Yield blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
+    """Yield blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten.
+
+    Args:
+        p: (n, K), an array or a view of scores.
+    """
     for rows in row_slices(p.shape):
         yield rows, p[rows].astype(np.float64)
 
 
 def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-    """Top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,)."""
+    """Top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,).
+
+    Args:
+        probs: Probabilities (n, K).
+        labels: Class ids (n,).
+    """
     p, y = checked(probs, labels)
     predicted = p.argmax(axis=1)
     return np.minimum(of_classes(p, predicted), 1), predicted == y
 
 
 def of_classes(p: NDArray[np.floating[Any]], classes: Ints) -> Floats:
-    """The number in the column of each row's class (n,), from an array (n, K)."""
+    """The number (n,) in the column of each row's class.
+
+    Args:
+        p: (n, K).
+        classes: Class ids (n,).
+    """
     # One flat index takes half the time of p[rows, columns].
     return p.take(np.arange(0, p.size, p.shape[1]) + classes).astype(np.float64, copy=False)
 
 
 def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Ints]:
-    """Return probabilities (n, K) and class ids (n,), or an error that says what to pass."""
+    """Check probabilities and class ids, and return them as arrays.
+
+    Args:
+        probs: Probabilities (n, K), K at least 2.
+        labels: Class ids (n,).
+
+    Raises:
+        InputError: Where rows are no probabilities, or a label is no class id.
+        ShapeError: Where shapes do not fit.
+    """
     p = as_array(probs, "probs")
     if p.dtype.kind not in "fiu":
         raise InputError(f"probs must be numbers, got dtype {p.dtype}")
@@ -118,7 +141,16 @@ def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[An
 
 
 def checked_weights(sample_weight: ArrayLike | None, n: int) -> Floats | None:
-    """Weights (n,) of mean 1, or None where none are given; InputError for bad ones."""
+    """Weights (n,) of mean 1, or None where none are given.
+
+    Args:
+        sample_weight: (n,), finite and not negative.
+        n: Number of samples.
+
+    Raises:
+        InputError: Where weights are no such numbers, or all 0.
+        ShapeError: Where their shape is another.
+    """
     if sample_weight is None:
         return None
     w = row_weights(sample_weight, n)
@@ -175,9 +207,17 @@ _FEWEST = 2
 
 
 def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
-    """The group of each of n samples as a number from 0; ``groups`` (n,) are numbers or text.
+    """The group of each sample as a number from 0 (n,).
 
-    Each sample is its own group where there are none: then there are no codes.
+    None where there are no groups, or where each sample is its own.
+
+    Args:
+        groups: Numbers or text (n,).
+        n: Number of samples.
+
+    Raises:
+        InputError: Where a group is not finite, or all samples are of one.
+        ShapeError: Where their shape or type is another.
     """
     if groups is None:
         return None
@@ -197,7 +237,11 @@ def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
 
 
 def one_of_each(codes: Codes, *, seed: int) -> Codes:
-    """One row of each group, drawn by ``seed``: rows (G,) of codes (n,) from 0.
+    """One row of each of G groups, drawn at random: rows (G,).
+
+    Args:
+        codes: Group of each row, from 0 (n,).
+        seed: Seed of the draw.
 
     >>> len(one_of_each(np.array([0, 0, 1, 2, 2]), seed=0))
     3
@@ -207,9 +251,12 @@ def one_of_each(codes: Codes, *, seed: int) -> Codes:
 
 
 def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None) -> float:
-    """The standard error of a mean (n,), robust to what happens inside groups.
+    """The standard error of a mean, robust to what happens inside groups (Liang and Zeger 1986).
 
-    Liang and Zeger 1986.
+    Args:
+        values: Numbers whose mean it is (n,).
+        codes: Group of each, from 0 (n,); None: they are independent.
+        weight: (n,); None: all weigh the same.
     """
     n = len(values)
     if weight is None and codes is None:
@@ -224,7 +271,12 @@ def mean_error(values: Floats, codes: Codes | None, weight: Floats | None = None
 
 
 def design_effect(values: Floats, codes: Codes | None) -> float:
-    """How much more the mean (n,) varies than that of independent samples; at least 1."""
+    """How much more a mean varies than that of independent samples; at least 1.
+
+    Args:
+        values: Numbers whose mean it is (n,).
+        codes: Group of each, from 0 (n,); None: 1 is returned.
+    """
     alone = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     # Below 1 groups would narrow intervals: mostly chance, and never safe.
     return max((mean_error(values, codes) / alone) ** 2, 1.0) if codes is not None and alone > 0 else 1.0

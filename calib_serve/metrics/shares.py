@@ -27,18 +27,24 @@ from calib_serve.metrics.intervals import chi_square_beyond
 
 Floats = NDArray[np.float64]
 
-Given = Union[ArrayLike, Mapping[str, float]]
+ClassShares = Union[ArrayLike, Mapping[str, float]]
 """Shares in the order of the classes, or by class name or id."""
 
 _SUM = 1e-3  # by which given shares, and rows of probabilities, may miss 1: they are rounded
 _NAMED = 10
 
 
-def as_shares(given: Given, classes: int, names: Sequence[str] = ()) -> Floats:
-    """Read shares (K,) that sum to 1, from numbers or a mapping of class names (or ids) to them.
+def as_shares(given: ClassShares, classes: int, names: Sequence[str] = ()) -> Floats:
+    """Read class shares: (K,), above 0, divided by their sum.
 
-    Raises ShapeError for another number of them, InputError for shares that are not above 0, that miss a sum
-    of 1 by more than 0.001, and for names that are no classes.
+    Args:
+        given: Numbers (K,), or a mapping of class names (or ids) to them.
+        classes: Number of classes, K.
+        names: Name of each class, where a mapping is of names.
+
+    Raises:
+        ShapeError: Where there is another number of them.
+        InputError: Where a share is not above 0, the sum misses 1 by more than 0.001, or a name is no class.
 
     >>> as_shares({"dog": 0.3, "cat": 0.7}, 2, ["cat", "dog"]).tolist()
     [0.7, 0.3]
@@ -71,9 +77,14 @@ def _by_name(given: Mapping[str, float], classes: int, names: Sequence[str]) -> 
 
 
 def corrected(probs: ArrayLike, old: ArrayLike, new: ArrayLike) -> Floats:
-    """Calibrated probabilities (n, K) under class shares ``old`` (K,) as they are under ``new`` (K,).
+    """Calibrated probabilities (n, K) under other class shares.
 
     p_k new_k / old_k, divided by its sum (Saerens 2002, eq. 2.4): exact where p(x | y) is the same.
+
+    Args:
+        probs: Probabilities (n, K), calibrated under ``old``.
+        old: Class shares (K,).
+        new: Class shares (K,) to come.
 
     >>> corrected([[0.5, 0.5]], [0.5, 0.5], [0.75, 0.25]).tolist()
     [[0.75, 0.25]]
@@ -85,7 +96,15 @@ def corrected(probs: ArrayLike, old: ArrayLike, new: ArrayLike) -> Floats:
 
 
 def checked_probs(probs: ArrayLike) -> Floats:
-    """Check probabilities (n, K), as float64; ShapeError, or InputError for rows that do not sum to 1."""
+    """Check probabilities, and return them as float64.
+
+    Args:
+        probs: Probabilities (n, K), K at least 2.
+
+    Raises:
+        InputError: Where a row does not sum to 1, within 0.001.
+        ShapeError: Where the shape is another.
+    """
     p: Floats = as_floats(probs, "probs")
     if p.ndim != 2 or p.shape[1] < 2:
         raise ShapeError(f"probs must be (n, K) of at least 2 classes, got {p.shape}")
@@ -102,10 +121,14 @@ MOST_ENTRIES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Confusion:
-    """Labelled samples counted by (predicted class, confidence bin, label), without counts of 0.
+    """Labelled samples counted by (predicted class, confidence bin, label), without counts of 0. Read-only.
 
-    ``at`` (m, 3) of these three, ``count`` (m,); ``bins`` of equal width, right-closed. ``on`` says which
-    samples they are. Read-only.
+    Args:
+        at: These three of each count (m, 3).
+        count: Number of samples (m,).
+        classes: Number of classes.
+        bins: Number of bins, of equal width, right-closed.
+        on: Which samples they are, in words.
 
     >>> found = Confusion.tally([0, 0, 1], [0.9, 0.9, 0.6], [0, 1, 1], classes=2, bins=2)
     >>> found.facts["counts"]
@@ -141,7 +164,16 @@ class Confusion:
         bins: int = 15,
         on: str = "calibration set",
     ) -> Confusion:
-        """Count predicted classes (n,) with their confidences (n,) in [0, 1] and labels (n,)."""
+        """Count predictions by class, confidence and label.
+
+        Args:
+            predicted: Class ids (n,).
+            confidence: Probability of the predicted class (n,), in [0, 1].
+            labels: Class ids (n,).
+            classes: Number of classes.
+            bins: Number of bins, of equal width, right-closed.
+            on: Which samples they are, in words.
+        """
         j, y = np.asarray(predicted, np.int64), np.asarray(labels, np.int64)
         b = bin_index(confidence, bins=bins)
         if not (j.ndim == 1 and j.shape == y.shape == b.shape):
@@ -173,9 +205,14 @@ class Confusion:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any] | None, classes: int) -> Confusion:
-        """Rebuild the confusion from ``facts``.
+        """Rebuild the confusion from an artifact's facts.
 
-        Raises InputError that says why where there are none, or they are damaged.
+        Args:
+            facts: Its ``facts``.
+            classes: Number of classes.
+
+        Raises:
+            InputError: Where there are none, or they are damaged.
         """
         if not isinstance(facts, Mapping):
             raise InputError("the artifact was fitted before confusions were kept; fit it again")
@@ -195,10 +232,15 @@ _STILL = 1e-9  # a step that moves no share further is the last
 
 @dataclass(frozen=True, eq=False)
 class EmShares:
-    """Shares (K,) of maximum likelihood and their ``covariance`` (K, K), by the observed information.
+    """Shares of maximum likelihood and their covariance, by the observed information.
 
     It leaves out the noise of the calibration itself: these intervals hold where the probabilities are right.
-    ``moved``: the likelihood-ratio test that the shares are the old ones. ``n`` samples.
+
+    Args:
+        shares: (K,), of sum 1.
+        covariance: (K, K).
+        moved: Likelihood-ratio test that the shares are the old ones.
+        n: Number of samples.
     """
 
     shares: Floats
@@ -213,11 +255,18 @@ class EmShares:
 
 
 def em(probs: ArrayLike, old: ArrayLike) -> EmShares:
-    """Class shares of samples whose probabilities (n, K) are calibrated under the shares ``old`` (K,).
+    """Estimate class shares of samples from calibrated probabilities.
 
     The fixed point q_k = mean of q_k u_k / sum_j q_j u_j, u = p / old, where the likelihood is largest. It is
     consistent under label shift where every class is calibrated, not the top one alone; ``bbse`` asks less.
-    Raises InputError and ShapeError for arrays that cannot be right.
+
+    Args:
+        probs: Probabilities (n, K), calibrated under ``old``.
+        old: Class shares (K,).
+
+    Raises:
+        InputError: Where there is no sample, or a row does not sum to 1.
+        ShapeError: Where shapes do not fit.
 
     >>> found = em([[1.0, 0.0]] * 3 + [[0.0, 1.0]], [0.5, 0.5])
     >>> found.shares.tolist()
@@ -334,12 +383,22 @@ _Z = 1.96
 
 @dataclass(frozen=True, eq=False)
 class ShareEstimate:
-    """Class shares (K,) of ``n`` predictions, their standard ``error`` (K,), and two tests.
+    """Class shares of predictions, their standard error, and two tests.
 
-    ``old`` (K,): those of the calibration set. ``moved``: a test that the shares of what is predicted are as
-    they were there. ``fits``: a test that class shares alone explain the counts; ``misfit`` the share of
-    predictions that they do not, beyond what noise shows. ``kind``: "same", "moved", "other" (more than the
-    shares has changed: do not correct), "unknown" (too little to tell).
+    ``kind``: "same", "moved", "other" (more than the shares has changed: do not correct), "unknown" (too
+    little to tell).
+
+    Args:
+        old: Shares of the calibration set (K,).
+        shares: Estimated shares (K,), of sum 1.
+        error: Their standard error (K,).
+        moved: Test that the shares of the predicted classes are as they were there.
+        fits: Test that class shares alone explain the counts.
+        misfit: Share of the predictions that these do not explain, beyond what noise shows.
+        n: Number of predictions.
+        right: Accuracy to expect in each predicted class (K,); NaN where none is predicted.
+        level: p-value below which a test has found a change.
+        tolerance: Largest ``misfit`` that counts as none.
     """
 
     old: Floats
@@ -385,7 +444,11 @@ class ShareEstimate:
         return np.asarray(shares / shares.sum())
 
     def says(self, names: Sequence[str] = ()) -> str:
-        """The estimate in a sentence or two; classes by their ``names``, where there are any."""
+        """The estimate in a sentence or two.
+
+        Args:
+            names: Name of each class; without them classes are called by id.
+        """
         if self.n < _FEWEST:
             return f"Too few predictions to tell: {self.n:,.0f}, and {_FEWEST:,.0f} are the least."
         if not self.fits.dof:
@@ -407,7 +470,11 @@ class ShareEstimate:
         )
 
     def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """As plain values for JSON."""
+        """As plain values for JSON.
+
+        Args:
+            names: Name of each class, for the sentences.
+        """
         arrays = {"old": self.old, "shares": self.shares, "low": self.low, "high": self.high}
         numbers = {name: values.tolist() for name, values in arrays.items()}
         tests = {"moved": self.moved.as_dict(), "fits": self.fits.as_dict()}
@@ -423,13 +490,23 @@ def bbse(
     level: float = LEVEL,
     tolerance: float = TOLERANCE,
 ) -> ShareEstimate:
-    """Estimate class shares of predictions without labels: ``seen`` (K, B) counts class and bin.
+    """Estimate class shares of predictions without labels.
 
-    ``confusion``: of labelled samples under the same calibration. ``old`` (K,): the class shares that the
-    probabilities were calibrated under, by default those of its labels. The shares are the most likely ones
-    under q >= 0; with one cell a class they are Lipton's A^-1 t wherever that has no negative share.
-    Intervals and tests hold the noise of both sides, and take samples to be independent. Raises InputError
-    where a class has no labelled sample.
+    The shares are the most likely ones under q >= 0; with one cell a class they are Lipton's A^-1 t wherever
+    that has no negative share. Intervals and tests hold the noise of both sides, and take samples to be
+    independent.
+
+    Args:
+        confusion: Counts of labelled samples under the same calibration.
+        seen: Number of predictions of each class in each bin of confidence (K, B).
+        old: Class shares (K,) that the probabilities were calibrated under, by default those of the
+            confusion's labels.
+        level: p-value below which a test has found a change.
+        tolerance: Share of the predictions that other causes may move before they count.
+
+    Raises:
+        InputError: Where a class has no labelled sample, or there is no prediction.
+        ShapeError: Where ``seen`` has another shape.
 
     >>> labels = np.repeat([0, 1], 500)
     >>> right = np.tile(np.repeat([True, False], [80, 20]), 10)

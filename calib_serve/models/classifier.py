@@ -33,7 +33,7 @@ from calib_serve.scores import (
     Outputs,
     class_count,
     exact,
-    measured,
+    infer_outputs,
     sigmoid,
     softmax,
     to_logits,
@@ -107,19 +107,37 @@ class Classifier(Protocol):
         """Logits (n, K).
 
         Log-probabilities after a softmax, (0, z) of one logit z, log-odds of labels.
+
+        Args:
+            inputs: (n, *input_shape).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
         """
         ...
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Inputs (n, d) of the last linear layer.
+
+        Args:
+            inputs: (n, *input_shape).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
+        """
         ...
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient by one shift shared by all inputs, and the logits."""
+        """The summed loss's gradient (*input_shape) by one shift shared by all inputs, and the logits (n, K).
+
+        Args:
+            inputs: (n, *input_shape).
+            loss: From logits (b, K) and their rows to losses (b,).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
+        """
         ...
 
 
@@ -193,7 +211,7 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
     """
     # By numbers: the rows of a softmax add up to 1, and those of logits do not by chance.
-    found, columns = measured(out, tolerance=_SUM_TOLERANCE), out.shape[1]
+    found, columns = infer_outputs(out, tolerance=_SUM_TOLERANCE), out.shape[1]
     kind = found if told is None else exact(told, columns)
     unit = found in PROBABILITIES
     wrong = kind in PROBABILITIES and not (found == kind or (unit and kind == "label_probabilities"))
@@ -209,7 +227,11 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """A classifier around another, ``inner``: subclasses change how logits and features are made."""
+    """A classifier around another: subclasses change how logits and features are made.
+
+    Args:
+        inner: Classifier that answers whatever a subclass does not.
+    """
 
     inner: Classifier
 
@@ -255,19 +277,38 @@ class Around:
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K)."""
+        """Logits (n, K).
+
+        Args:
+            inputs: (n, *input_shape).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
+        """
         return self._run("logits", inputs, shift, progress)
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Inputs (n, d) of the last linear layer.
+
+        Args:
+            inputs: (n, *input_shape).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
+        """
         return self._run("features", inputs, shift, progress)
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient by one shift shared by all inputs, and the logits."""
+        """The summed loss's gradient by one shift shared by all inputs, and the logits.
+
+        Args:
+            inputs: (n, *input_shape).
+            loss: From logits (b, K) and their rows to losses (b,).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
+        """
         return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
 
     def _run(
@@ -304,7 +345,17 @@ def calibrated_probs(
 def logits_under(
     classifier: Classifier, inputs: Floats, artifact: Artifact, *, progress: Progress | None = None
 ) -> Floats:
-    """Logits (n, K) of inputs as the output steps take them: under its shift and head."""
+    """Logits (n, K) as the output steps take them: under the artifact's shift and head.
+
+    Args:
+        classifier: The model.
+        inputs: (n, *input_shape).
+        artifact: Its calibration.
+        progress: Called with how many inputs are done, and of how many.
+
+    Raises:
+        InputError: Where the model returns what the artifact was not fitted on, and it matters.
+    """
     shift = artifact.input_shift
     if artifact.head is None:
         artifact.check_takes(classifier.outputs, "what the model returns")
@@ -317,10 +368,14 @@ _BATCHES_AT_ONCE = 32  # batches between two writes to disk
 
 @dataclass(frozen=True, eq=False)
 class CachedClassifier(Around):
-    """A ``Classifier`` whose results from ``inner`` are memory-mapped from ``folder``.
+    """A ``Classifier`` whose results are memory-mapped from a folder.
 
     A file's name identifies the model, the inputs, the shift and the batch size. Gradients are not cached:
     they change with every step of a fit.
+
+    Args:
+        inner: Classifier that makes them.
+        folder: Folder of the files.
     """
 
     folder: Path

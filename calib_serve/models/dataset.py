@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Preprocessing, read_picture
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.files import map_npy, named, open_regular, read_npz
+from calib_serve.core.files import import_object, map_npy, open_regular, read_npz
 from calib_serve.core.names import check_names
-from calib_serve.scores import read_rows, truths
+from calib_serve.scores import labels01, read_rows
 
 _MISSING = "the channel is missing: add it by inputs[:, None]"
 _COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
@@ -87,11 +87,14 @@ _MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a wa
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """``inputs`` (n, ...) numbers, may be memory-mapped; ``labels`` (n,) class ids; class names or ().
+    """Inputs of a model with their labels.
 
-    Of a multi-label model ``labels`` are (n, L), 0 or 1.
-
-    ``pictures``: how pictures became the inputs, where they did; ``remarks``: what to know of them.
+    Args:
+        inputs: Numbers (n, ...); may be memory-mapped.
+        labels: Class ids (n,); (n, L) of 0 and 1 for a multi-label model.
+        class_names: Name of each class; empty: not known.
+        pictures: How pictures became the inputs; None where there were none.
+        remarks: Sentences for the user.
 
     >>> len(Dataset(np.zeros((3, 8)), np.array([0, 1, 0])))
     3
@@ -111,7 +114,7 @@ class Dataset:
         y, n = np.asarray(self.labels), len(self.inputs)
         if y.shape == (n, 1) and not np.isin(y, (0, 1)).all():
             raise ShapeError(f"labels must be ({n},) class ids, got {y.shape}; take labels[:, 0]")
-        y = truths(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
+        y = labels01(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
         object.__setattr__(self, "labels", y)
         object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
         check_names(self.class_names)
@@ -122,9 +125,18 @@ class Dataset:
         return len(self.labels)
 
     def check(self, input_shape: tuple[int, ...], classes: int, *, multilabel: bool = False) -> None:
-        """Raise InputError unless the data fit a model of these inputs and classes, or labels.
+        """Check that the data fit a model.
 
         Checks labels and shapes only; input values are checked batch by batch.
+
+        Args:
+            input_shape: Shape of one input.
+            classes: Number of classes, or of labels.
+            multilabel: Whether the model is of labels.
+
+        Raises:
+            InputError: Where a label is no class, or all are of one.
+            ShapeError: Where shapes do not fit.
         """
         check_input_shape(self.inputs.shape[1:], input_shape)
         if multilabel != (self.labels.ndim == 2):
@@ -254,7 +266,7 @@ def listed(table: Path, split: str | None) -> list[dict[str, str]]:
     return found
 
 
-def inside(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str) -> Path:
     """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
@@ -267,7 +279,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]:
-    path = inside(folder, name)
+    path = path_inside(folder, name)
     try:
         with open_regular(path) as file:
             return read_picture(file, how, max_pixels=_MAX_PIXELS)
@@ -277,7 +289,7 @@ def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]
 
 def _called(spec: str, split: str | None) -> Dataset:
     try:
-        batches = [(np.asarray(x), np.asarray(y)) for x, y in named(spec)(split)]
+        batches = [(np.asarray(x), np.asarray(y)) for x, y in import_object(spec)(split)]
         inputs, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     except Exception as error:  # the function is foreign code
         raise InputError(

@@ -428,7 +428,7 @@ _PIXELS = "pixel_values"
 _MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a warning
 
 
-def prepared(folder: Folder, files: Sequence[Path]) -> NDArray[np.float32]:
+def _prepared(folder: Folder, files: Sequence[Path]) -> NDArray[np.float32]:
     """Read files as the model's pipeline does: turned as EXIF says, made RGB, then processed.
 
     Raises InputError for a file that is no picture, ModelError where the folder has no image processor or
@@ -513,7 +513,7 @@ def _pictures(folder: Folder, data: str | Path, split: str | None) -> Dataset:
     if (path.is_dir() and not any(path.glob("*.npy"))) or path.suffix == ".csv":
         read = read_requests(data, split)
         labels = _labels(folder, read)
-        return Dataset(prepared(folder, read.files), labels, folder.names)
+        return Dataset(_prepared(folder, read.files), labels, folder.names)
     arrays = load_data(data, split)
     if arrays.class_names and arrays.class_names != folder.names:
         raise InputError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import shown
-from calib_serve.models.dataset import inside, listed, load_data
+from calib_serve.models.dataset import listed, load_data, path_inside
 from calib_serve.scores import read_rows
 
 T = TypeVar("T")
@@ -20,11 +20,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class LabelledRequests:
-    """One request a sample: the bytes of ``files`` (n), or ``rows`` (n, ...) of numbers.
+    """Requests with labels, one a sample: files, or rows of numbers.
 
-    ``labels`` (n,) as they are written: class names or ids; of a multi-label model those that are true, with
-    ";" between. ``names``: what the data calls its classes, in
-    the order that it has them in, or (); ``source``: where it came from.
+    Args:
+        source: Where they came from, for errors.
+        labels: Class names or ids, as they are written (n); of a multi-label model the true ones, with ";"
+            between.
+        files: Files whose bytes are sent (n); empty where there are rows.
+        rows: Numbers (n, ...); None where there are files.
+        names: Names of the classes, in the data's own order; empty: it has none.
     """
 
     source: str
@@ -41,11 +45,15 @@ class LabelledRequests:
         return str(self.files[i]) if self.rows is None else f"row {i} of {self.source}"
 
     def class_ids(self, classes: int, known: Sequence[Sequence[str]] = ()) -> NDArray[np.intp]:
-        """The labels (n,) as ids of a model with ``classes`` classes.
+        """The labels as class ids (n,).
 
-        ``known``: the names of each of its classes, or () where it has none: then the data's own order
-        counts, that of ImageFolder for folders. Raises InputError, which names the sample, for a label that
-        is no class of the model, or that may be two.
+        Args:
+            classes: Number of classes of the model.
+            known: Names of each of its classes; empty: the data's own order counts, that of ImageFolder for
+                folders.
+
+        Raises:
+            InputError: Where a label is no class of the model, or may be two; it names the sample.
         """
         ids = _named(known) if any(known) else _in_order(self, classes)
         return np.array(self._each(lambda label: _id(label, ids, classes)), np.intp)
@@ -53,18 +61,21 @@ class LabelledRequests:
     def label_sets(self, labels: int, known: Sequence[Sequence[str]] = ()) -> NDArray[np.intp]:
         """Labels of a multi-label model (n, L): 1 where a label is true of the sample, else 0.
 
-        ``known`` as in ``class_ids``.
+        Args:
+            labels: Number of labels of the model.
+            known: Names of each of its labels; empty: labels are ids.
 
-        Where labels have no names, they are ids. Raises InputError as ``class_ids`` does.
+        Raises:
+            InputError: As ``class_ids``.
         """
         ids = _named(known)
         rows = self._each(
             lambda text: [_id(one.strip(), ids, labels) for one in text.split(";") if one.strip()]
         )
-        truths = np.zeros((len(self), labels), np.intp)
+        labels01 = np.zeros((len(self), labels), np.intp)
         for i, row in enumerate(rows):
-            truths[i, row] = 1
-        return truths
+            labels01[i, row] = 1
+        return labels01
 
     def _each(self, read: Callable[[str], T]) -> list[T]:
         """Read each sample's label by ``read``; its InputError names the sample."""
@@ -80,12 +91,16 @@ class LabelledRequests:
 
 
 def read_requests(spec: str | Path, split: str | None = None) -> LabelledRequests:
-    """Read samples with labels, each to be sent as it is; of the ``split`` if one is named.
+    """Read samples with labels, each to be sent as it is.
 
-    A folder with ``labels.csv`` (columns file, label, and split), or such a file itself; a folder with one
-    folder of files for each class, as torchvision's ImageFolder has it, below the folder ``split`` if one is
-    named; or arrays that ``load_data`` reads (.npz, a folder of .npy files, ``file.py:name``). Raises
-    InputError for data that cannot be read.
+    Args:
+        spec: A folder with ``labels.csv`` (columns file, label, and split), or such a file itself; a folder
+            with one folder of files for each class, as torchvision's ImageFolder has it; or arrays that
+            ``load_data`` reads (.npz, a folder of .npy files, ``file.py:name``).
+        split: Name of the split; of folders that of the folder above the classes. None: the data have none.
+
+    Raises:
+        InputError: Where the data cannot be read.
     """
     path = Path(spec)
     if path.is_dir() and (path / "labels.csv").is_file():
@@ -104,7 +119,7 @@ def read_requests(spec: str | Path, split: str | None = None) -> LabelledRequest
 
 def _of_table(table: Path, split: str | None) -> LabelledRequests:
     rows = listed(table, split)
-    files = tuple(inside(table.parent, row["file"]) for row in rows)
+    files = tuple(path_inside(table.parent, row["file"]) for row in rows)
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{len(missing)} files of {table} are not there, such as {missing[0]}")
     # Of every split: one may lack a class.

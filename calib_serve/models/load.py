@@ -16,7 +16,7 @@ from torch import nn
 
 from calib_serve.artifact import Preprocessing
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.core.files import named, open_regular, sha256
+from calib_serve.core.files import import_object, open_regular, sha256
 from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.models.dataset import Dataset, load_data
 from calib_serve.models.hugging_face import data_of, is_folder, load_folder
@@ -122,7 +122,12 @@ def load_model(
 
 
 def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
-    """Remark on the weights of a factory that was loaded without a file of them."""
+    """Remark on the weights of a factory that was loaded without a file of them.
+
+    Args:
+        spec: The model, as it was given.
+        weights: File of its weights; None: none was given.
+    """
     if weights is not None or not isinstance(spec, (str, Path)) or Path(spec).exists():
         return []
     return [
@@ -244,7 +249,7 @@ def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -
 
 def _made(spec: str) -> nn.Module:
     try:
-        made = named(spec)()
+        made = import_object(spec)()
     except Exception as error:  # the factory is foreign code
         raise ModelError(f"{spec} made no model: {type(error).__name__}: {error}") from error
     if not isinstance(made, nn.Module):
@@ -280,11 +285,17 @@ def model_data(
     *,
     pictures: Preprocessing | None = None,
 ) -> list[Dataset]:
-    """Each of ``splits`` (None: data without splits) of ``data``, as ``model`` takes it.
+    """Load each split as a model takes it; by its own tokenizer or image processor for a Hugging Face folder.
 
-    By ``load_data``, with ``pictures``; of a Hugging Face folder by its own tokenizer or image processor, so
-    there ``pictures`` are refused. Raises InputError for data that cannot be read, ModelError for a folder
-    that cannot be loaded.
+    Args:
+        model: The model's file or folder.
+        data: Data, as ``load_data`` takes them.
+        splits: Names of the splits; None: data without splits.
+        pictures: How pictures become inputs; refused for a Hugging Face folder, which says it itself.
+
+    Raises:
+        InputError: Where the data cannot be read.
+        ModelError: Where the folder cannot be loaded.
     """
     if not is_folder(model):
         return [load_data(data, split, pictures=pictures) for split in splits]

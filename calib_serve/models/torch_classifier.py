@@ -213,8 +213,19 @@ _MIXED_TOLERANCE = 5e-3  # of a probability
 class TorchClassifier:
     """A ``Classifier`` made by ``load_model`` or ``from_module``.
 
-    ``last`` is the last linear layer, or the reason why there is none to replace. Whole numbers, by
-    ``input_dtype``, have no gradient and cannot be shifted. ``of_texts``: inputs are of any length.
+    Args:
+        network: Frozen module from (n, *input_shape) to (n, K).
+        input_shape: Shape of one input.
+        classes: Number of classes, K.
+        outputs: Kind of scores that it returns.
+        last: Last linear layer, or the reason why there is none to replace.
+        fingerprint: SHA-256 of the file or weights.
+        source: Where it came from.
+        device: Device that it runs on.
+        batch_size: Number of inputs of a batch.
+        mixed_precision: Whether logits and features are computed in bfloat16.
+        input_dtype: Type of the inputs; whole numbers have no gradient and cannot be shifted.
+        of_texts: Whether inputs are of any length.
     """
 
     network: nn.Module
@@ -255,21 +266,40 @@ class TorchClassifier:
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        """Logits (n, K); log-probabilities where the model ends in softmax.
+
+        Args:
+            inputs: (n, *input_shape).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
+        """
         raw = self._stream(self.network, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer."""
+        """Inputs (n, d) of the last linear layer.
+
+        Args:
+            inputs: (n, *input_shape).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
+        """
         last = self._last()
         return self._stream(last.body, inputs, shift, progress, last.head.weights[0].shape[1])
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient by one shift shared by all inputs, and the logits."""
+        """The summed loss's gradient (*input_shape) by one shift shared by all inputs, and the logits (n, K).
+
+        Args:
+            inputs: (n, *input_shape).
+            loss: From logits (b, K) and their rows to losses (b,).
+            shift: Added to the inputs first.
+            progress: Called with how many inputs are done, and of how many.
+        """
         self._refuse_shift()
         total = np.zeros(self.input_shape)
         logits = np.empty((len(inputs), self.classes), np.float32)
@@ -353,13 +383,24 @@ def from_module(
 ) -> TorchClassifier:
     """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
-    ``last_linear`` names the last linear layer instead of finding it by measurement.
-    ``outputs`` says what it returns, where numbers do not show it, as of labels. ``device`` defaults to CUDA
-    where there is one; convolutions never run in TF32. ``mixed_precision`` runs logits and features in
-    bfloat16, never gradients, and is refused where a probability moves by more than 0.005. ``probe``: a few
-    inputs to measure on, where made-up numbers cannot be the model's. ``input_dtype``: as of ids, "int64".
-    ``of_texts``: of inputs as ``load_folder`` makes them. Raises ModelError for a module in training mode or
-    one that is not a classifier of such inputs.
+    Args:
+        module: The module, in evaluation mode.
+        input_shape: Shape of one input.
+        last_linear: Name of the last linear layer; None: found by measurement.
+        device: Device to run on; None: CUDA where there is one. Convolutions never run in TF32.
+        batch_size: Number of inputs of a batch.
+        mixed_precision: Whether logits and features, never gradients, are computed in bfloat16; refused where
+            a probability moves by more than 0.005.
+        outputs: Kind of scores that it returns, where numbers do not show it, as of labels; None: measured.
+        fingerprint: SHA-256 of its file; None: of its weights.
+        source: Where it came from.
+        probe: A few inputs (m, *input_shape) to measure on, where made-up numbers cannot be the model's.
+        input_dtype: Type of the inputs, such as "int64" of ids.
+        of_texts: Whether inputs are of any length, as ``load_folder`` makes them.
+
+    Raises:
+        InputError: Where the batch size is below 1.
+        ModelError: Where it is in training mode, or no classifier of such inputs.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")

@@ -13,7 +13,6 @@ from calib_serve.monitor.drift.detector import Alarm as Alarm
 from calib_serve.monitor.drift.detector import Detector as Detector
 from calib_serve.monitor.drift.detector import ShiftedBin as ShiftedBin
 from calib_serve.monitor.drift.detector import ShiftedClass as ShiftedClass
-from calib_serve.monitor.drift.statistics import ConfidenceShift as ConfidenceShift
 from calib_serve.monitor.drift.statistics import auroc as auroc
 from calib_serve.monitor.drift.statistics import expected_accuracy as expected_accuracy
 from calib_serve.monitor.estimates import Estimates as Estimates
@@ -29,7 +28,7 @@ from calib_serve.monitor.exposition import trouble_rows as trouble_rows
 from calib_serve.monitor.incidents import Incident as Incident
 from calib_serve.monitor.label_signs import rate_changes as rate_changes
 from calib_serve.monitor.label_signs import source_gaps as source_gaps
-from calib_serve.monitor.live_verdict import judge as judge
+from calib_serve.monitor.live_verdict import judge_estimates as judge_estimates
 from calib_serve.monitor.planning import plan_contract as plan_contract
 from calib_serve.monitor.priors import TrafficShares as TrafficShares
 from calib_serve.monitor.shadow import ShadowState as ShadowState

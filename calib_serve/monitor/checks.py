@@ -39,11 +39,15 @@ _HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken 
 
 @dataclass(frozen=True)
 class Check:
-    """A named check: ``run`` returns None when all is well, else a short reason for people, without secrets.
+    """A named check of the watch.
 
-    ``run`` may raise an error of ours or OSError: that is a reason as well. ``level``: ``degraded`` is said;
-    ``refusing``: nothing is acknowledged while ``run`` returns a reason. Where it raises, the check could not
-    be made: then counting is tried all the same, and what cannot be counted is not acknowledged.
+    Args:
+        name: Name of the part that is checked.
+        run: Returns None when all is well, else a short reason for people, without secrets; an error of ours
+            or OSError is a reason as well.
+        level: "degraded": it is reported; "refusing": nothing is acknowledged while ``run`` returns a reason.
+            Where ``run`` raises, counting is tried all the same, and what cannot be counted is not
+            acknowledged.
     """
 
     name: str
@@ -294,7 +298,7 @@ def _ahead(intake: Intake) -> str | None:
 
 def drift_check(feed: DriftFeed) -> Check:
     """Make a check that labels reach the drift detectors, by one set of options and no lost state."""
-    return Check("drift", lambda: feed.trouble or feed.contested() or feed.begun_anew())
+    return Check("drift", lambda: feed.trouble or feed.contested() or feed.recent_recovery())
 
 
 def samples_check(samples: SampleLog) -> Check:
@@ -312,7 +316,12 @@ def samples_check(samples: SampleLog) -> Check:
 
 
 def file_check(name: str, file: FollowedFile[Any]) -> Check:
-    """Make a check that a followed file can be read, as the next start must."""
+    """Make a check that a followed file can be read, as the next start must.
+
+    Args:
+        name: Name of the check.
+        file: File whose trouble is the reason.
+    """
 
     def run() -> None:
         if why := file.trouble():

@@ -48,7 +48,15 @@ _NOTHING = Estimate(math.nan)
 
 
 def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
-    """Read the contract in a YAML file, for an artifact; InputError for a bad file, or other classes."""
+    """Read the contract in a YAML file.
+
+    Args:
+        path: File of at most 1 MiB.
+        artifact: Artifact whose class names it may use; None: classes are ids.
+
+    Raises:
+        InputError: Where the file cannot be read, or its classes are not the artifact's.
+    """
     if artifact is not None and artifact.is_multilabel:
         raise InputError(
             "a contract is for one class a sample; this artifact is of labels, of which any number may be "
@@ -339,7 +347,13 @@ class ClauseCheck:
 
 @dataclass(frozen=True)
 class ContractCheck:
-    """The result of each clause on ``samples``, at ``level``."""
+    """The result of each clause of a contract on test samples.
+
+    Args:
+        samples: Number of samples.
+        level: Coverage of the intervals, a fraction.
+        clauses: Result of each.
+    """
 
     samples: int
     level: float

@@ -24,7 +24,7 @@ from calib_serve.artifact import Clause, Contract
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import as_duration
-from calib_serve.ledger import LabelRecord, Ledger, note_anew
+from calib_serve.ledger import LabelRecord, Ledger, note_recovery
 from calib_serve.metrics import accuracy_at_least
 from calib_serve.monitor.bets import MeanBets
 from calib_serve.monitor.clause_evidence import (
@@ -62,13 +62,21 @@ class Burn:
 class ClauseState:
     """The state of one clause: kept, broken or unknown, with its numbers.
 
-    ``state``: "broken" once there is evidence that it does not hold, which is said of a promise that does
-    with a chance of at most 5 %, ever; "kept" while the bounds lie on its right side; else "unknown", and
-    ``why`` says what is missing. ``said_at``: since when, seconds since 1970. ``labels``: how many tell, or
-    predictions of a coverage clause. ``low`` and ``high``: bounds of the accuracy, error or share since it is
-    watched, right at all times at once with 95 %. ``value``: the same over the clause's time, estimated.
-    ``budget_left``: 1 untouched, 0 spent, below that overspent. ``burn`` by window. ``runs_out``: seconds
-    until the budget is spent at the rate of the latest hours, infinite where it lasts. NaN: not known.
+    NaN: not known.
+
+    Args:
+        clause: Promise that the state is of.
+        state: "broken" once there is evidence that it does not hold, which is wrong of a kept promise with a
+            chance of at most 5 %, ever; "kept" while the bounds lie on its right side; else "unknown".
+        said_at: Since when, in seconds since 1970.
+        labels: Number of labels that speak of it, or of predictions for a coverage clause.
+        value: Accuracy, error or share over the clause's time, estimated.
+        low: Lower bound of the same since it is watched; both are right at all times at once with 95 %.
+        high: Upper bound.
+        budget_left: Share of the error budget that is left: 1 untouched, 0 spent, below that overspent.
+        burn: Burn rate of each window.
+        runs_out: Seconds until the budget is spent at the rate of the latest hours; infinite where it lasts.
+        why: Reason for "unknown".
     """
 
     clause: Clause
@@ -228,7 +236,7 @@ class ContractFollower:
         evidence, damaged = kept_evidence(self._ledger, version, clauses)
         for clause, error in damaged.items():
             what = f"what was known of the clause {clause.name!r}"
-            note_anew(self._ledger, version, what, error, now=now)
+            note_recovery(self._ledger, version, what, error, now=now)
         sums = clause_sums(self._ledger, version, clauses)
         labels = _labelled(rows, bins=self._ledger.bins)
         for clause in clauses:

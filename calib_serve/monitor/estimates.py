@@ -29,7 +29,14 @@ Missing = Literal["chance", "unknown"]
 
 @dataclass(frozen=True)
 class Number:
-    """An estimate with its standard error and 95 % interval; all NaN where it is unknown."""
+    """An estimate; all NaN where it is unknown.
+
+    Args:
+        value: Point estimate.
+        se: Its standard error.
+        low: Lower end of its 95 % interval.
+        high: Upper end of its 95 % interval.
+    """
 
     value: float
     se: float
@@ -65,14 +72,29 @@ class BinRow:
 class Estimates:
     """Estimates over the covered part of the served predictions; ``estimate`` says how they are made.
 
-    ``labels`` counted and ``effective``: how many labels of a uniform sample, all independent, would tell as
-    much. ``label_share``: labels over predictions served. ``coverage``: the share of predictions in bins with
-    enough labels. ``confidence`` is of all served predictions and ``covered_confidence`` of the covered ones,
-    both without noise. ``ece`` is the plain one over all bins with labels, ``noise_floor`` what a calibrated
-    model would show of it, and ``debiased_ece`` what of it is no chance (``unclipped_ece``: as it is below 0,
-    where that says 0). ``design_effect``: how much more the gap varies than with labels that are independent,
-    and ``effect`` the same of tests, larger where few groups tell it.
-    ``bounds`` leave open what is not covered, ``worst`` every prediction without a label.
+    Args:
+        weighed_by: Whether bins weigh by the predictions served or by the weights of labels.
+        missing: "chance" where labels are missing by confidence or by draw, else "unknown".
+        served: Number of predictions served.
+        labels: Number of labels.
+        effective: Number of labels of a uniform sample, all independent, that would tell as much.
+        label_share: Labels over predictions served.
+        coverage: Share of the predictions in bins with enough labels.
+        confidence: Mean confidence of all predictions, without noise.
+        covered_confidence: The same of the covered ones.
+        accuracy: Accuracy of the covered ones.
+        gap: Mean confidence minus accuracy of the covered ones.
+        brier: Mean of (confidence - correct)^2 of the covered ones.
+        ece: Plain ECE over all bins with labels.
+        debiased_ece: The part of it that is no chance, at least 0.
+        unclipped_ece: The same, also below 0.
+        noise_floor: ECE that a calibrated model would show.
+        groups: Number of random groups of labels that errors are computed by; 0 without groups.
+        design_effect: How much more the gap varies than with independent labels, at least 1.
+        effect: The same of tests, larger where few groups tell it.
+        bounds: Bounds of all predictions, where outcomes that are not covered are anything.
+        worst: The same, where every outcome without a label is anything.
+        bins: A row a bin.
     """
 
     weighed_by: Literal["predictions", "labels"]
@@ -105,11 +127,15 @@ def estimate(
     """Estimate the calibration of all served predictions from the labels of some.
 
     Bins are weighed by the predictions served, P_b = N_b / N, or by the weights of labels where no
-    predictions are counted (``weighed_by`` says which). ``groups``: the sums of random groups of the labels
-    that belong together (up to 32 groups; labels of one patient or session fall into one): with them,
-    standard errors hold although such labels move together. ``least``: effective labels that a bin must
-    hold. ``missing``: "chance" where labels are missing by confidence or by draw, "unknown" where they may
-    be missing for what the outcome was; then only ``worst`` holds for sure.
+    predictions are counted (``weighed_by`` says which).
+
+    Args:
+        sums: Sums of predictions and labels.
+        groups: Sums of up to 32 random groups of the labels that belong together (those of one patient or
+            session fall into one): with them standard errors hold although such labels move together.
+        least: Number of effective labels that a bin must hold.
+        missing: "chance" where labels are missing by confidence or by draw; "unknown" where they may be
+            missing for what the outcome was: then only ``worst`` holds for sure.
 
     >>> c = np.repeat([0.75, 0.95], 100)
     >>> y = np.tile(np.repeat([1.0, 0.0], [70, 30]), 2)

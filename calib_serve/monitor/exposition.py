@@ -24,7 +24,13 @@ Row = tuple[str, tuple[str, ...], float]
 
 
 def sums_of(published: Published, versions: Sequence[Version], *, bins: int) -> dict[Version, Sums]:
-    """The sums of these versions, zeros where nothing is counted, and the sums of all other versions."""
+    """The sums of some versions, zeros where nothing is counted, and the sums of all other versions.
+
+    Args:
+        published: Sums of the ledger.
+        versions: Versions that are there in any case.
+        bins: Number of bins of confidence.
+    """
     found = dict.fromkeys(versions, Sums.zeros(bins))
     for version, sums in sorted(merge_slices(published.segments).items()):
         add_at(found, version, sums)
@@ -34,7 +40,13 @@ def sums_of(published: Published, versions: Sequence[Version], *, bins: int) -> 
 def sum_rows(
     sums: Mapping[Version, Sums], published: Published, *, of: tuple[str, ...] = ("predictions", "labels")
 ) -> Iterator[Row]:
-    """Yield the declared sums, in every bin: a missing bin would drop out of PromQL's joins."""
+    """Yield the declared sums, in every bin: a missing bin would drop out of PromQL's joins.
+
+    Args:
+        sums: Sums of each version.
+        published: Sums of the ledger, for the labels of its series.
+        of: Kinds of the sums.
+    """
     own = tuple(published.labels.values())
     for one in (each for each in PUBLISHED if each.of in of):
         for version, each in sums.items():
@@ -43,7 +55,13 @@ def sum_rows(
 
 
 def detector_rows(watch: Watch, versions: Sequence[Version], published: Published) -> Iterator[Row]:
-    """Yield the state of these versions' drift detectors; unknown values are left out."""
+    """Yield the state of some versions' drift detectors; unknown values are left out.
+
+    Args:
+        watch: Watch whose ledger, feed and incidents are read.
+        versions: Versions, in the order of the rows.
+        published: Sums of the ledger, for the labels of its series.
+    """
     feed, own = watch.feed, tuple(published.labels.values())
     progress, waiting = watch.ledger.progress(), watch.ledger.waiting()
     still = Counter((one.model, one.version) for one in watch.incidents() if one.open)

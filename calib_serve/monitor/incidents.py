@@ -32,13 +32,27 @@ _LISTS = ("bins", "classes")
 
 @dataclass(frozen=True)
 class Incident:
-    """A drift of one model version, times in seconds since 1970.
+    """A drift of one model version.
 
-    ``opened`` when the first alarm was raised, ``onset`` when the change began by its estimate (NaN where
-    that is not known). ``direction``, ``bins`` and ``classes`` are the latest alarm's. ``took``: labels from
-    one alarm to the next, the most that it took lately. ``labels`` since the onset and their ``excess``, the
-    sum of confidence - correct; ``labels_since`` and ``excess_since`` since the latest alarm.
-    ``closed_by``: "recovery", a person's name, or "".
+    Args:
+        id: Number in the ledger.
+        model: Name of the model.
+        version: Its version.
+        opened: When the first alarm was raised, in seconds since 1970.
+        onset: When the change began, by its estimate, in seconds since 1970; NaN where not known.
+        direction: Direction of the latest alarm.
+        bins: Its bins, as plain values.
+        classes: Its predicted classes, as plain values.
+        alarms: Number of alarms.
+        latest: When the latest was raised, in seconds since 1970.
+        took: Number of labels from one alarm to the next, the most that it took lately.
+        labels: Number of labels since the onset.
+        excess: Sum of confidence - correct over these.
+        labels_since: Number of labels since the latest alarm.
+        excess_since: Sum of confidence - correct over these.
+        closed: When it was closed, in seconds since 1970; None while it is open.
+        closed_by: "recovery", or a person's name; empty while it is open.
+        note: That person's note.
     """
 
     id: int

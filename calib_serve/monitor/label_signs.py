@@ -60,6 +60,10 @@ def rate_changes(before: Sums, now: Sums) -> RateChange:
     A bin has moved if its rates differ by a quarter at least, and by more than chance would show in one of
     ten thousand comparisons of all bins, so that a look every few minutes stays quiet for weeks.
 
+    Args:
+        before: Sums of the earlier cohort.
+        now: Sums of the later one.
+
     >>> c = np.full(1000, 0.9)
     >>> def cohort(labels): return Sums.served(c) + Sums.labelled(c[:labels], np.ones(labels))
     >>> rate_changes(cohort(100), cohort(200)).says[:57]
@@ -156,6 +160,12 @@ def source_gaps(whole: Sums, sources: Mapping[str, Sums], groups: Sequence[Sums]
 
     ``whole``: the sums of the version; ``groups``: those of random groups of labels that belong together,
     by which errors are larger than independent labels would make them.
+
+    Args:
+        whole: Sums of the version.
+        sources: Sums of the labels of each source.
+        groups: Sums of random groups of labels that belong together, by which errors are larger than
+            independent labels would make them.
 
     >>> c = np.full(1000, 0.75)
     >>> right, wrong = (Sums.labelled(c, np.arange(1000) < k) for k in (750, 550))

@@ -14,12 +14,16 @@ from calib_serve.monitor.estimates import BinRow, Estimates
 _COVERED = 0.9  # share of predictions that "calibrated" must speak of
 
 
-def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
-    """Judge whether confidence is within ``tolerance`` of accuracy on average, as far as labels show.
+def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
+    """Judge whether confidence is near accuracy on average, as far as labels show.
 
     The levels of ``calib_serve.metrics``, over the bins of the estimates. "off" is as sure as three
     standard errors, for verdicts are looked at often, and of all predictions even if those that labels do not
     cover are perfect; "calibrated" speaks of at least 90 % of them.
+
+    Args:
+        estimates: Estimates of ``estimate``.
+        tolerance: Largest mean gap that counts as calibrated, a fraction.
     """
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance is a difference of probabilities, in (0, 1), got {tolerance}")

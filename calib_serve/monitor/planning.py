@@ -109,7 +109,7 @@ def plan_contract(
     """
     asked = changed(options or PlanOptions(), keywords, plan_contract)
     check_positive("within", within)
-    if not contract.decides:
+    if not contract.has_acts:
         raise InputError("only act clauses are planned, and the contract has none")
     clauses = [one for one in contract.clauses if one.kind == "act"]
     shares = {one.name: (acted or {}).get(one.name, math.nan) for one in clauses}

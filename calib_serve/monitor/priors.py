@@ -66,7 +66,15 @@ class ClassShare:
 
 @dataclass(frozen=True)
 class TrafficShares:
-    """The class shares of a window, or why they are ``unknown``."""
+    """The class shares of a window.
+
+    Args:
+        version: Model and version.
+        window: Name of the window.
+        estimate: The shares and their tests; None where unknown.
+        classes: Each class, with its accuracy.
+        unknown: Why they are unknown; empty where they are not.
+    """
 
     version: Version
     window: str

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.text import signed_points
-from calib_serve.ledger import LabelRecord, Ledger, note_anew, read_kept
+from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept
 from calib_serve.monitor.bets import MeanBets
 from calib_serve.receipts import Version
 
@@ -222,12 +222,19 @@ def _groups(groups: Sequence[int]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class ShadowState:
-    """The verdict on the shadow ``tag`` from ``labels`` since ``since``, the first prediction's time.
+    """The verdict on a shadow, from labels.
 
-    ``gain``: the mean by which the log score of its confidence is better than that of the served one, in nats
-    a prediction, see ``ShadowTest``; in ``low`` to ``high`` at all times at once, with a chance of 95 %.
-    ``accuracy_difference``: share of right predictions less that of the served one. Both are NaN without
-    labels. ``log_evidence``: the natural log of the evidence of each statement.
+    Args:
+        tag: Tag of the shadow (``shadow_tag``), in hex.
+        labels: Number of labels.
+        verdict: "better", "no worse", "worse" or "unknown".
+        gain: How much better the log score of its confidence is than that of the served one, in nats a
+            prediction, in mean (``ShadowTest``); NaN without labels.
+        low: Lower bound of the gain; both hold at all times at once, with a chance of 95 %.
+        high: Upper bound of the gain.
+        accuracy_difference: Share of right predictions less that of the served one; NaN without labels.
+        log_evidence: Natural log of the evidence of each statement.
+        since: Time of the first prediction, in seconds since 1970.
     """
 
     tag: str
@@ -273,7 +280,7 @@ class ShadowFollower:
             return
         tests, damaged = read_kept(self._ledger, _KIND, version, _read)
         for tag, error in damaged.items():
-            note_anew(self._ledger, version, f"the test of shadow {tag}", error, now=now)
+            note_recovery(self._ledger, version, f"the test of shadow {tag}", error, now=now)
         for tag, of_tag in by_tag.items():
             tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
             told = json.dumps(tests[tag].as_dict()).encode()
@@ -285,7 +292,15 @@ class ShadowFollower:
 
 
 def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
-    """The state of each shadow of a version, by tag; LedgerError where the ledger cannot be read."""
+    """The state of each shadow of a version, by tag.
+
+    Args:
+        ledger: Ledger that keeps their tests.
+        version: Model and version.
+
+    Raises:
+        LedgerError: Where the ledger cannot be read.
+    """
     tests, damaged = read_kept(ledger, _KIND, version, _read)
     for tag, error in damaged.items():
         log.warning("%s %s: the test of shadow %s begins anew with the next labels: %s", *version, tag, error)

@@ -29,7 +29,14 @@ _FACTS = ("classes", "class_names", "multilabel", "contract")
 
 @dataclass(frozen=True)
 class Watched:
-    """A model version to watch: its classes, and its artifact's facts of the calibration set, if any."""
+    """A model version to watch.
+
+    Args:
+        classes: Its classes.
+        reference: Bins of its calibration set; None where it is watched without its artifact.
+        before: Confusion and class shares of its calibration set, or why they are unknown.
+        contract: Its promises; None without any.
+    """
 
     classes: Classes
     reference: Bins | None = None

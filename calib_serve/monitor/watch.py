@@ -86,9 +86,10 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import WatchKeywords
 
+
 logger = logging.getLogger(__name__)
 
-_TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
+_OBSERVE_EVERY = 600.0  # seconds between looks of label budgets at what was served
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
 
@@ -194,17 +195,17 @@ class Watch:
             hold=True,
         )
         self._given, self._follow = dict(models), follow
-        self._facts, self._told = dict[Version, str](), dict[Version, Watched]()
+        self._facts, self._registered = dict[Version, str](), dict[Version, Watched]()
         self._divided: dict[Version, float] = {}
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
         self.shifts: dict[Version, ConfidenceShift] = {}
         # Once here: counting may begin before the feed's thread, and needs the versions and their budgets.
-        self.learn()
-        self._tell_policies()
-        self.feed.also(self.learn, every=2.0)
-        self.feed.also(self._tell_policies, every=_TELL_EVERY)
-        self.feed.also(self.give_up_held, every=_TELL_EVERY)
+        self.refresh_versions()
+        self._observe_served()
+        self.feed.also(self.refresh_versions, every=2.0)
+        self.feed.also(self._observe_served, every=_OBSERVE_EVERY)
+        self.feed.also(self.give_up_held, every=_OBSERVE_EVERY)
         self.checks = Checks(
             *counting_checks(
                 ledger,
@@ -285,7 +286,7 @@ class Watch:
         if self.samples is not None:
             self.samples.start()
 
-    def tell(self, version: Version, facts: Mapping[str, Any]) -> None:
+    def register_version(self, version: Version, facts: Mapping[str, Any]) -> None:
         """Register another version: here at once, and with all on this ledger.
 
         Args:
@@ -295,11 +296,11 @@ class Watch:
         Raises:
             InputError: Where facts are none, or others than this program was started with.
         """
-        self._check_told(version, Watched.of_facts(facts), facts)
-        self.ledger.tell(version, json.dumps(dict(facts)))
-        self.learn()
+        self._check_registered(version, Watched.of_facts(facts), facts)
+        self.ledger.register_version(version, json.dumps(dict(facts)))
+        self.refresh_versions()
 
-    def _check_told(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
+    def _check_registered(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
         followed = {} if self._follow is None else self._follow.current()
         known = {**followed, **self._given}.get(version)
         other = [] if known is None else [name for name in known.unlike(told) if name in facts]
@@ -324,15 +325,15 @@ class Watch:
             given[f"contract {of}"] = "none" if contract is None else _digest(contract.facts)
         return given
 
-    def learn(self) -> None:
+    def refresh_versions(self) -> None:
         """Look for newly registered versions, and count the predictions and labels that wait for them."""
-        facts = self.ledger.told()
+        facts = self.ledger.versions()
         if facts != self._facts:  # read once: one that cannot be used is logged once
-            self._facts, self._told = facts, read_facts(facts)
+            self._facts, self._registered = facts, read_facts(facts)
         followed = {} if self._follow is None else self._follow.changed()
-        known = {**self._told, **followed, **self._given}
+        known = {**self._registered, **followed, **self._given}
         if known != self.models:
-            self._know(known)
+            self._apply_versions(known)
         for version in self.ledger.held():
             while version in self.models and self._released(version):
                 pass
@@ -376,16 +377,16 @@ class Watch:
                     "here, whose clause misses them: start it with the artifact that has this contract"
                 )
 
-    def know(self, models: Mapping[Version, Watched]) -> None:
+    def set_versions(self, models: Mapping[Version, Watched]) -> None:
         """Count predictions and labels of these versions from now on, in place of those given before.
 
         Args:
             models: What is watched, by (model, version).
         """
         self._given = dict(models)
-        self.learn()
+        self.refresh_versions()
 
-    def _know(self, models: Mapping[Version, Watched]) -> None:
+    def _apply_versions(self, models: Mapping[Version, Watched]) -> None:
         with self._lock:
             contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
             counts = {version: watched.classes.count for version, watched in models.items()}
@@ -397,7 +398,7 @@ class Watch:
                 contracts=contracts,
             )
             self._contracts.contracts = contracts
-            self.intake.know({v: watched.classes for v, watched in models.items()}, self._slices)
+            self.intake.set_versions({v: watched.classes for v, watched in models.items()}, self._slices)
             if self._policy is not None:
                 all_of = (*models, *self.policies)
                 self.policies = {v: self.policies.get(v) or self._policy() for v in all_of}
@@ -450,7 +451,7 @@ class Watch:
 
     def _refuse_without_room(self, found: list[Any]) -> None:
         """Refuse, in place, predictions of unknown versions where too many wait already."""
-        unknown = {i: _item(one) for i, one in enumerate(found) if not self._knows(one)}
+        unknown = {i: _item(one) for i, one in enumerate(found) if not self._is_known(one)}
         if unknown and not self.intake.has_room(len(unknown)):
             for i, one in unknown.items():
                 told = f"no model {one.model!r} version {one.version!r} here, and too much waits for others"
@@ -514,8 +515,8 @@ class Watch:
         # Receipts say when they were made; one dated ahead of this clock opens no span of the future.
         made = now if good or not came else min(now, max(one.time for one in came))
         whole = [*good, *(one.item for one in came)]
-        known = [one for one in whole if self._knows(one)]
-        self._note_signed((one.item.model, one.item.version) for one in came if self._knows(one))
+        known = [one for one in whole if self._is_known(one)]
+        self._note_signed((one.item.model, one.item.version) for one in came if self._is_known(one))
         chances, sums = chances_of(found, self.policies), self._sums(map(ServedSums.of, known))
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
         # Held and counted predictions of a batch are stored together, or not at all.
@@ -530,14 +531,18 @@ class Watch:
                 nonces = nonces_of(repr((batch.name, batch.content, now)), places)
             told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
             self._hold(
-                [(nonce.hex(), ServedSums.of(one), made) for one, nonce, made in told if not self._knows(one)]
+                [
+                    (nonce.hex(), ServedSums.of(one), made)
+                    for one, nonce, made in told
+                    if not self._is_known(one)
+                ]
             )
         if fresh:
             self._look_for_shift(sums)
         self._beside("samples", lambda: self._sample(told))
         ring, own = self.keyring.current(), [chances[i] for i in places]
         receipts = signed(good, nonces, own, ring=ring, time=now)
-        return self._bound(found, [_told(one) or next(receipts) for one in found], source)
+        return self._bound(found, [_answer_of(one) or next(receipts) for one in found], source)
 
     def served(
         self, sums: Sequence[ServedSums], *, time: float, once: bytes, source: str = ""
@@ -558,7 +563,7 @@ class Watch:
         found: list[ServedSums | Refused] = [self._wrong_sums(one) or one for one in sums]
         self._refuse_without_room(found)
         sound = [one for one in found if isinstance(one, ServedSums)]
-        known = [one for one in sound if self._knows(one)]
+        known = [one for one in sound if self._is_known(one)]
         self._note_signed((one.model, one.version) for one in known)
         batch = named_batch(once, sums, (), source=source, time=now)
         made = min(time, now)
@@ -570,7 +575,7 @@ class Watch:
                     [
                         (f"{batch.name.hex()}/{i}", one, made)
                         for i, one in enumerate(sound)
-                        if not self._knows(one)
+                        if not self._is_known(one)
                     ]
                 )
         if fresh:
@@ -608,7 +613,7 @@ class Watch:
             self._beside("samples", lambda: samples.labelled(whole))
         return taken.outcomes
 
-    def _knows(self, one: ServedPrediction | ServedSums | Carried | Refused) -> bool:
+    def _is_known(self, one: ServedPrediction | ServedSums | Carried | Refused) -> bool:
         """Whether an item is of a version that is known here; a refused item needs none."""
         if isinstance(one, Refused):
             return True
@@ -831,7 +836,7 @@ class Watch:
             self._divided[one.model, one.version] = self._clock()
         return [key for key in keys if key in upper]
 
-    def _tell_policies(self) -> None:
+    def _observe_served(self) -> None:
         """Update budgets with the counts of the last day, with which a new process begins."""
         now = self._clock()
         for version, policy in self.policies.items():
@@ -880,7 +885,7 @@ def _wrong_shadow(shadow: Shadow, classes: int) -> str:
     return "" if len(shadow.tag) == TAG else f"the shadow's tag must be {TAG} bytes, got {len(shadow.tag)}"
 
 
-def _told(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
+def _answer_of(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
     """The answer for an item; None where its receipt is yet to be signed."""
     if isinstance(one, Carried):
         return one.receipt

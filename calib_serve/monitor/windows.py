@@ -23,7 +23,7 @@ from calib_serve.core.names import parse_duration
 from calib_serve.ledger import SPANS, Ledger, WindowSums
 from calib_serve.metrics import TOLERANCE, Verdict
 from calib_serve.monitor.estimates import Estimates, estimate
-from calib_serve.monitor.live_verdict import judge
+from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.receipts import DAY, DELAYS, Key, Kind, Sums, Version
 
 AUTO = "auto"
@@ -111,7 +111,12 @@ class Delays:
 
 
 def duration(seconds: float, digits: int = 0) -> str:
-    """A duration in the largest unit of which it holds at least two."""
+    """A duration in the largest unit of which it holds at least two.
+
+    Args:
+        seconds: Duration in seconds, not negative.
+        digits: Number of decimals.
+    """
     for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.{digits}f} {unit}"
@@ -139,11 +144,20 @@ def parse_maturity(text: str | float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Window:
-    """One version in the window ``name``, which ends at ``until``, where predictions turn mature.
+    """One version's sums in a window of prediction time.
 
-    ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later.
-    ``dated`` are the mature spans of the version's segments, oldest first, for curves. ``provisional``: no
-    mature label is in, so that it holds all that there are, up to now.
+    Args:
+        version: Model and version.
+        name: Name of the window.
+        since: Its begin, in seconds since 1970.
+        until: Its end, where predictions turn mature, in seconds since 1970.
+        maturity: Age at which they do.
+        bins: Number of bins of confidence.
+        slices: Sums of the mature part, by slice.
+        immature: Sums of later predictions and their labels.
+        dated: Mature spans of the version's segments, oldest first, for curves.
+        tolerance: Largest mean gap that counts as calibrated, a fraction.
+        provisional: Whether no mature label is in, so that it holds all that there are, up to now.
     """
 
     version: Version
@@ -175,7 +189,7 @@ class Window:
 
     def judged(self, estimates: Estimates) -> Verdict:
         """The verdict on estimates of this window; labels that are not mature prove nothing."""
-        found = judge(estimates, tolerance=self.tolerance)
+        found = judge_estimates(estimates, tolerance=self.tolerance)
         if not (self.provisional and estimates.labels):
             return found
         says = f"Provisional, as more labels may come: {found.headline[0].lower()}{found.headline[1:]}"

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.metrics import accuracy, ece, judge_probs, nll, refinement_auroc
-from calib_serve.papers.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, listed
+from calib_serve.papers.result import Curve, Fit, OutputFit, Progress, Samples, Study, arrays, in_a_sentence
 
 Pixels = NDArray[np.uint8]
 
@@ -302,7 +302,7 @@ def _says_of_shifts(rows: list[tuple[Any, ...]], methods: Sequence[str]) -> tupl
         mean, plain = (np.mean([side[key][0] for key in shifts]) for side in (own, raw))
         coarse = np.mean([own[key][1] - raw[key][1] for key in shifts])
         kept = f"keeps up with {len(shifts) - len(behind)} of {len(shifts)} shifts"
-        lost = f", not with {listed(behind)}" if behind and len(behind) <= 4 else ""
+        lost = f", not with {in_a_sentence(behind)}" if behind and len(behind) <= 4 else ""
         says.append(
             f"{method} {kept}{lost}: mean ECE {mean:.2%} where none has {plain:.2%}; AUROC {coarse:+.4f}"
         )

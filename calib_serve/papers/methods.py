@@ -37,8 +37,8 @@ from calib_serve.papers.result import (
     Samples,
     Study,
     arrays,
+    in_a_sentence,
     in_logits,
-    listed,
 )
 from calib_serve.scores import softmax
 
@@ -165,7 +165,7 @@ def bin_effect(
     found = {(str(row[0]), int(row[1])): float(row[2]) for row in rows}
     orders = [tuple(sorted(methods, key=lambda m: found[m, count])) for count in counts]
     return Study(
-        title=f"Calibration errors over {listed([str(c) for c in counts])} bins",
+        title=f"Calibration errors over {in_a_sentence([str(c) for c in counts])} bins",
         header=("method", "bins", "ece", "adaptive_ece", "classwise_ece"),
         rows=rows,
         says=_says_of_orders(orders, counts),

@@ -141,10 +141,10 @@ def _known(value: Cell) -> Cell:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def listed(names: Sequence[str]) -> str:
+def in_a_sentence(names: Sequence[str]) -> str:
     """A list of names in a sentence.
 
-    >>> listed(["a", "b", "c"])
+    >>> in_a_sentence(["a", "b", "c"])
     'a, b and c'
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.core.forks import around_forks
+from calib_serve.core.process import around_forks
 from calib_serve.receipts.counters import Sink
-from calib_serve.receipts.delivery import HomewardQueue
+from calib_serve.receipts.delivery import PredictionQueue
 from calib_serve.receipts.inputs import are_probabilities
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.recorder import Recorder
@@ -34,7 +34,7 @@ class Background:
     def __init__(
         self,
         recorder: Recorder,
-        outboxes: Sequence[HomewardQueue | Outbox],
+        outboxes: Sequence[PredictionQueue | Outbox],
         sink: Sink,
         *,
         seconds: float,

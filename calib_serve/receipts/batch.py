@@ -59,7 +59,7 @@ def _has_utf8(text: str) -> bool:
 
 @dataclass(frozen=True)
 class ServedPrediction:
-    """One served prediction, or one decision about a label, as ``decisions`` has it, without logits.
+    """One served prediction, or one choice of a label, as ``count_choices`` has it, without logits.
 
     Args:
         model: Name of the model.
@@ -87,9 +87,19 @@ class ServedPrediction:
 
 @dataclass(frozen=True)
 class ServedSums:
-    """Predictions of one class and segment, counted: their confidences lie in ``low`` to ``high``.
+    """Predictions of one class and segment, counted.
 
-    ``confidence``: their sum. Both ends lie in one bin of confidence, so that nothing is lost by adding up.
+    Both ends lie in one bin of confidence, so that nothing is lost by adding up.
+
+    Args:
+        model: Name of the model.
+        version: Its version.
+        predicted: Predicted class id.
+        segment: Segment of the traffic; empty: none.
+        low: Lowest confidence, in [0, 1].
+        high: Highest confidence, in [0, 1].
+        count: Number of predictions.
+        confidence: Sum of their confidences.
     """
 
     model: str
@@ -112,7 +122,10 @@ class ServedSums:
 class ServedReceipt:
     """A prediction that was signed elsewhere: its receipt holds its class and confidence.
 
-    ``id``: the caller's own name of it, or none.
+    Args:
+        receipt: Receipt as it was signed, in base64.
+        id: The user's own name of the prediction; empty: none.
+        logits: What the calibration was applied to (K,).
     """
 
     receipt: str
@@ -122,7 +135,14 @@ class ServedReceipt:
 
 @dataclass(frozen=True)
 class Carried:
-    """A prediction with its verified receipt, the nonce and the time."""
+    """A prediction that came with its receipt.
+
+    Args:
+        item: Class, confidence and tags that the receipt holds.
+        receipt: Its verified receipt.
+        nonce: The receipt's nonce, ten bytes.
+        time: When it was predicted, in seconds since 1970.
+    """
 
     item: ServedPrediction
     receipt: SignedReceipt
@@ -135,7 +155,12 @@ Item = Union[ServedPrediction, ServedReceipt, Refused]
 
 
 def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
-    """The prediction in ``receipt``, which ``item`` brought, with the item's logits and id."""
+    """The prediction in a receipt, with the logits and id of the item that brought it.
+
+    Args:
+        item: Receipt as it came, with the caller's own logits and id.
+        receipt: Its verified receipt.
+    """
     served = ServedPrediction(
         receipt.model,
         receipt.version,
@@ -149,7 +174,11 @@ def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
 
 
 class UnboundReceipt(SignedReceipt):
-    """A receipt without its prediction's id, which names another prediction, or could not be stored."""
+    """A receipt without its prediction's id, which names another prediction, or could not be stored.
+
+    Args:
+        receipt: The receipt as it was signed.
+    """
 
     wanted: bool
 
@@ -161,9 +190,14 @@ class UnboundReceipt(SignedReceipt):
 
 
 class BatchKey(NamedTuple):
-    """A batch by its ``name``: the digest of its ``content``, and when it was sent first and expires.
+    """A batch by the name that its sender gave it.
 
-    ``note``: what its sender is to know again when it is sent again.
+    Args:
+        name: Hash of the sender and the name.
+        content: Hash of the items.
+        time: When it was sent first, in seconds since 1970.
+        expires: When it is forgotten, in seconds since 1970.
+        note: Bytes that its sender is to know again when it is sent again.
     """
 
     name: bytes
@@ -174,12 +208,27 @@ class BatchKey(NamedTuple):
 
     @classmethod
     def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
-        """The key of a batch that is sent at ``time`` and known for a day."""
+        """The key of a batch that is known for a day.
+
+        Args:
+            name: Hash of the sender and the name.
+            content: Hash of the items.
+            time: When it was sent first, in seconds since 1970.
+            note: Bytes that its sender is to know again when it is sent again.
+        """
         return cls(name, content, time, time + DAY, note)
 
 
 def check_content(once: BatchKey, known: BatchKey) -> None:
-    """Raise ConflictError unless both batches of one name have the same content."""
+    """Check that two batches of one name have the same content.
+
+    Args:
+        once: Batch that came now.
+        known: Batch that came first.
+
+    Raises:
+        ConflictError: Where their contents differ.
+    """
     if known.content != once.content:
         raise ConflictError(
             "this Idempotency-Key was used for another batch; nothing of this one was counted: "
@@ -189,9 +238,13 @@ def check_content(once: BatchKey, known: BatchKey) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one item: counted, or refused for ``reason``.
+    """The outcome of one item of a batch.
 
-    ``held``: accepted, and counted when its version is known here.
+    Args:
+        accepted: Whether it was counted, or will be.
+        reason: Why it was refused; None where it was not.
+        message: The same in words.
+        held: Whether it is counted only when its version is known here.
     """
 
     accepted: bool
@@ -207,7 +260,12 @@ class Outcome:
 
 
 def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, LabelPolicy]) -> list[float]:
-    """The chance that each item's label is asked for; 1 without a policy."""
+    """The chance that each item's label is asked for; 1 without a policy.
+
+    Args:
+        items: Items of a batch.
+        policies: Label policy of each model version that has one.
+    """
     chances = [1.0] * len(items)
     for version, policy in policies.items():
         of = {
@@ -223,7 +281,15 @@ def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, Label
 def named_batch(
     once: bytes, items: Sequence[Item | ServedSums], chances: Sequence[float], *, source: str, time: float
 ) -> BatchKey:
-    """The batch under its sender's own name, apart from other senders', with its chances noted."""
+    """The batch under its sender's own name, apart from other senders', with its chances noted.
+
+    Args:
+        once: Name that the sender gave it.
+        items: Items of the batch.
+        chances: Chance that each item's label is asked for.
+        source: Name of the sender.
+        time: When it came, in seconds since 1970.
+    """
     # By source: what one client calls its batches must not stand for those of another.
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
     content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
@@ -234,7 +300,15 @@ def named_batch(
 
 
 def noted_chances(batch: BatchKey, count: int) -> list[float]:
-    """The chances of the ``count`` items of a named batch, as noted when it first came."""
+    """The chances of the items of a named batch, as noted when it first came.
+
+    Args:
+        batch: The batch, as the ledger has it.
+        count: Number of items.
+
+    Raises:
+        LedgerError: Where the note is damaged.
+    """
     if not batch.note:
         return [1.0] * count
     try:
@@ -247,7 +321,12 @@ def noted_chances(batch: BatchKey, count: int) -> list[float]:
 
 
 def nonces_of(batch: str, places: Sequence[int]) -> list[bytes]:
-    """Derive nonces from a batch's hash and each index, so that a retry gets the same ones."""
+    """Derive nonces of ten bytes, so that a retry gets the same ones.
+
+    Args:
+        batch: Hash of the batch.
+        places: Index of each item in the batch.
+    """
     named = hashlib.blake2b(batch.encode(), digest_size=32).digest()
     epochs = [
         hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
@@ -264,7 +343,15 @@ def signed(
     ring: Keyring,
     time: float,
 ) -> Iterator[SignedReceipt]:
-    """Sign the predictions' receipts; chance and nonce alone decide whether a label is asked for."""
+    """Sign the predictions' receipts; chance and nonce alone decide whether a label is asked for.
+
+    Args:
+        items: Predictions.
+        nonces: Nonce of each, ten bytes.
+        chances: Chance that each one's label is asked for, above 0.
+        ring: Keys.
+        time: When they were predicted, in seconds since 1970.
+    """
     for item, nonce, chance in zip(items, nonces, chances, strict=True):
         yield ring.sign(
             model=item.model,

@@ -17,9 +17,12 @@ _EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of one model version: a label is an id in [0, count), or one of ``names``.
+    """The classes of one model version: a label is an id in [0, count), or a name.
 
-    ``pairs``: each two of them are a label of a multi-label model, not true and true (``decisions``).
+    Args:
+        count: Number of classes.
+        names: Name of each class; empty: they have none.
+        pairs: Whether each two of them are a label of a multi-label model, not true and true.
 
     >>> Classes(2, ("cat", "dog")).find("dog")
     1
@@ -37,15 +40,25 @@ class Classes:
 
     @classmethod
     def of_labels(cls, labels: int, names: Sequence[str] = ()) -> Classes:
-        """The classes of a multi-label model: two decisions for each of its labels."""
-        return cls(2 * labels, decision_names(labels, names), pairs=True)
+        """The classes of a multi-label model: two decisions for each of its labels.
+
+        Args:
+            labels: Number of labels.
+            names: Name of each label; empty: they have none.
+        """
+        return cls(2 * labels, choice_names(labels, names), pairs=True)
 
     def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
         """The class id of an id or a name, or Refused.
 
         A whole number, 1 or 1.0, is an id. A text is a name, else the digits of an id; refused where it is
-        the name of one class and the id of another, unless ``by`` says which. Where classes are pairs,
-        ``predicted`` says which label it is about: then 0 and 1, false and true, and the two names are taken.
+        the name of one class and the id of another. Where classes are pairs, 0 and 1, false and true, and the
+        two names are taken.
+
+        Args:
+            label: An id or a name, as it came.
+            predicted: Predicted class id; where classes are pairs it says which label this is about.
+            by: "id" or "name", where it is said which of them the label is.
         """
         if isinstance(label, float) and label.is_integer():
             label = int(label)  # as pandas has numbers of a column with gaps
@@ -82,24 +95,24 @@ class Classes:
         )
 
 
-def decide(
+def choose_labels(
     probs: NDArray[np.floating[Any]], threshold: float = 0.5
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Decide each label (n, L): as a class below 2 L, with its confidence (n, L).
 
     A label is decided to be true where its probability in ``probs`` (n, L) is ``threshold`` or more.
 
-    >>> [found.tolist() for found in decide(np.array([[0.125, 0.75]]))]
+    >>> [found.tolist() for found in choose_labels(np.array([[0.125, 0.75]]))]
     [[[0, 3]], [[0.875, 0.75]]]
     """
     yes = probs >= threshold
     return 2 * np.arange(probs.shape[1]) + yes, np.where(yes, probs, 1 - probs).astype(np.float64)
 
 
-def decision_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
+def choice_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
     """The names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
 
-    >>> decision_names(1, ["cat"]), decision_names(1)
+    >>> choice_names(1, ["cat"]), choice_names(1)
     (('not cat', 'cat'), ('not label 0', 'label 0'))
     """
     called = names or [f"label {k}" for k in range(labels)]

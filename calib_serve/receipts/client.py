@@ -36,7 +36,7 @@ _LARGEST = 16 << 20  # bytes of an answer
 _PIECE = 1 << 16  # bytes that are written at once
 
 
-class Answer(NamedTuple):
+class _Answer(NamedTuple):
     """The status of an answer, its content, and the seconds for which it asks to be left alone."""
 
     status: int
@@ -61,7 +61,21 @@ def post_items(
     seconds: float = 60.0,
     failed: Callable[[str], None] = lambda _why: None,
 ) -> list[dict[str, Any]]:
-    """POST one batch to ``url`` and return the outcome of each item; keywords as in ``post_body``."""
+    """POST one batch and return the outcome of each item.
+
+    Args:
+        url: Address of the endpoint.
+        items: Items, as plain values for JSON.
+        token: Bearer token; empty: none.
+        tries: Number of tries.
+        sleep: Called with the seconds to wait before a further try.
+        seconds: Time in which a whole answer must be there, each time.
+        failed: Called with the reason before each further try.
+
+    Raises:
+        Rejected: Where the batch is refused as a whole.
+        Unanswered: Where each try fails, or something must be mended first.
+    """
     body = json.dumps({"items": list(items)}).encode()
     return post_body(
         url, body, count=len(items), token=token, tries=tries, sleep=sleep, seconds=seconds, failed=failed
@@ -125,13 +139,13 @@ def read_token(path: str | Path) -> str:
     return words[0]
 
 
-def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> Answer:
+def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> _Answer:
     """POST ``body`` to ``url`` once and return its answer.
 
     Raises Unanswered where that is not whole within ``seconds``, or is no HTTP, and InputError for an address
     that is none.
     """
-    check_address(url)
+    check_url(url)
     # Moments, which _InTime takes for the time that is left; httpcore hands them on to it.
     until = dict.fromkeys(("connect", "write", "read"), time.monotonic() + seconds)
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -151,10 +165,10 @@ def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: floa
         raise Unanswered(f"{type(error).__name__}: {error}") from error
     after = {name.lower(): value for name, value in answer.headers}.get(b"retry-after", b"")
     # A server that says when to come again is obeyed for ten minutes at most.
-    return Answer(answer.status, bytes(content), min(float(after), 600.0) if after.isdigit() else 0.0)
+    return _Answer(answer.status, bytes(content), min(float(after), 600.0) if after.isdigit() else 0.0)
 
 
-def check_address(url: str) -> None:
+def check_url(url: str) -> None:
     """Raise InputError for a text that is no address of a watch."""
     parts = urlsplit(url)
     try:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from calib_serve.core.errors import CalibServeError, ConflictError, Unanswered
 from calib_serve.core.files import open_regular, private_folder, write_whole
-from calib_serve.receipts.destination import Home, Served
+from calib_serve.receipts.destination import Destination, Served
 
 try:
     import fcntl
@@ -139,7 +139,7 @@ class Courier:
             log.warning(text, *values)
 
 
-class HomewardQueue:
+class PredictionQueue:
     """Predictions that are sent one by one, for their ids or logits; at most ``most``, of 32 MiB, wait.
 
     Beyond half of these bytes they wait without their logits, and ``failed("logits")`` says so. A batch that
@@ -148,9 +148,14 @@ class HomewardQueue:
     """
 
     def __init__(
-        self, home: Home, failed: Callable[..., None], *, most: int, spool: str | Path | None = None
+        self,
+        destination: Destination,
+        failed: Callable[..., None],
+        *,
+        most: int,
+        spool: str | Path | None = None,
     ) -> None:
-        self._home, self._most = home, most
+        self._destination, self._most = destination, most
         self._folder = None if spool is None else BatchFolder(Path(spool) / "ids", most=10 * most)
         self._courier = Courier(failed, on_disk=spool is not None)
         self.after_fork()
@@ -215,7 +220,7 @@ class HomewardQueue:
 
     def _settled(self, batch: Batch) -> bool:
         def ask() -> list[tuple[int, str]]:
-            return [(1, one.message) for one in self._home.predictions(batch.items, once=batch.name)]
+            return [(1, one.message) for one in self._destination.predictions(batch.items, once=batch.name)]
 
         return self._courier.settles(len(batch.items), ask)
 

@@ -43,7 +43,7 @@ class Served(NamedTuple):
         return {**item, "logits": self.numbers} if self.logits else item
 
 
-class Home(Protocol):
+class Destination(Protocol):
     """A destination of predictions and labels, which are in a ledger once they are acknowledged."""
 
     @property
@@ -70,25 +70,25 @@ class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        from calib_serve.receipts.client import check_address, post_body  # noqa: PLC0415 - not where no watch is asked
+        from calib_serve.receipts.client import check_url, post_body  # noqa: PLC0415 - not where no watch is asked
 
-        check_address(url)
+        check_url(url)
         self._url, self._token, self._post = url.rstrip("/"), token, post_body
         self.sample_rate = 1.0  # until the watch has said what it keeps
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, as ``Home`` says."""
+        """Count predictions, as ``Destination`` says."""
         found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
         return [one for one in found if not one.accepted]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, as ``Home`` says."""
+        """Count predictions by their sums, as ``Destination`` says."""
         told = {"time": time, "items": [asdict(one) for one in sums]}
         found = self._sent("sums", told, once=once, tries=1)
         return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Count labels, as ``Home`` says."""
+        """Count labels, as ``Destination`` says."""
         return self._sent("labels", {"items": list(items)}, tries=3)
 
     def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
@@ -131,11 +131,11 @@ class Within:
 
     @property
     def sample_rate(self) -> float:
-        """The share of sampled predictions, as ``Home`` says."""
+        """The share of sampled predictions, as ``Destination`` says."""
         return self._watch.sample_rate
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, as ``Home`` says."""
+        """Count predictions, as ``Destination`` says."""
         items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
             found = self._watch.predictions(items, once=once.encode())
@@ -144,7 +144,7 @@ class Within:
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, as ``Home`` says."""
+        """Count predictions by their sums, as ``Destination`` says."""
         try:
             found = self._watch.served(sums, time=time, once=once.encode())
         except LedgerError as error:
@@ -152,15 +152,15 @@ class Within:
         return ["" if one is None else str(one) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Count labels, as ``Home`` says."""
+        """Count labels, as ``Destination`` says."""
         try:
             return self._watch.labels(items)
         except LedgerError as error:
             raise ServerError(f"the ledger cannot keep the labels: {error}; send them again") from error
 
 
-def home_of(watch: str | LocalWatch, token: str = "") -> Home:
-    """Return the home at a URL, or in this process; InputError for what is neither."""
+def destination_of(watch: str | LocalWatch, token: str = "") -> Destination:
+    """Return the destination at a URL, or in this process; InputError for what is neither."""
     if isinstance(watch, str):
         return Remote(watch, token)
     if not isinstance(watch, LocalWatch):

@@ -32,15 +32,25 @@ def placed(of: str | Path) -> str:
 
 
 def write_host_settings(folder: Path, settings: Mapping[str, str]) -> None:
-    """Write the settings of the workers of the server in ``folder``, for programs that ask later."""
+    """Write the settings of a server's workers, for programs that ask later.
+
+    Args:
+        folder: Folder of the server.
+        settings: Environment variables; those of Calib Serve are written.
+    """
     told = {name: value for name, value in settings.items() if name.startswith("CALIB_SERVE_")}
     (folder / _FILE).write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def host_setting(folder: Path, name: str) -> str | None:
-    """A setting of the server in ``folder``: as given to its workers, else from the environment.
+    """A setting of a server: as given to its workers, else from the environment; None where neither says it.
 
-    None where neither says it. ServerError where they differ, or the file cannot be read.
+    Args:
+        folder: Folder of the server.
+        name: Name of the environment variable.
+
+    Raises:
+        ServerError: Where the two differ, or the file cannot be read.
     """
     path, here = folder / _FILE, from_environment(name)
     try:

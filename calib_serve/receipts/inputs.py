@@ -29,7 +29,7 @@ KEYRING = "CALIB_SERVE_KEYRING"
 _FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
-def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
+def optional_artifact(what: Artifact | str | Path | int) -> Artifact | None:
     """The artifact, or None where the number of classes is given."""
     if isinstance(what, int):
         if what < 2:
@@ -70,7 +70,7 @@ def are_probabilities(p: NDArray[Any]) -> bool:
     return bool((np.abs(sums - 1) <= 0.02).all())  # as far as sums in half precision may be from 1
 
 
-def logits_of(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
+def logits_in_shape(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Logits of this shape; ShapeError for any other."""
     z = np.atleast_2d(np.asarray(logits, np.float64))
     if z.shape != shape:
@@ -114,10 +114,14 @@ def each_of(given: str | Sequence[str], what: str, count: int) -> Sequence[str]:
 
 
 class ReporterShadow:
-    """Runs a shadow: an artifact or its folder, or a fingerprint where its probabilities are given.
+    """Runs a shadow of the served artifact: it is measured, and never answers.
 
-    ``served``: the artifact beside which it runs, or the number of classes. InputError for a shadow that
-    cannot act on what the served one acts on.
+    Args:
+        what: Artifact or its folder; or a fingerprint where its probabilities are given.
+        served: Artifact beside which it runs, or the number of classes.
+
+    Raises:
+        InputError: Where it cannot act on what the served one acts on.
     """
 
     def __init__(self, what: Artifact | str | Path, served: Artifact | int) -> None:
@@ -137,9 +141,16 @@ class ReporterShadow:
     def says(
         self, rows: Sequence[int], *, probs: ArrayLike | None, logits: NDArray[np.float64] | None
     ) -> list[tuple[int, float]]:
-        """The shadow's class and confidence of these rows, by probabilities (n, K) or (K,), or logits (n, K).
+        """The shadow's class and confidence of some rows.
 
-        InputError or ShapeError where there is neither.
+        Args:
+            rows: Positions (m,).
+            probs: Its own probabilities, (n, K) or (K,); None: it computes them.
+            logits: Logits of all rows (n, K).
+
+        Raises:
+            InputError: Where there are neither probabilities nor logits.
+            ShapeError: Where probabilities have another shape.
         """
         if not rows:
             return []

@@ -50,7 +50,15 @@ def read_lines(body: bytes) -> list[Any]:
 
 
 def check_number(items: int, told: str = "") -> None:
-    """Raise TooManyItems where a batch has too many items."""
+    """Check the number of items of a batch.
+
+    Args:
+        items: Number of items.
+        told: The same for the error; empty: the number itself.
+
+    Raises:
+        TooManyItems: Where it is too large.
+    """
     if items > MOST_ITEMS:
         raise TooManyItems(f"a batch has at most {MOST_ITEMS} items, got {told or items}")
 

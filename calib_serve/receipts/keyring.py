@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.core.errors import KeyringError, Refused, of_a_newer
-from calib_serve.core.files import FollowedFile, alone, private_folder, read_private, write_whole
+from calib_serve.core.files import FollowedFile, lock, private_folder, read_private, write_whole
 from calib_serve.receipts.nonces import Nonces
 from calib_serve.receipts.wire import (
     DAY,
@@ -226,7 +226,7 @@ class Keyring:
             KeyringError: Where there is a file.
         """
         path = Path(path)
-        with _alone(path, make=True):
+        with _lock(path, make=True):
             if path.exists():
                 raise KeyringError(f"{path} exists and its receipts would be lost; use: calib-serve keys add")
             ring = cls.new()
@@ -242,7 +242,7 @@ class Keyring:
             change: Function from the keyring to its replacement.
         """
         cls.load(path)  # what is no keyring is not locked either
-        with _alone(Path(path)):
+        with _lock(Path(path)):
             ring = change(cls.load(path))
             ring.save(path)
         return ring
@@ -371,12 +371,12 @@ class Keyring:
 
 
 @contextlib.contextmanager
-def _alone(path: Path, *, make: bool = False) -> Iterator[None]:
+def _lock(path: Path, *, make: bool = False) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             if make:
                 private_folder(path.parent)
-            stack.enter_context(alone(path))
+            stack.enter_context(lock(path))
         except OSError as error:
             raise KeyringError(f"cannot write the keyring {path}: {error}") from error
         yield
@@ -460,9 +460,16 @@ def _write_file(path: Path, active: str, keys: Mapping[str, bytes], times: Times
 
 
 class LiveKeyring(FollowedFile[Keyring]):
-    """The keyring in ``path``, read again when the file has changed; take ``current`` once for a batch.
+    """The keyring in a file, read again when the file has changed; take ``current`` once for a batch.
 
-    KeyringError where the file cannot be read to begin with; later on the ring stays as it was.
+    Args:
+        path: File of the keyring, in JSON.
+        every: Seconds between two looks at the file, at least.
+        clock: Seconds that never go back.
+        failed: Called where the changed file cannot be read; the ring stays as it was.
+
+    Raises:
+        KeyringError: Where the file cannot be read to begin with.
     """
 
     def __init__(
@@ -476,7 +483,16 @@ class LiveKeyring(FollowedFile[Keyring]):
         super().__init__(path, Keyring.load, every=every, clock=clock, failed=failed)
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
-        """Verify as ``Keyring.verify``; for an unknown key the file is read again first."""
+        """Verify a receipt; for an unknown key the file is read again first.
+
+        Args:
+            token: Receipt as it was sent.
+            now: Seconds since 1970; None: the clock's.
+            ttl: Longest age of a receipt, in seconds.
+
+        Raises:
+            Refused: As ``Keyring.verify``.
+        """
         ring = self.current()
         try:
             return ring.verify(token, now=now, ttl=ttl)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calib_serve.core.forks import around_forks
+from calib_serve.core.process import around_forks
 
 __all__ = ["NONCE_BYTES", "PER_EPOCH", "Nonces", "split"]
 
@@ -30,6 +30,9 @@ class Nonces:
     A new epoch begins in each process and after ``PER_EPOCH`` nonces. Within an epoch the counter
     passes a Feistel network of four random functions (Luby and Rackoff 1988), so that what a client sees
     tells no traffic.
+
+    Args:
+        random: From a number of bytes to as many random bytes.
 
     >>> source = Nonces()
     >>> len({source.draw() for _ in range(PER_EPOCH + 1)}) == PER_EPOCH + 1

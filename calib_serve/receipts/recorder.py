@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.receipts.classes import decide
+from calib_serve.receipts.classes import choose_labels
 from calib_serve.receipts.counters import Counts, SeriesCounts, Sink, zeros
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.nonces import Nonces
@@ -36,23 +36,42 @@ SIGNED_LABELS = 32
 
 
 class Tag(NamedTuple):
-    """Tags of a prediction by its request: a segment, a group of dependent outcomes, an id."""
+    """Tags of a prediction by its request; empty where it has none.
+
+    Args:
+        segment: Segment of the traffic.
+        group: Name that predictions share whose outcomes depend on one another.
+        id: The user's own name of the prediction.
+    """
 
     segment: str = ""
     group: str = ""
     id: str = ""
 
     def of_row(self, row: int, rows: int) -> Tag:
-        """The tag of one row of a request: of several rows, each has an id of its own."""
+        """The tag of one row of a request: of several rows, each has an id of its own.
+
+        Args:
+            row: Position of the row in the request.
+            rows: Number of its rows.
+        """
         return self if rows == 1 or not self.id else self._replace(id=f"{self.id}:{row}")
 
 
 class Recorder:
-    """Counts the predictions of one model version by ``counts`` and signs them; failures go to ``sink``.
+    """Counts the predictions of one model version and signs them; failures are counted.
 
-    ``counts`` None: into the sink's series. ``keyring`` None: no receipts. ``samples`` keeps logits of signed
-    predictions for a later refit; ``policy`` says whose labels are wanted.
-    ``shadow_tag``: of the artifact that runs in the shadow of the served one, see ``receipts.shadow_tag``.
+    Args:
+        sink: Series and failures.
+        model: Name of the model.
+        version: Its version.
+        bins: Number of bins of confidence, of equal width.
+        keyring: Keys; None: no receipts.
+        samples: Log of logits of signed predictions, for a later refit; None: none are kept.
+        policy: Which predictions' labels are wanted; None: all.
+        counts: Sums of predictions; None: the sink's series.
+        shadow_tag: Tag of the artifact that runs in the shadow of the served one (``shadow_tag``); empty:
+            none.
     """
 
     def __init__(
@@ -96,14 +115,19 @@ class Recorder:
         sign: bool = True,
         shadows: Sequence[tuple[int, float] | None] = (),
     ) -> list[SignedReceipt | None]:
-        """Count (predicted class, confidence) pairs and sign a receipt for each.
+        """Count predictions and sign a receipt for each; None for one without.
 
-        ``logits`` (K,) of each are what the output calibration was applied to; ``tags``: what
-        their requests name, or none where rows are not requests. ``counted``: such pairs of all that is
-        predicted, where ``predictions`` are drawn from it, each with the same chance. ``count`` False: they
-        are counted elsewhere. ``sign`` False: they get no receipts this time. ``shadows``: what the shadow
-        says of each, (class, confidence); those that are none, such as NaN, are counted as failures at
-        "shadow" and left out of the receipts.
+        Args:
+            predictions: (predicted class, confidence) of each.
+            logits: What the output calibration was applied to, (K,) of each.
+            tags: Tags of each; empty where rows are not requests.
+            invalid: Number of rows without a valid output.
+            counted: Such pairs of all predictions, where ``predictions`` are drawn from them, each with the
+                same chance.
+            count: Whether to count them here.
+            sign: Whether they get receipts this time.
+            shadows: (class, confidence) of the shadow for each; pairs that are none, such as NaN, count as
+                failures at "shadow" and are left out of the receipts.
         """
         if invalid:
             self._add(_INVALID, invalid)
@@ -149,7 +173,13 @@ class Recorder:
             self.broken("samples", error)
 
     def broken(self, stage: str, error: Exception | None = None, *, times: int = 1) -> None:
-        """Count a failure of the monitoring at ``stage``, by ``error`` if by one; never raises."""
+        """Count a failure of the monitoring; never raises.
+
+        Args:
+            stage: Name of the part that failed.
+            error: The error, where it was one.
+            times: Number of predictions that it cost.
+        """
         try:
             self._sink.failed(stage, times=times)
         except Exception:  # the counter itself failed: only log it
@@ -160,7 +190,12 @@ class Recorder:
         self._counts.after_fork()
 
     def count(self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag] = ()) -> None:
-        """Count predictions without signing receipts here; never raises."""
+        """Count predictions without signing receipts here; never raises.
+
+        Args:
+            predictions: (predicted class, confidence) of each.
+            tags: Tags of each; empty: they have none.
+        """
         try:
             named = len(tags) == len(predictions) and any(tag.segment for tag in tags)
             self._counts.put(predictions, [tag.segment for tag in tags] if named else ())
@@ -225,8 +260,15 @@ class Recorder:
             self.broken("samples", error)
 
 
-class Decision(NamedTuple):
-    """The decision whether ``label`` is true, and the probability that this is right."""
+class LabelChoice(NamedTuple):
+    """The decision whether a label is true.
+
+    Args:
+        label: Id of the label.
+        true: Whether the label is decided to be true.
+        confidence: Probability that it is right.
+        receipt: Its receipt; None where none is signed.
+    """
 
     label: int
     true: bool
@@ -243,23 +285,30 @@ class Decision(NamedTuple):
         return told if self.receipt.wanted else {**told, "label_wanted": False}
 
 
-def decisions(
+def count_choices(
     recorder: Recorder,
     probs: Sequence[NDArray[np.float64]],
     *,
     threshold: float,
     tags: Sequence[Tag],
     invalid: int = 0,
-) -> list[list[Decision]]:
-    """Decide every label of rows ``probs`` (L,), and count; sign at most ``SIGNED_LABELS`` a row.
+) -> list[list[LabelChoice]]:
+    """Decide every label of some rows, and count; sign at most ``SIGNED_LABELS`` a row.
 
     These are drawn anew for each row, and their receipts say with which chance. Decisions of one row depend
-    on one another, so that a row is a group where its ``tags`` name none.
+    on one another, so that a row without a group is a group.
+
+    Args:
+        recorder: Counts and signs.
+        probs: Probabilities of the labels, (L,) of each row.
+        threshold: Probability from which a label is true.
+        tags: Tags of each row; empty: they have none.
+        invalid: Number of rows without a valid output.
     """
     if not probs:
         recorder.served([], invalid=invalid)
         return []
-    classes, confidence = decide(np.stack(probs), threshold)
+    classes, confidence = choose_labels(np.stack(probs), threshold)
     rows, labels = classes.shape
     drawn = [sorted(random.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
     at = [(row, label) for row, some in enumerate(drawn) for label in some]
@@ -274,6 +323,6 @@ def decisions(
         )
     )
     return [
-        [Decision(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
+        [LabelChoice(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
         for row, some in enumerate(drawn)
     ]

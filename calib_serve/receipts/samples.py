@@ -32,10 +32,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class LabelledSamples:
-    """Logits (n, K) in float32 with their labels (n,) and the predictions' times (n,), first labelled first.
+    """Labelled samples of a log, first labelled first.
 
-    ``predictions`` and ``labels_seen`` count what was read before joining, ``damaged`` the shards
-    that could not be read.
+    Args:
+        logits: (n, K), in float32.
+        labels: Class ids (n,).
+        times: When each was predicted (n,), in seconds since 1970.
+        predictions: Number of predictions that were read, before joining.
+        labels_seen: Number of labels that were read, before joining.
+        damaged: Number of shards that could not be read.
     """
 
     logits: NDArray[np.float32]
@@ -59,10 +64,18 @@ def in_half(logits: ArrayLike) -> NDArray[np.float16]:
 class SampleLog:
     """Appends to a folder; several processes of one user may share it.
 
-    ``rate``: which share of predictions to keep, chosen by nonce, so that all processes of one rate keep the
-    same ones; ``trouble``: that another keeps another share here. ``days`` and ``max_bytes`` bound what is
-    kept; the oldest shards go first. What waits is written once it is ``shard_rows``, and every
-    ``flush_seconds`` after ``start``.
+    What waits is written once it fills a shard, and from time to time after ``start``. ``trouble`` says where
+    another process keeps another share here.
+
+    Args:
+        folder: Folder of the shards, made for this user alone.
+        rate: Share of the predictions to keep, above 0; chosen by nonce, so that all processes of one rate
+            keep the same ones.
+        days: Days for which samples are kept.
+        max_bytes: Most bytes that are kept; the oldest shards go first.
+        shard_rows: Number of rows of a shard.
+        flush_seconds: Seconds between two writings of what waits, after ``start``.
+        clock: Seconds since 1970.
     """
 
     def __init__(
@@ -106,7 +119,18 @@ class SampleLog:
     def predicted(
         self, model: str, version: str, nonces: Sequence[bytes], logits: ArrayLike, *, times: Sequence[float]
     ) -> None:
-        """Store the sampled predictions among these: logits (n, K), one nonce and one time each."""
+        """Store the sampled ones among some predictions.
+
+        Args:
+            model: Name of the model.
+            version: Its version.
+            nonces: Nonce of each (n,).
+            logits: (n, K).
+            times: When each was predicted (n,), in seconds since 1970.
+
+        Raises:
+            ShapeError: Where shapes do not fit.
+        """
         z = np.asarray(logits)
         if z.ndim != 2 or not len(z) == len(nonces) == len(times):
             raise ShapeError(
@@ -134,7 +158,13 @@ class SampleLog:
             self.flush()
 
     def take_back(self, model: str, version: str, nonces: Sequence[bytes]) -> None:
-        """Revoke labels, also those that another process has yet to write."""
+        """Revoke labels, also those that another process has yet to write.
+
+        Args:
+            model: Name of the model.
+            version: Its version.
+            nonces: Nonces of the predictions whose labels are revoked.
+        """
         if nonces:
             self._write("revoked", model, version, nonces)
 

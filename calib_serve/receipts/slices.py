@@ -84,10 +84,12 @@ class Names:
 class Slices:
     """Finds the slices of a prediction: segment, predicted class and random group; of a label, its source.
 
-    ``segments``: how many segments a version may have before the rest are ``other``, or their names.
-    ``classes``: the same of predicted classes; where a version has more, the most served get a slice.
-    ``known``: what is counted already of a version and kind. ``counts``: the number of classes of each
-    version. ``contracts``: whose clauses count predictions apart.
+    Args:
+        counts: Number of classes of each model version.
+        segments: Number of segments that a version may have before the rest are ``other``, or their names.
+        classes: The same of predicted classes; where a version has more, the most served get a slice.
+        known: From a version and kind to the slices that are counted already.
+        contracts: Contract of each version whose clauses count predictions apart.
 
     >>> slices = Slices({("digits", "1.0"): 10})
     >>> [(key.kind, key.name) for key in slices.of("digits", "1.0", 7, segment="north", group=33)]
@@ -127,7 +129,16 @@ class Slices:
         segment: str = "",
         group: int = 0,
     ) -> tuple[Key, ...]:
-        """The slices of a prediction, its segment's first; clauses only with its ``confidence``."""
+        """The slices of a prediction, its segment's first.
+
+        Args:
+            model: Name of the model.
+            version: Its version.
+            predicted: Predicted class id.
+            confidence: Top-1 confidence in [0, 1]; NaN: clauses are left out.
+            segment: Segment of the traffic; empty: none.
+            group: Number of its group (``group_number``); 0: none.
+        """
         asked = (model, version, predicted, segment)
         keys = self._made.get(asked)
         if keys is None:
@@ -157,11 +168,16 @@ class Slices:
         return (*met, *scope)
 
     def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
-        """The slices of a receipt's label, its source's among them where it is known.
+        """The slices of a receipt's label.
 
-        ``segment``: what the label names, for receipts that name none; labels alone take at most half of the
-        places that segments have. Clauses go by the receipt alone, as
-        what was acted on did: a label takes no prediction out of a promise.
+        Clauses go by the receipt alone, as what was acted on did: a label takes no prediction out of a
+        promise.
+
+        Args:
+            receipt: Verified receipt of the prediction.
+            segment: Segment that the label names, for receipts that name none; labels alone take at most half
+                of the places that segments have.
+            source: Name of its sender, whose slice is among them; empty: not known.
         """
         of = (receipt.model, receipt.version)
         if not receipt.segment:  # whoever sends labels must not take the places of what is served

@@ -27,7 +27,14 @@ the clauses of the contract that count them."""
 
 
 class Key(NamedTuple):
-    """The name of a slice of a model version, whose sums are separate."""
+    """The name of a slice of a model version, whose sums are separate.
+
+    Args:
+        model: Name of the model.
+        version: Its version.
+        name: Name of the slice; empty: predictions that name none.
+        kind: How predictions are sliced.
+    """
 
     model: str
     version: str
@@ -62,7 +69,17 @@ def changes(
 ) -> tuple[NDArray[np.intp], Floats]:
     """Compute what each prediction or label adds: places in the vector and values (n, sums of its kind).
 
-    ``confidence`` (n,) in [0, 1], ``correct`` (n,), ``weight`` (n,) at least 1, ``delay`` (n,) seconds.
+    Args:
+        of: Which sums.
+        confidence: Top-1 confidences (n,), in [0, 1].
+        correct: Whether each prediction was right (n,).
+        weight: One over the chance of being asked for (n,), at least 1.
+        delay: Seconds since the prediction (n,).
+        bins: Number of bins of confidence.
+
+    Raises:
+        InputError: Where a weight is below 1.
+        ShapeError: Where shapes do not fit.
     """
     c = np.asarray(confidence, np.float64)
     if c.ndim != 1:
@@ -82,10 +99,13 @@ def changes(
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Every sum that ``calib_serve.receipts.series.SUMS`` declares; adds up over workers and time.
+    """Every sum that ``calib_serve.receipts.series.SUMS`` declares; adds up over workers and time. Read-only.
 
-    ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,), or of
-    the delay (steps,). Read-only.
+    ``sums[name]`` is one of them by its name, (bins,), or of the delay (steps,).
+
+    Args:
+        bins: Number of bins of confidence, of equal width.
+        vector: All sums, in the declared order.
 
     >>> a = Sums.served([0.9, 0.5], bins=2) + Sums.labelled([0.9], [1], bins=2)
     >>> a.predictions.tolist(), a["calib_feedback_total"].tolist()
@@ -109,13 +129,24 @@ class Sums:
 
     @classmethod
     def at(cls, places: NDArray[np.intp], values: Floats, *, bins: int) -> Sums:
-        """Sums from places and values of ``changes``, of any shape."""
+        """Sums from places and values of ``changes``.
+
+        Args:
+            places: Places in the vector, of any shape.
+            values: What is added there, of the same shape.
+            bins: Number of bins of confidence.
+        """
         found = np.bincount(places.ravel(), weights=values.ravel(), minlength=_length(bins))
         return cls(bins, found.astype(np.float64))
 
     @classmethod
     def served(cls, confidence: ArrayLike, *, bins: int = 15) -> Sums:
-        """Sums of unlabelled predictions with top-1 confidences (n,) in [0, 1]."""
+        """Sums of unlabelled predictions.
+
+        Args:
+            confidence: Top-1 confidences (n,), in [0, 1].
+            bins: Number of bins of confidence.
+        """
         return cls.at(*changes("predictions", confidence, bins=bins), bins=bins)
 
     @classmethod
@@ -128,9 +159,14 @@ class Sums:
         delay: ArrayLike = 0.0,
         bins: int = 15,
     ) -> Sums:
-        """Sums of labels: confidences (n,) and whether each prediction was right (n,).
+        """Sums of labels.
 
-        ``weight`` (n,): one over the chance of being asked for; ``delay`` (n,): seconds since the prediction.
+        Args:
+            confidence: Top-1 confidences (n,), in [0, 1].
+            correct: Whether each prediction was right (n,).
+            weight: One over the chance of being asked for (n,), at least 1.
+            delay: Seconds since the prediction (n,).
+            bins: Number of bins of confidence.
         """
         return cls.at(*changes("labels", confidence, correct, weight, delay, bins=bins), bins=bins)
 
@@ -201,7 +237,13 @@ class Sums:
 
 
 def add_at(found: dict[At, Sums], at: At, more: Sums) -> None:
-    """Add ``more`` to the sums in ``found`` at ``at``, if any."""
+    """Add to the sums at a key.
+
+    Args:
+        found: Sums by key, which are changed.
+        at: Key, whose sums begin at 0 where there are none.
+        more: Sums to add.
+    """
     found[at] = found[at] + more if at in found else more
 
 

@@ -12,7 +12,7 @@ from calib_serve.report.look import environment as environment
 from calib_serve.report.look import table_of_tests as table_of_tests
 from calib_serve.report.look.charts import WIDE as WIDE
 from calib_serve.report.look.charts import Dot as Dot
-from calib_serve.report.look.charts import Series as Series
+from calib_serve.report.look.charts import DotSeries as DotSeries
 from calib_serve.report.look.charts import Step as Step
 from calib_serve.report.look.charts import ece_by_time as ece_by_time
 from calib_serve.report.look.charts import histogram as histogram

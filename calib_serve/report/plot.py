@@ -364,7 +364,7 @@ _COLORS = ("after", "before", "right", "wrong", "ink", "muted")
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 
 
-class Line(Protocol):
+class CurveLike(Protocol):
     """One line: ``y`` at each ``x``, between ``low`` and ``high`` (empty where there is no spread)."""
 
     @property
@@ -379,7 +379,7 @@ class Line(Protocol):
     def high(self) -> Sequence[float]: ...  # noqa: D102
 
 
-def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Axes:
+def plot_curves(axes: Axes, lines: Iterable[CurveLike], *, log_x: bool = False) -> Axes:
     """Draw each line in its own colour and dash, its spread shaded."""
     for i, line in enumerate(lines):
         color = PALETTE[_COLORS[i % len(_COLORS)]]
@@ -406,9 +406,17 @@ def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Ax
 
 
 def draw_curves(
-    lines: Iterable[Line], *, title: str, x_label: str, y_label: str, log_x: bool = False
+    lines: Iterable[CurveLike], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
-    """Draw a figure of ``plot_curves``, in the report's style."""
+    """Draw a figure of ``plot_curves``, in the report's style.
+
+    Args:
+        lines: Lines, with their names and spread.
+        title: Title of the figure.
+        x_label: Caption of the horizontal axis.
+        y_label: Caption of the vertical axis.
+        log_x: Whether the horizontal axis is logarithmic.
+    """
     with drawing():
         figure = Figure(figsize=(8, 4.4), layout="constrained")
         axes = plot_curves(figure.subplots(), lines, log_x=log_x)

@@ -9,7 +9,7 @@ from calib_serve.scores.form import EACH as EACH
 from calib_serve.scores.form import Form as Form
 from calib_serve.scores.form import FoundScores as FoundScores
 from calib_serve.scores.form import Leaf as Leaf
-from calib_serve.scores.form import Shown as Shown
+from calib_serve.scores.form import Rounded as Rounded
 from calib_serve.scores.form import all_scores as all_scores
 from calib_serve.scores.form import as_json as as_json
 from calib_serve.scores.form import find_scores as find_scores
@@ -28,9 +28,9 @@ from calib_serve.scores.kinds import check_outputs as check_outputs
 from calib_serve.scores.kinds import class_count as class_count
 from calib_serve.scores.kinds import exact as exact
 from calib_serve.scores.kinds import from_probs as from_probs
+from calib_serve.scores.kinds import infer_outputs as infer_outputs
 from calib_serve.scores.kinds import log_probs as log_probs
 from calib_serve.scores.kinds import log_softmax as log_softmax
-from calib_serve.scores.kinds import measured as measured
 from calib_serve.scores.kinds import sigmoid as sigmoid
 from calib_serve.scores.kinds import softmax as softmax
 from calib_serve.scores.kinds import to_logits as to_logits
@@ -40,5 +40,5 @@ from calib_serve.scores.rows import read_rows as read_rows
 from calib_serve.scores.scores import ProbsView as ProbsView
 from calib_serve.scores.scores import Scores as Scores
 from calib_serve.scores.scores import check_ungrouped as check_ungrouped
+from calib_serve.scores.scores import labels01 as labels01
 from calib_serve.scores.scores import row_weights as row_weights
-from calib_serve.scores.scores import truths as truths

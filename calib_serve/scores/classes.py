@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.kinds import NUMBERED, Place
+from calib_serve.scores.kinds import NUMBERED, CellNames
 
 Ids = NDArray[np.intp]
 
@@ -31,7 +31,7 @@ def class_ids(
     names: Sequence[str] = (),
     *,
     column: str = "",
-    place: Place = NUMBERED,
+    place: CellNames = NUMBERED,
 ) -> tuple[Ids, tuple[str, ...], str]:
     """Class ids (n,) of labels (n,) of any type, class names if known by now, and a remark.
 
@@ -69,7 +69,7 @@ def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
     >>> without(np.array([0, 255, 1]), [255]).tolist()
     [True, False, True]
     """
-    wanted = {plain(label) for label in ignored}
+    wanted = {plain_label(label) for label in ignored}
     no_label = any(is_missing(label) for label in wanted)
     texts = {str(label) for label in wanted if not is_missing(label)}
     found, at = _distinct(labels)
@@ -88,12 +88,12 @@ def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
         at = (np.cumsum(there) - 1)[place]
     elif labels.dtype.kind in "iubfUS":
         values, at = np.unique(labels.ravel(), return_inverse=True)
-        given = [plain(value) for value in values.tolist()]
+        given = [plain_label(value) for value in values.tolist()]
     else:
         codes: dict[Any, int] = {}
         given, at = [], np.empty(labels.size, np.intp)
         for row, value in enumerate(labels.ravel().tolist()):
-            label = plain(value)
+            label = plain_label(value)
             at[row] = codes.setdefault(_key(label), len(codes))
             if len(codes) > len(given):
                 given.append(label)
@@ -108,7 +108,7 @@ def _key(label: Any) -> Any:
     return "nan" if _is_nan(label) else (type(label), label)
 
 
-def plain(value: Any) -> Any:
+def plain_label(value: Any) -> Any:
     """A label as a text without blanks around it, a whole number, a bool, a float, or None."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.core.addresses import holds_password, password_of, shown
+from calib_serve.core.addresses import holds_password, password_of, redacted
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, ServerError
 
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
@@ -22,9 +22,13 @@ _LINE = 300  # characters of an engine's own words
 
 
 class Engine:
-    """An open ``connection`` of ibis, and its name in errors.
+    """An open connection to an engine, with errors that name it.
 
-    ``files``: it has no tables, and every name is of files. ``secret`` never shows in its errors.
+    Args:
+        connection: Connection of ibis.
+        name: Name of the engine in errors.
+        files: Whether it has no tables, so that every name is of files.
+        secret: Password, which never shows in its errors; None without one.
     """
 
     def __init__(self, connection: Any, name: str, *, files: bool = False, secret: str | None = None) -> None:
@@ -67,14 +71,25 @@ class Engine:
     def rows(self, expression: Any, doing: str) -> list[dict[str, Any]]:
         """The rows of a small result, each by column.
 
-        Raises InputError where the engine fails at ``doing`` it.
+        Args:
+            expression: Query of ibis.
+            doing: Work in progress, for errors.
+
+        Raises:
+            InputError: Where the engine fails.
         """
         with self.asking(doing):
             found: list[dict[str, Any]] = expression.to_pyarrow().to_pylist()
         return found
 
     def batches(self, expression: Any, doing: str, *, rows: int = 1 << 16) -> Iterator[Any]:
-        """Yield the rows of a large result as Arrow batches of about so many ``rows``."""
+        """Yield the rows of a large result as Arrow batches.
+
+        Args:
+            expression: Query of ibis.
+            doing: Work in progress, for errors.
+            rows: Rows of a batch, about.
+        """
         with self.asking(doing):
             if self.connection.name == "duckdb":  # which ibis 12 asks for a method that DuckDB 2 has not
                 yield from self.connection.raw_sql(self.connection.compile(expression)).to_arrow_reader(rows)
@@ -107,12 +122,20 @@ def open_engine(
     temporary: str | Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[Engine]:
-    """Open DuckDB in this process, or the engine at an ``address`` that ibis knows; close it at the end.
+    """Open DuckDB in this process, or another engine that ibis knows; close it at the end.
 
-    ``memory``: what DuckDB may hold, ``threads``: how many it runs (default: all cores), ``temporary``: where
-    it puts what does not fit. The password of a database is the first line of ``password_file`` or what the
-    environment says by ``PASSWORD``. InputError for an address that holds one, MissingDependency where the
-    engine's driver is not installed, ServerError where it does not answer.
+    Args:
+        address: Address of the engine, such as postgres://user@host/database; None: DuckDB.
+        password_file: File whose first line is the password; None: what the environment says by ``PASSWORD``.
+        memory: Most that DuckDB may hold, such as "1GB".
+        threads: Number of threads of DuckDB; None: all cores.
+        temporary: Folder for what does not fit into memory; None: the system's.
+        environment: Environment variables.
+
+    Raises:
+        InputError: Where the address holds a password, or is none.
+        MissingDependency: Where the engine's driver is not installed.
+        ServerError: Where the engine does not answer.
     """
     try:
         import ibis  # noqa: F401, PLC0415  an extra that few need
@@ -126,8 +149,8 @@ def open_engine(
         return
     if holds_password(address):
         raise InputError(
-            f"the engine's address {shown(address)} holds a password, which others could read; leave it out, "
-            f"and give it by {PASSWORD}, or in a file by --password-file or {PASSWORD}_FILE"
+            f"the engine's address {redacted(address)} holds a password, which others could read; leave it "
+            f"out, and give it by {PASSWORD}, or in a file by --password-file or {PASSWORD}_FILE"
         )
     if "://" not in address:
         raise InputError(f"an engine's address is such as postgres://user@host/database, got {address!r}")
@@ -136,7 +159,7 @@ def open_engine(
     foreign = _session_of_others()
     connection = _connected(address, secret)
     try:
-        yield Engine(connection, shown(address), secret=secret)
+        yield Engine(connection, redacted(address), secret=secret)
     finally:
         if connection.name != "pyspark" or not foreign:
             connection.disconnect()
@@ -180,7 +203,7 @@ def _connected(address: str, secret: str | None) -> Any:
     except ImportError as error:
         raise MissingDependency(f"ibis-framework[{scheme}]") from error
     except Exception as error:  # each engine has an error tree of its own
-        raise ServerError(f"cannot open {shown(address)}: {_said(error, secret)}") from None
+        raise ServerError(f"cannot open {redacted(address)}: {_said(error, secret)}") from None
 
 
 def _session_of_others() -> bool:

@@ -23,18 +23,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.core.files import (
-    ZIP_ERRORS,
-    check_header,
-    map_npy,
-    open_parquet,
-    read_npz,
-)
+from calib_serve.core.files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.names import shown
 from calib_serve.scores.databases import open_engine
 from calib_serve.scores.kinds import Outputs
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
-from calib_serve.scores.table import TAKEN, Roles, Source, lists_first, of_arrays, of_roles, roles_of
+from calib_serve.scores.table import TAKEN, RawScores, Roles, lists_first, of_arrays, of_roles, roles_of
 
 # The first array that a file has is read: logits tell more than the probabilities beside them.
 _SCORES: Mapping[str, Outputs | None] = {
@@ -79,7 +73,7 @@ def read_source(
     label: str | None = None,
     weight: str | None = None,
     group: str | None = None,
-) -> Source:
+) -> RawScores:
     """Return one split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
 
     ``label``, ``weight`` and ``group``: each a column or array of the file by name, or an npy file beside it.
@@ -105,11 +99,11 @@ def read_source(
     return _named(found, path.name.partition(".")[0])
 
 
-def _named(found: Source, name: str) -> Source:
+def _named(found: RawScores, name: str) -> RawScores:
     return replace(found, name=name)
 
 
-def _beside(found: Source, what: str, array: NDArray[Any], name: str) -> Source:
+def _beside(found: RawScores, what: str, array: NDArray[Any], name: str) -> RawScores:
     if len(array) != len(found.values):
         raise ShapeError(
             f"{name} must hold one {what} for each of {len(found.values)} rows, got {array.shape}"
@@ -131,7 +125,7 @@ def read_npy(path: Path) -> NDArray[Any]:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def _read_file(path: Path, asked: _Asked) -> Source:
+def _read_file(path: Path, asked: _Asked) -> RawScores:
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     ending = f".{ending}"
     if ending not in _ENDINGS or (path.suffix == ".gz" and ending not in TEXTS):
@@ -157,7 +151,7 @@ def _read_file(path: Path, asked: _Asked) -> Source:
 # Arrays
 
 
-def _read_npy(path: Path, asked: _Asked) -> Source:
+def _read_npy(path: Path, asked: _Asked) -> RawScores:
     if asked.split is not None:
         raise InputError(f"{path} holds one array, so there is no split {asked.split!r}; leave the split out")
     if given := [name for name in asked.beside.values() if name is not None]:
@@ -165,14 +159,14 @@ def _read_npy(path: Path, asked: _Asked) -> Source:
     return of_arrays(read_npy(path), **dict.fromkeys(_BESIDE))
 
 
-def _read_npz(path: Path, asked: _Asked) -> Source:
+def _read_npz(path: Path, asked: _Asked) -> RawScores:
     # Only what is asked for is unpacked: such files may hold gigabytes of inputs, too.
     kept = {_in_split(name, asked.split) for name in _wanted(asked)} | {"class_names", "calibrated_by"}
     arrays, names = read_npz(path, wanted=kept.__contains__)
     return _from_arrays(path, names, arrays.__getitem__, asked)
 
 
-def _read_safetensors(path: Path, asked: _Asked) -> Source:
+def _read_safetensors(path: Path, asked: _Asked) -> RawScores:
     with safe_open(path, framework="numpy") as arrays:
         return _from_arrays(path, list(arrays.keys()), arrays.get_tensor, asked)
 
@@ -186,7 +180,7 @@ def _from_arrays(
     names: Collection[str],
     get: Callable[[str], NDArray[Any]],
     asked: _Asked,
-) -> Source:
+) -> RawScores:
     split = asked.split
     called = next((score for score in _SCORES if _in_split(score, split) in names), None)
     if called is None:
@@ -237,7 +231,9 @@ def _splits(names: Collection[str]) -> list[str]:
 # Tables
 
 
-def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1) -> Source:
+def _of_table(
+    roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1
+) -> RawScores:
     """The rows of a split of a table, whose columns' roles are known."""
     if roles.split is not None:
         # As texts: a split may be called 1 and be read as a number.
@@ -253,7 +249,7 @@ def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None
     return of_roles(roles, table, first=first)
 
 
-def _read_text(path: Path, asked: _Asked) -> Source:
+def _read_text(path: Path, asked: _Asked) -> RawScores:
     with open_lines(path) as lines:
         names, rows = _json_cells(lines) if is_json(path) else cells_of(lines, row_names=True)
         check_header(path, names)
@@ -333,12 +329,12 @@ def _is_fraction(text: str) -> bool:
         return False
 
 
-def _read_parquet(path: Path, asked: _Asked) -> Source:
+def _read_parquet(path: Path, asked: _Asked) -> RawScores:
     with open_parquet(path) as file:
         return _of_arrow(file.schema_arrow, lambda names: file.read(columns=names), path, asked)
 
 
-def _read_feather(path: Path, asked: _Asked) -> Source:
+def _read_feather(path: Path, asked: _Asked) -> RawScores:
     try:
         from pyarrow import feather  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
@@ -353,7 +349,7 @@ def _of_arrow(
     read: Callable[[list[str]], Any],
     path: Path,
     asked: _Asked,
-) -> Source:
+) -> RawScores:
     """Read an Arrow table without the columns that pandas keeps its row names in."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
@@ -396,7 +392,7 @@ def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
 
 
-def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> Source:
+def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> RawScores:
     """Read a table of an engine, or the parquet files of a folder or pattern, once, in Arrow batches.
 
     The scores go into a file without a name in the folder for temporary files, which fits read in chunks.
@@ -487,7 +483,7 @@ def _without_gaps(arrays: list[NDArray[Any]], roles: Roles, rows: int) -> list[N
 
 def _of_spooled(
     roles: Roles, values: NDArray[np.floating[Any]], beside: Mapping[str, NDArray[Any]]
-) -> Source:
+) -> RawScores:
     """Make a source of memory-mapped columns without copies; only the first rows are checked."""
     if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
         found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1)
@@ -498,8 +494,8 @@ def _of_spooled(
     found = of_roles(roles, {**few, **shown}, first=1)
     whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
     columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
-    if roles.truths:
-        columns["labels"] = np.stack([beside[name] for name in roles.truths], axis=1)
+    if roles.label_columns:
+        columns["labels"] = np.stack([beside[name] for name in roles.label_columns], axis=1)
     return replace(found, values=values, **columns)
 
 

@@ -30,7 +30,12 @@ _NAMED = ("logits", "scores", "probs", "probabilities", "output", "outputs")
 
 @dataclass(frozen=True, eq=False)
 class FoundScores:
-    """Scores (n, K), or (n, 1) of one number a row, float64; ``shape`` as they were returned."""
+    """Scores of a model's result.
+
+    Args:
+        values: (n, K), or (n, 1) of one number a row, in float64.
+        shape: Shape in which they were returned.
+    """
 
     values: NDArray[np.float64]
     shape: tuple[int, ...]
@@ -41,6 +46,9 @@ class Form:
     """The place of the scores in a result: () is all of it, ("logits",) a key, (0,) a tuple's first.
 
     ("*", "logits") is that key in each item of a list, one a row.
+
+    Args:
+        path: Keys and indices, from the outside; "*": each item of a list.
 
     >>> Form.parse("logits"), Form.parse("0.logits")
     (Form(path=('logits',)), Form(path=(0, 'logits')))
@@ -57,7 +65,15 @@ class Form:
         return ".".join(map(str, self.path))
 
     def scores(self, returned: Any, classes: int | None) -> FoundScores:
-        """The scores in ``returned``; ModelError where there are none of ``classes`` classes."""
+        """The scores in a result.
+
+        Args:
+            returned: What the model returned.
+            classes: Number of classes, K; None: any.
+
+        Raises:
+            ModelError: Where there are no such scores.
+        """
         try:
             returned = _at(returned, self.path)
         except (LookupError, AttributeError, TypeError):
@@ -74,14 +90,25 @@ class Form:
         return str(getattr(returned, "dtype", "")).endswith("float16")
 
     def put(self, returned: Any, values: NDArray[np.float64], shape: tuple[int, ...]) -> Any:
-        """Put ``values`` in the scores' place: in a copy, of the same types and of ``shape``."""
+        """Put scores in their place, in a copy of a result, of the same types.
+
+        Args:
+            returned: What the model returned.
+            values: Scores, as many as ``shape`` has.
+            shape: Shape of the scores that were returned.
+        """
         return _put(returned, self.path, lambda old: _like(old, values.reshape(shape)))
 
 
 def find_scores(returned: Any, classes: int | None) -> tuple[Form, FoundScores]:
-    """Find the class scores in ``returned``, and their form; ``classes`` None takes any number.
+    """Find the class scores in a result, and their form.
 
-    Raises ModelError, which says what was returned instead, or which of several fit.
+    Args:
+        returned: What a model returned.
+        classes: Number of classes, K; None: any.
+
+    Raises:
+        ModelError: Where there are none, or several fit; it says what was returned instead, or which.
     """
     fits = all_scores(returned, classes)
     if len(fits) > 1 and not _is_named(fits[0][0]):
@@ -91,7 +118,15 @@ def find_scores(returned: Any, classes: int | None) -> tuple[Form, FoundScores]:
 
 
 def all_scores(returned: Any, classes: int | None) -> list[tuple[Form, FoundScores]]:
-    """List all parts of ``returned`` that may be class scores, the likeliest first."""
+    """List all parts of a result that may be class scores, the likeliest first.
+
+    Args:
+        returned: What a model returned.
+        classes: Number of classes, K; None: any.
+
+    Raises:
+        ModelError: Where there are none; it says what was returned instead.
+    """
     fits, other = [], []
     for form, value in _leaves(returned, ()):
         try:
@@ -283,22 +318,31 @@ def as_json(reply: Any) -> Any:
         return f"{type(reply).__name__}"
 
 
-class Shown(NamedTuple):
-    """A number in a reply, and the unit that it is rounded to."""
+class Rounded(NamedTuple):
+    """A number in a reply.
+
+    Args:
+        value: The number as it is written.
+        step: Unit that it is rounded to.
+    """
 
     value: float
     step: float
 
 
-Leaf = Union[Shown, str]
+Leaf = Union[Rounded, str]
 """A number, or a text without its numbers."""
 
 
 def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
     """Map each place in a reply to its number or text; numbers inside of texts are read, too.
 
+    Args:
+        reply: Parsed JSON.
+        place: Name of the reply, with which each place begins.
+
     >>> leaves({"top": ["cat", 0.25], "says": "cat: 93.5 %"})["reply.says, number 1"]
-    Shown(value=93.5, step=0.1)
+    Rounded(value=93.5, step=0.1)
     """
     if isinstance(reply, Mapping):
         return {k: v for key, one in reply.items() for k, v in leaves(one, f"{place}.{key}").items()}
@@ -316,10 +360,10 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
     return found | {f"{place}, number {i}": _shown(text) for i, text in enumerate(numbers, 1)}
 
 
-def _shown(text: str) -> Shown:
+def _shown(text: str) -> Rounded:
     number = Decimal(text)
     exponent = number.as_tuple().exponent  # a letter, of NaN and of the infinite
-    return Shown(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
+    return Rounded(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
 
 
 def same_format(before: Any, after: Any) -> bool:
@@ -327,6 +371,10 @@ def same_format(before: Any, after: Any) -> bool:
 
     Keys of mappings whose values are numbers may be class names, whose order is the scores': they may differ.
     A list of labels may be of another length, as thresholds decide it; one of fractions may not.
+
+    Args:
+        before: Parsed JSON.
+        after: Parsed JSON.
 
     >>> same_format({"cat": 0.9}, {"dog": 0.5}), same_format([1, 2], "x")
     (True, False)
@@ -343,7 +391,12 @@ def same_format(before: Any, after: Any) -> bool:
 
 
 def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] | None:
-    """The activation that a reply applies to a row of scores (K,), as far as its numbers show."""
+    """The activation that a reply applies to scores, as far as its numbers show; None: neither.
+
+    Args:
+        reply: Parsed JSON.
+        row: Scores of one sample (K,).
+    """
     shown, z = _numbers(reply), np.array([row])
     if len(row) > 1 and _holds(shown, softmax(z).max()):
         return "softmax"
@@ -356,13 +409,18 @@ def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] 
 
 
 def shows(reply: Any, confidence: float) -> bool:
-    """Whether one of the numbers in a reply is the ``confidence``, as a share or in percent."""
+    """Whether one of the numbers in a reply is the confidence, as a share or in percent.
+
+    Args:
+        reply: Parsed JSON.
+        confidence: Probability of the predicted class.
+    """
     return _holds(_numbers(reply), confidence)
 
 
 def _numbers(reply: Any) -> list[float]:
     """List a reply's numbers, those inside of texts too; whole ones are class ids or counts."""
-    return [one.value for one in leaves(reply).values() if isinstance(one, Shown) and one.step < 1]
+    return [one.value for one in leaves(reply).values() if isinstance(one, Rounded) and one.step < 1]
 
 
 def _holds(numbers: list[float], wanted: float) -> bool:

@@ -47,6 +47,9 @@ def log_probs(probs: ArrayLike, *, least: float = LEAST) -> Floats:
 def log_softmax(logits: ArrayLike) -> NDArray[np.float64]:
     """Return log-probabilities of logits (..., K), in float64.
 
+    Args:
+        logits: (..., K).
+
     >>> log_softmax(np.array([0.0, -1000.0])).tolist()
     [0.0, -1000.0]
     """
@@ -59,6 +62,9 @@ def log_softmax(logits: ArrayLike) -> NDArray[np.float64]:
 
 def softmax(logits: ArrayLike) -> NDArray[np.float64]:
     """Return probabilities of logits (..., K), in float64.
+
+    Args:
+        logits: (..., K).
 
     >>> softmax(np.array([0.0, 0.0])).tolist()
     [0.5, 0.5]
@@ -74,6 +80,9 @@ def softmax(logits: ArrayLike) -> NDArray[np.float64]:
 def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
     """Return the probability of each logit on its own, of any shape, in float64.
 
+    Args:
+        logits: Of any shape.
+
     >>> sigmoid([0.0, -1000.0]).tolist()
     [0.5, 0.0]
     """
@@ -86,6 +95,9 @@ def two_columns(logits: ArrayLike) -> Floats:
     """Return logits as (n, K) with K at least 2; float16, float32 and float64 keep their dtype.
 
     One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
+
+    Args:
+        logits: (n, K), (n,) or (n, 1).
 
     >>> two_columns([1.5]).tolist()
     [[0.0, 1.5]]
@@ -135,6 +147,10 @@ def check_outputs(outputs: object) -> None:
 def exact(outputs: Outputs, columns: int) -> Outputs:
     """The exact kind by the number of columns: "logits" of one column are a "logit".
 
+    Args:
+        outputs: Kind of the scores.
+        columns: Number of columns.
+
     >>> exact("probabilities", 1), exact("probabilities", 3)
     ('probability', 'probabilities')
     """
@@ -143,7 +159,11 @@ def exact(outputs: Outputs, columns: int) -> Outputs:
 
 
 def class_count(outputs: Outputs, columns: int) -> int:
-    """The number of classes of scores with so many columns, or of labels; one column has two classes.
+    """The number of classes of scores, or of labels; one column has two classes.
+
+    Args:
+        outputs: Kind of the scores.
+        columns: Number of columns.
 
     >>> class_count("logit", 1), class_count("logits", 3), class_count("label_logits", 1)
     (2, 3, 1)
@@ -154,6 +174,10 @@ def class_count(outputs: Outputs, columns: int) -> int:
 def alike(one: Outputs, other: Outputs) -> bool:
     """Whether ``to_logits`` maps both kinds of one model's scores to the same logits, up to rounding.
 
+    Args:
+        one: Kind of some scores.
+        other: Kind of others, of the same model.
+
     >>> alike("log_probs", "probabilities"), alike("logits", "probabilities")
     (True, False)
     """
@@ -162,13 +186,17 @@ def alike(one: Outputs, other: Outputs) -> bool:
     return one == other or any(one in group and other in group for group in groups)
 
 
-def measured(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
-    """The kind of scores (n, K), (n,) or (n, 1) by their values, for one class a sample.
+def infer_outputs(scores: ArrayLike, *, tolerance: float = _HALF) -> Outputs:
+    """The kind of scores by their values, for one class a sample.
 
     Logits of a label and logits of a class cannot be told apart by numbers, and are taken for the latter;
     rows within [0, 1] that do not sum to 1 are one probability a label.
 
-    >>> measured([[0.25, 0.75]]), measured([[2.0, -1.0]]), measured([1.5, -1.0])
+    Args:
+        scores: (n, K), (n,) or (n, 1).
+        tolerance: How far a row's sum of probabilities may be from 1.
+
+    >>> infer_outputs([[0.25, 0.75]]), infer_outputs([[2.0, -1.0]]), infer_outputs([1.5, -1.0])
     ('probabilities', 'logits', 'logit')
     """
     # For a batch of a running model, which needs an answer: ``recognise`` is for files, and may refuse.
@@ -195,11 +223,15 @@ def _near_one(probs: Floats, tolerance: float) -> bool:
 
 
 def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None) -> Floats:
-    """Scores of the kind ``outputs`` as the logits that steps act on, (n, K); (n, L) for labels.
+    """Scores as the logits that steps act on, (n, K); (n, L) for labels.
 
-    Probabilities become their logarithm, of labels their log-odds; what is not in [0, 1] becomes NaN, and
-    what is below ``least`` (by default float32's least number) is read as that. Of one column, class 0 gets
-    the rest; for one logit, 0. Probabilities in float16 and float32 become float32.
+    Probabilities become their logarithm, of labels their log-odds; what is not in [0, 1] becomes NaN. Of one
+    column, class 0 gets the rest; for one logit, 0. Probabilities in float16 and float32 become float32.
+
+    Args:
+        scores: (n, K), (n,) or (n, 1).
+        outputs: Kind of the scores.
+        least: Least probability, below which it is read as that; None: float32's least number.
 
     >>> to_logits([[0.5, 0.5]], "probabilities").round(3).tolist()
     [[-0.693, -0.693]]
@@ -230,19 +262,26 @@ def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None
 
 
 def to_probs(scores: ArrayLike, outputs: Outputs) -> NDArray[np.float64]:
-    """The probabilities (n, K) that scores of this kind stand for without a calibration.
+    """The probabilities (n, K) of scores without a calibration; (n, L) of labels.
 
-    (n, L) of labels.
+    Args:
+        scores: (n, K), (n,) or (n, 1).
+        outputs: Kind of the scores.
     """
     z = to_logits(scores, outputs)
     return sigmoid(z) if outputs in LABELS else softmax(z)
 
 
 def from_probs(probs: NDArray[np.float64], raw: Floats, outputs: Outputs) -> NDArray[np.float64]:
-    """Calibrated ``probs`` (n, K) as scores of the kind and shape of ``raw``, the model's own.
+    """Calibrated probabilities as scores of the model's own kind and shape.
 
     In place of logits stand log-probabilities, whose softmax they are; of one logit or a label's, the
-    log-odds, whose sigmoid is the probability. A row of ``raw`` that is not finite stays.
+    log-odds, whose sigmoid is the probability.
+
+    Args:
+        probs: Calibrated probabilities (n, K).
+        raw: Scores of the model, (n, K), (n, 1) or (n,); a row that is not finite stays.
+        outputs: Kind of these.
 
     >>> from_probs(np.array([[0.2, 0.8]]), np.array([[0.9]]), "probability").tolist()
     [[0.8]]
@@ -282,7 +321,7 @@ class Recognised:
 
 
 @dataclass(frozen=True)
-class Place:
+class CellNames:
     """Names of rows and columns of scores in messages; rows of files count from 1."""
 
     first: int = 0
@@ -298,7 +337,7 @@ class Place:
         return f"{self.row(row)}, column {name}"
 
 
-NUMBERED = Place()
+NUMBERED = CellNames()
 """Rows and columns by their numbers, from 0."""
 
 
@@ -355,12 +394,12 @@ def recognise(
     told: Outputs | None = None,
     *,
     called: Outputs | None = None,
-    truths: bool = False,
-    place: Place = NUMBERED,
+    multilabel: bool = False,
+    place: CellNames = NUMBERED,
 ) -> Recognised:
     """Recognise the kind of scores (n, K): as ``told``, as ``called``, else by their numbers.
 
-    ``truths``: labels are (n, L), of which any number is true. Values that are rounded out of [0, 1] are
+    ``multilabel``: labels are (n, L), of which any number is true. Values that are rounded out of [0, 1] are
     clipped, percent become fractions. InputError for numbers that are not of this kind, naming the row, and
     for such as may be of two kinds, naming the option.
 
@@ -373,7 +412,7 @@ def recognise(
     seen = _Seen.of(values)
     why = ""
     if told is None and called is None:
-        told, why = _by_numbers(seen, truths)
+        told, why = _by_numbers(seen, multilabel)
     # An array called logits is taken for logits, unless its numbers show otherwise.
     if told is None and called == "logits":
         _refuse_misnamed(seen)
@@ -383,8 +422,8 @@ def recognise(
     return replace(found, remark="; ".join(filter(None, (found.remark, _RANKS)))) if seen.falls else found
 
 
-def _by_numbers(seen: _Seen, truths: bool) -> tuple[Outputs, str]:
-    if truths:
+def _by_numbers(seen: _Seen, multilabel: bool) -> tuple[Outputs, str]:
+    if multilabel:
         kind: Outputs = "label_probabilities" if seen.within else "label_logits"
         return kind, f"read as {kind}, one a label: labels are (n, {seen.columns}), 0 or 1"
     if seen.columns == 1:
@@ -424,7 +463,7 @@ def _refuse_misnamed(seen: _Seen) -> None:
         )
 
 
-def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: Place) -> Recognised:
+def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNames) -> Recognised:
     """The values as numbers of this kind, or InputError; ``why`` says how the kind was guessed."""
     if kind not in PROBABILITIES:
         _check_logits(values, seen, place)
@@ -458,7 +497,7 @@ def _close(seen: _Seen) -> bool:
     return max(1 - seen.least_sum, seen.most_sum - 1) <= _SUM + 1e-9
 
 
-def _check_logits(values: Floats, seen: _Seen, place: Place) -> None:
+def _check_logits(values: Floats, seen: _Seen, place: CellNames) -> None:
     if np.isfinite([seen.low, seen.high]).all():
         if max(-seen.low, seen.high) > _LARGEST:
             raise InputError(

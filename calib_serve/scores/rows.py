@@ -42,7 +42,12 @@ def is_json(path: Path) -> bool:
 def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None, Iterator[Mapping[str, Any]]]:
     """The names of a table's columns, None where each row has its own, and its rows.
 
-    Of Parquet only ``columns`` are read. Raises InputError, also while rows are read, that names the file.
+    Args:
+        path: Parquet, JSON lines or a text of columns; texts may be packed (.gz).
+        columns: Names of the columns that are read of Parquet.
+
+    Raises:
+        InputError: Where the file cannot be read, also while rows are read; it names the file.
     """
     if path.suffix == ".parquet":
         return _parquet(path, columns)

@@ -20,14 +20,14 @@ from calib_serve.scores.kinds import (
     NUMBERED,
     ONE_COLUMN,
     PROBABILITIES,
+    CellNames,
     Outputs,
-    Place,
     exact,
     recognise,
     to_logits,
     to_probs,
 )
-from calib_serve.scores.table import Source, of_arrays, of_columns
+from calib_serve.scores.table import RawScores, of_arrays, of_columns
 
 Floats = NDArray[np.floating[Any]]
 
@@ -354,7 +354,7 @@ class Scores:
             raise ShapeError(f"{self.classes} classes but {len(names)} class names")
         check_names(names)
         found = self if names == self.class_names else replace(self, class_names=names)
-        given = Source(self.values, labels=labels, class_names=names, name=self.name)
+        given = RawScores(self.values, labels=labels, class_names=names, name=self.name)
         if labels is not None and labels is not self.labels:
             found = replace(found, labels=made(given, outputs=self.outputs).labels)
         if weight is not None:
@@ -366,6 +366,10 @@ class Scores:
 
 class ProbsView:
     """Probabilities (n, K) of scores, not held in memory: rows are computed when they are read.
+
+    Args:
+        values: Scores, (n, K), (n,) or (n, 1).
+        outputs: Kind of the scores.
 
     >>> view = Scores.of([[0.0, 0.0], [1.0, 1.0]], outputs="logits").probs
     >>> view.shape, view[:1].tolist()
@@ -399,11 +403,21 @@ class ProbsView:
         return p
 
     def take(self, rows: NDArray[np.intp], axis: int = 0) -> ProbsView:
-        """Some rows, as a view; ``axis`` is part of numpy's signature, and 0."""
+        """Some rows, as a view.
+
+        Args:
+            rows: Positions (m,).
+            axis: 0, as numpy's ``take`` has it.
+        """
         return ProbsView(self._values.take(rows, axis=0), self._outputs)
 
     def described(self, rows: slice, labels: NDArray[np.intp]) -> tuple[NDArray[np.float64], ...]:
-        """Describe some rows: probabilities (m, K), -log p_y (m,), finite of logits, and entropies (m,)."""
+        """Describe some rows: probabilities (m, K), -log p_y (m,), finite of logits, and entropies (m,).
+
+        Args:
+            rows: Slice of m rows.
+            labels: Class ids of these (m,).
+        """
         if self._outputs in PROBABILITIES:
             p = self[rows]
             logs = np.log(np.maximum(p, np.finfo(np.float64).tiny))
@@ -431,7 +445,7 @@ def _classes(values: Floats, outputs: Outputs) -> int:
 
 
 def made(
-    source: Source, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
+    source: RawScores, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
 ) -> Scores:
     """Check scores from a file or a caller, and make ``Scores`` of them."""
     # First: a void label often stands beside a void score.
@@ -448,10 +462,10 @@ def made(
         raise InputError(f"the scores are named {source.outputs}, and --outputs (outputs=) says {outputs}")
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), values)
     names = source.class_names if values.shape[1] > 1 else ()
-    place = Place(source.first, names)
-    truths = labels is not None and labels.ndim == 2 and not _is_soft(labels)
+    place = CellNames(source.first, names)
+    multilabel = labels is not None and labels.ndim == 2 and not _is_soft(labels)
     called = _called(source.outputs, expected, values.shape[1])
-    found = recognise(values, outputs, called=called, truths=truths, place=place)
+    found = recognise(values, outputs, called=called, multilabel=multilabel, place=place)
     remarks += [found.remark] if found.remark else []
     kind = found.outputs
     classes = _classes(values, kind)
@@ -496,7 +510,7 @@ def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outp
     return several.get(expected, expected) if columns > 1 else expected
 
 
-def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
+def _kept(source: RawScores, ignore_label: Any) -> tuple[RawScores, list[str]]:
     """Leave out samples with the label ``ignore_label``."""
     if ignore_label is None or source.labels is None:
         return source, []
@@ -510,12 +524,12 @@ def _kept(source: Source, ignore_label: Any) -> tuple[Source, list[str]]:
 
 
 def _labels_of(
-    labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: Place
+    labels: NDArray[Any], kind: Outputs, classes: int, column: str, place: CellNames
 ) -> tuple[NDArray[Any], tuple[str, ...], str]:
     """Class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
     names = place.names
     if kind in LABELS:
-        return truths(labels, (len(labels), classes), place), names, ""
+        return labels01(labels, (len(labels), classes), place), names, ""
     if labels.ndim == 1:
         return class_ids(labels, classes, names, column=column, place=place)
     soft = as_floats(labels, "labels")
@@ -534,10 +548,17 @@ def _is_soft(labels: NDArray[Any]) -> bool:
     return bool((shares >= 0).all() and (np.abs(shares.sum(axis=1) - 1) < 1e-6).all())
 
 
-def truths(labels: Any, shape: tuple[int, ...], place: Place = NUMBERED) -> NDArray[np.intp]:
-    """Check labels of 0 and 1, (n, L) as ``shape``; of a single label (n,) will do.
+def labels01(labels: Any, shape: tuple[int, ...], place: CellNames = NUMBERED) -> NDArray[np.intp]:
+    """Check labels of 0 and 1, and return them as integers (n, L).
 
-    Raises ShapeError, or InputError, which names the ``place`` of a label that is neither.
+    Args:
+        labels: (n, L); of a single label (n,) will do.
+        shape: (n, L).
+        place: Names of rows and labels in errors.
+
+    Raises:
+        InputError: Where a label is neither; it names its place.
+        ShapeError: Where the shape is another.
     """
     given = as_array(labels, "labels")
     y = given[:, None] if given.ndim == 1 and shape[1:] == (1,) else given
@@ -573,7 +594,16 @@ def _shaped(labels: NDArray[Any], values: Floats) -> NDArray[Any]:
 
 
 def row_weights(given: Any, n: int) -> NDArray[np.float64]:
-    """Check weights (n,): finite, not negative, not all zero; ShapeError or InputError for others."""
+    """Check weights, and return them as float64.
+
+    Args:
+        given: Weights (n,), finite, not negative and not all zero.
+        n: Number of samples.
+
+    Raises:
+        InputError: Where weights are no such numbers.
+        ShapeError: Where their shape is another.
+    """
     weights = as_floats(given, "sample_weight")
     if weights.shape != (n,):
         raise ShapeError(f"sample_weight must be ({n},), got {weights.shape}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.classes import is_missing, plain
+from calib_serve.scores.classes import is_missing, plain_label
 from calib_serve.scores.kinds import Outputs, softmax
 
 LISTS: Mapping[str, Outputs] = {"logits": "logits", "log_probs": "log_probs", "probs": "probabilities"}
@@ -50,7 +50,7 @@ _SHOWN = 5
 class Roles:
     """Columns by role: ``scores`` in order, the other roles or None, and ``left_out`` columns.
 
-    ``truths`` are the columns label.NAME of a multi-label model, in the order of the scores.
+    ``label_columns`` are the columns label.NAME of a multi-label model, in the order of the scores.
     """
 
     scores: tuple[str, ...]
@@ -59,7 +59,7 @@ class Roles:
     weight: str | None = None
     group: str | None = None
     id: str | None = None
-    truths: tuple[str, ...] = ()
+    label_columns: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     asked: bool = field(default=False)
     """Whether the scores were named by the user."""
@@ -68,7 +68,7 @@ class Roles:
     def others(self) -> tuple[str, ...]:
         """The columns that are read beside the scores."""
         named = (self.label, self.weight, self.group, self.id)
-        return (*(name for name in named if name is not None), *self.truths)
+        return (*(name for name in named if name is not None), *self.label_columns)
 
 
 def roles_of(
@@ -100,16 +100,16 @@ def roles_of(
     for what, known in _KNOWN.items():
         if what not in found:
             found[what] = next((name for name in free if low[name] in known), None)
-    truths = [name for name in free if name.startswith(OF_LABEL)]
+    of_labels = [name for name in free if name.startswith(OF_LABEL)]
     if "label" not in found:
-        found["label"] = None if truths else _label(free, low, columns)
-    rest = [name for name in free if name not in found.values() and name not in truths]
+        found["label"] = None if of_labels else _label(free, low, columns)
+    rest = [name for name in free if name not in found.values() and name not in of_labels]
     if columns is not None:
         scores = _asked_for(columns, rest)
-        return Roles(tuple(scores), **found, truths=_truths(truths, scores), asked=True)
+        return Roles(tuple(scores), **found, label_columns=_label_columns(of_labels, scores), asked=True)
     out = [n for n in rest if n in index or low[n] in _INDEX or low[n].startswith(("unnamed:", "__index"))]
     scores = [name for name in rest if name not in out]
-    return Roles(tuple(scores), **found, truths=_truths(truths, scores), left_out=tuple(out))
+    return Roles(tuple(scores), **found, label_columns=_label_columns(of_labels, scores), left_out=tuple(out))
 
 
 def lists_first(roles: Roles, lists: Collection[str]) -> Roles:
@@ -147,15 +147,15 @@ def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
     return found
 
 
-def _truths(truths: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
+def _label_columns(of_labels: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
     """The columns of label values in the scores' order; InputError unless there is one for each label."""
-    if not truths:
+    if not of_labels:
         return ()
     wanted = [OF_LABEL + name for name in scores]
-    if set(wanted) != set(truths):
+    if set(wanted) != set(of_labels):
         raise InputError(
             "each label needs a column of scores NAME and one of truths label.NAME, and nothing is called "
-            f"label; there are {_listed([*scores, *truths])}"
+            f"label; there are {_listed([*scores, *of_labels])}"
         )
     return tuple(wanted)
 
@@ -263,7 +263,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class RawScores:
     """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row."""
 
     values: Floats
@@ -278,7 +278,7 @@ class Source:
     first: int = 0
     calibrated_by: str = ""
 
-    def take(self, kept: NDArray[np.bool_]) -> Source:
+    def take(self, kept: NDArray[np.bool_]) -> RawScores:
         """Some of the samples, by mask."""
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
@@ -287,7 +287,7 @@ class Source:
         return replace(self, values=self.values[kept], **parts)
 
 
-def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: Any) -> Source:
+def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: Any) -> RawScores:
     """Read an array (n, K), (n,), or of more axes: its samples are then pixels, a picture a group."""
     given = {"labels": label, "weights": weight, "groups": group, "ids": id}
     if text := next((what for what, value in given.items() if isinstance(value, str)), None):
@@ -301,10 +301,10 @@ def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: 
         return _of_pictures(values, given)
     if values.ndim != 2 or not values.shape[1]:
         raise ShapeError(f"scores must be (n, K), or (n,) for one a sample, got {values.shape}")
-    return Source(values, **given)
+    return RawScores(values, **given)
 
 
-def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
+def _of_pictures(values: Floats, given: dict[str, Any]) -> RawScores:
     """Scores (n, K, ...) or (n, ..., K) as (n * ..., K), by the shape of their labels (n, ...)."""
     if given["labels"] is None:
         raise ShapeError(
@@ -328,7 +328,7 @@ def _of_pictures(values: Floats, given: dict[str, Any]) -> Source:
     if beside["groups"] is None and n > 1:
         beside["groups"] = np.repeat(np.arange(n), each)
         said = (f"the {each:,} places of each of {n:,} samples are taken as one group",)
-    return Source(flat, labels=labels.reshape(-1), remarks=said, **beside)
+    return RawScores(flat, labels=labels.reshape(-1), remarks=said, **beside)
 
 
 def _over(value: Any, labels: NDArray[Any]) -> NDArray[Any]:
@@ -347,7 +347,7 @@ def of_columns(
     weight: Any = None,
     group: Any = None,
     id: Any = None,
-) -> Source:
+) -> RawScores:
     """Read columns by name; ``label``, ``weight``, ``group`` and ``id``: a column's name, or an array."""
     beside = {"label": label, "weight": weight, "group": group, "id": id}
     named = {what: value for what, value in beside.items() if isinstance(value, str)}
@@ -358,7 +358,7 @@ def of_columns(
 
 def of_roles(
     roles: Roles, table: Mapping[str, Any], others: Mapping[str, Any] | None = None, *, first: int = 0
-) -> Source:
+) -> RawScores:
     """Read a table's columns by their roles; ``others`` are arrays, by role, that the table lacks."""
     if not roles.scores:
         raise InputError(f"there is no column of scores beside {', '.join(map(shown, table)) or 'none'}")
@@ -379,17 +379,17 @@ def of_roles(
     else:
         values, names = _stacked(roles.scores, table, first), roles.scores
     labels = None if found["label"] is None else as_array(found["label"], "labels", missing=True)
-    if roles.truths:
-        labels = np.stack([table[name] for name in roles.truths], axis=1)
+    if roles.label_columns:
+        labels = np.stack([table[name] for name in roles.label_columns], axis=1)
     said = []
-    if names and not roles.asked and not roles.truths:
+    if names and not roles.asked and not roles.label_columns:
         said.append(check_plausible(names, values, labels))
     if roles.left_out:
         said.append(f"left out, as no class: {', '.join(map(shown, roles.left_out))}")
     said += [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
     names, prefix = _without_prefix(names, labels)
     said.append(prefix)
-    return Source(
+    return RawScores(
         values,
         labels=labels,
         class_names=names,
@@ -424,7 +424,7 @@ def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str
             raise InputError(
                 f"column {name!r} holds booleans, which are no scores; leave it out by --columns"
             )
-        if is_missing(plain(value)):
+        if is_missing(plain_label(value)):
             raise InputError(f"{what}: the score is missing ({value}); leave such rows out, or fill them in")
         try:
             float(value)

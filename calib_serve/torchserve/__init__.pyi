@@ -4,7 +4,7 @@ from calib_serve.torchserve.archive._archive import read_archive as read_archive
 from calib_serve.torchserve.archive._archive import staged as staged
 from calib_serve.torchserve.archive._contents import Batching as Batching
 from calib_serve.torchserve.archive._contents import artifact_of as artifact_of
-from calib_serve.torchserve.archive._contents import check_names as check_names
+from calib_serve.torchserve.archive._contents import check_class_mapping as check_class_mapping
 from calib_serve.torchserve.archive._contents import is_calibrated as is_calibrated
 from calib_serve.torchserve.archive._contents import load_artifact as load_artifact
 from calib_serve.torchserve.archive._contents import remarks as remarks
@@ -17,12 +17,7 @@ from calib_serve.torchserve.archive._packing import pack_feedback as pack_feedba
 from calib_serve.torchserve.archive._packing import recalibrated as recalibrated
 from calib_serve.torchserve.archive._packing import same_model as same_model
 from calib_serve.torchserve.archive._packing import served_artifact as served_artifact
-from calib_serve.torchserve.archive._repacking import ForeignArchive as ForeignArchive
-from calib_serve.torchserve.archive._repacking import Seam as Seam
-from calib_serve.torchserve.archive._repacking import find_seam as find_seam
 from calib_serve.torchserve.archive._repacking import pack_around as pack_around
-from calib_serve.torchserve.archive._repacking import some_of as some_of
-from calib_serve.torchserve.archive._repacking import unpacked as unpacked
 from calib_serve.torchserve.archive_look import ArchiveLook as ArchiveLook
 from calib_serve.torchserve.archive_look import look_at_archive as look_at_archive
 from calib_serve.torchserve.configuration import ensure_keyring as ensure_keyring
@@ -37,12 +32,4 @@ from calib_serve.torchserve.properties import Ports as Ports
 from calib_serve.torchserve.properties import is_free as is_free
 from calib_serve.torchserve.properties import read_properties as read_properties
 from calib_serve.torchserve.refitting import refit_served as refit_served
-from calib_serve.torchserve.seam._handler import INFERENCE as INFERENCE
-from calib_serve.torchserve.seam._handler import load_handler as load_handler
-from calib_serve.torchserve.seam._handler import put_around as put_around
-from calib_serve.torchserve.seam._host import ask as ask
-from calib_serve.torchserve.seam._requests import Request as Request
-from calib_serve.torchserve.seam._requests import alternatives as alternatives
-from calib_serve.torchserve.seam._trial import SECONDS as SECONDS
-from calib_serve.torchserve.seam._trial import run_trial as run_trial
 from calib_serve.torchserve.server import Server as Server

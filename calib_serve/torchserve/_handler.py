@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.receipts import Tag, decisions
+from calib_serve.receipts import Tag, count_choices
 from calib_serve.scores import to_logits
 from calib_serve.torchserve._observer import Observer, observe
 from calib_serve.torchserve._predictions import (
@@ -21,7 +21,7 @@ from calib_serve.torchserve._predictions import (
     Prediction,
     Result,
     Row,
-    decide_rows,
+    row_decisions,
 )
 from calib_serve.torchserve._worker import WorkerHandler
 from calib_serve.torchserve.mar_options import ModelOptions
@@ -59,7 +59,11 @@ class CalibratedHandler(WorkerHandler):
         raise NotImplementedError
 
     def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
-        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID."""
+        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID.
+
+        Args:
+            scores: Scores of the model, (n, K), (n,) or (n, 1).
+        """
         # The common batch has no NaN, and takes the short way.
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():
@@ -75,8 +79,11 @@ class CalibratedHandler(WorkerHandler):
     ) -> list[Result]:
         """Count, sign and decide on the rows; a failure stays in its place.
 
-        ``tags`` of each row, or none. ``invalid``: how many rows the model gave no numbers for, where some of
-        them are not among these.
+        Args:
+            rows: Calibrated rows, or failures.
+            tags: Tags of each row; empty: they have none.
+            invalid: Number of rows that the model gave no numbers for, where some of them are not among
+                these; None: those that are.
         """
         if invalid is None:
             invalid = sum(row is INVALID for row in rows)
@@ -98,20 +105,20 @@ class CalibratedHandler(WorkerHandler):
         receipts = self._observer.served(
             pairs, logits=[row.logits for row in rows], tags=tags, invalid=invalid
         )
-        found = decide_rows(
+        found = row_decisions(
             self.artifact,
             [row.probs for row in rows],
             abstain_below=self.options.abstain_below,
             segments=[tag.segment for tag in tags] or "",
         )
         return [
-            Prediction(row.probs, k, confidence, row.logits, receipt, decided)
-            for row, (k, confidence), receipt, decided in zip(rows, pairs, receipts, found, strict=True)
+            Prediction(row.probs, k, confidence, row.logits, receipt, decisions)
+            for row, (k, confidence), receipt, decisions in zip(rows, pairs, receipts, found, strict=True)
         ]
 
     def _of_labels(self, rows: Sequence[Row], tags: Sequence[Tag], invalid: int) -> Sequence[AnyPrediction]:
         threshold = self.options.threshold
-        found = decisions(
+        found = count_choices(
             self._observer, [row.probs for row in rows], threshold=threshold, tags=tags, invalid=invalid
         )
         return [

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, ModelError
 from calib_serve.core.options.servers import ServeOptions
-from calib_serve.core.signals import on_hangup
+from calib_serve.core.process import on_hangup
 from calib_serve.receipts import (
     KEYRING,
     LABEL_BUDGET,

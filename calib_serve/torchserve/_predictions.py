@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.receipts import Decision, SignedReceipt
+from calib_serve.receipts import LabelChoice, SignedReceipt
 
 T = TypeVar("T")
 
 
-class Decided(NamedTuple):
+class RowDecisions(NamedTuple):
     """A set's class ids, likeliest first; whether to abstain; whether the prediction may be acted on.
 
     None where not decided.
@@ -26,7 +26,7 @@ class Decided(NamedTuple):
     act: bool | None = None
 
 
-NOTHING = Decided()
+NOTHING = RowDecisions()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,8 @@ class Prediction:
         confidence: Probability of the predicted class.
         logits: Logits of the probabilities (K,).
         receipt: None if receipts are off.
-        decided: The classes in its set, whether to abstain and whether it may be acted on, where the artifact
-            or the archive says so.
+        decisions: The classes in its set, whether to abstain and whether it may be acted on, where the
+            artifact or the archive says so.
     """
 
     probabilities: NDArray[np.float64]
@@ -48,7 +48,7 @@ class Prediction:
     confidence: float
     logits: NDArray[Any]
     receipt: SignedReceipt | None = None
-    decided: Decided = NOTHING
+    decisions: RowDecisions = NOTHING
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +58,13 @@ class LabelsPrediction:
     Args:
         probabilities: Calibrated, (L,) float64.
         predicted: Labels whose probability is the archive's threshold or more.
-        decisions: Those about labels that receipts are for.
+        choices: Those of labels that receipts are for.
         logits: Logits of the probabilities (L,).
     """
 
     probabilities: NDArray[np.float64]
     predicted: tuple[int, ...]
-    decisions: Sequence[Decision]
+    choices: Sequence[LabelChoice]
     logits: NDArray[Any]
 
 
@@ -108,13 +108,13 @@ def all_or_none(rows: Sequence[T | Failure]) -> list[T | Failure]:
     return [Failure(status, f"instance {i}: {reason}")]
 
 
-def decide_rows(
+def row_decisions(
     artifact: Artifact,
     probs: Sequence[NDArray[np.float64]],
     *,
     abstain_below: float | None = None,
     segments: str | Sequence[str] = "",
-) -> list[Decided]:
+) -> list[RowDecisions]:
     """Decide by calibrated probabilities, each (K,), as artifact and archive (``abstain_below``) say.
 
     ``segments`` of each, or of all: what may be acted on there may depend on them.
@@ -134,9 +134,9 @@ def decide_rows(
     elif abstain_below is not None:
         below = (p.max(axis=1) < abstain_below).tolist()
     acts: Sequence[Any] = [None] * len(p)
-    if artifact.contract is not None and artifact.contract.decides:
+    if artifact.contract is not None and artifact.contract.has_acts:
         acts = artifact.contract.acts(p.max(axis=1), p.argmax(axis=1), segments).tolist()
-    return [Decided(*one) for one in zip(sets, below, acts, strict=True)]
+    return [RowDecisions(*one) for one in zip(sets, below, acts, strict=True)]
 
 
 def _likeliest_first(probs: NDArray[np.float64], ids: NDArray[np.intp]) -> tuple[int, ...]:

@@ -127,7 +127,7 @@ def read_tensors(message: Message) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class RequestRows:
     """The rows of ``message``: ``payloads`` and ``tags``, one each; a refused message has none.
 
     ``outputs``: the names of output tensors asked for (v2), () for all. ``refused``: why there is no answer.
@@ -140,16 +140,16 @@ class Request:
     refused: str = ""
 
 
-def read_request(message: Message, *, shape: Sequence[int | None]) -> Request:
+def read_request(message: Message, *, shape: Sequence[int | None]) -> RequestRows:
     """Read the rows of a request; ``shape`` is one input's, without the batch. It never raises."""
     try:
         if message.form == "v1":
             return _of_instances(message)
         if message.form == "v2":
             return _of_tensors(message, shape)
-        return Request(message, [_plain(message)], [tag_of(message.headers)])
+        return RequestRows(message, [_plain(message)], [tag_of(message.headers)])
     except InputError as error:
-        return Request(message, refused=str(error))
+        return RequestRows(message, refused=str(error))
 
 
 def plain_tags(data: Sequence[Mapping[str, Any]], ctx: Any) -> list[Tag]:
@@ -164,10 +164,10 @@ def tag_of(headers: Mapping[str, str]) -> Tag:
     return _NO_TAG
 
 
-def opened(payload: Any) -> Any:
+def decode_base64(payload: Any) -> Any:
     r"""Decode ``payload`` where it is base64 text, as JSON and workflows carry pictures.
 
-    >>> opened("iVBORw0KGgoAAAANSUhEUg==")[:4], opened("[1, 2]")
+    >>> decode_base64("iVBORw0KGgoAAAANSUhEUg==")[:4], decode_base64("[1, 2]")
     (b'\x89PNG', '[1, 2]')
     """
     if isinstance(payload, (bytes, bytearray)):
@@ -192,11 +192,11 @@ def _plain(message: Message) -> Any:
     return message.body
 
 
-def _of_instances(message: Message) -> Request:
+def _of_instances(message: Message) -> RequestRows:
     instances = message.body["instances"]
     _check_rows(len(instances))
     tags = _tags(message, len(instances), {})
-    return Request(message, [_instance(i, given) for i, given in enumerate(instances)], tags)
+    return RequestRows(message, [_instance(i, given) for i, given in enumerate(instances)], tags)
 
 
 def _instance(index: int, given: Any) -> Any:
@@ -218,7 +218,7 @@ def _instance(index: int, given: Any) -> Any:
         raise InputError(f"instance {index}: the text in b64 is not base64") from None
 
 
-def _of_tensors(message: Message, shape: Sequence[int | None]) -> Request:
+def _of_tensors(message: Message, shape: Sequence[int | None]) -> RequestRows:
     tensors = read_tensors(message)
     ours = {name: tensors.pop(name) for name in (_SEGMENT, _GROUP, _ID) if name in tensors}
     if len(tensors) != 1:
@@ -227,7 +227,7 @@ def _of_tensors(message: Message, shape: Sequence[int | None]) -> Request:
     (tensor,) = tensors.values()
     payloads = _rows(tensor, shape)
     _check_rows(len(payloads))
-    return Request(message, payloads, _tags(message, len(payloads), ours), _outputs(message))
+    return RequestRows(message, payloads, _tags(message, len(payloads), ours), _outputs(message))
 
 
 def _rows(tensor: Tensor, shape: Sequence[int | None]) -> list[Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.receipts import Tag
-from calib_serve.scores import measured, to_logits
+from calib_serve.scores import infer_outputs, to_logits
 from calib_serve.torchserve._decoding import Payload, decode, decode_lists
 from calib_serve.torchserve._handler import CalibratedHandler
 from calib_serve.torchserve._model import load_runtime
@@ -33,7 +33,14 @@ from calib_serve.torchserve._predictions import (
     all_or_none,
 )
 from calib_serve.torchserve._replies import columns, full_reply, refusal, v2_reply
-from calib_serve.torchserve._requests import Message, Request, opened, plain_tags, read_messages, read_request
+from calib_serve.torchserve._requests import (
+    Message,
+    RequestRows,
+    decode_base64,
+    plain_tags,
+    read_messages,
+    read_request,
+)
 from calib_serve.torchserve._worker import check_requests
 from calib_serve.torchserve.mar_options import ModelOptions
 
@@ -43,7 +50,7 @@ log = logging.getLogger(__name__)
 
 _LOGITS = ("logits", "label_logits")
 _PHRASE = {400: "Bad Request", 500: "Internal Server Error"}
-_PLAIN = Request(Message("plain", None, {}))
+_PLAIN = RequestRows(Message("plain", None, {}))
 _ENCODE = json.JSONEncoder(allow_nan=False).encode  # made once: json.dumps would make one each time
 
 
@@ -73,7 +80,7 @@ class CalibratedClassifier(CalibratedHandler):
         """
         o = self.options
         return decode(
-            opened(payload),
+            decode_base64(payload),
             shape=o.input_shape,
             dtype=o.input_dtype,
             pictures=o.pictures,
@@ -140,7 +147,7 @@ class CalibratedClassifier(CalibratedHandler):
             )
         if not np.isfinite(scores).all():
             return  # on zeros alone
-        found = measured(scores)
+        found = infer_outputs(scores)
         if not np.isfinite(logits).all() or (found == "probabilities" and expected in _LOGITS):
             raise ModelError(
                 f"the model returns {found}, and the archive says {expected}; pack it with --outputs "
@@ -157,16 +164,16 @@ class CalibratedClassifier(CalibratedHandler):
             return None
         return batch
 
-    def _asked(self, message: Message) -> Request:
+    def _asked(self, message: Message) -> RequestRows:
         request = read_request(message, shape=self.options.input_shape)
         if message.headers.get("explain") == "True":
-            return Request(message, refused="this model gives predictions, no explanations")
+            return RequestRows(message, refused="this model gives predictions, no explanations")
         if unknown := sorted(set(request.outputs) - self._columns.keys()):
             text = f"there is no output {unknown[0][:40]!r}; there are {', '.join(self._columns)}"
-            return Request(message, refused=text)
+            return RequestRows(message, refused=text)
         return request
 
-    def _results(self, requests: Sequence[Request]) -> list[list[Result]]:
+    def _results(self, requests: Sequence[RequestRows]) -> list[list[Result]]:
         """One result a row for each request, or one failure with the reason."""
         payloads = [p for one in requests for p in (one.payloads or [Failure(400, one.refused)])]
         piece = max(self._batch_size, 64)  # rows decoded and run at once
@@ -231,7 +238,7 @@ class CalibratedClassifier(CalibratedHandler):
             return [Failure(500, "the model failed on this input")]
         return rows
 
-    def _reply(self, index: int, request: Request, results: list[Result], ctx: Any) -> str:
+    def _reply(self, index: int, request: RequestRows, results: list[Result], ctx: Any) -> str:
         ctx.set_response_content_type(index, "application/json")
         failure = results[0] if isinstance(results[0], Failure) else None
         if failure is None:
@@ -245,7 +252,7 @@ class CalibratedClassifier(CalibratedHandler):
             refusal(request.message, failure.status, failure.reason, model=self.name, version=self.version)
         )
 
-    def _written(self, request: Request, predictions: list[AnyPrediction]) -> Any:
+    def _written(self, request: RequestRows, predictions: list[AnyPrediction]) -> Any:
         form = request.message.form
         if form != "v2":
             replies = [self.postprocess(one) for one in predictions]

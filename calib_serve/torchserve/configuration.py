@@ -40,7 +40,7 @@ from calib_serve.torchserve.metrics_file import metrics_file
 from calib_serve.torchserve.properties import (
     ADDRESSES,
     Ports,
-    changed,
+    edit_properties,
     is_true,
     parse_properties,
     read_properties,
@@ -84,7 +84,7 @@ def adjusted(
     """
     source = base or shipped("config.properties")
     try:
-        text = changed(read_whole(Path(source)).decode(), settings)
+        text = edit_properties(read_whole(Path(source)).decode(), settings)
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {source}: {error}") from error
     found = parse_properties(text)
@@ -111,7 +111,7 @@ def adjusted(
     paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
     if "vmargs" in found:
         paths["vmargs"] = " ".join(map(_absolute, found["vmargs"].split()))
-    return Adjusted(changed(text, {**paths, **ours}), merged, notes)
+    return Adjusted(edit_properties(text, {**paths, **ours}), merged, notes)
 
 
 def _refuse(found: Mapping[str, str]) -> None:

@@ -49,7 +49,7 @@ from calib_serve.receipts import (
 )
 from calib_serve.torchserve._channel import Emitter
 from calib_serve.torchserve._observer import host_sample_log, live_keyring
-from calib_serve.torchserve._replies import refusal, tensor, v2_reply
+from calib_serve.torchserve._replies import refusal, reply_tensor, v2_reply
 from calib_serve.torchserve._requests import Message, as_text, read_messages, read_tensors
 from calib_serve.torchserve._worker import WorkerHandler, check_requests
 from calib_serve.torchserve.mar_options import SECTION
@@ -75,7 +75,7 @@ class CalibrationFeedback(WorkerHandler):
         config = _known((ctx.model_yaml_config or {}).get(SECTION, {}))
         path = from_environment(MODELS)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
-        self._source = read_source()
+        self._source = source_reader()
         self._watch = Watch.open(
             # A host's list comes first: it also names versions that are packed later.
             {} if path else read_models(config),
@@ -143,8 +143,8 @@ class CalibrationFeedback(WorkerHandler):
             return {"predictions": told}
         if message.form == "v2":
             columns = [
-                tensor("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
-                tensor("reason", "BYTES", [outcome.reason or "" for outcome in outcomes]),
+                reply_tensor("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
+                reply_tensor("reason", "BYTES", [outcome.reason or "" for outcome in outcomes]),
             ]
             return v2_reply(message, columns, **self._names)
         counted = sum(outcome.accepted for outcome in outcomes)
@@ -216,7 +216,7 @@ class Publisher:
             time.sleep(self._interval)
 
 
-def read_source() -> Callable[[Mapping[str, Any]], str]:
+def source_reader() -> Callable[[Mapping[str, Any]], str]:
     """A function from HTTP headers to the sender of labels, by the host's settings alone.
 
     The value of the header that ``CALIB_SERVE_SOURCE_HEADER`` names, which the proxy in front must set or

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from calib_serve.core.errors import CalibServeError, ConflictError, InputError, ServerError
-from calib_serve.core.files import alone, read_whole, sha256, write_whole, written_whole
+from calib_serve.core.files import lock, read_whole, sha256, write_atomically, write_whole
 from calib_serve.ledger import Ledger
 from calib_serve.monitor import shadow_states
 from calib_serve.receipts import LEDGER, MODELS, Version, host_setting, shadow_tag
@@ -27,13 +27,13 @@ from calib_serve.torchserve.archive._packing import labelled_models, served_arti
 from calib_serve.torchserve.management import Management
 from calib_serve.torchserve.properties import read_properties
 
-__all__ = ["Evidence", "Exchange", "Host", "Running", "evidence_of", "swap"]
+__all__ = ["Exchange", "Host", "PromotionEvidence", "Running", "evidence_of", "swap"]
 
 _PATIENCE = 60.0  # seconds in which a version that was there already must have its workers
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PromotionEvidence:
     """Evidence of a shadow's test for its promotion.
 
     Args:
@@ -47,7 +47,9 @@ class Evidence:
     says: str
 
 
-def evidence_of(ledger: Ledger, served: Version, fingerprint: str, *, unless_worse: bool = False) -> Evidence:
+def evidence_of(
+    ledger: Ledger, served: Version, fingerprint: str, *, unless_worse: bool = False
+) -> PromotionEvidence:
     """Judge an artifact that ran in the shadow of a version.
 
     Args:
@@ -63,9 +65,9 @@ def evidence_of(ledger: Ledger, served: Version, fingerprint: str, *, unless_wor
     state = next((one for one in shadow_states(ledger, served) if one.tag == tag), None)
     if state is None:
         missing = f"No label says anything of shadow {tag} of {served[1]}: serve it as a shadow first."
-        return Evidence(False, "unknown", missing)
+        return PromotionEvidence(False, "unknown", missing)
     enough = state.verdict == "better" or (unless_worse and state.verdict == "no worse")
-    return Evidence(enough, state.verdict, state.says())
+    return PromotionEvidence(enough, state.verdict, state.says())
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class Host:
         target = self.store / archive.name
         try:
             if not target.exists():
-                with written_whole(target) as partial:
+                with write_atomically(target) as partial:
                     shutil.copyfile(archive, partial)
             # By content: an earlier try may have copied it already.
             elif not target.samefile(archive) and sha256(target) != sha256(archive):
@@ -209,7 +211,7 @@ class Host:
         """
         path = self.models_file
         try:
-            with alone(path):
+            with lock(path):
                 known = {(m["name"], m["version"]): m for m in json.loads(read_whole(path))}
                 known |= {(m["name"], m["version"]): m for m in labelled_models([archive])}
                 write_whole(path, json.dumps(list(known.values()), ensure_ascii=False))
@@ -256,9 +258,9 @@ class Host:
             ) from error
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Let this process alone exchange versions on this server while inside; others wait."""
-        with alone(self._exchanges_file):
+        with lock(self._exchanges_file):
             yield
 
 

@@ -24,7 +24,15 @@ ADDRESSES = {
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a server listens, all on one host."""
+    """The ports of a server, all on one host.
+
+    Args:
+        inference: Of the inference API.
+        management: Of the management API.
+        metrics: Of the metrics API.
+        grpc_inference: Of the inference API over gRPC.
+        grpc_management: Of the management API over gRPC.
+    """
 
     inference: int = 8080
     management: int = 8081
@@ -73,7 +81,12 @@ class Ports:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server could listen there now.
+
+    Args:
+        port: Number, 1 to 65535.
+        host: Address, or name, of this machine.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -106,10 +119,10 @@ def is_true(value: str | None) -> bool:
     return (value or "").strip().lower() == "true"
 
 
-def changed(text: str, values: Mapping[str, str | None]) -> str:
+def edit_properties(text: str, values: Mapping[str, str | None]) -> str:
     r"""Put ``values`` into ``text``, comments kept; new keys are appended, None takes a line out.
 
-    >>> changed("# why\na=1\nc=4\n", {"a": "2", "b": "3", "c": None})
+    >>> edit_properties("# why\na=1\nc=4\n", {"a": "2", "b": "3", "c": None})
     '# why\na=2\nb=3\n'
     """
     for key, value in values.items():

@@ -1,6 +1,7 @@
 """The watcher over HTTP: labels and predictions in, metrics and a page out."""
 
 from calib_serve.web.app import create_app as create_app
+from calib_serve.web.asgi import WatchMiddleware as WatchMiddleware
 from calib_serve.web.guard import LOOPBACK as LOOPBACK
 from calib_serve.web.guard import Guard as Guard
 from calib_serve.web.guard import Token as Token

@@ -16,13 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from calib_serve.core.errors import (
-    ConflictError,
-    InputError,
-    LedgerError,
-    MissingDependency,
-    Refused,
-)
+from calib_serve.core.errors import ConflictError, InputError, LedgerError, MissingDependency, Refused
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import WINDOWS, Watch, file_check
@@ -37,27 +31,19 @@ from calib_serve.receipts import (
 )
 from calib_serve.report import STATIC
 from calib_serve.web.exporter import Batch, Requests, export
-from calib_serve.web.gate import (
-    NOT_READ,
-    Bodies,
-    Gate,
-    parser_of,
-    read_model,
-    read_one,
-    what_is_wrong,
-)
+from calib_serve.web.gate import NOT_READ, Bodies, Gate, parser_of, read_model, read_one, what_is_wrong
 from calib_serve.web.guard import (
     SCHEMES,
     Guard,
     Scope,
     TokenFile,
     Tokens,
-    ids_of,
+    id_source,
     secured,
     source_of,
     tokens_and_hosts,
 )
-from calib_serve.web.page import render
+from calib_serve.web.page import render_page
 from calib_serve.web.wire import (
     ClassSharesOut,
     ClauseOut,
@@ -191,7 +177,7 @@ def create_app(
     telling = needs("admin")
     telling["openapi_extra"] |= body(VersionIn)
     app.post("/v1/versions", **telling, responses=answers(VersionOut, 400, 401, 403, 413, 415, 429, 503))(
-        routes.tell
+        routes.register_version
     )
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
     app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
@@ -281,7 +267,7 @@ class _Routes:
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
         parse, content = parser_of(request), await self._bodies.read(request)
-        source, whose = source_of(request), ids_of(request)
+        source, whose = source_of(request), id_source(request)
 
         def count() -> Response:
             items = parse(content)
@@ -341,11 +327,11 @@ class _Routes:
             raise HTTPException(404, str(error)) from error
         return JSONResponse(closed.as_dict())
 
-    async def tell(self, request: Request) -> Response:
+    async def register_version(self, request: Request) -> Response:
         """Watch another version from now on, in all programs on this ledger; held items are counted."""
         said = await read_one(request, VersionIn)
         facts = said.model_dump(exclude={"model", "version"}, exclude_none=True)
-        work = functools.partial(self._watch.tell, (said.model, said.version), facts)
+        work = functools.partial(self._watch.register_version, (said.model, said.version), facts)
         try:
             await self._gate.run(work)
         except InputError as error:
@@ -384,7 +370,7 @@ class _Routes:
         """The page of a version, segment and window."""
         asked = {"model": model, "version": version, "segment": segment, "window": window}
         try:
-            return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
+            return HTMLResponse(await run_sync(lambda: render_page(self._watch, **asked)))
         except LedgerError as error:
             log.error("the page: %s", error)
             raise HTTPException(503, NOT_READ, {"Retry-After": "5"}) from error

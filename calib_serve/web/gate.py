@@ -10,7 +10,7 @@ from calib_serve.core.errors import InputError, KeyringError, LedgerError, Missi
 from calib_serve.monitor import Watch
 from calib_serve.receipts import TooManyItems, check_number, read_document, read_lines
 from calib_serve.web.exporter import Batch
-from calib_serve.web.guard import NDJSON, kind_of
+from calib_serve.web.guard import NDJSON, media_type
 
 try:
     from anyio import CapacityLimiter
@@ -118,7 +118,7 @@ def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
 
     The function takes as long as the body is large, so it belongs in a thread; it raises HTTP 400 and 413.
     """
-    parse = read_lines if kind_of(request) == NDJSON else _items_of_document
+    parse = read_lines if media_type(request) == NDJSON else _items_of_document
 
     def items(content: bytes) -> list[Any]:
         try:

@@ -32,9 +32,9 @@ from calib_serve.receipts import DAY, Key, Kind, Sums, Version
 from calib_serve.report import (
     Cell,
     Dot,
+    DotSeries,
     Fact,
     Said,
-    Series,
     Step,
     Table,
     ece_by_time,
@@ -94,7 +94,9 @@ class _Look(NamedTuple):
         return f"?{urlencode({**self._asdict(), **other})}"
 
 
-def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = "") -> str:
+def render_page(
+    watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = ""
+) -> str:
     """Render the page of a model version (by default the most served), a segment and a window.
 
     Without ``window``, the latest day, or the next longer one whose labels say something.
@@ -135,7 +137,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
             until=until,
             facts=_facts(shown.found),
             # Charts are of numbers alone, no text of users.
-            diagram=Markup(reliability_diagram([Series("", "after", _dots(shown.found))])),  # noqa: S704
+            diagram=Markup(reliability_diagram([DotSeries("", "after", _dots(shown.found))])),  # noqa: S704
             said=[*shown.verdict.reasons, more, *_unknown(watch, looked, shown.found)],
             tests=table_of_tests(shown.verdict),
             bins=_bins(shown.found),

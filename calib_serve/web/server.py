@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ListenOptions
-from calib_serve.core.signals import interruptible
+from calib_serve.core.process import interruptible
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -98,7 +98,7 @@ def test_the_artifact_and_the_fused_graph_are_left_and_agree(kept: Demo) -> None
     session = onnxruntime.InferenceSession(
         out / "model/digits-calibrated.onnx", providers=["CPUExecutionProvider"]
     )
-    images = digits.load().test.images
+    images = digits.load_splits().test.images
     (probs,) = session.run(None, {session.get_inputs()[0].name: images})
     assert artifact.classes == 10
     assert np.allclose(probs.sum(axis=1), 1, atol=1e-5)

@@ -30,13 +30,14 @@ from small_models import archive, everything, temperature
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import Contract, LogitMap
-from calib_serve.artifact.manifest import digest, pack, sha256
+from calib_serve.artifact.manifest import digest, pack_tensors
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.files import sha256
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse import fuse_onnx
-from calib_serve.integrations.collect.reading import read_rows
+from calib_serve.integrations.collect.reading import read_label_rows
 from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
@@ -49,7 +50,7 @@ from calib_serve.scores import Scores
 from calib_serve.torchserve._decoding import decode
 from calib_serve.torchserve.feedback import parse_items
 from calib_serve.torchserve.mar_options import ModelOptions
-from calib_serve.torchserve.properties import changed, read_properties
+from calib_serve.torchserve.properties import edit_properties, read_properties
 from calib_serve.web import read_tokens
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
@@ -66,7 +67,7 @@ def scratch() -> Iterator[Path]:
 @functools.cache
 def sound_params() -> bytes:
     """The tensors of an artifact of every step."""
-    return pack(everything().steps, None)
+    return pack_tensors(everything().steps, None)
 
 
 def manifest(path: Path) -> None:
@@ -323,7 +324,7 @@ def properties(path: Path) -> None:
     """A config.properties to start from."""
     found = read_properties(path)
     with scratch() as folder:
-        text = changed(path.read_bytes().decode(), {"load_models": "m.mar"})
+        text = edit_properties(path.read_bytes().decode(), {"load_models": "m.mar"})
         (folder / "changed").write_bytes(text.encode())
         assert read_properties(folder / "changed") == {**found, "load_models": "m.mar"}
         assert text.count("load_models=m.mar\n") == 1
@@ -373,7 +374,7 @@ def checkpoint(path: Path) -> None:
 
 def labels_file(path: Path) -> None:
     """A table of labels to send."""
-    for row in read_rows(path):
+    for row in read_label_rows(path):
         for letter in row.dead:
             raise InputError(letter.message)
 

@@ -16,7 +16,8 @@ from real_watch import RING, make_watch, talk_to
 from calib_serve.core.errors import InputError
 from calib_serve.ledger import Ledger
 from calib_serve.ledger.prediction_ids import Binding, PredictionIds
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts.classes import Classes
 from calib_serve.web import Token
 
@@ -141,7 +142,7 @@ def test_a_label_that_waits_for_its_version_is_still_of_whom_it_may_be(
     assert label(client, "lab", "order-1") == ["unknown_id"]
     assert post(client, "labels", "desk", {"id": "order-1", "label": 1}) == [{"accepted": True, "held": True}]
     predict(client, "rival", "order-1", version="3")
-    watch.tell(("m", "3"), {"classes": 3})
+    watch.register_version(("m", "3"), {"classes": 3})
     assert watch.ledger.sums()["m", "3"].labels.sum() == 1
 
 

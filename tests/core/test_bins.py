@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binned_statistic
 
-from calib_serve.core.bins import Bins, bin_index
+from calib_serve.core.bins import Bins, bin_index, psi
 from calib_serve.core.errors import InputError, ShapeError
 
 shares = st.floats(0, 1)
@@ -213,3 +213,15 @@ def test_sums_merge_each_with_its_own() -> None:
     merged = Bins([1, 2], [0.5, 1], [0, 1]).merge(Bins([10, 20], [5, 10], [1, 3]))
     assert merged == Bins([11, 22], [5.5, 11], [1, 4])
     assert Bins([1], [1], [1]) + Bins([1], [1], [0]) == Bins([2], [2], [1])
+
+
+def test_the_stability_index_is_symmetric_and_nan_where_a_histogram_is_empty() -> None:
+    assert psi([40, 60], [50, 50]) == pytest.approx(-0.1 * math.log(0.8) + 0.1 * math.log(1.2))
+    assert psi([0.1, 0.1], [0.2, 0.6]) == pytest.approx(psi([2, 6], [1, 1]))  # shares count, not how many
+    assert psi([0, 7], [0, 70]) == 0
+    assert psi([0, 1], [1, 0]) == pytest.approx(2 * (1 - 1e-4) * math.log(1e4))
+    for empty, other in (([0, 0], [1, 1]), ([1, 1], [0, 0]), ([0, 0], [0, 0])):
+        assert math.isnan(psi(empty, other))
+    for one, other in (([1, 2, 3], [1, 2]), ([[1, 2]], [1, 2]), ([[1, 2]], [[1, 2]]), (3, 3)):
+        with pytest.raises(ShapeError, match="both histograms"):
+            psi(one, other)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from injection import Fault, under
 
-from calib_serve.core.files import write_whole, written_whole
+from calib_serve.core.files import write_atomically, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -18,7 +18,7 @@ def names(folder: Path) -> list[str]:
 def test_until_the_block_ends_the_old_file_is_there_and_the_new_one_is_hidden(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_text("old")
-    with written_whole(path) as partial:
+    with write_atomically(path) as partial:
         partial.write_text("new")
         assert path.read_text() == "old"
         assert partial.parent == tmp_path
@@ -33,7 +33,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(error: type, tm
     (tmp_path / "x").write_text("old")
 
     def write() -> None:
-        with written_whole(tmp_path / "x") as partial:
+        with write_atomically(tmp_path / "x") as partial:
             partial.write_text("half")
             raise error("no")
 
@@ -44,7 +44,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(error: type, tm
 
 
 def test_a_secret_is_nobody_elses_from_its_first_byte_on(tmp_path: Path) -> None:
-    with written_whole(tmp_path / "keys", mode=0o600) as partial:
+    with write_atomically(tmp_path / "keys", mode=0o600) as partial:
         partial.write_text("half")
         assert stat.S_IMODE(partial.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o600

@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from doc_blocks import ROOT, inline_commands, markdown
 
 from calib_serve.app._command import program
+from calib_serve.core.faces import modules_of
 
 
 def check_ours(words: list[str]) -> None:
@@ -53,6 +55,24 @@ def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("model_store/*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#:]+)[^)]*\)", page.read_text()):
             assert (page.parent / target).exists(), (page.name, target)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "reference").glob("*.md")), ids=lambda p: p.stem)
+def test_a_page_of_the_reference_names_what_it_shows_of_a_room(page: Path) -> None:
+    """The site shows nothing of a room whose names are not listed, as they are imported at run time."""
+    for room, options in re.findall(
+        r"^::: calib_serve\.(\w+)\n((?: +.*\n)*)", page.read_text(), re.MULTILINE
+    ):
+        face = ROOT / "calib_serve" / room / "__init__.pyi"
+        if face.is_file():
+            assert set(yaml.safe_load(options)["options"]["members"]) <= modules_of(face).keys()
+
+
+def test_the_page_of_the_public_api_has_every_public_name() -> None:
+    shown = re.findall(
+        r"^::: calib_serve\.(\w+)$", (ROOT / "docs/reference/public.md").read_text(), re.MULTILINE
+    )
+    assert set(shown) == modules_of(ROOT / "calib_serve" / "__init__.pyi").keys()
 
 
 @pytest.mark.server

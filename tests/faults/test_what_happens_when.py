@@ -264,7 +264,7 @@ def test_nobody_names_it_for_a_day(tmp_path: Path) -> None:
         watch.labels([{"receipt": one, "label": 1} for one in receipts])
         now[0] += 1.01 * DAY
         watch.give_up_held()
-        watch.tell(("m", "2"), {"classes": 3})
+        watch.register_version(("m", "2"), {"classes": 3})
         sums = watch.ledger.sums().get(("m", "2"))
         found = 0 if sums is None else int(sums.predictions.sum() + sums.labels.sum())
         assert promise.whole - found == promise.lost

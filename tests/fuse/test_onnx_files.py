@@ -74,7 +74,7 @@ def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, 
     fuse_onnx(raw, STEP, out)
     metadata = {p.key: p.value for p in onnx.load(out).metadata_props}
     assert metadata["calib_serve.fingerprint"] == STEP.fingerprint
-    assert metadata["calib_serve.models"] == sha256(raw)
+    assert metadata["calib_serve.model"] == sha256(raw)
     with pytest.raises(FuseError, match=r"calibrated already.*fuse into the original"):
         fuse_onnx(out, STEP, tmp_path / "twice.onnx")
     only(tmp_path, "out.onnx", "raw.onnx")

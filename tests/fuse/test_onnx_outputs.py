@@ -398,7 +398,7 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
     assert {p.key: p.value for p in made.metadata_props} == {
         "calib_serve.fingerprint": fitted.fingerprint,
         "calib_serve.method": fitted.method,
-        "calib_serve.models": report.model,
+        "calib_serve.model": report.model,
         "calib_serve.outputs": '["y"]',
     }
 

@@ -16,7 +16,8 @@ from fuse_texts import DELTA, TWO, K, graph
 from calib_serve import Artifact
 from calib_serve.artifact import Examples, Head, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError, FuseError
-from calib_serve.fuse import Normalization, fuse_onnx
+from calib_serve.fuse import fuse_onnx
+from calib_serve.fuse.onnx._input_shift import Normalization
 
 BY_TWO = artifact(TWO, classes=K)
 HEAD = artifact(Head((np.ones((K, K)),), (np.zeros(K),)), classes=K)

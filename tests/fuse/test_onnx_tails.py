@@ -16,7 +16,7 @@ from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor
-from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, ignores_shift, of_one_column
+from calib_serve.fuse.onnx._tail import Tail, adapt_artifact, find_tail, ignores_shift, of_one_column
 from calib_serve.scores import Outputs, softmax
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
@@ -325,13 +325,13 @@ PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))
 def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on, kind, activated, one_column, on):
     fitted = artifact(PER_CLASS, LogitMap.temperature(2.0), classes=2, outputs=fitted_on)
     if on is not None:
-        acting = as_fitted(fitted, kind, activated=activated, one_column=one_column)
+        acting = adapt_artifact(fitted, kind, activated=activated, one_column=one_column)
         assert [step.on for step in acting.logit_maps] == [on, "logits"]
         assert [step.weight.tolist() for step in acting.logit_maps] == [[0.5, 2.0], 0.5]
         return
     held = "one logit a sample" if one_column and (activated or kind == "logit") else kind
     with pytest.raises(FuseError) as error:
-        as_fitted(fitted, kind, activated=activated, one_column=one_column)
+        adapt_artifact(fitted, kind, activated=activated, one_column=one_column)
     assert str(error.value) == (
         f"the artifact was fitted on {fitted_on}, and the graph has {held}: what its scale for each class "
         f"makes of them differs; fit it on these (calib-serve fit --outputs {kind}), or give it {fitted_on}"

@@ -20,7 +20,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
 from calib_serve.gateway.calibration import About, Calibration
 from calib_serve.gateway.http import Full, TooLarge, Waiting
-from calib_serve.gateway.rest import Ask, Reply, decoded, read_request, read_route
+from calib_serve.gateway.rest import Ask, Reply, decompress, read_infer_request, read_route
 
 
 class Unsigned:
@@ -86,11 +86,11 @@ def test_axes_of_one_stay_where_they_are_and_other_shapes_are_no_scores() -> Non
 
 def test_several_members_of_gzip_are_one_body_and_bounded_together() -> None:
     parts = gzip.compress(b"a" * 60) * 2
-    assert decoded(parts, "gzip", most=120) == b"a" * 120
+    assert decompress(parts, "gzip", most=120) == b"a" * 120
     for bad in (parts, parts + b"x", gzip.compress(b"a")[:-1], zlib.compress(b"a")[1:], b""):
         if bad:
             with pytest.raises(InputError):
-                decoded(bad, "gzip", most=119)
+                decompress(bad, "gzip", most=119)
 
 
 @given(st.binary(max_size=200), st.one_of(st.none(), st.integers(0, 200)))
@@ -100,13 +100,13 @@ def test_any_bytes_are_read_or_refused(body: bytes, length: int | None) -> None:
         assert "/" not in route.model + route.version
     with suppress(InputError):
         Reply.read(body, length)
-    ask = read_request(body, None, "logits")
+    ask = read_infer_request(body, None, "logits")
     assert ask.body == body or json.loads(ask.body)["outputs"]
 
 
 def test_a_name_in_other_letters_of_json_is_found() -> None:
     escaped = b'{"\\u006futputs": [{"name": "best"}], "inputs": []}'
-    asked = read_request(escaped, None, "logits")
+    asked = read_infer_request(escaped, None, "logits")
     assert [one["name"] for one in json.loads(asked.body)["outputs"]] == ["best", "logits"]
     assert asked == Ask(asked.body, None, returned=False, added=None)
 

@@ -20,14 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import InputError
-from calib_serve.integrations.collect.reading import USUAL, Columns, read_rows
+from calib_serve.integrations.collect.reading import USUAL, LabelFields, read_label_rows
 
-ORDERS = Columns(id="order_id", label="outcome")
+ORDERS = LabelFields(id="order_id", label="outcome")
 
 
-def read(path: Path, columns: Columns = USUAL) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+def read(path: Path, columns: LabelFields = USUAL) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """What is sent, and the place and the reason of what is not."""
-    rows = list(read_rows(path, path.name, columns))
+    rows = list(read_label_rows(path, path.name, columns))
     dead = [(one.where, one.reason) for row in rows for one in row.dead]
     return [one for row in rows for one in row.labels], dead
 
@@ -96,43 +96,43 @@ def test_an_id_is_a_text_as_it_was_written(write: Callable[..., Path]) -> None:
 def test_by_goes_with_every_label_and_wins_over_a_column_of_that_name(write: Callable[..., Path]) -> None:
     path = write("order_id,outcome,by\na,1,ana\nb,2.0,name\n")
     assert [one.get("by") for one in read(path, ORDERS)[0]] == [None, "name"]
-    asked = Columns(id="order_id", label="outcome", by="id")
+    asked = LabelFields(id="order_id", label="outcome", by="id")
     assert [one["by"] for one in read(path, asked)[0]] == ["id", "id"]
     path = write('{"id": 3, "label": 2}\n{"id": 4, "label": true}\n', "l.jsonl")
-    assert [one["label"] for one in read(path, Columns(by="name"))[0]] == ["2", "True"]
+    assert [one["label"] for one in read(path, LabelFields(by="name"))[0]] == ["2", "True"]
 
 
 def test_the_column_that_is_named_is_taken_and_no_other(write: Callable[..., Path]) -> None:
     # A shop's receipt is none of ours.
     path = write("order_id,receipt,label\na,POS-1,1\n")
-    assert read(path, Columns(id="order_id"))[0] == [{"id": "a", "label": "1"}]
+    assert read(path, LabelFields(id="order_id"))[0] == [{"id": "a", "label": "1"}]
     assert read(write("receipt,id,label\nr,a,1\n,b,2\n"))[0] == [
         {"receipt": "r", "label": "1"},
         {"id": "b", "label": "2"},
     ]
-    both = Columns(id="model", label="label")
+    both = LabelFields(id="model", label="label")
     assert read(write("model,label\na,1\n"), both)[0] == [{"id": "a", "label": "1"}]
 
 
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        (Columns(), "no column receipt or id"),
+        (LabelFields(), "no column receipt or id"),
         (ORDERS, "no column order_id, outcome"),
-        (Columns(id="order_id", label="y"), "no column order_id"),
+        (LabelFields(id="order_id", label="y"), "no column order_id"),
     ],
 )
 def test_a_table_without_the_columns_is_refused_and_says_which_it_has(
-    columns: Columns, told: str, write: Callable[..., Path]
+    columns: LabelFields, told: str, write: Callable[..., Path]
 ) -> None:
     with pytest.raises(InputError, match=f"{told}.*'orders', 'y'"):
-        read_rows(write("orders,y\na,1\n"), columns=columns)
+        read_label_rows(write("orders,y\na,1\n"), columns=columns)
 
 
 def test_one_column_cannot_be_two_things() -> None:
     for wrong in ({"id": "a", "label": "a"}, {"receipt": "r", "id": "r"}, {"label": ""}):
         with pytest.raises(InputError, match="columns of their own"):
-            Columns(**wrong)
+            LabelFields(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_is_no_table_of_labels_is_refused_before_a_row_is_read(
     content: str | bytes, write: Callable[..., Path]
 ) -> None:
     with pytest.raises(InputError):
-        read_rows(write(content))
+        read_label_rows(write(content))
 
 
 def test_a_row_of_another_encoding_or_length_is_set_aside_alone(write: Callable[..., Path]) -> None:
@@ -185,7 +185,7 @@ def test_a_huge_file_is_streamed(tmp_path: Path) -> None:
             file.write(f"order-{i:060d},1\n")
     size = path.stat().st_size
     tracemalloc.start()
-    assert sum(len(row.labels) for row in read_rows(path)) == 100_000
+    assert sum(len(row.labels) for row in read_label_rows(path)) == 100_000
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < size / 10
@@ -204,7 +204,7 @@ def test_a_parquet_bomb_is_refused_before_it_is_unpacked(how: str, tmp_path: Pat
     assert path.stat().st_size < 1 << 20
     if how != "texts":
         with pytest.raises(InputError, match="as a bomb does"):
-            read_rows(path)
+            read_label_rows(path)
         return
     sent, dead = read(path)
     assert (sent, dead) == ([], [("l.parquet behind row 0", "unreadable")])
@@ -226,7 +226,7 @@ def test_of_each_row_of_a_csv_it_is_said_what_became_of_it(
     csv.writer(text).writerows([["id", "label"], *rows])
     path = tmp_path_factory.getbasetemp() / "property.csv"
     path.write_text(text.getvalue(), "utf-8", newline="")
-    found = list(read_rows(path))
+    found = list(read_label_rows(path))
     assert len(found) == len(rows)
     for row, cells in zip(found, rows, strict=True):
         assert len(row.labels) + len(row.dead) == 1
@@ -243,7 +243,7 @@ def test_what_is_sent_of_json_can_be_sent_and_the_rest_can_be_mended(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "property.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in items))
-    for item, row in zip(items, read_rows(path), strict=True):
+    for item, row in zip(items, read_label_rows(path), strict=True):
         assert len(row.labels) + len(row.dead) == 1
         for sent in row.labels:
             json.dumps(sent, allow_nan=False).encode()

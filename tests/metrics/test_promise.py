@@ -13,7 +13,7 @@ from sizes import sized
 from calib_serve import judge
 from calib_serve.metrics.conclusion import Verdict
 from calib_serve.monitor.estimates import estimate
-from calib_serve.monitor.live_verdict import judge as judge_live
+from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.receipts.sums import Sums
 
 FIRST = 1000
@@ -41,7 +41,7 @@ def binary(rng: np.random.Generator, n: int) -> Verdict:
 
 def live(rng: np.random.Generator, n: int) -> Verdict:
     c = 1 - 0.75 * rng.beta(1, 4, n)
-    return judge_live(estimate(Sums.served(c) + Sums.labelled(c, rng.random(n) < c)))
+    return judge_estimates(estimate(Sums.served(c) + Sums.labelled(c, rng.random(n) < c)))
 
 
 def asked(found: Verdict) -> int:

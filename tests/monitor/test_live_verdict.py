@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from sizes import sized
 
-from calib_serve.metrics.judging import judge as judge_scores
+from calib_serve.metrics.judging import judge
 from calib_serve.monitor.estimates import Bounds, Estimates, estimate
-from calib_serve.monitor.live_verdict import judge
+from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.receipts.sums import Sums
 
 Truth = Callable[[Any], Any]
@@ -42,8 +42,8 @@ def test_five_million_labels_with_a_gap_within_the_tolerance_are_fine() -> None:
     found = estimate(Sums(15, 10 * part.vector))
     assert found.labels == 5_000_000
     assert found.gap.low > 0  # it is surely not 0
-    assert judge(found).level == "calibrated"
-    assert judge(found, tolerance=0.001).level == "off"
+    assert judge_estimates(found).level == "calibrated"
+    assert judge_estimates(found, tolerance=0.001).level == "off"
 
 
 def test_errors_that_cancel_are_off_although_the_mean_is_right() -> None:
@@ -52,27 +52,27 @@ def test_errors_that_cancel_are_off_although_the_mean_is_right() -> None:
 
     found = live(2, 200_000, wobbling)
     assert abs(found.gap.value) < 0.01
-    verdict = judge(found)
+    verdict = judge_estimates(found)
     assert verdict.level == "off"
     assert "too sure in some ranges and not in others" in verdict.headline
 
 
 @pytest.mark.parametrize(("shift", "words"), [(-0.05, "overconfident"), (0.04, "underconfident")])
 def test_off_says_which_way_and_how_far(shift: float, words: str) -> None:
-    verdict = judge(live(4, 20_000, lambda c: np.minimum(c + shift, 1)))
+    verdict = judge_estimates(live(4, 20_000, lambda c: np.minimum(c + shift, 1)))
     assert verdict.level == "off"
     assert verdict.headline.startswith(f"Not calibrated: {words}, on average ")
 
 
 def test_a_calibrated_model_is_hardly_ever_called_off() -> None:
-    levels = [judge(live(seed, 1000, lambda c: c)).level for seed in range(200)]
+    levels = [judge_estimates(live(seed, 1000, lambda c: c)).level for seed in range(200)]
     assert levels.count("off") <= 3
     assert set(levels) <= {"off", "no_error_found", "calibrated"}
-    assert judge(live(3, 100_000, lambda c: c)).level == "calibrated"
+    assert judge_estimates(live(3, 100_000, lambda c: c)).level == "calibrated"
 
 
 def test_a_model_that_is_three_points_off_is_hardly_ever_called_calibrated() -> None:
-    levels = [judge(live(seed, 4000, lambda c: c - 0.03)).level for seed in range(200)]
+    levels = [judge_estimates(live(seed, 4000, lambda c: c - 0.03)).level for seed in range(200)]
     assert levels.count("calibrated") <= 10
 
 
@@ -90,10 +90,12 @@ STREAMS: dict[str, dict[str, Any]] = {
 def test_so_many_labels_do_as_it_says_and_half_as_many_do_not(stream: str) -> None:
     how, runs = STREAMS[stream], sized(40, 200)
     share = live(5, 20_000, lambda c: c, **how).labels / 20_000
-    n = enough(judge(live(5, int(600 / share), lambda c: c, **how))) / share
+    n = enough(judge_estimates(live(5, int(600 / share), lambda c: c, **how))) / share
 
     def said(size: float) -> float:
-        levels = [judge(live(100 + 2 * i, int(size), lambda c: c, **how)).level for i in range(runs)]
+        levels = [
+            judge_estimates(live(100 + 2 * i, int(size), lambda c: c, **how)).level for i in range(runs)
+        ]
         return float(np.mean([level == "calibrated" for level in levels]))
 
     assert said(n) >= 0.75
@@ -109,28 +111,28 @@ def test_the_same_samples_get_the_same_level_live_and_offline() -> None:
         named = np.random.default_rng(6).integers(0, 10, len(c))
         probs = np.stack([np.roll(p, k) for p, k in zip(probs, named, strict=True)])
         labels = np.where(y, named, (named + 1 + np.random.default_rng(3).integers(0, 9, len(c))) % 10)
-        assert judge(estimate(Sums.served(c) + Sums.labelled(c, y))).level == level
-        assert judge_scores(probs, labels, outputs="probabilities").level == level
+        assert judge_estimates(estimate(Sums.served(c) + Sums.labelled(c, y))).level == level
+        assert judge(probs, labels, outputs="probabilities").level == level
 
 
 def test_what_labels_do_not_cover_is_never_called_fine() -> None:
-    verdict = judge(live(6, 400_000, lambda c: c, asked=lambda c: c < 0.8))
+    verdict = judge_estimates(live(6, 400_000, lambda c: c, asked=lambda c: c < 0.8))
     assert verdict.level == "no_error_found"
     assert "labels cover only" in verdict.headline
     assert "left out" in str(verdict)
     little = live(6, 400_000, lambda c: c - 0.03, asked=lambda c: c < 0.8)
     assert little.gap.low > 0.02  # of the covered third: not two points of all
-    assert judge(little).level == "no_error_found"
+    assert judge_estimates(little).level == "no_error_found"
     # Off by 25 points, that third alone makes it several points overall, whatever the rest is.
-    assert judge(live(6, 40_000, lambda c: c - 0.25, asked=lambda c: c < 0.8)).level == "off"
+    assert judge_estimates(live(6, 40_000, lambda c: c - 0.25, asked=lambda c: c < 0.8)).level == "off"
 
 
 def test_without_labels_or_with_few_nothing_is_said() -> None:
-    none = judge(estimate(Sums.served(confidences(0, 100))))
+    none = judge_estimates(estimate(Sums.served(confidences(0, 100))))
     assert (none.level, none.headline) == ("too_little", "Too little to say anything: no labels yet.")
-    few = judge(live(1, 3, lambda c: c))
+    few = judge_estimates(live(1, 3, lambda c: c))
     assert (few.level, few.tests) == ("too_little", ())
-    assert judge(live(1, 40, lambda c: c)).level == "too_little"
+    assert judge_estimates(live(1, 40, lambda c: c)).level == "too_little"
 
 
 @pytest.mark.parametrize(
@@ -146,4 +148,4 @@ def test_labels_missing_for_unknown_reasons_are_judged_by_bounds(
 ) -> None:
     fine = live(1, 1000, lambda c: c)
     unknown = replace(fine, missing="unknown", worst=Bounds((0.7, 0.9), gap, unseen=0.2))
-    assert judge(unknown, tolerance=0.01).level == found
+    assert judge_estimates(unknown, tolerance=0.01).level == found

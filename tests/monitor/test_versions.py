@@ -14,8 +14,8 @@ from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import InputError
 from calib_serve.ledger import Ledger, intake
-from calib_serve.monitor.versions import FollowedVersions
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import FollowedVersions, Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.receipts.classes import Classes
@@ -71,8 +71,8 @@ def test_what_came_of_a_version_before_it_was_told_is_held_and_counted_once_when
 def test_all_that_share_the_ledger_learn_it_and_a_later_start_knows_it(watch: Watch, url: str) -> None:
     other = Watch(RING, Ledger(url), models={("m", "1"): Watched(Classes(3))})
     assert V not in other.models
-    watch.tell(V, {"classes": 2, "class_names": ["cat", "dog"]})
-    other.learn()
+    watch.register_version(V, {"classes": 2, "class_names": ["cat", "dog"]})
+    other.refresh_versions()
     assert other.models[V].classes.names == ("cat", "dog")
     later = Watch(RING, Ledger(url), models={("m", "1"): Watched(Classes(3))})
     assert later.models[V].classes.count == 2
@@ -84,8 +84,8 @@ def test_two_that_learn_it_at_once_count_what_was_held_once(watch: Watch, url: s
     signed = [RING.sign(model="m", version="2", predicted=0, confidence=0.6) for _ in range(50)]
     watch.predictions([ServedReceipt(one) for one in signed])
     other = Watch(RING, Ledger(url), models={V: Watched(Classes(3))})
-    watch.know({V: Watched(Classes(3))})
-    other.learn()
+    watch.set_versions({V: Watched(Classes(3))})
+    other.refresh_versions()
     assert served(watch) == (100, 0)
     other.close()
 
@@ -119,7 +119,7 @@ def test_what_a_watch_was_started_with_is_not_told_otherwise(watch: Watch) -> No
             assert (
                 client.post("/v1/versions", json={"model": "m", "version": "1", **more}).status_code == status
             )
-    assert watch.ledger.told() == {("m", "1"): '{"classes": 3}'}
+    assert watch.ledger.versions() == {("m", "1"): '{"classes": 3}'}
 
 
 def test_beyond_a_bound_they_are_refused_as_before(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +143,11 @@ def test_beyond_a_bound_they_are_refused_as_before(watch: Watch, monkeypatch: py
 def test_what_was_told_and_cannot_be_used_is_logged_once(
     watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch.ledger.tell(V, json.dumps({"artifact": "/moved/away"}))
+    watch.ledger.register_version(V, json.dumps({"artifact": "/moved/away"}))
     for _ in range(3):
-        watch.learn()
+        watch.refresh_versions()
     assert len(caplog.messages) == 1
-    watch.tell(V, {"classes": 3})
+    watch.register_version(V, {"classes": 3})
     assert V in watch.models
 
 
@@ -162,7 +162,7 @@ def test_after_a_day_they_are_lost_and_that_is_counted(url: str) -> None:
         assert watch.counts.errors["held"] == 1
         watch.give_up_held()
         assert watch.counts.errors["held"] == 1
-        watch.tell(V, {"classes": 3})
+        watch.register_version(V, {"classes": 3})
         assert served(watch) == (1, 0)
 
 
@@ -177,12 +177,12 @@ def test_a_list_is_followed_and_a_broken_one_changes_nothing(tmp_path: Path) -> 
         (receipt,) = watch.predictions([ServedPrediction(*V, 1, 0.9)])
         assert watch.labels([{"receipt": receipt, "label": "dog"}])[0].held
         path.write_text("- {name: m, version: '1', classes: 3")
-        watch.learn()
+        watch.refresh_versions()
         watch.checks.run("versions")
         assert str(path) in watch.checks.reasons()["versions"]
         assert set(watch.models) == {("m", "1")}
         path.write_text("- {name: m, version: '2', classes: 2, class_names: [cat, dog]}")
-        watch.learn()
+        watch.refresh_versions()
         watch.checks.run("versions")
         assert watch.checks.reasons()["versions"] is None
         assert set(watch.models) == {V}
@@ -196,7 +196,7 @@ def test_a_folder_of_artifacts_is_followed(tmp_path: Path) -> None:
         assert set(watch.models) == {("m", "1")}
         artifact.save(tmp_path / "next")
         (tmp_path / "next").rename(tmp_path / "artifacts" / "m" / "2")
-        watch.learn()
+        watch.refresh_versions()
         assert set(watch.models) == {("m", "1"), V}
 
 

@@ -7,7 +7,7 @@ import pytest
 from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.ledger import Entry, Ledger
-from calib_serve.monitor.live_verdict import judge
+from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.monitor.windows import WINDOWS, Maturity, read_windows
 from calib_serve.receipts import DAY
 from calib_serve.receipts.sums import Key, Sums
@@ -116,4 +116,4 @@ def test_while_it_is_not_known_when_labels_are_in_what_has_come_can_be_seen_and_
     assert shown.sums.labels.sum() == 500
     assert shown.estimates.gap.value == pytest.approx(0.9)
     assert (shown.verdict.level, shown.verdict.headline[:18]) == ("too_little", "Provisional, as mo")
-    assert judge(shown.estimates).level == "off"
+    assert judge_estimates(shown.estimates).level == "off"

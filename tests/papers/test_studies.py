@@ -115,7 +115,7 @@ SLOW = ("neural-clamping",)  # by minutes, at full size
 @pytest.fixture(scope="module")
 def parts():
     """The network, its training images, and 300 and 600 other ones."""
-    data = digits.load(seed=0, sizes=(100, 300, 0))
+    data = digits.load_splits(seed=0, sizes=(100, 300, 0))
     net = digits.train(data.train, epochs=sized(60, 200))
     model = from_module(net, input_shape=(1, 8, 8), device="cpu")
     held = data.test[:600]

@@ -8,7 +8,7 @@ from real_watch import RING
 
 from calib_serve.core.errors import ModelError
 from calib_serve.ledger import Ledger
-from calib_serve.torchserve.feedback import CalibrationFeedback, read_source
+from calib_serve.torchserve.feedback import CalibrationFeedback, source_reader
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it leaves a file open
@@ -33,7 +33,7 @@ V = ("m", "1")
 def test_the_source_is_the_host_s_or_its_proxy_s(monkeypatch, settings, headers, source):
     for name, value in settings.items():
         monkeypatch.setenv(f"CALIB_SERVE_{name}", value)
-    assert read_source()(headers) == source
+    assert source_reader()(headers) == source
 
 
 def test_labels_of_one_batch_are_counted_and_taken_back_by_the_source_of_their_request(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from calib_serve.scores import (
     softmax,
     to_logits,
 )
-from calib_serve.scores.form import Shown, as_json, shown_as
+from calib_serve.scores.form import Rounded, as_json, shown_as
 
 Pair = namedtuple("Pair", ["logits", "features"])
 K = 4
@@ -192,10 +192,10 @@ def test_numbers_are_read_with_the_unit_that_they_are_rounded_to(n: int, digits:
     value, text = n / 10**digits, f"{n / 10**digits:.{digits}f}"
     found = leaves({"says": f"cat: {text}{unit}", "x": [n, value, True, None, text]})
     shown, whole = found["reply.says, number 1"], found["reply.x[0]"]
-    assert isinstance(shown, Shown)
+    assert isinstance(shown, Rounded)
     assert shown.value == value
     assert shown.step == pytest.approx(10**-digits)
-    assert whole == Shown(n, 1.0)
+    assert whole == Rounded(n, 1.0)
     assert found["reply.x[1]"].value == value  # type: ignore[union-attr]
     assert found["reply.x[4]"] == shown
     assert [found["reply.x[2]"], found["reply.x[3]"]] == ["True", "None"]
@@ -206,10 +206,10 @@ def test_numbers_are_read_with_the_unit_that_they_are_rounded_to(n: int, digits:
 
 
 def test_what_is_no_number_of_a_reply() -> None:
-    assert leaves(math.inf) == {"reply": Shown(math.inf, 0.0)}
-    assert leaves(-math.inf) == {"reply": Shown(-math.inf, 0.0)}
+    assert leaves(math.inf) == {"reply": Rounded(math.inf, 0.0)}
+    assert leaves(-math.inf) == {"reply": Rounded(-math.inf, 0.0)}
     found = leaves(math.nan)["reply"]
-    assert isinstance(found, Shown)
+    assert isinstance(found, Rounded)
     assert (math.isnan(found.value), found.step) == (True, 0.0)
     assert leaves("0.5" * 2000) == {"reply": "0.5" * 2000}, "a picture, perhaps"
     assert leaves("v1.2") == {"reply": "v1.2"}

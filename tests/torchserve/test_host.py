@@ -18,7 +18,7 @@ from PIL import Image
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.torchserve.seam import _host, _trial
 from calib_serve.torchserve.seam._host import Answer
-from calib_serve.torchserve.seam._requests import Request, alternatives, made_up, varied
+from calib_serve.torchserve.seam._requests import Request, alternatives, random_requests, varied
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
 
@@ -65,7 +65,11 @@ def test_a_file_is_sent_by_its_ending_and_as_bytes_under_both_names(
 def test_made_up_requests_are_of_the_shape_then_pictures_then_words_and_others_by_seed(
     shape: Any, rows: Any, sizes: list[tuple[int, int]]
 ) -> None:
-    made, again, other = list(made_up(shape)), list(made_up(shape)), list(made_up(shape, 1))
+    made, again, other = (
+        list(random_requests(shape)),
+        list(random_requests(shape)),
+        list(random_requests(shape, 1)),
+    )
     assert made == again
     assert len(made) == len(other)
     assert all(one.body != two.body for one, two in zip(made, other, strict=True))

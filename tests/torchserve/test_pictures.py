@@ -19,7 +19,7 @@ from PIL import Image
 from sizes import sized
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.files import named
+from calib_serve.core.files import import_object
 
 pytestmark = pytest.mark.server
 
@@ -39,7 +39,7 @@ def normalised_outside(data_dir: Path) -> torch.nn.Module:
     """ResNet-20 as it was trained: normalisation belongs to the transforms, not to the network."""
     from safetensors.torch import load_file
 
-    net = named(f"{CIFAR}:resnet20")()
+    net = import_object(f"{CIFAR}:resnet20")()
     net.load_state_dict(load_file(data_dir / "models" / "akamaster_resnet20_c10.safetensors"))
     net.mean.zero_()
     net.std.fill_(1.0)
@@ -70,7 +70,7 @@ class Field:
 def field(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Field:
     folder = tmp_path_factory.mktemp("field")
     torchscript(folder / "net.pt", normalised_outside(data_dir))
-    pixels = named(f"{CIFAR}:sheet")(data_dir / "images" / "cifar10_test_0_4999.webp")
+    pixels = import_object(f"{CIFAR}:sheet")(data_dir / "images" / "cifar10_test_0_4999.webp")
     with np.load(data_dir / "images" / "cifar10_test_0_4999_labels.npz") as archive:
         labels = archive["labels"].astype(int)
     (folder / "pictures").mkdir()

@@ -21,7 +21,7 @@ from calib_serve.scores import Outputs, sigmoid, softmax
 from calib_serve.scores.form import Form
 from calib_serve.torchserve.seam._host import Answer
 from calib_serve.torchserve.seam._proof import NotOneRow, Place, Seen, prove_batches, prove_reply
-from calib_serve.torchserve.seam._recorder import Recorder
+from calib_serve.torchserve.seam._recorder import PlaceRecorder
 from calib_serve.torchserve.seam._requests import Request
 
 Floats = np.ndarray
@@ -38,7 +38,7 @@ def place(
     replies: Callable[[Floats, Net], list[Any]], *, kind: Outputs = "logits", columns: int = K, **more: Any
 ) -> Place:
     """Of a handler that makes ``replies`` of inputs (n, D), by a network whose scores pass."""
-    recorder = Recorder()
+    recorder = PlaceRecorder()
     of = W[:, :columns]
 
     def network(x: Floats) -> Floats:

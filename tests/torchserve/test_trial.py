@@ -26,7 +26,7 @@ from calib_serve.scores import sigmoid, softmax
 from calib_serve.torchserve.seam import _trial_worker
 from calib_serve.torchserve.seam._finding import look
 from calib_serve.torchserve.seam._handler import functions, load_handler, places
-from calib_serve.torchserve.seam._recorder import Recorder, sigmoids
+from calib_serve.torchserve.seam._recorder import PlaceRecorder, sigmoids
 from calib_serve.torchserve.seam._requests import Request
 from calib_serve.torchserve.seam._trial_worker import answer, collect
 
@@ -529,7 +529,7 @@ def test_a_sigmoid_made_what_passes_or_meets_it() -> None:
         (lambda x: x[:, :1], lambda x: torch.sigmoid(x[0]), "after"),
         (lambda x: x.clone(), torch.softmax, None),
     ):
-        recorder = Recorder()
+        recorder = PlaceRecorder()
         with sigmoids() as seen:
             recorder.clear(seen)
             made = recorder(lambda: passes(z), (), {})  # noqa: B023

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calib_serve.core.errors import CalibServeError, MissingDependency
-from calib_serve.core.signals import interruptible
+from calib_serve.core.process import interruptible
 
 _WIDTH = 116  # columns that the demo's table needs; a pipe claims 80
 

@@ -20,7 +20,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-__all__ = ["Digits", "DigitsNet", "Split", "export", "load", "shifted", "train"]
+__all__ = ["Digits", "DigitsNet", "Split", "load_splits", "shifted", "train", "write_models"]
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -47,7 +47,7 @@ class Digits:
     test: Split
 
 
-def load(*, seed: int = 0, sizes: tuple[int, int, int] = (100, 500, 300)) -> Digits:
+def load_splits(*, seed: int = 0, sizes: tuple[int, int, int] = (100, 500, 300)) -> Digits:
     """Shuffle the digits into splits; the rest beyond ``sizes`` is the test split."""
     pixels, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -96,7 +96,7 @@ def train(split: Split, *, seed: int = 0, epochs: int = 200, batch: int = 50) ->
     return net.eval()
 
 
-def export(net: DigitsNet, folder: Path) -> tuple[Path, Path]:
+def write_models(net: DigitsNet, folder: Path) -> tuple[Path, Path]:
     """Write the network as deployed models come: .pt2 and ONNX, for batches of any size."""
     folder.mkdir(parents=True, exist_ok=True)
     exported, onnx = folder / "digits.pt2", folder / "digits.onnx"

@@ -25,7 +25,7 @@ from calib_serve.fuse import FuseReport, fuse_onnx, open_session
 from calib_serve.metrics import Evaluation, evaluate_probs, nll
 from calib_serve.models import Classifier, calibrated_probs, load_model
 
-__all__ = ["Calibrated", "Deployed", "Fused", "calibrate", "deploy", "fuse"]
+__all__ = ["CalibrationChoice", "Deployed", "Fused", "choose_calibration", "deploy", "fuse"]
 
 CLASS_NAMES = tuple(str(digit) for digit in range(10))
 
@@ -43,7 +43,7 @@ class Deployed:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibrationChoice:
     """Three candidates judged: ``chosen`` has the least NLL on the choice split.
 
     ``probs`` and ``evaluations`` are of the test split, which nothing was fitted to or chosen on.
@@ -73,12 +73,12 @@ class Fused:
 def deploy(out: Path, *, seed: int = 0) -> Deployed:
     """Train on 100 digits and export, then load the classifier from its .pt2 file only."""
     torch.set_num_threads(1)  # so small a network only waits for a second thread
-    data = digits.load(seed=seed)
-    model, onnx = digits.export(digits.train(data.train, seed=seed), out / "model")
+    data = digits.load_splits(seed=seed)
+    model, onnx = digits.write_models(digits.train(data.train, seed=seed), out / "model")
     return Deployed(data, model, onnx, load_model(model))
 
 
-def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:
+def choose_calibration(deployed: Deployed, *, seed: int = 0) -> CalibrationChoice:
     """Fit temperature scaling, Neural Clamping and the masked head; choose among them."""
     classifier, data = deployed.classifier, deployed.digits
     images, labels = data.calibration.images, data.calibration.labels
@@ -104,10 +104,10 @@ def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:
     candidates: dict[str, Artifact | None] = {"uncalibrated": None, **artifacts}
     probs = {name: calibrated_probs(classifier, data.test.images, a) for name, a in candidates.items()}
     evaluations = {name: evaluate_probs(p, data.test.labels, seed=seed) for name, p in probs.items()}
-    return Calibrated(artifacts, min(choice, key=choice.__getitem__), probs, evaluations)
+    return CalibrationChoice(artifacts, min(choice, key=choice.__getitem__), probs, evaluations)
 
 
-def fuse(deployed: Deployed, calibrated: Calibrated, out: Path) -> Fused:
+def fuse(deployed: Deployed, calibrated: CalibrationChoice, out: Path) -> Fused:
     """Save the chosen artifact, put it into the ONNX graph, and compare onnxruntime with torch."""
     artifact = calibrated.artifact.save(out / "artifact")
     fused = out / "model" / "digits-calibrated.onnx"

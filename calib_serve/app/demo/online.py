@@ -23,17 +23,9 @@ from calib_serve.receipts import LabelledSamples, read_samples
 from calib_serve.torchserve import Batching, Ports, Server, ensure_keyring, pack, pack_feedback
 
 __all__ = [
-    "FEEDBACK",
-    "MODEL",
-    "Answers",
-    "Counters",
-    "fresh_folder",
-    "label",
-    "predict",
-    "refusals",
-    "sampled",
-    "server",
-]
+    "FEEDBACK", "MODEL", "Answers", "Counters", "fresh_folder", "predict", "refusals", "sampled",
+    "send_labels", "server",
+]  # fmt: skip
 
 MODEL = "digits"
 FEEDBACK = "calibration_feedback"
@@ -123,7 +115,7 @@ def _predict(client: httpx.Client, image: NDArray[np.float32]) -> httpx.Response
     return reply
 
 
-def label(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def send_labels(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Send labels; returns the outcome of each, in order."""
     outcomes: list[dict[str, Any]] = []
     with server.client() as client:
@@ -147,7 +139,7 @@ def refusals(server: Server, answers: Answers) -> dict[str, dict[str, Any]]:
         "bad label": {**answers.items[1], "label": 10},
         "no receipt": {"label": 3},
     }
-    return dict(zip(attempts, label(server, list(attempts.values())), strict=True))
+    return dict(zip(attempts, send_labels(server, list(attempts.values())), strict=True))
 
 
 @dataclass(frozen=True)

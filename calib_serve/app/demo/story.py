@@ -15,8 +15,8 @@ from rich.table import Table
 
 from calib_serve.app.demo import digits, offline, online
 from calib_serve.app.demo.digits import Split
-from calib_serve.app.demo.offline import Calibrated, Deployed, Fused
-from calib_serve.app.demo.online import Answers, Counters, label, predict, refusals, sampled
+from calib_serve.app.demo.offline import CalibrationChoice, Deployed, Fused
+from calib_serve.app.demo.online import Answers, Counters, predict, refusals, sampled, send_labels
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, ServerError
 from calib_serve.fit import refit
@@ -81,7 +81,7 @@ def tell(story: Story, store: Path, *, keep: bool, seed: int) -> None:
         deployed = offline.deploy(out, seed=seed)
         say(f"torch.export {deployed.model}, ONNX {deployed.onnx}")
     with story.step("fit three calibrations on 500 other digits"):
-        calibrated = offline.calibrate(deployed, seed=seed)
+        calibrated = offline.choose_calibration(deployed, seed=seed)
         _show_table(story, deployed, calibrated)
     with story.step("save the artifact, and fuse it into the ONNX graph"):
         fused = offline.fuse(deployed, calibrated, out)
@@ -108,7 +108,7 @@ def tell(story: Story, store: Path, *, keep: bool, seed: int) -> None:
     say(f"\nAll eight steps done; everything is in {out}/. Next: docs/quickstart.md, with your own model.")
 
 
-def _show_table(story: Story, deployed: Deployed, calibrated: Calibrated) -> None:
+def _show_table(story: Story, deployed: Deployed, calibrated: CalibrationChoice) -> None:
     title = f"{len(deployed.digits.test.labels)} test digits, with 95 % intervals"
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1))
     table.add_column("", no_wrap=True)
@@ -150,7 +150,7 @@ def _predict_and_label(story: Story, server: Server, deployed: Deployed) -> Answ
     story.say(f"{len(answers.replies)} predictions by workers {dict(answers.workers)}; the first:")
     receipt = f"receipt {first['receipt'][:32]}..."
     story.say(f"  predicted {first['predicted']}, confidence {first['confidence']:.4f}, {receipt}")
-    counted = sum(outcome["accepted"] for outcome in label(server, answers.items))
+    counted = sum(outcome["accepted"] for outcome in send_labels(server, answers.items))
     before = Counters.holding(server, answers.bins).feedback()
     story.say(f"{counted} labels counted")
     refused = refusals(server, answers)
@@ -184,7 +184,7 @@ def _shift(story: Story, server: Server, deployed: Deployed, answers: Answers, *
     seen: list[Answers] = []
     for start in range(0, _MOST_SHIFTED, _ALARM_BATCH):
         seen.append(predict(server, shifted[start : start + _ALARM_BATCH]))
-        told += sum(outcome["accepted"] for outcome in label(server, seen[-1].items))
+        told += sum(outcome["accepted"] for outcome in send_labels(server, seen[-1].items))
         if Counters.after(server, told).total("calib_drift_alarms_total"):
             break
     else:
@@ -195,7 +195,7 @@ def _shift(story: Story, server: Server, deployed: Deployed, answers: Answers, *
     )
     story.say(_said(bins))
     more = predict(server, shifted[int(bins.n) : _MOST_SHIFTED])
-    label(server, more.items)
+    send_labels(server, more.items)
 
 
 def _shifted(deployed: Deployed, *, seed: int) -> Split:
@@ -211,7 +211,7 @@ def _said(bins: Bins) -> str:
     )
 
 
-def _refitted(story: Story, server: Server, calibrated: Calibrated, *, predictions: int) -> Path:
+def _refitted(story: Story, server: Server, calibrated: CalibrationChoice, *, predictions: int) -> Path:
     """Fit the output again on the server's samples after the shift; return the new artifact's folder."""
     kept = sampled(server, version="1.0", predictions=predictions, latest=_MOST_SHIFTED)
     judged = refit(calibrated.artifact, kept.logits, kept.labels, method="temperature")
@@ -227,7 +227,7 @@ def _recovered(story: Story, server: Server, deployed: Deployed, *, seed: int) -
     story.say(f"version 1.1 serves; {fresh.bins.n:.0f} digits shifted afresh: {_said(fresh.bins)}")
 
 
-def _report(story: Story, deployed: Deployed, calibrated: Calibrated) -> None:
+def _report(story: Story, deployed: Deployed, calibrated: CalibrationChoice) -> None:
     labels = deployed.digits.test.labels
     path = write_report(
         story.out / "report.html",

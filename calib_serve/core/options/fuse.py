@@ -7,14 +7,9 @@ from calib_serve.core.options.base import PYTHON, RARE, Checked, LastLayer, chec
 from calib_serve.core.options.data import ModelScores
 
 __all__ = [
-    "FuseOptions",
-    "GraphOptions",
-    "Measured",
-    "ModuleOptions",
-    "OnnxOptions",
-    "TorchOptions",
+    "FuseOptions", "GraphOptions", "ModuleOptions", "OnDevice", "OnnxOptions", "TorchOptions",
     "TritonOptions",
-]
+]  # fmt: skip
 
 Shown = Literal["same", "probabilities", "all"]
 Made = Literal["probabilities", "logits", "all"]
@@ -38,7 +33,7 @@ class FuseOptions(ModelScores):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Checked):
+class OnDevice(Checked):
     """Options of the comparison of a fused model with its calibration."""
 
     device: Annotated[str, RARE] = "cpu"
@@ -64,7 +59,7 @@ class GraphOptions(FuseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxOptions(GraphOptions, Measured):
+class OnnxOptions(GraphOptions, OnDevice):
     """Options of ``fuse_onnx``."""
 
     returns: Shown = "same"
@@ -94,7 +89,7 @@ class ModuleOptions(ModelScores, LastLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchOptions(ModuleOptions, FuseOptions, Measured):
+class TorchOptions(ModuleOptions, FuseOptions, OnDevice):
     """Options of ``fuse_torch``."""
 
     input_shape: tuple[int, ...] | None = None

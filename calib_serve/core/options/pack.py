@@ -18,17 +18,9 @@ from calib_serve.core.options.base import (
 from calib_serve.core.options.data import ModelScores, TrialOptions
 
 __all__ = [
-    "AnswerOptions",
-    "ArchivePack",
-    "AroundOptions",
-    "Batched",
-    "FeedbackOptions",
-    "FeedbackPack",
-    "ModelPack",
-    "PackOptions",
-    "Packed",
-    "Wrapped",
-]
+    "AnswerOptions", "ArchivePack", "AroundOptions", "Batched", "FeedbackOptions", "FeedbackPack",
+    "ModelPack", "PackOptions", "Packed", "Wrapped",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +44,7 @@ class Flushed(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Carried(Checked):
+class Standalone(Checked):
     """Contents of an archive beside the model."""
 
     standalone: Annotated[bool, RARE] = False
@@ -101,7 +93,7 @@ class AnswerOptions(Handled, ReplyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Handled, ModelScores, Carried):
+class Packed(Handled, ModelScores, Standalone):
     """Options of every archive of a model."""
 
     version: str | None = None
@@ -191,5 +183,5 @@ class FeedbackPack(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedbackOptions(FeedbackPack, Flushed, Carried):
+class FeedbackOptions(FeedbackPack, Flushed, Standalone):
     """Options of ``pack_feedback``."""

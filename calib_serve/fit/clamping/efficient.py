@@ -28,7 +28,7 @@ from calib_serve.scores import softmax
 Floats = NDArray[np.floating[Any]]
 
 
-def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
+def checked_inputs(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
     """Check that labels and the inputs' shape fit the model; return the labels.
 
     Args:
@@ -80,7 +80,7 @@ def fit_neural_clamping_efficient(
         raise InputError(f"search must be 'ece' or 'nll', got {search!r}")
     if search == "nll" and grid is not None:
         raise InputError("a grid is for the search by ECE; the T of least NLL is solved without one")
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
     shift = InputShift(found.delta)
     # As in appendix F, T is searched behind the shift and not fitted along with it.

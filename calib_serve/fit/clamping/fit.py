@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
-from calib_serve.fit.clamping.efficient import checked
+from calib_serve.fit.clamping.efficient import checked_inputs
 from calib_serve.fit.clamping.objective import (
     Candidate,
     Objective,
@@ -105,7 +105,7 @@ def fit_neural_clamping(
         ShapeError: For data of another shape.
         FitError: Where no temperature is best.
     """
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     if resolution == "auto":
         resolution = _resolutions(classifier.input_shape, judge)
 

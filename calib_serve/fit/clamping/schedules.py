@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.clamping.efficient import checked
+from calib_serve.fit.clamping.efficient import checked_inputs
 from calib_serve.fit.clamping.objective import (
     Candidate,
     Objective,
@@ -198,7 +198,7 @@ def fit_neural_clamping_paper(
     """
     if start not in ("random", "data"):
         raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     base = _objective(classifier, inputs, y, normalisation, checkpoints, power=norm_power)
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
     settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
@@ -249,7 +249,7 @@ def fit_neural_clamping_toolkit(
         ShapeError: For data of another shape.
         FitError: Where T falls to 0.
     """
-    y = checked(classifier, inputs, labels)
+    y = checked_inputs(classifier, inputs, labels)
     chosen = candidates(gamma, penalty, None)
     if len(chosen) > 1 or chosen[0].penalty == "tenth":
         raise InputError("the toolkit chooses nothing: give one gamma and one penalty, a number")

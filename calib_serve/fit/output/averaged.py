@@ -41,7 +41,7 @@ _MISSING = 0.1  # share of the classes without a label, above which no class get
 
 
 @dataclass(frozen=True)
-class Evidence:
+class HeldOutGain:
     """Evidence of held-out samples for more than a temperature: mean gain in NLL, and its standard error."""
 
     gain: float
@@ -94,7 +94,7 @@ class Averaged:
         """Each member's weight by the held-out samples, of all folds or of all but the fold ``without``."""
         return self._weighed(without)[0]
 
-    def _weighed(self, without: int | None = None) -> tuple[dict[str, float], Evidence]:
+    def _weighed(self, without: int | None = None) -> tuple[dict[str, float], HeldOutGain]:
         """The members' weights by name, and the evidence that decided on the temperature's share."""
         kept = np.flatnonzero(self.fold != (-1 if without is None else without))
         losses = np.stack([member.losses[kept] for member in self.members])
@@ -103,7 +103,7 @@ class Averaged:
         weight /= weight.sum()
         gain = losses[0] - weight @ losses
         groups = None if self.samples.groups is None else self.samples.groups[kept]
-        evidence = Evidence(float(gain.mean()), mean_error(gain, groups))
+        evidence = HeldOutGain(float(gain.mean()), mean_error(gain, groups))
         weight *= evidence.share
         weight[0] += 1 - evidence.share
         weight[weight < _LEAST * weight.max()] = 0

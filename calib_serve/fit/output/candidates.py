@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.core.options.base import check_names
+from calib_serve.core.options.base import check_keywords
 from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.averaged import fit_structured_average
 from calib_serve.fit.output.binary import fit_beta, fit_platt
@@ -118,7 +118,7 @@ def fit_by_name(
         InputError: For a name or an option that does not exist; it lists those that do.
         FitError: Where nothing can be learnt.
     """
-    check_names(keywords, own_options(), fit_by_name)
+    check_keywords(keywords, own_options(), fit_by_name)
     fit, options = _fitter(method), dict[str, Any](keywords)
     check_options(method, options, options_of(method))
     _check_numbers(method, options)
@@ -126,7 +126,7 @@ def fit_by_name(
         options["seed"] = seed
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     # No remarks on folds, which are temporary, nor for "none", which fits nothing.
-    said = [] if samples.part or method == "none" else remarks(samples)
+    said = [] if samples.part or method == "none" else sample_remarks(samples)
     with one_thread(samples.size):
         artifact = fit(samples, **options)
     told = remarked(artifact, after=said)
@@ -195,7 +195,7 @@ _ROUNDING = 1e-12  # of the number that tells rows apart, relative to the larges
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class _Rows:
     """For each sample: whether it is right, whether its largest logit ties, a number for its content."""
 
     right: NDArray[np.bool_]
@@ -203,7 +203,7 @@ class Rows:
     same: NDArray[np.float64]
 
     @classmethod
-    def of(cls, samples: Samples) -> Rows:
+    def of(cls, samples: Samples) -> _Rows:
         """Look at the logits in one pass; a constant added to a row makes no other row."""
         right, tied = np.empty((2, len(samples)), bool)
         same = np.empty(len(samples))
@@ -226,13 +226,13 @@ class Rows:
         return bool(np.ptp(self.same) <= _ROUNDING * max(1, np.abs(self.same).max()))
 
 
-def remarks(samples: Samples) -> list[str]:
+def sample_remarks(samples: Samples) -> list[str]:
     """Warn of the set's gaps, a sentence each.
 
     Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
     and sets of which no sample is right: whatever is fitted to them is wrong for others.
     """
-    rows, n, k = Rows.of(samples), len(samples), samples.classes
+    rows, n, k = _Rows.of(samples), len(samples), samples.classes
     counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
     seen = np.unique(counted)
     if len(seen) == 1:

@@ -25,7 +25,7 @@ from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, measured_on_folds, with_selection
 from calib_serve.fit.output.averaged import Averaged
-from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, remarks
+from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of, sample_remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import (
@@ -109,7 +109,7 @@ def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOu
     return HeldOut(*out)
 
 
-def auroc(held: HeldOut, weights: Floats) -> Floats:
+def _auroc(held: HeldOut, weights: Floats) -> Floats:
     """Area under the ROC curve (r,) of confidence for being right, for every row of sample weights (r, n)."""
     order = np.argsort(held.confidence, kind="stable")
     ends = np.flatnonzero(np.diff(held.confidence[order], append=np.inf)) + 1
@@ -227,7 +227,7 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, see
         if samples.classes == 2:
             positive = np.clip(probs[:, 1], 0, 1)
             found |= _binned("positive_", positive, (samples.labels == 1).astype(float), level, seed)
-        found["refinement_auroc"] = Estimate(float(auroc(held, np.ones((1, len(samples))))[0]))
+        found["refinement_auroc"] = Estimate(float(_auroc(held, np.ones((1, len(samples))))[0]))
     else:
         told = evaluate_probs(
             probs,
@@ -324,7 +324,7 @@ def select(
         raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
     quantile_of(level)
     whole, samples = samples, samples.some(_MOST)
-    said = remarks(samples)
+    said = sample_remarks(samples)
     if len(samples) < len(whole):
         said = [*said, f"the method is chosen on {len(samples):,} of the {len(whole):,} samples"]
     fold = folds_of(samples, folds=folds, seed=seed)
@@ -452,12 +452,12 @@ def _harm(
     if harm or pays:
         return harm
     own = samples.weights[None]
-    fall = float((auroc(held, own) - auroc(none, own))[0])
+    fall = float((_auroc(held, own) - _auroc(none, own))[0])
     if not fall < -tolerance:  # also where it is not defined: all right or all wrong
         return None
     # Resamples are slow, and only asked for where the fall itself is too large.
     drawn = np.concatenate(
-        [auroc(held, weights) - auroc(none, weights) for weights in _resampled(samples, seed)]
+        [_auroc(held, weights) - _auroc(none, weights) for weights in _resampled(samples, seed)]
     )
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     if high >= -tolerance:

@@ -64,7 +64,7 @@ def fit_histogram_mass(
     Confidences that tie share a bin, so that there may be fewer than ``bins``. With ``of="each"`` and
     many classes nearly all probabilities are near 0, the bins crowd there, and accuracy falls.
     """
-    return _histogram(samples, "histogram-mass", equal_mass, of=of, bins=bins, smoothing=smoothing)
+    return _histogram(samples, "histogram-mass", quantile_edges, of=of, bins=bins, smoothing=smoothing)
 
 
 def fit_isotonic(samples: Samples, *, of: Of = "each") -> Artifact:
@@ -104,7 +104,7 @@ def equal_width(p: Floats, bins: int) -> Floats:
     return np.linspace(0, 1, bins + 1)[1:-1]
 
 
-def equal_mass(p: Floats, bins: int) -> Floats:
+def quantile_edges(p: Floats, bins: int) -> Floats:
     """The inner edges of bins that hold equally many probabilities (n,); fewer where these tie."""
     told = _told_apart(p)
     x, inner = np.unique(told), np.linspace(0, 1, bins + 1)[1:-1]
@@ -183,7 +183,7 @@ def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]
 
 def temperature_row(p: Floats, cooled: Floats) -> tuple[Floats, Floats]:
     """A temperature as a row of a table: a step function from probabilities (n,) to ``cooled`` (n,)."""
-    edges = equal_mass(p, _STEPS)
+    edges = quantile_edges(p, _STEPS)
     index = np.searchsorted(edges, p)
     count, total = (np.bincount(index, w, len(edges) + 1) for w in (None, cooled))
     bounds = np.concatenate([[0.0], edges, [1.0]])

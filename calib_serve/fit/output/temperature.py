@@ -60,7 +60,7 @@ def fit_temperature(samples: Samples) -> Artifact:
     >>> round(artifact.fit["temperature"] * math.log(3), 6)  # sigmoid(2 / T) = 3 / 4
     2.0
     """
-    rows = Rows.of(samples)
+    rows = TopLogits.of(samples)
     found = _optimum(rows)
     return complete(
         [LogitMap.temperature(found["temperature"])],
@@ -77,16 +77,16 @@ def fit_temperature(samples: Samples) -> Artifact:
 
 def temperature(samples: Samples) -> dict[str, Any]:
     """T of least NLL with its certificate, as ``fit_temperature`` stores it."""
-    return _optimum(Rows.of(samples))
+    return _optimum(TopLogits.of(samples))
 
 
-def _optimum(rows: Rows) -> dict[str, Any]:
+def _optimum(rows: TopLogits) -> dict[str, Any]:
     samples = rows.samples
     before = start = rows.slope(1.0)
     stride = samples.size // _SOME
     if stride > 1:  # a search in a part of the samples saves passes over all
         part = samples.take(slice(None, None, stride))
-        few = Rows.of(part)
+        few = TopLogits.of(part)
         guess, _ = _search(few.slope, few.slope(1.0), tolerance=1e-4)
         start = before if _why_none(part, guess) else rows.slope(guess.s)
     tolerance = _TOLERANCE_SINGLE if rows.dtype is np.float32 else _TOLERANCE
@@ -103,7 +103,7 @@ def _optimum(rows: Rows) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TopLogits:
     """Samples with the values that every pass needs: each row's largest logit, and whether it is the label's.
 
     ``predicted`` (K,): how often each class has the largest logit. ``confidence`` (n,): the probability of
@@ -118,7 +118,7 @@ class Rows:
     dtype: type[np.floating[Any]]
 
     @classmethod
-    def of(cls, samples: Samples) -> Rows:
+    def of(cls, samples: Samples) -> TopLogits:
         """Make the rows of some samples, with their predictions."""
         dtype = np.float32 if samples.size > _SINGLE else np.float64
         largest: NDArray[np.floating[Any]] = np.empty(len(samples), dtype)

@@ -10,7 +10,7 @@ from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,
     act_least,
-    decided,
+    decision_names,
     lac_least,
     rank_offsets,
     rounded_down,
@@ -31,12 +31,12 @@ def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.
     made = (
         None if sets is None else of(editor, probs, sets, artifact.classes),
         None if artifact.abstain is None else _abstain(editor, probs, artifact),
-        _act(editor, probs, artifact, own) if "act" in decided(artifact) else None,
+        _act(editor, probs, artifact, own) if "act" in decision_names(artifact) else None,
     )
     for name, value in zip(NAMES, made, strict=True):
         if value is not None:
             editor.add_output(value, name)
-    return f"outputs {', '.join(decided(artifact))} by the calibrated probabilities"
+    return f"outputs {', '.join(decision_names(artifact))} by the calibrated probabilities"
 
 
 def _by_probability(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int) -> ir.Value:

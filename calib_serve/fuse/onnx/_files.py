@@ -19,7 +19,7 @@ import onnx.version_converter
 import onnx_ir as ir
 
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.core.files import MOST_PROTOBUF, read_whole, sha256, written_whole
+from calib_serve.core.files import MOST_PROTOBUF, read_whole, sha256, write_atomically
 from calib_serve.fuse.onnx._repairs import first_line, graphs, in_order, infers, repaired
 
 
@@ -153,7 +153,7 @@ def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
 def pending(out: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``out``, renamed to ``out`` when the block succeeds, else removed."""
     try:
-        with written_whole(out) as partial:
+        with write_atomically(out) as partial:
             yield partial
     except OSError as error:
         raise FuseError(f"cannot write {out}: {error}") from error
@@ -187,7 +187,7 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
             hashed = sha256(old)
             new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
             if not new.exists() or sha256(new) != hashed:
-                with written_whole(new) as partial:
+                with write_atomically(new) as partial:
                     shutil.copyfile(old, partial)
             names[location] = new.name
         moved = ir.ExternalTensor(

@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse._decisions import decided, inner_edges
+from calib_serve.fuse._decisions import decision_names, inner_edges
 from calib_serve.fuse.onnx._decisions import show_decisions
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, work_type
 from calib_serve.fuse.onnx._probabilities import (
+    add_softmax,
     cast,
     clamped_log,
     count_below,
@@ -22,10 +23,9 @@ from calib_serve.fuse.onnx._probabilities import (
     mix,
     of_each,
     reduce,
-    softmax,
     widen,
 )
-from calib_serve.fuse.onnx._shapes import flat, two_columns, unflat
+from calib_serve.fuse.onnx._shapes import flat, split_column, unflat
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift
 from calib_serve.scores import LABELS, PROBABILITIES
 
@@ -65,7 +65,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     old, name = tail.logits, tail.logits.name
     if tail.outputs == "probabilities":
         logits = clamped_log(editor, old)
-        scores = softmax(editor, logits)
+        scores = add_softmax(editor, logits)
         what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
     elif tail.outputs == "label_probabilities":
         logits = log_odds(editor, old)
@@ -86,7 +86,7 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
     Nothing acts on the logits afterwards.
     """
     steps = [s for s in (artifact.mixture, artifact.table) if s is not None]
-    if returns == "same" and not steps and not decided(artifact):
+    if returns == "same" and not steps and not decision_names(artifact):
         return tail, ""
     own = dtype_of(tail.logits)
     probs = _probabilities(editor, tail, artifact)
@@ -103,7 +103,7 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
         every = _all_of_labels if tail.outputs in LABELS else _all
         tail = _show(editor, tail, [logits, shown, *every(editor, shown, inner_edges(artifact))], list(ALL))
         done.append(f"outputs {', '.join(ALL)}")
-    if decided(artifact):
+    if decision_names(artifact):
         done.append(show_decisions(editor, probs, artifact, own))
     return tail, "; ".join(done)
 
@@ -127,7 +127,9 @@ def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
         probs = activation.outputs[0]
     else:
         logits = flat(editor, cast(editor, tail.logits, dtype))
-        probs = softmax(editor, two_columns(editor, logits, probability=False) if tail.one_column else logits)
+        probs = add_softmax(
+            editor, split_column(editor, logits, probability=False) if tail.one_column else logits
+        )
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
 
 

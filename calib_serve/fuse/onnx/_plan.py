@@ -25,7 +25,7 @@ from calib_serve.fuse.onnx._outputs import Returns, finish, open_scores
 from calib_serve.fuse.onnx._probabilities import is_flat
 from calib_serve.fuse.onnx._quantized import keep_precision
 from calib_serve.fuse.onnx._shapes import flatten_scores, widen_column
-from calib_serve.fuse.onnx._tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.fuse.onnx._tail import Tail, adapt_artifact, find_tail, of_one_column
 from calib_serve.scores import PROBABILITIES, Outputs
 
 Pass = Callable[[Editor, Tail], tuple[Tail, str]]
@@ -82,7 +82,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     check(heads or asked.features is None, "features", "is what a new head reads, and there is none")
     check(shifts or asked.input_name is None, "input_name", "is the input that is shifted, and none is")
     tail = find_tail(editor, output=asked.output_name, outputs=asked.outputs, artifact=artifact)
-    acting = as_fitted(
+    acting = adapt_artifact(
         artifact, tail.outputs, activated=tail.activation is not None, one_column=tail.one_column
     )
     source, passes, sources = tail.logits, list[Pass](), find_sources(tail)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
-from calib_serve.fuse._kinds import Change, change_to_fitted, check_truths
+from calib_serve.fuse._kinds import Change, change_to_fitted, check_multilabel
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 
@@ -152,7 +152,7 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
     _check_quantized(value, outputs)
     columns = _columns(value, classes, chosen)
     op = None if activation is None else activation.op_type
-    kind = kind_of(op, columns, artifact, outputs, str(chosen.name))
+    kind = _kind_of(op, columns, artifact, outputs, str(chosen.name))
     tail = Tail(value, chosen, tuple(path[behind:]), activation, kind)
     return replace(tail, followers=_followers(tail, artifact))
 
@@ -406,7 +406,7 @@ def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
     return columns
 
 
-def kind_of(
+def _kind_of(
     activation: str | None, columns: int | None, artifact: Artifact, told: Outputs | None, output: str
 ) -> Outputs:
     """The kind of ``output``: by its ``activation``, else as told, else as the artifact was fitted.
@@ -434,11 +434,11 @@ def kind_of(
         kind = exact(kind, 1)
     elif made is None:
         kind = _OF_COLUMNS.get(kind, kind)
-    check_truths(artifact, kind, f"the output {output!r} holds {kind}")
+    check_multilabel(artifact, kind, f"the output {output!r} holds {kind}")
     return kind
 
 
-def as_fitted(artifact: Artifact, kind: Outputs, *, activated: bool, one_column: bool) -> Artifact:
+def adapt_artifact(artifact: Artifact, kind: Outputs, *, activated: bool, one_column: bool) -> Artifact:
     """The artifact as it acts on the graph's logits; FuseError where it was fitted on another kind.
 
     A fit sees a model that ends in a softmax through its log-probabilities; the graph has logits before it.

@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError, ModelError
-from calib_serve.core.files import sha256, written_whole
+from calib_serve.core.files import sha256, write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import TorchOptions
-from calib_serve.fuse._decisions import decided
+from calib_serve.fuse._decisions import decision_names
 from calib_serve.fuse._parity import Parity, check_owner, check_response
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
@@ -38,8 +38,23 @@ Kind = Literal["torchscript", "exported"]
 class TorchReport(Parity):
     """The kind and outputs of a fused file, and its parity with the calibration in numpy.
 
-    ``outputs`` is what the model's own scores are, ``output`` where they lie in what it returns, "" for all
-    of it. ``decisions`` are returned by these names; ``left_out`` says which of the artifact's are not.
+    Args:
+        max_abs_diff: Largest difference of a probability.
+        tolerance: Largest difference that rounding in the model's own type allows.
+        samples: Number of inputs that were compared.
+        near_edge: Number of inputs that are left out, near a table's edge.
+        near_threshold: Number of decisions that are left out, near their threshold.
+        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
+        engine: Runtime of the models.
+        device: Device that it used.
+        kind: "torchscript" or "exported".
+        returns: What the fused model returns of the scores.
+        outputs: Kind of the model's own scores.
+        output: Where they lie in what it returns; empty: all of it.
+        decisions: Names of the decisions that are returned.
+        left_out: Decisions of the artifact that are not, and why.
+        model: SHA-256 of the original file.
+        artifact: Fingerprint of the artifact.
     """
 
     kind: Kind
@@ -106,7 +121,7 @@ def fuse_torch(
         if unknown is not None:
             check_response(artifact, fusion.response_of(unknown), source)
         try:
-            with written_whole(out) as partial:
+            with write_atomically(out) as partial:
                 _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
                 # The written file is read again: the proof is of the file, not of the module in memory.
                 whole, model = (_load(path, kind).to(where) for path in (partial, source))
@@ -119,7 +134,7 @@ def fuse_torch(
         outputs=fusion.scores.outputs,
         output=".".join(map(str, fusion.scores.path)),
         **vars(parity),
-        decisions=decided(fusion.artifact),
+        decisions=decision_names(fusion.artifact),
         left_out=fusion.left_out,
         model=hashed,
         artifact=artifact.fingerprint,

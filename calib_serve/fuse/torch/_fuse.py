@@ -19,24 +19,40 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import ModuleOptions
-from calib_serve.fuse._decisions import decided, deciding
-from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_truths
+from calib_serve.fuse._decisions import decision_names, with_decisions
+from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_multilabel
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
-from calib_serve.fuse.torch._last_layer import features_of, find_linear, replace_last
-from calib_serve.fuse.torch._model import Example, evaluating, home
-from calib_serve.fuse.torch._modules import Shift
-from calib_serve.fuse.torch._scores import Numbers, Scores, locate_scores, numbers, scores_as_told
-from calib_serve.fuse.torch._tails import Deciding, Everything, Logits, Probabilities, Tail, Unchanged
+from calib_serve.fuse.torch._last_layer import features_of, linear_layer_name, replace_last
+from calib_serve.fuse.torch._model import Example, device_and_dtype, evaluating
+from calib_serve.fuse.torch._modules import ShiftInputs
+from calib_serve.fuse.torch._scores import Numbers, ReturnedScores, locate_scores, numbers, scores_as_told
+from calib_serve.fuse.torch._tails import (
+    CalibrateScores,
+    Everything,
+    Logits,
+    Probabilities,
+    Unchanged,
+    WithDecisions,
+)
 from calib_serve.fuse.torch._whole import assemble, lookup
-from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits, to_probs
+from calib_serve.scores import (
+    LABELS,
+    ONE_COLUMN,
+    PROBABILITIES,
+    Outputs,
+    check_outputs,
+    to_logits,
+    to_probs,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from calib_serve.core.options.keywords import ModuleKeywords
 
+
 Returns = Literal["probabilities", "logits", "all"]
-_TAILS: dict[str, Callable[..., Tail]] = {
+_TAILS: dict[str, Callable[..., CalibrateScores]] = {
     "logits": Logits,
     "probabilities": Probabilities,
     "all": Everything,
@@ -116,7 +132,7 @@ class Fusion:
     model: nn.Module
     artifact: Artifact
     returns: Returns
-    scores: Scores
+    scores: ReturnedScores
     change: Change
     layer: str | None
     left_out: tuple[str, ...]
@@ -141,8 +157,8 @@ class Fusion:
         expected = _expect(logits, artifact, scores.dtype, relayered=self.layer is not None)
         returned = example.run(whole)
         found = {}
-        if decided(artifact):
-            found = {name: returned[name].cpu().numpy() for name in decided(artifact)}
+        if decision_names(artifact):
+            found = {name: returned[name].cpu().numpy() for name in decision_names(artifact)}
             shown = returned["logits" if self.returns == "logits" else "probabilities"]
         else:
             shown = returned[1] if self.returns == "all" else returned
@@ -169,7 +185,7 @@ class Fusion:
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
         """The logits (n, K) of ``model`` for inputs (n, ...); None where it takes other inputs."""
         scores = self.scores
-        made = torch.from_numpy(inputs).to(scores.device, home(self.model)[1])
+        made = torch.from_numpy(inputs).to(scores.device, device_and_dtype(self.model)[1])
         try:
             found = lookup(Example((made,)).run(self.model), scores.path)
         except ModelError:
@@ -203,9 +219,9 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         returned = example.shifted(artifact.input_shift).run(model)
         scores = locate_scores(returned, artifact, asked.output, asked.outputs, example.samples)
     held = f"the model's outputs are {scores.outputs}"
-    check_truths(artifact, scores.outputs, held)
+    check_multilabel(artifact, scores.outputs, held)
     change = change_to_fitted(artifact, scores.outputs, held)
-    acting, left = deciding(
+    acting, left = with_decisions(
         artifact, wanted=asked.decisions, option="--decisions (decisions=) returns them, too"
     )
     # A map that changes nothing would still round, and keep a layer from being folded.
@@ -219,20 +235,20 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     extra: list[nn.Module] = []
     if layered:
         features = None if artifact.head is None else artifact.head.weights[0].shape[1]
-        layer = find_linear(model, features, artifact.classes, asked.last_linear)
+        layer = linear_layer_name(model, features, artifact.classes, asked.last_linear)
         changed, extra = replace_last(model, layer, artifact.head, folded)
     tail_of = _TAILS[asked.returns]
     if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
         tail_of = Unchanged
-    if decided(acting):
-        tail_of = partial(Deciding, asked.returns)
+    if decision_names(acting):
+        tail_of = partial(WithDecisions, asked.returns)
     tail = tail_of(() if asked.fold else maps, artifact, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()
     # Folded maps act inside the model, which the fit's own scores do not pass.
     own_scores = (0, 0.0) if folded else _check_examples(tail, artifact, scores.device)
     shift = artifact.input_shift
     whole = assemble(
-        nn.Identity() if shift is None or shift.is_nothing else Shift(shift).to(scores.device),
+        nn.Identity() if shift is None or shift.is_nothing else ShiftInputs(shift).to(scores.device),
         evaluating(changed),
         nn.Sequential(*extra).eval(),
         tail,

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Head, LogitMap
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse.torch._model import evaluating, home, shell
+from calib_serve.fuse.torch._model import device_and_dtype, evaluating, shell
 from calib_serve.fuse.torch._modules import Bias, layers
 
 Exact = NDArray[np.float64]
 
 
-def find_linear(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
+def linear_layer_name(model: nn.Module, features: int | None, classes: int, name: str | None) -> str:
     """Find the one linear layer (classes, features), or check ``name``; FuseError where there is none."""
     linear: dict[str, tuple[int, ...]] = {}
     for path, layer in model.named_modules():
@@ -81,7 +81,7 @@ def replace_last(
     old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
     own = Head((old.weight.detach().double().cpu().numpy(),), (_bias(old),))
     made = layers(_folded(head or own, folded))
-    device, dtype = home(old)
+    device, dtype = device_and_dtype(old)
     for module in made:
         module.to(device, dtype)
     model = shell(model)

@@ -26,7 +26,7 @@ from calib_serve.fuse._decisions import lac_least, rank_offsets, rounded_down
 from calib_serve.scores import LEAST
 
 
-class Shift(nn.Module):
+class ShiftInputs(nn.Module):
     """Add delta to every input, then clip when the step says so."""
 
     delta: Tensor

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._kinds import check_numbers
-from calib_serve.fuse.torch._model import home
+from calib_serve.fuse.torch._model import device_and_dtype
 from calib_serve.fuse.torch._whole import Where, lookup
-from calib_serve.scores import ONE_COLUMN, Form, Outputs, exact, find_scores, measured
+from calib_serve.scores import ONE_COLUMN, Form, Outputs, exact, find_scores, infer_outputs
 
 Numbers = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class ReturnedScores:
     """The scores among a model's results: the ``path`` to them, their kind, dtype and device."""
 
     path: Where
@@ -32,15 +32,15 @@ class Scores:
 
 def scores_as_told(
     model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None
-) -> Scores:
+) -> ReturnedScores:
     """Take the scores' place and kind as told, without an example."""
-    device, dtype = home(model)
-    return Scores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
+    device, dtype = device_and_dtype(model)
+    return ReturnedScores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
 
 def locate_scores(
     returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
-) -> Scores:
+) -> ReturnedScores:
     """Find the scores among the results of an example, and their kind."""
     classes = artifact.classes if artifact.classes > 1 else None
     form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
@@ -54,17 +54,17 @@ def locate_scores(
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
         )
-    kind = kind_of(scores, artifact, outputs)
+    kind = _kind_of(scores, artifact, outputs)
     columns, wanted = scores[0].numel(), 1 if kind in ONE_COLUMN else artifact.classes
     if columns != wanted or (kind in ONE_COLUMN and artifact.classes != 2):
         raise FuseError(
             f"the model returns {tuple(scores.shape)}, {columns} of {kind} a sample, and the artifact is for "
             f"{artifact.classes} {'labels' if artifact.is_multilabel else 'classes'}; fit it on this model"
         )
-    return Scores(path, kind, scores.dtype, scores.device)
+    return ReturnedScores(path, kind, scores.dtype, scores.device)
 
 
-def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
+def _kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
     """The kind of ``scores`` (n, K), (n,) or (n, 1): as ``told`` if possible, else by their numbers.
 
     Raises FuseError where they are not what was told, or their numbers do not say.
@@ -77,7 +77,7 @@ def kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs
         )
     wide = scores.dtype in (torch.float32, torch.float64)
     tolerance = 1e-3 if wide else 1e-2  # of a thousand probabilities, each rounded
-    numbers = measured(rows, tolerance=tolerance)
+    numbers = infer_outputs(rows, tolerance=tolerance)
     columns = 1 if rows.ndim == 1 else rows.shape[1]
     if told is not None:
         kind = exact(told, columns)

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError, ShapeError
-from calib_serve.fuse._decisions import NAMES, abstain_least, act_least, decided, has_logits, inner_edges
+from calib_serve.fuse._decisions import (
+    NAMES,
+    abstain_least,
+    act_least,
+    decision_names,
+    has_logits,
+    inner_edges,
+)
 from calib_serve.fuse._kinds import Change
 from calib_serve.fuse.torch._modules import edges, mapped, numpy_type, probabilities, sets
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
@@ -81,7 +88,7 @@ class Read(nn.Module):
         return z
 
 
-class Tail(nn.Module):
+class CalibrateScores(nn.Module):
     """Base of all tails: from scores to calibrated logits, and on to probabilities."""
 
     def __init__(
@@ -120,7 +127,7 @@ class Tail(nn.Module):
         return shown.to(scores.dtype)
 
 
-class Logits(Tail):
+class Logits(CalibrateScores):
     """Calibrated logits in the model's own shape; log-probabilities where a mixture or table leaves none."""
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -137,7 +144,7 @@ class Unchanged(Logits):
         return scores
 
 
-class Probabilities(Tail):
+class Probabilities(CalibrateScores):
     """Calibrated probabilities (n, K); of one column (n, 2)."""
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -146,7 +153,7 @@ class Probabilities(Tail):
         return probs.to(scores.dtype)
 
 
-class Everything(Tail):
+class Everything(CalibrateScores):
     """Logits, probabilities, confidence, predicted class and bin."""
 
     inner_edges: Tensor
@@ -181,7 +188,7 @@ class Everything(Tail):
         return self.everything(scores, z, self.probabilities(z))
 
 
-class Deciding(Everything):
+class WithDecisions(Everything):
     """A mapping by name: results as ``returns`` says, and decisions "set", "abstain" and "act"."""
 
     def __init__(
@@ -191,7 +198,7 @@ class Deciding(Everything):
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.returns = returns
         # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
-        self.has_sets, self.abstains, self.has_acts = (name in decided(artifact) for name in NAMES)
+        self.has_sets, self.abstains, self.has_acts = (name in decision_names(artifact) for name in NAMES)
         self.sets = sets(artifact, wide) if self.has_sets else nn.Identity()
         self.abstention = _Abstention(artifact, wide) if self.abstains else nn.Identity()
         self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()

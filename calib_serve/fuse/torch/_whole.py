@@ -29,7 +29,7 @@ class _Parts(nn.Module):
 
 
 # TorchScript knows no *inputs: the common model of one input and one tensor gets a forward of its own.
-class Calibrated(_Parts):
+class CalibratedModule(_Parts):
     """shift -> model -> the head's further layers -> calibration of the scores."""
 
     def forward(self, inputs: Tensor):
@@ -37,7 +37,7 @@ class Calibrated(_Parts):
         return self.tail(self.head(self.model(self.shift(inputs))))
 
 
-class CalibratedMany(Calibrated):
+class CalibratedMany(CalibratedModule):
     """A calibrated model of any inputs and any returned structure; the shift acts on the first input."""
 
     path: Where = ()
@@ -84,7 +84,7 @@ def assemble(shift: nn.Module, model: nn.Module, head: nn.Module, tail: nn.Modul
     """Assemble the parts to one module, TorchScript if the model is and needs it."""
     needed = parameters(model, needed=True)
     if not path and len(needed) == 1:
-        return Calibrated(shift, model, head, tail)
+        return CalibratedModule(shift, model, head, tail)
     if isinstance(model, torch.jit.ScriptModule):
         return _scripted(_Parts(shift, model, head, tail), path)
     whole = CalibratedMany(shift, model, head, tail)

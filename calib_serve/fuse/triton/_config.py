@@ -31,7 +31,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Tensor:
+class GraphTensor:
     """An input or output of a graph."""
 
     name: str
@@ -61,8 +61,8 @@ class Tensor:
 class Signature:
     """The inputs and outputs of a fused graph, and the largest batch for Triton; 0 for no batches."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[GraphTensor, ...]
+    outputs: tuple[GraphTensor, ...]
     batch: int
 
     @classmethod
@@ -84,14 +84,14 @@ class Signature:
         return cls(inputs, outputs, 0 if fixed else settings.max_batch)
 
     @property
-    def predicted(self) -> Tensor:
+    def predicted(self) -> GraphTensor:
         """The output of the predicted class."""
         return next(t for t in self.outputs if t.name == "predicted")
 
     @property
-    def receipt(self) -> Tensor:
+    def receipt(self) -> GraphTensor:
         """The output of one receipt per prediction."""
-        return Tensor("receipt", "TYPE_STRING", self.predicted.dims)
+        return GraphTensor("receipt", "TYPE_STRING", self.predicted.dims)
 
     def profile(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the inputs without batch; empty where one is unknown or Triton makes no batches."""
@@ -99,11 +99,11 @@ class Signature:
         return shapes if self.batch and not any(-1 in shape for shape in shapes.values()) else {}
 
 
-def _tensor(value: ir.Value) -> Tensor:
+def _tensor(value: ir.Value) -> GraphTensor:
     if value.dtype not in _TYPES or value.shape is None or not len(value.shape):
         raise FuseError(f"Triton has no type for {value.name!r}: {value.dtype} {value.shape}")
     dims = tuple(d if isinstance(d, int) else -1 for d in value.shape)
-    return Tensor(str(value.name), _TYPES[value.dtype], dims)
+    return GraphTensor(str(value.name), _TYPES[value.dtype], dims)
 
 
 def tensorrt(settings: TritonOptions, shapes: Mapping[str, tuple[int, ...]], batch: int) -> dict[str, str]:
@@ -131,7 +131,7 @@ def tensorrt(settings: TritonOptions, shapes: Mapping[str, tuple[int, ...]], bat
     return found
 
 
-def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequence[Tensor] = ()) -> Block:
+def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequence[GraphTensor] = ()) -> Block:
     """Configure the fused graph on Triton's onnxruntime backend, with ``more`` outputs for later steps."""
     config: Block = {
         "name": name,
@@ -190,7 +190,7 @@ def _outputs(found: Signature) -> list[Block]:
     return [t.declared(found.batch, labels=_labels_of(t)) for t in found.outputs]
 
 
-def _labels_of(output: Tensor) -> str | None:
+def _labels_of(output: GraphTensor) -> str | None:
     return LABELS if output.name == "probabilities" else None
 
 
@@ -230,7 +230,7 @@ def receipts(name: str, served: str, found: Signature, *, bins: int, multilabel:
 
     All outputs go through it, so that it runs whichever of them a client asks for.
     """
-    version = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+    version = GraphTensor(VERSION, "TYPE_INT64", found.predicted.dims)
     config: Block = {
         "name": name,
         "backend": "python",

@@ -19,25 +19,26 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.fuse import GraphOptions, TritonOptions
-from calib_serve.fuse._parity import given_inputs
+from calib_serve.fuse._parity import read_inputs
 from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.triton._batch import free_batch
 from calib_serve.fuse.triton._config import (
     LABELS,
     VERSION,
+    GraphTensor,
     Signature,
-    Tensor,
     ensemble,
     graph,
     python,
     receipts,
 )
-from calib_serve.fuse.triton._publish import Pack, prepared, writing
+from calib_serve.fuse.triton._publish import Pack, staging_folder, writing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from calib_serve.core.options.keywords import TritonKeywords
+
 
 BACKEND = '''"""Signs and counts the predictions of the model beside it."""
 
@@ -93,14 +94,14 @@ def fuse_triton(
         raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
     models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
     root = Path(repository).resolve()
-    with prepared(root) as place:
+    with staging_folder(root) as place:
         pack = Pack(place, root, name, settings.version, models)
         pack.check()
         graph = fields_of(GraphOptions, settings)
         onnx_file = pack.folder(models[0]) / "model.onnx"
         # All results, as receipts need the confidence and class whatever a client asks for.
         report = fuse_onnx(model, artifact, onnx_file, returns="all", **graph)
-        batch = free_batch(onnx_file, settings.max_batch, given_inputs(settings.inputs))
+        batch = free_batch(onnx_file, settings.max_batch, read_inputs(settings.inputs))
         with writing(root):
             _configure(pack, artifact, settings)
             kept = pack.publish()
@@ -115,7 +116,7 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
     if settings.ensemble:
         inner, step, _ = pack.models
         _tell_version(path, pack.version)
-        told = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+        told = GraphTensor(VERSION, "TYPE_INT64", found.predicted.dims)
         pack.configure(inner, graph(inner, found, settings, more=[told]))
         (pack.folder(step) / "model.py").write_text(BACKEND, encoding="utf-8")
         pack.configure(step, receipts(step, pack.name, found, bins=bins, multilabel=artifact.is_multilabel))

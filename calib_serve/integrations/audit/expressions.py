@@ -39,9 +39,15 @@ _LATEST = 1e11  # seconds, in the year 5138; milliseconds since 1970 are beyond 
 class Columns:
     """The name of each column in the user's tables.
 
-    Of predictions: ``id``, ``predicted`` and ``confidence`` must be there; ``model``, ``version``, ``time``
-    and ``weight`` may be. Of labels: ``id`` and ``label``. The weight is one over the chance with which the
-    label was asked for, at least 1.
+    Args:
+        id: Id of the prediction, of predictions and labels.
+        predicted: Predicted class.
+        confidence: Top-1 confidence, in [0, 1].
+        label: True class, of labels.
+        model: Name of the model; it may be missing.
+        version: Its version; it may be missing.
+        time: When it was predicted; it may be missing.
+        weight: One over the chance with which the label was asked for, at least 1; it may be missing.
 
     >>> Columns(confidence="score").confidence, Columns().label
     ('score', 'label')
@@ -92,7 +98,7 @@ def _kind(column: Any) -> str:
     return next((name for name, is_it in _KINDS.items() if getattr(kind, is_it)()), str(kind))
 
 
-def number(column: Any, *, what: str) -> Any:
+def _number(column: Any, *, what: str) -> Any:
     """The column in float64; InputError where it holds no numbers."""
     kind = column.type()
     if not kind.is_numeric() or kind.is_boolean():
@@ -125,7 +131,7 @@ def seconds(column: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditQuery:
     """A query of the logs: by which columns ``by``, from ``since`` until before ``until``, in windows.
 
     Times are whole seconds since 1970 in UTC; None is without an end, or one window. ``unique``: nobody looks
@@ -170,14 +176,14 @@ def by_name(by: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"by{i}" for i in range(len(by)))
 
 
-def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
+def prediction_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     """Select the predictions in the window: id, predicted, confidence, weight, and where they count."""
     import ibis  # noqa: PLC0415
 
     names = asked.columns
     needed = [names.id, names.predicted, names.confidence, *asked.by, *([names.time] if asked.timed else [])]
     check_columns(table, needed, what="predictions", where=where)
-    confidence = number(table[names.confidence], what="confidences")
+    confidence = _number(table[names.confidence], what="confidences")
     # DuckDB knows the largest number of a Parquet file, NaN aside, and compares that.
     fits = ((confidence >= 0) & (confidence <= 1) & ~confidence.isnan()).fill_null(False)
     refused = [
@@ -195,7 +201,7 @@ def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
         },
     }
     if names.weight in table.columns:
-        weight = number(table[names.weight], what="weights")
+        weight = _number(table[names.weight], what="weights")
         weighs = ((weight >= 1) & ~weight.isinf() & ~weight.isnan()).fill_null(False)
         made["weight"] = weighs.ifelse(weight, 1.0)
         refused.append((~weighs, "weight"))
@@ -216,7 +222,7 @@ def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
     return rows
 
 
-def label_rows(table: Any, asked: Asked, *, where: str) -> Any:
+def label_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     """The labels that have an id and a value: ``id`` and ``label``."""
     names = asked.columns
     check_columns(table, [names.id, names.label], what="labels", where=where)
@@ -224,7 +230,7 @@ def label_rows(table: Any, asked: Asked, *, where: str) -> Any:
     return rows.filter(rows["id"].notnull() & rows["label"].notnull())
 
 
-def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any:
+def joined(predictions: Any, labels: Any, asked: AuditQuery, *, repeats: bool) -> Any:
     """Join each prediction with its ``fate``, whether it is ``correct``, its ``bin`` and its label count.
 
     ``repeats``: some ids have several predictions. Alike ones count once, and others as ``repeated``.
@@ -322,7 +328,7 @@ class Term:
         return 1.0 if self.column is None else self.column
 
 
-def grouped(rows: Any, asked: Asked) -> Any:
+def grouped(rows: Any, asked: AuditQuery) -> Any:
     """A row for each place, fate and bin: ``n`` predictions, ``label_rows``, and sums by name."""
     c, y = Term(rows["confidence"]), Term(rows["correct"])
     weight = Term(rows["weight"]) if "weight" in rows.columns else Term()
@@ -349,13 +355,13 @@ class Counted:
     label_rows: dict[str, int]
 
 
-def place_of(row: Mapping[str, Any], asked: Asked) -> Place:
+def place_of(row: Mapping[str, Any], asked: AuditQuery) -> Place:
     """The group and window of a row of ``grouped``; a missing value counts as ""."""
     keys = tuple("" if row[f"by{i}"] is None else str(row[f"by{i}"]) for i in range(len(asked.by)))
     return keys, row["at"] if asked.every else None
 
 
-def counted(rows: Sequence[Mapping[str, Any]], asked: Asked, *, most: int) -> Counted:
+def counted(rows: Sequence[Mapping[str, Any]], asked: AuditQuery, *, most: int) -> Counted:
     """Read the monitor's sums from the rows of ``grouped``.
 
     Raises InputError for ``most`` rows or many groups.
@@ -395,7 +401,7 @@ class Ranks:
     adaptive_ece: float
 
 
-def ranked(rows: Any, asked: Asked) -> Any:
+def ranked(rows: Any, asked: AuditQuery) -> Any:
     """A row for each place and pair of equal-mass bins in which a confidence begins and ends.
 
     A pair of two different bins is of one confidence alone, as two cannot both lie over an edge.
@@ -443,7 +449,7 @@ def _bin_of_rank(rank: Any, total: Any, bins: int) -> Any:
     return (rank < in_longer).ifelse(rank // (size + 1), small).cast("int64")
 
 
-def ranks_of(rows: Iterable[Mapping[str, Any]], asked: Asked, *, weighted: bool) -> dict[Place, Ranks]:
+def ranks_of(rows: Iterable[Mapping[str, Any]], asked: AuditQuery, *, weighted: bool) -> dict[Place, Ranks]:
     """Read the metrics of each place from the rows of ``ranked``."""
     places: dict[Place, list[Mapping[str, Any]]] = {}
     for row in rows:

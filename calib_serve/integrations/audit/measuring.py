@@ -18,7 +18,7 @@ from calib_serve.integrations.audit.expressions import (
     FATES,
     MOST,
     REFUSED,
-    Asked,
+    AuditQuery,
     Columns,
     Counted,
     Place,
@@ -33,7 +33,7 @@ from calib_serve.integrations.audit.expressions import (
     ranks_of,
 )
 from calib_serve.metrics import TOLERANCE, Verdict
-from calib_serve.monitor import Estimates, Missing, Number, estimate, judge
+from calib_serve.monitor import Estimates, Missing, Number, estimate, judge_estimates
 from calib_serve.receipts import Sums
 from calib_serve.scores import Engine, open_engine
 
@@ -102,7 +102,7 @@ def audit(
             check_columns(told, [getattr(names, name)], what="predictions", where=str(predictions))
         if by is None:
             by = tuple(name for name in (names.model, names.version) if name in told.columns)
-        asked = Asked(
+        asked = AuditQuery(
             names,
             by=tuple(by),
             since=_whole(options.begin, "since"),
@@ -149,7 +149,7 @@ class _Run:
     def __init__(
         self,
         engine: Engine,
-        asked: Asked,
+        asked: AuditQuery,
         predictions: Any,
         labels: Any,
         progress: Progress,
@@ -238,7 +238,7 @@ class _Run:
         return self._engine.rows(expression, f"answer ({what})")
 
 
-def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
+def _ends(window: int | None, asked: AuditQuery) -> tuple[int | None, int | None]:
     """The start and end of a window, within the requested time."""
     if window is None or asked.every is None:
         return asked.since, asked.until
@@ -332,7 +332,7 @@ class Measured:
     @cached_property
     def verdict(self) -> Verdict:
         """Judge the estimates."""
-        return judge(self.estimates, tolerance=self.tolerance)
+        return judge_estimates(self.estimates, tolerance=self.tolerance)
 
     @property
     def brier(self) -> float:

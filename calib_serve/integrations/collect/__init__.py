@@ -2,11 +2,11 @@
 
 from calib_serve.integrations.collect.collector import Collector, Totals
 from calib_serve.integrations.collect.opening import open_dead_letters, open_source
-from calib_serve.integrations.collect.reading import Columns
+from calib_serve.integrations.collect.reading import LabelFields
 from calib_serve.integrations.collect.sending import Sent, send_label_file
 from calib_serve.integrations.collect.source import DeadLetter, DeadLetters, Piece, Source, Stream
 
 __all__ = [
-    "Collector", "Columns", "DeadLetter", "DeadLetters", "Piece", "Sent", "Source", "Stream", "Totals",
+    "Collector", "DeadLetter", "DeadLetters", "LabelFields", "Piece", "Sent", "Source", "Stream", "Totals",
     "open_dead_letters", "open_source", "send_label_file",
 ]  # fmt: skip

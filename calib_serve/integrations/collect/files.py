@@ -1,7 +1,7 @@
 """Labels from files that are dropped into a folder or a bucket, through fsspec.
 
 A file is read when it did not change for some seconds, and again when it has changed after that. What was
-read of it is in ``State``, so that a new start goes on where all before is settled.
+read of it is in ``SettledFiles``, so that a new start goes on where all before is settled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
 from calib_serve.core.files import make_private
-from calib_serve.integrations.collect.reading import KINDS, USUAL, Columns, Row, read_rows
+from calib_serve.integrations.collect.reading import KINDS, USUAL, LabelFields, LabelRow, read_label_rows
 from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
@@ -35,7 +35,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, version TEXT,
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".inprogress", "~")
 
 
-class Read(NamedTuple):
+class SettledFile(NamedTuple):
     """Settled ``rows`` of a file in this ``version``; ``whole``: all rows are."""
 
     version: str
@@ -43,7 +43,7 @@ class Read(NamedTuple):
     whole: bool
 
 
-class State:
+class SettledFiles:
     """Stores the settled rows of a source's files, by whole addresses, in the SQLite file at ``path``.
 
     It may be lost: labels that come again are duplicates. ServerError where it cannot be used.
@@ -58,14 +58,14 @@ class State:
             self._db.execute(_TABLE)
             self._db.execute("SELECT version, rows, whole FROM files LIMIT 1")
 
-    def of(self, path: str) -> Read | None:
+    def of(self, path: str) -> SettledFile | None:
         """The settled rows of a file, in its version last read."""
         with self._usable():
             found = self._db.execute("SELECT version, rows, whole FROM files WHERE path = ?", (path,))
             row = found.fetchone()
-        return None if row is None else Read(str(row[0]), int(row[1]), bool(row[2]))
+        return None if row is None else SettledFile(str(row[0]), int(row[1]), bool(row[2]))
 
-    def save(self, path: str, read: Read) -> None:
+    def save(self, path: str, read: SettledFile) -> None:
         """Store a file's settled rows, durable on return."""
         with self._usable():
             self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (path, *read))
@@ -96,7 +96,7 @@ class State:
 class _Reading:
     """A file in hand: its version, its rows, and the number settled."""
 
-    def __init__(self, address: str, version: str, rows: Iterator[Row], *, start: int) -> None:
+    def __init__(self, address: str, version: str, rows: Iterator[LabelRow], *, start: int) -> None:
         self.address, self.version, self.rows, self.at = address, version, rows, start
         self.stream, self.ended, self.saved = Stream(address, start), False, start
 
@@ -112,12 +112,12 @@ class FileSource:
     def __init__(
         self,
         address: str,
-        state: State,
+        state: SettledFiles,
         *,
         settle: float = 5.0,
         every: float = 5.0,
         skip: str = "",
-        columns: Columns = USUAL,
+        columns: LabelFields = USUAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         try:
@@ -290,7 +290,7 @@ class FileSource:
         for one in list(self._open):
             whole = one.ended and one.stream.settled
             if whole or one.stream.next > one.saved:
-                self._state.save(self._address(one.address), Read(one.version, one.stream.next, whole))
+                self._state.save(self._address(one.address), SettledFile(one.version, one.stream.next, whole))
                 one.saved = one.stream.next
             if whole:
                 self._open.remove(one)
@@ -318,13 +318,13 @@ class FileSource:
         self._state.close()
 
 
-def _rows(path: Path, name: str, columns: Columns) -> Iterator[Row]:
+def _rows(path: Path, name: str, columns: LabelFields) -> Iterator[LabelRow]:
     """Yield the rows of a file; a dead letter where it is no table of labels."""
     try:
-        yield from read_rows(path, name, columns)
+        yield from read_label_rows(path, name, columns)
     except InputError as error:
         told = str(error).replace(str(path), name)
-        yield Row(name, [], [DeadLetter("unreadable", told, name, item={"file": name})])
+        yield LabelRow(name, [], [DeadLetter("unreadable", told, name, item={"file": name})])
 
 
 def _version(info: Mapping[str, Any]) -> str:

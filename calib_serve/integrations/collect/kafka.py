@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
-from calib_serve.integrations.collect.reading import USUAL, Columns, read_message
+from calib_serve.integrations.collect.reading import USUAL, LabelFields, read_label_message
 from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
@@ -42,7 +42,7 @@ class KafkaSource:
         *,
         group: str,
         config: Mapping[str, str] | None = None,
-        columns: Columns = USUAL,
+        columns: LabelFields = USUAL,
     ) -> None:
         own: dict[str, Any] = {
             "bootstrap.servers": servers,
@@ -106,7 +106,7 @@ class KafkaSource:
         if stream is None:
             stream = self._streams[topic, partition] = Stream(f"{topic}/{partition}", offset)
             self._committed[stream] = offset  # at which it begins
-        row = read_message(message.value(), where, self._columns)
+        row = read_label_message(message.value(), where, self._columns)
         return Piece(stream, offset, where, row.labels, row.dead)
 
     def commit(self) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from calib_serve.core.addresses import holds_password, shown
+from calib_serve.core.addresses import holds_password, redacted
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_private
 from calib_serve.core.options.base import changed, check_default
 from calib_serve.core.options.label import CollectOptions
-from calib_serve.integrations.collect.reading import Columns
+from calib_serve.integrations.collect.reading import LabelFields
 from calib_serve.integrations.collect.source import DeadLetters, FolderDeadLetters, Source
 
 if TYPE_CHECKING:
@@ -52,21 +52,21 @@ def open_source(
         InputError: For an address or options that cannot be right.
     """
     options = changed(options or CollectOptions(), keywords, open_source)
-    columns = Columns.of(options)
+    columns = LabelFields.of(options)
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.integrations.collect.kafka import KafkaSource  # noqa: PLC0415  an optional extra
 
         topic = _topic(address)
         if not topic.group:
-            raise InputError(f"name the consumer group: {_SHAPE}, got {shown(address)}")
+            raise InputError(f"name the consumer group: {_SHAPE}, got {redacted(address)}")
         check_default(
             options, ("state", "settle", "every"), "is for files; Kafka knows what was read of a topic"
         )
         return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka, columns=columns)
-    from calib_serve.integrations.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
+    from calib_serve.integrations.collect.files import FileSource, SettledFiles  # noqa: PLC0415  an optional extra
 
-    kept = State(options.state)
+    kept = SettledFiles(options.state)
     try:
         return FileSource(
             address, kept, settle=options.settle, every=options.every, skip=skip, columns=columns
@@ -77,7 +77,12 @@ def open_source(
 
 
 def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -> DeadLetters:
-    """Open the place of dead letters: ``kafka://host:9092/topic``, a folder or a bucket."""
+    """Open the place of dead letters.
+
+    Args:
+        address: ``kafka://host:9092/topic``, a folder or a bucket.
+        kafka: Settings of the Kafka client; None: its defaults.
+    """
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.integrations.collect.kafka import KafkaDeadLetters  # noqa: PLC0415  an optional extra
@@ -126,5 +131,5 @@ def _topic(address: str) -> _Topic:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     name = parts.path.strip("/")
     if not parts.netloc or not name or "/" in name or "@" in parts.netloc or set(options) - {"group"}:
-        raise InputError(f"a topic is {_SHAPE}, got {shown(address)}")
+        raise InputError(f"a topic is {_SHAPE}, got {redacted(address)}")
     return _Topic(parts.netloc, name, options.get("group", ""))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from calib_serve.core.errors import InputError, Rejected
-from calib_serve.core.files import written_whole
+from calib_serve.core.files import write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import LabelOptions
-from calib_serve.integrations.collect.reading import Columns, read_rows
+from calib_serve.integrations.collect.reading import LabelFields, read_label_rows
 from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts import post_items
 
@@ -36,10 +36,13 @@ Outcomes = list[dict[str, Any]]
 
 @dataclass
 class Sent:
-    """The outcomes of labels: the number counted, refusals by reason, and the first rows of each.
+    """The outcomes of labels.
 
-    ``held``: these wait in the watch for a day, until somebody tells it of their model version. A row that a
-    person must look at is in ``first``, or in the file of the refused.
+    Args:
+        accepted: Number of counted ones.
+        held: Number of those that wait in the watch for a day, until it is told of their model version.
+        refused: Number of refused ones by reason.
+        first: First few rows that a person must look at; all are in the file of the refused.
     """
 
     accepted: int = 0
@@ -98,7 +101,7 @@ def send_label_file(
         ServerError: Where a request failed or was refused as a whole; then no file of the refused is written.
     """
     asked = changed(options or LabelOptions(), keywords, send_label_file)
-    columns, url, tries = Columns.of(asked), asked.url, asked.tries
+    columns, url, tries = LabelFields.of(asked), asked.url, asked.tries
     sent = Sent()
     try:
         with _lines_of(asked.refused) as file:
@@ -123,8 +126,8 @@ def send_label_file(
     return sent
 
 
-def _labels(path: Path, columns: Columns, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
-    for row in read_rows(path, columns=columns):
+def _labels(path: Path, columns: LabelFields, refuse: Callable[[DeadLetter], None]) -> Iterator[_Label]:
+    for row in read_label_rows(path, columns=columns):
         for letter in row.dead:
             refuse(letter)
         for label in row.labels:
@@ -147,7 +150,7 @@ def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
     if path is None:
         yield None
         return
-    with written_whole(Path(path), mode=0o600) as partial, partial.open("wb") as file:
+    with write_atomically(Path(path), mode=0o600) as partial, partial.open("wb") as file:
         yield file
 
 

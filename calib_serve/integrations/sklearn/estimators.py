@@ -95,7 +95,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: (n,).
         """
         z, y = validate_data(self, scores, y, dtype=np.float64)
-        classes, labels = encoded(y, self.classes)
+        classes, labels = _encoded(y, self.classes)
         given = Scores.of(z, outputs=self.outputs)
         if given.is_multilabel:
             raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
@@ -104,7 +104,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"the scores have {given.classes} columns and y {len(classes)} classes; give every class a "
                 "column, and name them all (classes=) where y lacks some"
             )
-        self.artifact_ = calibrated(
+        self.artifact_ = _fit_calibration(
             np.asarray(given.logits, np.float64),
             labels,
             method=self.method,
@@ -138,7 +138,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
 
-def encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
+def _encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
     """The classes (K,) and y as class ids (n,).
 
     Args:
@@ -246,15 +246,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             self.estimator_, self.classes_ = estimator, estimator.classes_
             rows, logits = np.arange(len(y)), self._logits(estimator, X)
         else:
-            self.classes_ = encoded(y)[0]
+            self.classes_ = _encoded(y)[0]
             routed = self._routed(estimator, sample_weight, fit_params)
             rows, logits = self._held_out(estimator, X, y, routed)
             # The model that predicts sees all samples; its calibration only scores of samples it had not
             # seen.
             self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
-        self.artifact_ = calibrated(
+        self.artifact_ = _fit_calibration(
             logits,
-            encoded(y, self.classes_)[1][rows],
+            _encoded(y, self.classes_)[1][rows],
             method=self.method,
             outputs=self._outputs(),
             class_names=self.classes_,
@@ -429,7 +429,7 @@ def _is(value: Any, word: str) -> bool:
     return isinstance(value, str) and value == word
 
 
-def calibrated(
+def _fit_calibration(
     logits: NDArray[np.float64],
     labels: NDArray[np.intp],
     *,

@@ -31,7 +31,7 @@ TOLERANCE = 1e-5
 Array = NDArray[np.floating[Any]]
 
 
-class Calibrated(Protocol):
+class FittedClassifier(Protocol):
     """The parts of a fitted CalibratedClassifier that are written."""
 
     artifact_: Artifact
@@ -45,7 +45,7 @@ class Calibrated(Protocol):
 
 
 def write_onnx(
-    model: Calibrated,
+    model: FittedClassifier,
     path: str | Path,
     X: Any,
     *,

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import ShapeError
-from calib_serve.monitor.drift.rounds import CLASS_SLOTS, OF_PARTS, SHIFTS, Cells, Rounds, weights
+from calib_serve.monitor.drift.rounds import CLASS_SLOTS, OF_PARTS, SHIFTS, BlockCells, Rounds, weights
 from calib_serve.monitor.measured import BINS_STAKE, CLASSES_STAKE, SIGNED_STAKE
 
 Floats = NDArray[np.float64]
@@ -88,7 +88,7 @@ class PartBets:
         return np.where(self.seen[0, :, at] > 0, np.log(IDLE / idle), -math.inf)
 
     def after(
-        self, cells: Cells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
+        self, cells: BlockCells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
     ) -> tuple[PartBets, Floats]:
         """Bet on blocks of ``sizes`` (B,) that begin at ``firsts``; return the worth after each (B,), too."""
         due = _due(firsts.tolist(), int(self.starts[0, -1]) if self.starts.size else None)
@@ -177,7 +177,7 @@ def _thinned(alive: list[int], starts: Sequence[float], capital: Floats) -> list
     return [*keep, *alive[1:][-1:]]
 
 
-def _sums(cells: Cells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Floats]:
+def _sums(cells: BlockCells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Floats]:
     """Sum over the blocks before each cut, by part: ``logs`` (cuts, 2, P, K) and ``seen`` (cuts, 3, P)."""
     before = cells.block < np.array(cuts)[:, None]
     inside = np.arange(parts)[:, None] == cells.part
@@ -192,7 +192,7 @@ def _newborn(logs: Floats) -> Floats:
     return np.moveaxis(PRIOR[:, None, None] * likelihood, 0, -1)
 
 
-def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
+def _growth(belief: Floats, cells: BlockCells, blocks: int) -> Floats:
     """The growth of capital in each block (B, K, S): the mean pay, by earlier beliefs."""
     earlier = (cells.part[:, None] == cells.part) & (cells.block[:, None] > cells.block)
     likelihood = np.exp(earlier.astype(np.float64) @ cells.logs).reshape(-1, 2, _SIZES, 1)

@@ -57,9 +57,16 @@ class _Shifted:
 
 @dataclass(frozen=True)
 class ShiftedBin(_Shifted):
-    """A bin that an alarm names: confidences in (low, high], and its labels since the change.
+    """A bin that an alarm names, and its labels since the change.
 
-    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
+    Args:
+        bin: Index of the bin.
+        low: Lower end of its confidences, which it does not hold.
+        high: Upper end, which it holds.
+        count: Number of labels.
+        confidence: Mean confidence.
+        accuracy: Share of right predictions.
+        log_evidence: How strongly it speaks against being calibrated, in nats.
     """
 
     bin: int
@@ -75,8 +82,12 @@ class ShiftedBin(_Shifted):
 class ShiftedClass(_Shifted):
     """A predicted class that an alarm names, and its labels since the change.
 
-    ``predicted``: its id; None for all classes together that came after the first fifteen.
-    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
+    Args:
+        predicted: Class id; None for all classes together that came after the first fifteen.
+        count: Number of labels.
+        confidence: Mean confidence.
+        accuracy: Share of right predictions.
+        log_evidence: How strongly it speaks against being calibrated, in nats.
     """
 
     predicted: int | None
@@ -88,12 +99,19 @@ class ShiftedClass(_Shifted):
 
 @dataclass(frozen=True)
 class Alarm:
-    """The detector crossed its threshold at label number ``label`` (1, 2, ... since it was made).
+    """The detector crossed its threshold.
 
-    Labels that were left out have no number. ``since_label`` and ``since_time`` estimate when the change
-    began (seconds since 1970, NaN when no times were given); ``gap`` is mean confidence minus accuracy
-    since then; ``evidence`` is the statistic and ``threshold`` what it crossed. ``classes``: none where no
-    predicted class was told, or none speaks.
+    Args:
+        label: Number of the label (1, 2, ... since the detector was made; those left out have none).
+        time: Prediction time of that label, in seconds since 1970; NaN without times.
+        since_label: Number of the label at which the change began, by its estimate.
+        since_time: Prediction time of that one, in seconds since 1970; NaN without times.
+        direction: "overconfident", "underconfident", or "mixed" where bins or classes have both.
+        bins: Bins of confidence that have changed.
+        gap: Mean confidence minus accuracy since then.
+        evidence: The statistic, in labels.
+        threshold: The threshold that it crossed, in labels.
+        classes: Predicted classes that have changed; empty where none is known, or none speaks.
     """
 
     label: int
@@ -112,7 +130,16 @@ class Alarm:
         cls, wealth: Wealth, *, since: Sequence[float], time: float, classes: Sequence[int],
         evidence: float, threshold: float,
     ) -> Alarm:  # fmt: skip
-        """The alarm of ``wealth`` over the labels since the label and time ``since`` (2,)."""
+        """The alarm of bets over the labels since a change.
+
+        Args:
+            wealth: Worth of all bets when the threshold was crossed.
+            since: Number and prediction time of the label at which the change began (2,).
+            time: Prediction time of the latest label, in seconds since 1970.
+            classes: Predicted class id of each slot of the bets.
+            evidence: The statistic, in labels.
+            threshold: The threshold that it crossed, in labels.
+        """
         bets = wealth.by_bin
         at = _start_near(bets, since[0])
         bins = shifted_bins(bets, at)
@@ -174,12 +201,17 @@ def _seen(bets: PartBets, at: int, part: int) -> tuple[int, float, float]:
 class Detector:
     """Alarms when accuracy no longer matches confidence; falsely at most once in ``arl`` labels on average.
 
-    ``arl``: the average run length to a false alarm, in labels, at least (what is proved of it, and what is
-    measured: see this module); after an alarm the detector starts afresh. ``tolerance``: how far accuracy
-    may be from confidence, in every single prediction, without being called drift. ``block``: labels that
-    may depend on one another (errors that come in runs, as in weather or prices: choose a day's worth);
-    each block then counts as one bet, the mean of its labels' bets, which needs no independence within it.
-    Where it is known which labels belong together, tell their ``group`` to ``update`` instead.
+    What is proved of the average run length ``arl``, and what is measured, is in this module; after an alarm
+    the detector starts afresh. ``tolerance`` is how far accuracy may be from confidence, in every single
+    prediction, without being called drift. ``block``: labels that may depend on one another (errors that come
+    in runs, as in weather or prices: choose a day's worth); each block then counts as one bet, the mean of
+    its labels' bets, which needs no independence within it. Where it is known which labels belong together,
+    pass their ``group`` to ``update`` instead.
+
+    Args:
+        options: Options; None: their defaults.
+        bins: Number of bins of confidence, of equal width.
+        **given: Fields of ``DriftOptions``: ``arl``, ``block``, ``tolerance``.
 
     >>> d = Detector(arl=1000, tolerance=0.01)
     >>> alarms = d.update(np.full(200, 0.9), np.zeros(200))
@@ -206,13 +238,16 @@ class Detector:
         predicted: ArrayLike | None = None,
         group: ArrayLike | None = None,
     ) -> list[Alarm]:
-        """Take labels in the order they came; return the alarms they raised.
+        """Take labels in the order in which they came; return the alarms that they raised.
 
-        ``confidence``, ``correct`` (n,); ``time`` (n,) in seconds since 1970: when each prediction
-        was made. ``predicted`` (n,) class ids: errors that cancel over the predicted classes are then
-        found as well. ``group`` (n,) unsigned 64-bit ids, 0 for none: labels of one patient, match or
-        session. The labels of a group within this call are one block; those that come in a later call
-        are left out of the bets (``left_out``), as their group has made its bet.
+        Args:
+            confidence: Top-1 confidences (n,), in [0, 1].
+            correct: Whether each prediction was right (n,).
+            time: When each was made (n,), in seconds since 1970.
+            predicted: Class ids (n,): errors that cancel over the predicted classes are then found as well.
+            group: Unsigned 64-bit ids (n,) of one patient, match or session; 0: none. The labels of a group
+                in one call are one block; those that come in a later call are left out of the bets
+                (``left_out``), as their group has made its bet.
         """
         rows, sizes = self._incoming.blocks(confidence, correct, time, predicted, group)
         if not len(sizes):

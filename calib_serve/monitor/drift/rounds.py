@@ -73,7 +73,7 @@ def payoffs(
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class BlockCells:
     """The labels of one part (a bin, or a class) within one block make a cell: C of them, K bet sizes.
 
     ``block`` (C,) in rising order, ``part`` (C,), ``pays`` (C, 2 K) the sum of what the cell's labels pay,
@@ -89,7 +89,7 @@ class Cells:
     seen: Floats
 
     @classmethod
-    def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> Cells:
+    def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> BlockCells:
         """Sum labels (n,) with their pays (n, 2 K) into cells, in blocks of ``sizes`` (B,) labels."""
         logs, share = np.log(pays), 1 / sizes[block]
         if len(sizes) == len(block):
@@ -103,11 +103,11 @@ class Cells:
         pays, logs, rest = np.split(sums, [bets, 2 * bets], axis=1)
         return cls(block[order][firsts], part[order][firsts], pays, logs, rest[:, 0], rest[:, 1:])
 
-    def of_blocks(self, start: int, stop: int) -> Cells:
+    def of_blocks(self, start: int, stop: int) -> BlockCells:
         """The cells of blocks ``start`` to ``stop``, exclusive, renumbered from 0."""
         low, high = np.searchsorted(self.block, [start, stop]).tolist()
         at = slice(low, high)
-        return Cells(
+        return BlockCells(
             self.block[at] - start,
             self.part[at],
             self.pays[at],
@@ -128,8 +128,8 @@ class Rounds:
     sizes: Indices
     times: Floats
     pays: Floats
-    bins: Cells
-    classes: Cells
+    bins: BlockCells
+    classes: BlockCells
 
     @classmethod
     def of(cls, rows: Floats, sizes: Indices, *, tolerance: float, bins: int) -> Rounds:
@@ -146,8 +146,8 @@ class Rounds:
             sizes,
             times[firsts],
             mean,
-            Cells.of(block, bin_index(c, bins=bins), of_parts, seen, sizes),
-            Cells.of(block, slots.astype(np.intp), of_parts, seen, sizes),
+            BlockCells.of(block, bin_index(c, bins=bins), of_parts, seen, sizes),
+            BlockCells.of(block, slots.astype(np.intp), of_parts, seen, sizes),
         )
 
     def __len__(self) -> int:

@@ -29,14 +29,26 @@ STATIC = Path(__file__).parent / "static"
 
 
 class Said(NamedTuple):
-    """The text of a banner, with the icon and colour of a ``Verdict``'s level; a verdict can stand in."""
+    """The text of a banner; a ``Verdict`` can stand in.
+
+    Args:
+        level: Level of a ``Verdict``, which chooses icon and colour.
+        headline: Text, which is escaped.
+    """
 
     level: str
     headline: str
 
 
 class Fact(NamedTuple):
-    """One of the figures below a verdict: a ``name``, its ``value``, the ``old`` one, and a ``note``."""
+    """One of the figures below a verdict.
+
+    Args:
+        name: Name of the figure.
+        value: Value as text, with its unit.
+        note: Small print below it; empty: none.
+        old: Value before; empty: none.
+    """
 
     name: str
     value: str
@@ -45,9 +57,15 @@ class Fact(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a table: ``text``, ``small`` print below it, the ``value`` to sort by, a CSS class, a link.
+    """A cell of a table.
 
-    ``current`` marks the link to what is looked at.
+    Args:
+        text: Text, which is escaped.
+        small: Small print below it; empty: none.
+        value: Number to sort by; None: the text.
+        style: CSS class.
+        href: Address that it links to; empty: no link.
+        current: Whether the link is to the page that is looked at.
     """
 
     text: str
@@ -59,9 +77,13 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: its ``label`` for screen readers, ``heads``, and rows, each named by its first cell.
+    """A table.
 
-    ``sorted_by`` makes its heads buttons, and says by which one it is sorted.
+    Args:
+        label: Name for screen readers.
+        heads: Heads of the columns.
+        rows: Cells, or texts; the first cell names the row.
+        sorted_by: Head by which it is sorted, and which makes its heads buttons; empty: none.
     """
 
     label: str

@@ -63,7 +63,14 @@ class _Frame:
 
 
 def picture(title: str, high: float, parts: Sequence[str], *, wide: float = WIDE) -> str:
-    """An ``<svg>`` element of its parts, with a title for screen readers; the title holds no user's text."""
+    """An ``<svg>`` element.
+
+    Args:
+        title: Title for screen readers, which holds no user's text.
+        high: Height, in the picture's own units.
+        parts: Elements, as text.
+        wide: Width, in the same units.
+    """
     return (
         f'<svg viewBox="0 0 {wide:g} {high:g}" role="img" aria-label="{title}">'
         f"<title>{title}</title>{''.join(parts)}</svg>"
@@ -72,9 +79,15 @@ def picture(title: str, high: float, parts: Sequence[str], *, wide: float = WIDE
 
 @dataclass(frozen=True)
 class Dot:
-    """Predictions of about one ``confidence``: their ``accuracy`` with its interval, and their ``share``.
+    """Predictions of about one confidence.
 
-    ``count`` is of what tells the accuracy.
+    Args:
+        confidence: Mean confidence, in [0, 1].
+        accuracy: Share of right ones.
+        low: Lower end of its interval.
+        high: Upper end of its interval.
+        share: Their share of all predictions.
+        count: Number of samples that accuracy is known from.
     """
 
     confidence: float
@@ -96,16 +109,30 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Series:
-    """The dots of one model, under its name, drawn as ``style``: "before" or "after"."""
+class DotSeries:
+    """The dots of one model.
+
+    Args:
+        name: Name of the model.
+        style: "before" or "after".
+        dots: Predictions by confidence.
+    """
 
     name: str
     style: str
     dots: Sequence[Dot]
 
 
-def reliability_diagram(series: Sequence[Series], *, across: str = "confidence", up: str = "accuracy") -> str:
-    """Draw accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell."""
+def reliability_diagram(
+    series: Sequence[DotSeries], *, across: str = "confidence", up: str = "accuracy"
+) -> str:
+    """Draw accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell.
+
+    Args:
+        series: One model, or two to compare.
+        across: Caption of the horizontal axis.
+        up: Caption of the vertical axis.
+    """
     f = _Frame()
     parts = [*f.grid(), f'<line class="ideal" x1="{f.x(0)}" y1="{f.y(0)}" x2="{f.x(1)}" y2="{f.y(1)}"/>']
     drawn = [(one.style, dot) for one in series for dot in one.dots]
@@ -135,7 +162,13 @@ def _short(name: str) -> str:
 
 
 def histogram(edges: Sequence[float], shares: Sequence[float], reference: Sequence[float] | None) -> str:
-    """Draw shares of confidences by bin as bars, and a reference's as steps; ``edges`` (bins + 1,)."""
+    """Draw shares of confidences by bin as bars, and a reference's as steps.
+
+    Args:
+        edges: Edges of the bins (bins + 1,).
+        shares: Share of the predictions in each bin (bins,).
+        reference: The same of the reference (bins,); None: none is drawn.
+    """
     top = max(*shares, *(reference or ()), 0.1)
     f = _Frame(top=math.ceil(top * 10) / 10)
     parts = f.grid()
@@ -152,7 +185,14 @@ def histogram(edges: Sequence[float], shares: Sequence[float], reference: Sequen
 
 @dataclass(frozen=True)
 class Step:
-    """The ECE of predictions made in [start, end), seconds since 1970, and the ECE of chance alone."""
+    """The ECE of predictions made in a span of time.
+
+    Args:
+        start: Seconds since 1970.
+        end: Seconds since 1970, beyond the span.
+        ece: Expected calibration error.
+        chance: ECE that chance alone gives.
+    """
 
     start: float
     end: float
@@ -161,7 +201,13 @@ class Step:
 
 
 def ece_by_time(steps: Sequence[Step], marks: Sequence[float], *, narrow: bool = False) -> str:
-    """Draw ECE by the time of the prediction, the ECE of chance dotted, and incidents as vertical lines."""
+    """Draw ECE by the time of the prediction, the ECE of chance dotted, and incidents as vertical lines.
+
+    Args:
+        steps: ECE of each span, in order of time.
+        marks: Begin of each incident, in seconds since 1970.
+        narrow: Whether it is drawn for a narrow screen.
+    """
     wide, high = WIDE if narrow else 2 * WIDE, 0.75 * _HIGH
     if not steps:
         middle = f'<text class="axis" x="{wide / 2:g}" y="{high / 2:g}" text-anchor="middle">'

@@ -20,8 +20,8 @@ import yaml
 
 from calib_serve.artifact import read_yaml
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
-from calib_serve.core.files import written_whole
-from calib_serve.torchserve.archive._forms import DAMAGES, MANIFEST, Form, inside, opened
+from calib_serve.core.files import write_atomically
+from calib_serve.torchserve.archive._forms import DAMAGES, MANIFEST, OpenArchive, opened, plain_name
 from calib_serve.torchserve.mar_options import SECTION
 
 HASHES = "MAR-INF/SHA256.json"
@@ -36,14 +36,14 @@ _TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envel
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamedFile:
     """A file's content that need not be in memory: its size, and a function that yields its bytes."""
 
     size: int
     pieces: Callable[[], Iterable[bytes]]
 
 
-Content = bytes | Path | Stream
+Content = bytes | Path | StreamedFile
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Archive:
         with opened(self.path) as form, scratch() as folder:
             unpacked = form.unpacked(folder) if form.serial else {}
             yield {
-                name: unpacked.get(name) or Stream(size, partial(form.pieces, name))
+                name: unpacked.get(name) or StreamedFile(size, partial(form.pieces, name))
                 for name, size in form.sizes.items()
                 if name not in (MANIFEST, HASHES)
             }
@@ -127,11 +127,11 @@ def write_archive(
     }
     content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
     # Hashes cover the manifest, too: a worker notices every addition or change after packing.
-    hashes = {entry: digest(content[entry]) for entry in sorted(content)}
+    hashes = {entry: content_digest(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
         with (
-            written_whole(path) as partial_file,
+            write_atomically(path) as partial_file,
             zipfile.ZipFile(partial_file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
             # In one order, and with one date: the same files give the same bytes.
@@ -145,7 +145,13 @@ def write_archive(
 def read_archive(path: Path, *, verify: bool = True) -> Archive:
     """Read an archive of any form, and check it: safe names, no bomb, hashes as packed.
 
-    Raises ModelError for an invalid or unsafe archive, IntegrityError for changed files.
+    Args:
+        path: The archive, a file or folder.
+        verify: Whether to compare the hashes.
+
+    Raises:
+        IntegrityError: Where a file has changed.
+        ModelError: Where the archive is invalid or unsafe.
     """
     path = Path(path)
     with opened(path) as form:
@@ -181,22 +187,22 @@ def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
     texts = {key: written[key] for key in _TEXTS if written.get(key) is not None}
     if odd := [key for key, value in texts.items() if not isinstance(value, str)]:
         raise ValueError(f"{odd[0]} in its manifest is not text, but {texts[odd[0]]!r}")
-    texts |= {key: inside(path, texts[key]) for key in _FILES if texts.get(key)}
+    texts |= {key: plain_name(path, texts[key]) for key in _FILES if texts.get(key)}
     return {**manifest, "model": {k: v for k, v in manifest["model"].items() if k not in _TEXTS} | texts}
 
 
-def _verify(form: Form, hashes: Mapping[str, str]) -> None:
+def _verify(form: OpenArchive, hashes: Mapping[str, str]) -> None:
     if not hashes:
         return
     # A file that was added is as bad as one that was changed: Python would import it.
     if set(form.sizes) != set(hashes) | {HASHES}:
         raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")
     for name, expected in hashes.items():
-        if digest(Stream(0, partial(form.pieces, name))) != expected:
+        if content_digest(StreamedFile(0, partial(form.pieces, name))) != expected:
             raise IntegrityError(f"{name} in {form.path} was changed after it was packed; pack it again")
 
 
-def digest(content: Content) -> str:
+def content_digest(content: Content) -> str:
     """The hexadecimal sha256 of a file's content."""
     found = hashlib.sha256()
     for piece in _pieces(content):
@@ -207,7 +213,7 @@ def digest(content: Content) -> str:
 def _pieces(content: Content) -> Iterator[bytes]:
     if isinstance(content, bytes):
         yield content
-    elif isinstance(content, Stream):
+    elif isinstance(content, StreamedFile):
         yield from content.pieces()
     else:
         with content.open("rb") as file:
@@ -223,7 +229,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
     if isinstance(content, Path):
         info.file_size = content.stat().st_size
     else:
-        info.file_size = content.size if isinstance(content, Stream) else len(content)
+        info.file_size = content.size if isinstance(content, StreamedFile) else len(content)
     with archive.open(info, "w") as target:
         for piece in _pieces(content):
             target.write(piece)
@@ -231,10 +237,14 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
 
 @contextmanager
 def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
-    """Yield a folder to write archives to; when the block succeeds, they go to ``out``, made if missing.
+    """Yield a folder to write archives to; when the block succeeds, they are put in place.
 
-    FuseError, and nothing done, where another archive of that name is there, except with ``force``: it may
-    be the one that is served. One with the same content stays as it is.
+    Args:
+        out: Folder to put them into, made if missing; one with the same content stays as it is.
+        force: Whether to put them in place of others of the same name, which may be served.
+
+    Raises:
+        FuseError: Where another archive of that name is there, without ``force``: then nothing is done.
     """
     try:
         Path(out).mkdir(parents=True, exist_ok=True)

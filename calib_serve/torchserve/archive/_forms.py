@@ -30,7 +30,7 @@ _SUFFIX = re.compile(r"\.(mar|tar\.gz|tgz)\Z")
 
 
 @dataclass(frozen=True)
-class Form:
+class OpenArchive:
     """An open archive: the bytes of each file by name, in the archive's own order.
 
     ``serial``: reading in another order than that takes long.
@@ -72,7 +72,7 @@ class Form:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Form]:
+def opened(path: Path) -> Iterator[OpenArchive]:
     """Open the archive at ``path``, its names and sizes checked.
 
     Raises ModelError for what is no archive, for links, devices and names that leave its folder, and for
@@ -104,7 +104,7 @@ def stored_archives(store: Path) -> list[Path]:
     return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: _SUFFIX.sub("", path.name))
 
 
-def inside(path: Path, name: str) -> str:
+def plain_name(path: Path, name: str) -> str:
     """``name`` in its plain spelling; ModelError where it leaves the folder of the archive."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\x00" in name or not pure.parts:
@@ -113,7 +113,7 @@ def inside(path: Path, name: str) -> str:
 
 
 @contextmanager
-def _zip(path: Path) -> Iterator[Form]:
+def _zip(path: Path) -> Iterator[OpenArchive]:
     with open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
         found = {}
         entries = archive.infolist()
@@ -124,11 +124,11 @@ def _zip(path: Path) -> Iterator[Form]:
                 found[name] = entry
         sizes = {name: entry.file_size for name, entry in found.items()}
         refuse_bomb(archive)
-        yield Form(path, sizes, lambda name: archive.open(found[name]))
+        yield OpenArchive(path, sizes, lambda name: archive.open(found[name]))
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[Form]:
+def _folder(path: Path) -> Iterator[OpenArchive]:
     root = _root(path)
     files: dict[str, Path] = {}
     for file, name in _named(path, _walk(root)):
@@ -138,7 +138,7 @@ def _folder(path: Path) -> Iterator[Form]:
             raise ModelError(f"{path} holds {name!r}, a link or a device; put the file itself there")
         files[name] = file
     sizes = {name: file.stat().st_size for name, file in files.items()}
-    yield Form(path, sizes, lambda name: files[name].open("rb"))
+    yield OpenArchive(path, sizes, lambda name: files[name].open("rb"))
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
@@ -160,7 +160,7 @@ def _root(path: Path) -> Path:
 
 
 @contextmanager
-def _tar(path: Path) -> Iterator[Form]:
+def _tar(path: Path) -> Iterator[OpenArchive]:
     limit = min(_LARGEST, most_unpacked(path.stat().st_size))
     with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as file:
         bounded = _Bounded(cast("IO[bytes]", file), limit)
@@ -174,7 +174,7 @@ def _tar(path: Path) -> Iterator[Form]:
             if bounded.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise ValueError(f"it is damaged after {len(found)} files")
             sizes = {name: member.size for name, member in found.items()}
-            yield Form(path, sizes, partial(_member, archive, found), serial=True)
+            yield OpenArchive(path, sizes, partial(_member, archive, found), serial=True)
 
 
 def _below_first(member: tarfile.TarInfo) -> str | None:
@@ -222,7 +222,7 @@ def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tu
             raise ModelError(f"{path} holds more than {_MOST} files; it is not served")
         if given is None:
             continue
-        name = inside(path, given)
+        name = plain_name(path, given)
         if name in seen:
             raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
         seen.add(name)

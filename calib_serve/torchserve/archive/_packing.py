@@ -30,7 +30,7 @@ from calib_serve.torchserve.archive._contents import (
     class_names,
     config_file,
     is_calibrated,
-    joined,
+    join_files,
     package_files,
     shadow_files,
     shipped,
@@ -117,7 +117,7 @@ def pack(
         }
         return write_archive(
             Path(out) / f"{name}.mar",
-            joined({}, files, (*sources, *asked.extra)),
+            join_files({}, files, (*sources, *asked.extra)),
             name=name,
             version=asked.version or VERSION,
             handler=entry.name,
@@ -294,6 +294,10 @@ def same_model(one: str | Path, other: str | Path) -> bool:
     """Whether two archives of ours hold the same model, by the SHA-256 of its file.
 
     Of a wrapped handler that names no model file, by those of all files but our own.
+
+    Args:
+        one: File or folder of an archive.
+        other: File or folder of another one.
     """
     return _model(Path(one)) == _model(Path(other))
 

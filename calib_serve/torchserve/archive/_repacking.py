@@ -20,7 +20,7 @@ from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
-from calib_serve.fuse import change_to_fitted, check_truths
+from calib_serve.fuse import change_to_fitted, check_multilabel
 from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, leaves, same_format, to_logits
 from calib_serve.torchserve.archive._archive import (
@@ -28,7 +28,7 @@ from calib_serve.torchserve.archive._archive import (
     HASHES,
     Archive,
     Content,
-    digest,
+    content_digest,
     new_file,
     read_archive,
     scratch,
@@ -40,9 +40,9 @@ from calib_serve.torchserve.archive._contents import (
     artifact_files,
     artifact_of,
     called,
-    check_names,
+    check_class_mapping,
     is_calibrated,
-    joined,
+    join_files,
     listed_names,
     package_files,
     shipped,
@@ -135,13 +135,13 @@ def pack_around(
     config_name = str(old.model.get("configFile") or free)
     with scratch() as folder, old.contents() as kept, staged(out, force=force) as stage:
         model_file = _model_file(old)
-        digest_of_model = digest(kept[model_file]) if model_file else ""
+        digest_of_model = content_digest(kept[model_file]) if model_file else ""
         if not fitted.model.fits(digest_of_model):
             raise FuseError(f"{model_file} in {old.path} is not the model that the artifact was fitted on")
         found = None
         if not asked.untried:
             samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
-            samples = samples if asked.probe_data is None else some_of(read_requests(asked.probe_data))
+            samples = samples if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
             found = find_seam(
                 old.unpack(folder / "before"),
                 requests=samples[0] if samples else (),
@@ -151,11 +151,11 @@ def pack_around(
                 seam=seam,
                 output=output,
                 kind=kind,
-                batch_size=number(old, config, "batchSize"),
+                batch_size=_number(old, config, "batchSize"),
                 seconds=asked.probe_timeout,
             )
             check_kind(found, fitted, asked.outputs)
-            if number(old, config, "batchSize") > 1 and not found.batches:
+            if _number(old, config, "batchSize") > 1 and not found.batches:
                 raise FuseError(
                     f"{source} is served in batches, of which it is not proved which score is whose: "
                     f"{found.alone_because}. Served one at a time it can be calibrated: --batch-size 1"
@@ -170,7 +170,7 @@ def pack_around(
             padded=found is not None and found.padded,
             batches=found is None or found.batches,
             receipts=asked.receipts,
-            workers=number(old, config, "minWorkers"),
+            workers=_number(old, config, "minWorkers"),
             artifact=_ARTIFACT,
             outputs=found.kind if found else asked.outputs or fitted.model.outputs or "logits",
             threshold=asked.threshold,
@@ -187,7 +187,7 @@ def pack_around(
         kept.pop(config_name, None)
         written = write_archive(
             stage / target.name,
-            {**joined(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
+            {**join_files(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
             name=name,
             version=version,
             manifest=old.manifest,
@@ -196,7 +196,7 @@ def pack_around(
         )
         # The written archive is read and asked again, as a worker will: the proof is of the served file.
         made = read_archive(written, verify=False)
-        check_names(made)
+        check_class_mapping(made)
         if found is not None:
             after = made.unpack(folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
@@ -220,7 +220,7 @@ def _config(
     return {**old.config, **given}
 
 
-def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
+def _number(old: Archive, config: Mapping[str, Any], key: str) -> int:
     """Read an entry of a TorchServe configuration, by default 1."""
     try:
         return int(config.get(key, 1))
@@ -316,7 +316,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
             copy,
             handler,
             sha256(copy / serialized) if serialized else None,
-            max(1, number(archive, archive.config, "batchSize")),
+            max(1, _number(archive, archive.config, "batchSize")),
             artifact=None if options is None else artifact_of(archive),
             options=options,
         )
@@ -380,7 +380,7 @@ class Seam:
         return class_count(self.kind, self.columns)
 
 
-def some_of(data: LabelledRequests) -> list[tuple[Request, ...]]:
+def some_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
     """Pick some samples from first to last, each in the forms that it may be sent in."""
     some = np.unique(np.linspace(0, len(data) - 1, 8).astype(int)).tolist()
     return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
@@ -430,7 +430,7 @@ def find_seam(
 def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
-    check_truths(artifact, seam.kind, what)
+    check_multilabel(artifact, seam.kind, what)
     # An artifact that does not record its kind of scores is taken to be fitted on the told kind, or logits.
     if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
         change_to_fitted(artifact, seam.kind, what, can=())

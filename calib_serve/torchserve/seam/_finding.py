@@ -21,7 +21,7 @@ from calib_serve.scores import (
     as_json,
     exact,
     find_scores,
-    measured,
+    infer_outputs,
     shown_as,
 )
 from calib_serve.torchserve.seam._handler import (
@@ -36,8 +36,8 @@ from calib_serve.torchserve.seam._handler import (
 )
 from calib_serve.torchserve.seam._host import Answer, ask, context_of, told
 from calib_serve.torchserve.seam._proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
-from calib_serve.torchserve.seam._recorder import Recorder, sigmoids
-from calib_serve.torchserve.seam._requests import Request, made_up, varied
+from calib_serve.torchserve.seam._recorder import PlaceRecorder, sigmoids
+from calib_serve.torchserve.seam._requests import Request, random_requests, varied
 from calib_serve.torchserve.seam._trial import Ticks
 
 _REQUESTS = 4  # that differ, for the proof
@@ -126,10 +126,10 @@ def look(
 
 
 def _made_up(shapes: Sequence[Sequence[int] | None], seed: int = 0) -> list[Request]:
-    return [request for one in shapes for request in made_up(one, seed)]
+    return [request for one in shapes for request in random_requests(one, seed)]
 
 
-def _never_there(handler: Handler, recorders: dict[str, Recorder], own: set[str]) -> dict[str, str]:
+def _never_there(handler: Handler, recorders: dict[str, PlaceRecorder], own: set[str]) -> dict[str, str]:
     """The reasons why some places hold no scores: late networks, and functions before a network."""
     last = max((one.began for name, one in recorders.items() if name not in own), default=0)
     before = {name: "a network comes behind it" for name in own if 0 < recorders[name].ended < last}
@@ -189,17 +189,19 @@ def _together(
     return replace(place, form=forms[0]), [], reason
 
 
-def recorded(folder: Path, seam: str | None, batch_size: int) -> tuple[Handler, dict[str, Recorder], Any]:
+def recorded(
+    folder: Path, seam: str | None, batch_size: int
+) -> tuple[Handler, dict[str, PlaceRecorder], Any]:
     """Load the archive's handler with a recorder at the seam, or at every place that may be the seam.
 
     Returns it, the recorders by place, and the context that a worker would give it.
     """
-    recorder, ctx = Recorder(), context_of(folder, batch_size=batch_size)
+    recorder, ctx = PlaceRecorder(), context_of(folder, batch_size=batch_size)
     handler = load_handler(ctx.manifest["model"]["handler"], inference=recorder)
     initialize(handler, ctx)
-    recorders: dict[str, Recorder] = {}
+    recorders: dict[str, PlaceRecorder] = {}
     for name in [seam] if seam else [*places(handler), *functions(handler)]:
-        recorders[name] = recorder if name == INFERENCE else Recorder()
+        recorders[name] = recorder if name == INFERENCE else PlaceRecorder()
         put_around(handler, name, recorders[name])
     return handler, recorders, ctx
 
@@ -216,7 +218,7 @@ def initialize(handler: Handler, ctx: Any) -> None:
 
 def _first_answer(
     handler: Handler,
-    recorders: dict[str, Recorder],
+    recorders: dict[str, PlaceRecorder],
     ctx: Any,
     requests: Sequence[Request],
     *,
@@ -257,7 +259,7 @@ def _first_answer(
     raise ModelError("\n  ".join([f"the handler did not answer {what}", *failures]))
 
 
-class Candidate(NamedTuple):
+class _Candidate(NamedTuple):
     """Scores of ``columns`` of a ``kind`` that passed the place ``name`` in this ``form``."""
 
     name: str
@@ -272,12 +274,12 @@ class Candidate(NamedTuple):
 
 
 def _candidates(
-    recorders: dict[str, Recorder],
+    recorders: dict[str, PlaceRecorder],
     classes: int | None,
     output: str | None,
     outputs: Outputs | None,
     reply: Any,
-) -> tuple[list[Candidate], dict[str, str]]:
+) -> tuple[list[_Candidate], dict[str, str]]:
     """List the places where scores passed, the likeliest first; and the reasons against the others."""
     found, why = [], {}
     for place, recorder in recorders.items():
@@ -293,7 +295,7 @@ def _candidates(
         for form in forms:
             try:
                 rows = np.concatenate([form.scores(one, classes).values for one in recorder.returned])
-                found.append(Candidate(place, form, _kind(recorder, rows, outputs, reply), rows.shape[1]))
+                found.append(_Candidate(place, form, _kind(recorder, rows, outputs, reply), rows.shape[1]))
             except (ModelError, ValueError) as error:
                 why[f"{place}, in {form}" if form.path else place] = str(error)
     return found, why
@@ -316,14 +318,16 @@ def _no_place(why: dict[str, str]) -> ModelError:
     )
 
 
-def _kind(recorder: Recorder, values: NDArray[np.float64], told: Outputs | None, reply: Any) -> Outputs:
+def _kind(recorder: PlaceRecorder, values: NDArray[np.float64], told: Outputs | None, reply: Any) -> Outputs:
     """The kind of the scores, by their values and their activations; ModelError if unknown.
 
     As ``told`` where nothing speaks against it: numbers alone tell logits of a label from those of a class no
     more than one row tells whether numbers within [0, 1] are logits.
     """
     columns = values.shape[1]
-    may_be = _may_be(recorder.sigmoid(values), measured(values), shown_as(reply, values[0].tolist()), columns)
+    may_be = _may_be(
+        recorder.sigmoid(values), infer_outputs(values), shown_as(reply, values[0].tolist()), columns
+    )
     told = told and exact(told, columns)
     if told in may_be:
         return told

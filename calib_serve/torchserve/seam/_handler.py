@@ -3,7 +3,7 @@
 TorchServe takes a function ``handle`` (or the one that the manifest names), else the one class that the
 handler's file defines. The place ``inference`` is the method of this name. Any other is a dotted path from
 the handler, such as ``model`` or ``pipeline.model``, or for a function from its module: a torch module, an
-ONNX Runtime session, or a function, such as a method of the handler's own. A ``Recorder`` around a place
+ONNX Runtime session, or a function, such as a method of the handler's own. A ``PlaceRecorder`` around a place
 keeps what passes, and puts other scores there.
 """
 

@@ -31,7 +31,7 @@ from calib_serve.scores import (
     FoundScores,
     Leaf,
     Outputs,
-    Shown,
+    Rounded,
     as_json,
     class_count,
     from_probs,
@@ -39,7 +39,7 @@ from calib_serve.scores import (
     to_probs,
 )
 from calib_serve.torchserve.seam._host import Answer
-from calib_serve.torchserve.seam._recorder import Recorder
+from calib_serve.torchserve.seam._recorder import PlaceRecorder
 from calib_serve.torchserve.seam._requests import Request, varied
 
 Floats = NDArray[np.float64]
@@ -107,7 +107,7 @@ class Place:
 
     name: str
     ask: Ask
-    recorder: Recorder
+    recorder: PlaceRecorder
     form: Form
     kind: Outputs
     columns: int
@@ -305,7 +305,7 @@ def _same_for_same(
     """Raise ModelError where a number of two requests' replies to the same scores differs."""
     for leaf in sorted(watched.moved & here.keys() & there.keys()):
         one, other = here[leaf], there[leaf]
-        if isinstance(one, Shown) and isinstance(other, Shown) and not _near(one, other, place.close):
+        if isinstance(one, Rounded) and isinstance(other, Rounded) and not _near(one, other, place.close):
             watched.refuse(
                 leaf,
                 f"{leaf} is {one.value:.4g} and {other.value:.4g} for two requests with the same scores "
@@ -326,7 +326,7 @@ def _not_elsewhere(place: Place, watched: _Watched, seen: Seen) -> None:
     for scale in (1.0, 100.0):
         shown = [
             sum(
-                isinstance(one, Shown)
+                isinstance(one, Rounded)
                 and one.value != round(one.value)
                 and bool((np.abs(one.value - scale * p) < scale * _CLOSE).any())
                 for leaf, one in leaves(reply).items()
@@ -353,7 +353,7 @@ def _as_probabilities(
     whole = [reply for reply in replies if reply is not None]
     known = None
     for leaf in sorted(set.intersection(*(set(reply) for reply in whole)) & watched.moved):
-        numbers = [n for reply in whole if isinstance(n := reply[leaf], Shown)]
+        numbers = [n for reply in whole if isinstance(n := reply[leaf], Rounded)]
         if len(numbers) < len(whole):
             continue
         values = np.array([n.value for n in numbers])
@@ -387,9 +387,9 @@ def _not_of_size(
     replies = [reply for three in chosen for reply in three if reply is not None]
     for leaf in sorted((moved or {}).keys() & watched.own.keys()):
         one, other = watched.own[leaf], (moved or {})[leaf]
-        if not (isinstance(one, Shown) and isinstance(other, Shown)) or _near(one, other, place.close):
+        if not (isinstance(one, Rounded) and isinstance(other, Rounded)) or _near(one, other, place.close):
             continue
-        numbers = [n for reply in replies if isinstance(n := reply.get(leaf), Shown)]
+        numbers = [n for reply in replies if isinstance(n := reply.get(leaf), Rounded)]
         if len(numbers) > 1 and all(_near(numbers[0], n, place.close) for n in numbers):
             watched.refuse(
                 leaf,
@@ -473,7 +473,7 @@ def _labels(reply: Mapping[str, Leaf] | None) -> dict[str, object]:
 
 def _label(one: Leaf) -> object:
     """A value that may name a class, a text or a whole number; else None."""
-    if isinstance(one, Shown):
+    if isinstance(one, Rounded):
         return int(one.value) if np.isfinite(one.value) and one.value == round(one.value) else None
     return one
 
@@ -520,12 +520,12 @@ def _known(probs: Floats) -> Floats:
 
 def _differ(one: Leaf, other: Leaf | None) -> bool:
     """Whether two leaves differ, by more than a float's rounding."""
-    if isinstance(one, Shown) and isinstance(other, Shown):
+    if isinstance(one, Rounded) and isinstance(other, Rounded):
         return abs(one.value - other.value) > 1e-6 * max(1.0, abs(one.value))
     return one != other
 
 
-def _near(one: Shown, other: Shown, close: float) -> bool:
+def _near(one: Rounded, other: Rounded, close: float) -> bool:
     """Whether two numbers may be the same, as far as they are rounded."""
     near = close * max(1.0, abs(one.value), abs(other.value)) + min(one.step, other.step)
     return one.value == other.value or abs(one.value - other.value) < near
@@ -539,7 +539,9 @@ def _check_own_reply(alone: Sequence[Any], reply: Any, own: int) -> None:
         parts = leaves(other)
         pairs = [(one, parts[leaf]) for leaf, one in shown.items() if leaf in parts]
         return sum(
-            abs(one.value - two.value) if isinstance(one, Shown) and isinstance(two, Shown) else one != two
+            abs(one.value - two.value)
+            if isinstance(one, Rounded) and isinstance(two, Rounded)
+            else one != two
             for one, two in pairs
         ) + len(shown.keys() ^ parts.keys())
 

@@ -72,7 +72,7 @@ def _kept(value: Any) -> Any:
 
 
 @dataclass
-class Recorder:
+class PlaceRecorder:
     """The results that passed one place since ``clear``, and the sigmoids before and after it.
 
     ``elsewhere``: whether some of it passed on another thread than the one that asks, so in any order.

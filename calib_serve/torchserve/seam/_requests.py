@@ -94,7 +94,7 @@ def alternatives(sample: Path | NDArray[Any]) -> tuple[Request, ...]:
     return tuple(replace(form, name=name) for name in ("body", "data") for form in forms)
 
 
-def made_up(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Request]:
+def random_requests(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Request]:
     """Make requests that common handlers answer; ``shape`` of one input if known.
 
     Another ``seed`` gives others, in the same order.

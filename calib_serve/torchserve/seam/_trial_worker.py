@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import CalibServeError, ModelError
 from calib_serve.core.files import map_npy
-from calib_serve.scores import Form, Outputs, as_json, class_count, measured, to_logits
+from calib_serve.scores import Form, Outputs, as_json, class_count, infer_outputs, to_logits
 from calib_serve.torchserve.seam._finding import initialize, look, recorded
 from calib_serve.torchserve.seam._handler import load_handler
 from calib_serve.torchserve.seam._host import ask, context_of
-from calib_serve.torchserve.seam._recorder import Recorder
+from calib_serve.torchserve.seam._recorder import PlaceRecorder
 from calib_serve.torchserve.seam._requests import Request, alternatives
 from calib_serve.torchserve.seam._trial import Ticks
 
@@ -143,7 +143,7 @@ def _failed(samples: _Samples, batch: range, alone: Sequence[str], together: str
 
 
 def _logits(
-    recorder: Recorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
+    recorder: PlaceRecorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
 ) -> NDArray[np.float32]:
     """The scores of one batch as logits (n, K); ModelError where it is not one row a sample."""
     found = [place.scores(value, max(2, columns)).values for value in recorder.returned]
@@ -155,7 +155,7 @@ def _logits(
             "sample each row is of is not known; try --batch-size 1"
         )
     values = np.concatenate(found)
-    if kind == "probabilities" and np.isfinite(values).all() and measured(values) != kind:
+    if kind == "probabilities" and np.isfinite(values).all() and infer_outputs(values) != kind:
         raise ModelError("probabilities are expected here as on the first sample; its scores are others")
     with np.errstate(over="ignore"):
         logits = to_logits(values, kind).astype("<f4")

@@ -4,7 +4,7 @@ import numpy as np
 from fastapi import FastAPI
 
 from calib_serve import Artifact, Reporter, Watch
-from calib_serve.web.asgi import WatchMiddleware
+from calib_serve.web import WatchMiddleware
 
 weights = dict(np.load("weights.npz"))
 artifact = Artifact.load("artifact")

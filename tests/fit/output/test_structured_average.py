@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve.fit.output.averaged import Averaged, Evidence, fit_structured_average, strengths_of
+from calib_serve.fit.output.averaged import Averaged, HeldOutGain, fit_structured_average, strengths_of
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples, folds_of
@@ -95,11 +95,11 @@ positive = st.floats(1e-6, 1e3)
 def test_more_than_a_temperature_is_taken_as_far_as_the_evidence_goes(
     gain: float, error: float, more: float
 ) -> None:
-    share = Evidence(gain, error).share
-    assert 0 < share <= Evidence(more * gain, error).share <= 1
-    assert Evidence(more * gain, more * error).share == pytest.approx(share)
-    assert Evidence(error, error).share == pytest.approx(0.5)
-    assert Evidence(-gain, error).share == 0 == Evidence(gain, float("nan")).share
+    share = HeldOutGain(gain, error).share
+    assert 0 < share <= HeldOutGain(more * gain, error).share <= 1
+    assert HeldOutGain(more * gain, more * error).share == pytest.approx(share)
+    assert HeldOutGain(error, error).share == pytest.approx(0.5)
+    assert HeldOutGain(-gain, error).share == 0 == HeldOutGain(gain, float("nan")).share
 
 
 @given(st.integers(2, 1000), st.integers(2, 10**6))

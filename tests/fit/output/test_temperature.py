@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from calib_serve.core.errors import FitError, InputError, ShapeError
-from calib_serve.fit.output.temperature import Rows, fit_temperature
+from calib_serve.fit.output.temperature import TopLogits, fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import ece, nll_from_logits
 
@@ -66,7 +66,7 @@ def test_the_gradient_vanishes_where_the_search_ends(t: float, k: int, seed: int
     artifact = fitted(logits, labels)
     assert artifact.fit["gradient_norm"] < 1e-9
     s = 1 / artifact.fit["temperature"]
-    rows = Rows.of(Samples.of(logits, labels))
+    rows = TopLogits.of(Samples.of(logits, labels))
     assert rows.slope(s).nll <= min(rows.slope(s * f).nll for f in (0.99, 1.01))
 
 

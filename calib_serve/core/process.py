@@ -1,13 +1,42 @@
-"""Signals: stop a running program, and tell it to read its files again."""
+"""The process: objects that act around its forks, and the signals that stop it or let it read files again."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["interruptible", "on_hangup"]
+__all__ = ["around_forks", "interruptible", "on_hangup"]
+
+# Not a WeakSet, whose iteration is in Python: a thread may add to it while another forks.
+_LIVE: dict[int, weakref.ref[Any]] = {}
+
+
+def around_forks(one: object) -> None:
+    """Call the hooks ``before_fork``, ``after_in_parent`` and ``after_in_child`` that an object has.
+
+    It is held weakly: hooks of ``os.register_at_fork`` stay as long as the process, so there is one for all.
+    """
+    key = id(one)
+    _LIVE[key] = weakref.ref(one, lambda _: _LIVE.pop(key, None))
+
+
+def _call(name: str) -> None:
+    for held in list(_LIVE.values()):
+        if (act := getattr(held(), name, None)) is not None:
+            act()
+
+
+if hasattr(os, "register_at_fork"):  # not on every platform
+    os.register_at_fork(
+        before=lambda: _call("before_fork"),
+        after_in_parent=lambda: _call("after_in_parent"),
+        after_in_child=lambda: _call("after_in_child"),
+    )
 
 
 @contextmanager

@@ -53,7 +53,7 @@ _ROUNDS = 12  # of Newton's method; with the prior it converges in five
 _PRIOR = np.array([1.0, 4.0])  # precision of the normal prior of intercept and slope: they are near 0 and 1
 
 
-def recalibrated(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
+def recalibrate_event(probs: Floats, came_true: Floats, code: Codes, bins: int) -> Floats:
     """Recalibrate an event's probabilities (n,), of bins ``code`` (n,), to this sample.
 
     A logistic regression on the log-odds (Platt 1999) with a weak prior; then each bin's residual, shrunk
@@ -85,7 +85,7 @@ def _logistic(log_odds: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -30, 30))))
 
 
-def possible_truths(probs: Floats, fitted: Floats, code: Codes, bins: int, observed: float) -> Floats:
+def plausible_probs(probs: Floats, fitted: Floats, code: Codes, bins: int, observed: float) -> Floats:
     """P(event) (8, n), from ``probs`` through ``fitted`` to where the ECE clearly exceeds ``observed``."""
     shown = np.abs(np.bincount(code, probs - fitted, minlength=bins)).sum() / len(probs)
     # Four wrong predictions more: where all are right, the variance that is seen is 0.
@@ -134,15 +134,21 @@ def _below(chance: Floats, truth: Floats) -> Floats:
 def event_error(
     event: Event, came_true: Floats, *, draws: int, level: float, seed: int, groups: Codes | None = None
 ) -> Estimate:
-    """The ECE of an event's probabilities with its interval, given whether the event came true (n,).
+    """The ECE of an event's probabilities with its interval.
 
-    From ``draws`` of every truth; without an interval where these are fewer than two.
+    Args:
+        event: Probabilities of the event and their bins.
+        came_true: 1 where it came true, else 0 (n,).
+        draws: Number of draws of every truth; fewer than two: no interval.
+        level: Coverage of the interval, a fraction.
+        seed: Seed of the draws.
+        groups: Group of each sample, from 0 (n,); None: each is its own.
     """
     observed = float(event.ece(came_true[None])[0])
     if draws < 2:
         return Estimate(observed)
-    fitted = recalibrated(event.probs, came_true, event.code, event.bins)
-    line = possible_truths(event.probs, fitted, event.code, event.bins, observed)
+    fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
+    line = plausible_probs(event.probs, fitted, event.code, event.bins, observed)
     blocks = outcomes(came_true, fitted, draws, seed=seed, groups=groups)
     drawn = np.concatenate([[event.ece(draw(truth)) for truth in line] for draw in blocks], axis=1)
     bins, effect = event.tally(came_true), design_effect(event.probs - came_true, groups)
@@ -157,7 +163,13 @@ def event_error(
 
 
 class Event:
-    """Probabilities (n,) of an event, and their bins over [0, 1]."""
+    """Probabilities (n,) of an event, and their bins over [0, 1].
+
+    Args:
+        probs: (n,); rounding beyond [0, 1] is clipped.
+        bins: Number of bins, of equal width.
+        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
+    """
 
     def __init__(self, probs: Floats, *, bins: int, edges: Edges) -> None:
         self.probs = np.clip(probs.astype(np.float64), 0, 1)
@@ -165,13 +177,22 @@ class Event:
         self.bins = bins
 
     def tally(self, came_true: NDArray[Any], weight: Floats | None = None) -> Bins:
-        """Sum by bin, given whether the event came true (n,) and how often each sample counts (n,)."""
+        """Sum by bin.
+
+        Args:
+            came_true: Whether the event came true (n,).
+            weight: How often each sample counts (n,); None: once.
+        """
         w = np.ones(len(self.probs)) if weight is None else weight
         rows = (w, w * self.probs, w * came_true, w * self.probs * (1 - self.probs))
         return Bins(*(np.bincount(self.code, row, self.bins).astype(np.float64) for row in rows))
 
     def ece(self, came_true: Floats) -> Floats:
-        """The ECE (r,) under outcomes of the event (r, n)."""
+        """The ECE (r,) under each of r outcomes.
+
+        Args:
+            came_true: Outcomes of the event (r, n): 0 or 1, or true probabilities.
+        """
         sums = np.add.reduceat((self.probs - came_true)[:, self.order], self.starts, axis=1)
         return np.asarray(np.abs(sums).sum(axis=1) / len(self.probs))
 
