@@ -40,6 +40,8 @@ _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_[0-9]")
 Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
 
+_RARE = Parameter(group=Group("Seldom needed", sort_key=2))
+
 
 def panel(title: str) -> Parameter:
     """Options shown in a part of the help of their own, otherwise as ``Flat`` shows them."""
@@ -48,7 +50,6 @@ def panel(title: str) -> Parameter:
 
 
 OfData, OfOutput = panel("Data"), panel("Output")
-_RARE = Parameter(group=Group("Seldom needed", sort_key=2))
 
 
 class _Command(App):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calib_serve.app._command import pairs
-from calib_serve.app._show import note, stages
+from calib_serve.app._progress import stages
+from calib_serve.app._show import note
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check
 
@@ -29,6 +30,7 @@ __all__ = [
     "preprocessing",
     "refuse_file_options",
 ]
+_KEYS = ("transforms", "mean", "std", "image_size", "resize_shorter", "crop", "interpolation")
 
 
 def file_scores(
@@ -153,9 +155,6 @@ def refuse_file_options(options: FileOptions, source: str) -> None:
         raise InputError(
             f"{flag} is for a file of scores; beside {source}, DATA hold inputs and their labels"
         )
-
-
-_KEYS = ("transforms", "mean", "std", "image_size", "resize_shorter", "crop", "interpolation")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,11 @@
-"""Output of commands: JSON for programs, verdicts and tables for people, and progress on stderr."""
+"""Output of commands: JSON for programs, verdicts and tables for people."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,7 +23,6 @@ __all__ = [
     "note",
     "print_json",
     "show_verdict",
-    "stages",
 ]
 
 _COLORS = {"calibrated": "green", "no_error_found": "cyan", "too_little": "yellow", "off": "red"}
@@ -176,66 +171,3 @@ def _sizes(step: Step) -> dict[str, Any]:
         elif value is not None:
             sizes[name] = value
     return sizes
-
-
-_FIRST = 2.0  # seconds: what is over before needs no progress
-_SECONDS = 5.0
-
-_Show = Callable[[str, int, "int | None"], None]
-
-
-@contextmanager
-def stages(name: str = "starting", *, quiet: bool = False) -> Iterator[_Show]:
-    """Yield a callback of progress, (name, done, total), which shows it on stderr."""
-    if quiet or os.environ.get("RANK", "0") != "0":  # of the processes of torchrun the first one shows it
-        yield lambda name, done, total: None
-        return
-    stands: tuple[str, int, int | None] = (name, 0, None)
-    over = threading.Event()
-
-    def show(name: str, done: int, total: int | None) -> None:
-        nonlocal stands
-        stands = (name, done, total)
-
-    # A thread, as one step may take minutes in which nobody calls.
-    follow = _bar if sys.stderr.isatty() else _log_lines
-    shower = threading.Thread(target=lambda: follow(lambda: stands, over), name="progress", daemon=True)
-    shower.start()
-    try:
-        yield show
-    finally:
-        over.set()
-        shower.join()
-
-
-def _log_lines(stands: Callable[[], tuple[str, int, int | None]], over: threading.Event) -> None:
-    began, wait = time.monotonic(), _FIRST
-    while not over.wait(wait):
-        wait = _SECONDS
-        name, done, total = stands()
-        share = "" if total is None else f"{done}/{total} done, "
-        sys.stderr.write(f"{name}: {share}{time.monotonic() - began:.0f} s\n")
-        sys.stderr.flush()
-
-
-def _bar(stands: Callable[[], tuple[str, int, int | None]], over: threading.Event) -> None:
-    if over.wait(_FIRST):
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns: Any = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        name, *_ = stands()
-        task = bar.add_task(name, total=None)
-        while not over.wait(0.1):
-            now, done, total = stands()
-            if now != name:  # another part of the work has a pace of its own
-                name = now
-                bar.reset(task, description=name, total=total)
-            bar.update(task, completed=done, total=total)

@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command
-from calib_serve.app._show import console, print_json, show_verdict, stages
+from calib_serve.app._progress import stages
+from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.audit import AuditOptions
 

@@ -12,7 +12,8 @@ from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pairs
 from calib_serve.app._data import file_scores, refuse_file_options
-from calib_serve.app._show import console, note, print_json, stages
+from calib_serve.app._progress import stages
+from calib_serve.app._show import console, note, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import RARE, Factory, check, check_default
 from calib_serve.core.options.data import FileOptions

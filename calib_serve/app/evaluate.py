@@ -35,7 +35,6 @@ app = command(
 _PREDICTIONS = ("reliability", "confidence", "accuracy")
 _POSITIVE = ("reliability of P(y = 1)", "P(y = 1)", "share of class 1")
 _DECISIONS = ("reliability of all labels' decisions", "confidence", "accuracy")
-_LABELS_SHOWN = 30
 _WIDTH = 40  # characters of the reliability sketch: 2.5 % each
 
 _FIRST = (
@@ -195,7 +194,7 @@ def labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
     """Make a table of the labels that are most surely miscalibrated, one a row."""
     from rich.table import Table
 
-    shown = result.worst()[:_LABELS_SHOWN]
+    shown = result.worst()[:30]
     left = len(result.labels) - len(shown)
     table = Table(title="label by label, the worst first" + (f"; {left} more by --json" if left else ""))
     table.add_column("label")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
 from calib_serve.app._data import PictureOptions, preprocessing, refuse_file_options
-from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict, stages
+from calib_serve.app._progress import stages
+from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check
 from calib_serve.core.options.data import DataOptions

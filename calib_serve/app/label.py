@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, panel
-from calib_serve.app._show import note, print_json, stages
+from calib_serve.app._progress import stages
+from calib_serve.app._show import note, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check, check_default, fields_of
 from calib_serve.core.options.label import (
@@ -40,8 +41,6 @@ app = command(
     "whose labels are sent as they come, each counted once through restarts of anything, until Ctrl-C or "
     "SIGTERM. Exit code 1 where a label was refused, or is a dead letter, and a person must look at it.",
 )
-
-_GRACE = 3.0  # seconds for which an answer of the watch is waited for after a signal to stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +182,8 @@ def _stopped_by_signals(collector: "Collector") -> Iterator[None]:
 
     def stop(*_: object) -> None:
         collector.stop()
-        # Again and again: a signal between two requests interrupts neither.
-        signal.setitimer(signal.ITIMER_REAL, _GRACE, _GRACE)
+        # Again and again: a signal between two requests interrupts neither. An answer is waited for as long.
+        signal.setitimer(signal.ITIMER_REAL, 3.0, 3.0)
 
     handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGALRM: lambda *_: collector.interrupt()}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -24,6 +24,9 @@ app = command(
     "stays as it is; --feedback packs the model that labels are sent to. Equal inputs give equal bytes.",
 )
 
+# Options of the other archives that one of feedback has, too.
+_OF_FEEDBACK = ("feedback", "name", "version", "standalone")
+
 
 @dataclass(frozen=True, kw_only=True)
 class _What:
@@ -108,10 +111,6 @@ def _pack(
         "torchserve itself gives neither receipts nor series before it is told of a keyring "
         "(CALIB_SERVE_KEYRING) and of them (metrics_config): docs/torchserve.md, Without calib-serve serve"
     )
-
-
-# Options of the other archives that one of feedback has, too.
-_OF_FEEDBACK = ("feedback", "name", "version", "standalone")
 
 
 def _refuse(kind: str, *others: Any) -> None:

@@ -19,7 +19,8 @@ from calib_serve.app._command import (
     subcommand,
 )
 from calib_serve.app._data import plain_scores
-from calib_serve.app._show import console, note, print_json, stages
+from calib_serve.app._progress import stages
+from calib_serve.app._show import console, note, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import Checked, check_default
 from calib_serve.core.options.data import PlainData
@@ -42,7 +43,6 @@ app = command(
     "and so do all options of an archive. Ask as often as you like: exit code 1 and nothing written while "
     "there is not enough evidence that a new calibration is better.",
 )
-_ROWS = 50  # classes that a table of shares shows, those that moved most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +229,7 @@ def _table(estimate: "PriorEstimate") -> "Table":
     table = Table("class", "calibration", "by counts", "by likelihood", title=title, title_justify="left")
     names = estimate.class_names or tuple(map(str, range(len(estimate.old))))
     moved = abs((likely if counted is None else counted).shares - estimate.old)
-    shown = sorted(sorted(range(len(names)), key=lambda k: -moved[k])[:_ROWS])
+    shown = sorted(sorted(range(len(names)), key=lambda k: -moved[k])[:50])
     for k in shown:
         half = 1.96 * likely.error[k]
         table.add_row(

@@ -20,29 +20,27 @@ from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed, check_keywords
 from calib_serve.core.options.servers import GatewayOptions
+from calib_serve.gateway.bodies import Full, TooLarge, Waiting
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import OneRegistry, UncalibratedReplies
 from calib_serve.gateway.grpc_gateway import GrpcGateway
 from calib_serve.gateway.http import (
     App,
-    Full,
     Headers,
-    HttpUpstream,
     Message,
     NoAnswer,
     Receive,
     Scope,
     Send,
-    TooLarge,
-    Waiting,
     about,
     answer_with,
     at_most_one,
     forwarded,
-    stream_through,
     target_of,
 )
-from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
+from calib_serve.gateway.inference import Inference, Wanted
+from calib_serve.gateway.rest import Route, read_route
+from calib_serve.gateway.upstream import HttpUpstream, stream_through
 from calib_serve.monitor import Watch
 from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
@@ -60,7 +58,6 @@ try:
 except ImportError as error:
     raise MissingDependency("fastapi", "gateway") from error
 
-
 log = logging.getLogger("calib_serve.gateway")
 
 LABELS = "/v1/labels"
@@ -68,9 +65,8 @@ PREFIX = "/calibration"
 """Below it are metrics, and the page of a watch in this process."""
 
 _LABELS, _BELOW = LABELS.encode(), f"{PREFIX}/".encode()
-_SMALL = 1 << 16  # bytes of a body
-_UNPACKED = 4  # bodies that are decompressed at the same time
 _STATUS: tuple[tuple[type[Exception], int], ...] = ((Full, 429), (TooLarge, 413), (InputError, 400))
+Version = tuple[str, str]
 
 
 class Part(Protocol):
@@ -106,7 +102,7 @@ class Gateway:
         # Inference needs no token: on loopback it is for local programs, not for pages that a browser shows.
         self._guard = None if guard.is_open else guard
         self._inference = Inference(calibrations, counts)
-        self._unpacking = asyncio.Semaphore(_UNPACKED)
+        self._unpacking = asyncio.Semaphore(4)  # bodies that are decompressed at the same time
         self.failed: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,7 +184,7 @@ class Gateway:
         if any(name.lower() == b"content-encoding" for name, _ in headers):
             async with self._unpacking:
                 return await asyncio.to_thread(work, *args)
-        return work(*args) if len(body) < _SMALL else await asyncio.to_thread(work, *args)
+        return work(*args) if len(body) < 1 << 16 else await asyncio.to_thread(work, *args)
 
 
 def _below_root(scope: Scope) -> Scope:
@@ -259,9 +255,6 @@ def of_watch_elsewhere(watch: HttpUpstream, registry: CollectorRegistry, guard: 
         await found(scope, receive, send)
 
     return guard.around(answer)
-
-
-Version = tuple[str, str]
 
 
 @dataclass(frozen=True)

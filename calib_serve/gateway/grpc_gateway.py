@@ -13,10 +13,12 @@ from typing import Any
 
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
+from calib_serve.gateway.bodies import Full, Waiting
 from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibrations
 from calib_serve.gateway.exporter import UncalibratedReplies
-from calib_serve.gateway.http import Full, Headers, Waiting, about
-from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters, found, why_not
+from calib_serve.gateway.http import Headers, about
+from calib_serve.gateway.inference import found, why_not
+from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters
 
 try:
     import grpc
@@ -29,12 +31,9 @@ except ImportError as error:
 log = logging.getLogger("calib_serve.gateway")
 
 _SERVICE = "GRPCInferenceService"
-_SMALL = 1 << 16  # bytes
 _CHECK = "/grpc.health.v1.Health/Check"
 _HEALTH = ("ServerLive", "ServerReady", "Check")
 _DETAILS = "grpc-status-details-bin"  # more about an error
-_METHODS = 64  # whose callables are kept, as making one takes as long as a call
-_PATIENCE = 10.0  # seconds that calls in hand have to end
 _TYPED = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
@@ -81,7 +80,8 @@ class GrpcGateway:
             if secure
             else grpc.aio.insecure_channel(address, options=large)
         )
-        self._unary = functools.lru_cache(_METHODS)(self._channel.unary_unary)
+        # Kept, as making a method's callable takes as long as a call.
+        self._unary = functools.lru_cache(64)(self._channel.unary_unary)
         # Without so_reuseport a second gateway says that the port is taken; with it, both get calls.
         self._server = grpc.aio.server(options=[*sizes, ("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((_Handler(self),))
@@ -98,7 +98,7 @@ class GrpcGateway:
     async def close(self) -> None:
         """Answer the calls in hand, and end."""
         if self._server is not None:
-            await self._server.stop(_PATIENCE)
+            await self._server.stop(10.0)
         if self._channel is not None:
             await self._channel.close()
 
@@ -189,7 +189,7 @@ class GrpcGateway:
             return _calibrated_reply(ask, reply, output, calibration(scores.values, said))
 
         try:
-            return made() if len(answer) < _SMALL else await asyncio.to_thread(made)
+            return made() if len(answer) < 1 << 16 else await asyncio.to_thread(made)
         except Exception as error:  # fails open, and is counted
             self._counts.passed(model, version)
             told = (UNCALIBRATED, why_not(error, model, version))
@@ -245,9 +245,6 @@ def _plain_metadata(metadata: Any) -> tuple[tuple[str, Any], ...]:
 async def _abort(context: Any, error: Any) -> None:
     """End the call with the server's error, unchanged."""
     await context.abort(error.code(), error.details() or "", _plain_metadata(error.trailing_metadata()))
-
-
-# --- messages ---------------------------------------------------------------------------------
 
 
 def _read_infer(raw: bytes) -> Any:

@@ -1,9 +1,4 @@
-"""Inferences over REST: addresses, requests and replies, in JSON or in JSON with bytes after it.
-
-A request goes on as it came unless the server must be asked for something else. Of a reply, the calibrated
-output is replaced and outputs are added; all else keeps its values and its order. A reply that cannot be
-calibrated goes on as it came, with a header that says so, and is counted.
-"""
+"""REST of the Open Inference Protocol: addresses, requests and replies, in JSON or with bytes after it."""
 
 from __future__ import annotations
 
@@ -16,11 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.core.oip import FLOATS, Tensor, as_entry, raw_of, read_tensor
-from calib_serve.gateway.calibration import ADDED, About, CalibratedOutput, Calibration, Calibrations
-from calib_serve.gateway.exporter import UncalibratedReplies
-from calib_serve.gateway.http import Headers, at_most_one, forwarded, without_headers
+from calib_serve.core.errors import InputError
+from calib_serve.core.oip import Tensor, as_entry, raw_of, read_tensor
+from calib_serve.gateway.calibration import ADDED, CalibratedOutput
 
 log = logging.getLogger("calib_serve.gateway")
 
@@ -35,10 +28,6 @@ _NO_INFERENCE = ("load", "unload", "ready", "stats", "config", "trace")
 _NOT_OURS = ("classification", "shared_memory_region")
 _CODINGS = ("gzip", "deflate")
 _AUTO = zlib.MAX_WBITS | 32  # gzip, or deflate as zlib writes it
-_LARGER = 16  # than a request a reply may be, once it is decompressed
-_OF_THE_BYTES = (b"etag", b"content-md5", b"digest", b"content-digest")
-
-# --- addresses --------------------------------------------------------------------------------
 
 Kind = Literal["infer", "inference", "health", "other"]
 
@@ -94,9 +83,6 @@ def _part(raw: bytes) -> str:
     return part
 
 
-# --- content codings --------------------------------------------------------------------------
-
-
 def decompress(body: bytes, coding: str, *, most: int) -> bytes:
     """Undo the coding of a body; InputError where it is damaged or would be larger than ``most`` bytes.
 
@@ -127,9 +113,6 @@ def compress(body: bytes, coding: str) -> bytes:
     if coding == "gzip":
         return gzip.compress(body, 1, mtime=0)
     return zlib.compress(body, 1) if coding == "deflate" else body
-
-
-# --- requests and replies ---------------------------------------------------------------------
 
 
 class Unsupported(InputError):
@@ -276,121 +259,3 @@ class Reply:
             entries.append(entry)
         head = json.dumps({**self.document, "outputs": entries}, separators=(",", ":")).encode()
         return b"".join([head, *blobs]), len(head) if blobs else None
-
-
-# --- inferences -------------------------------------------------------------------------------
-
-
-class UpstreamRequest(NamedTuple):
-    """The body and the headers to send to the server; ``of``: the client's wishes for the reply."""
-
-    body: bytes
-    headers: Headers
-    of: Ask
-
-
-class Wanted(NamedTuple):
-    """An inference of a model with a calibrated ``output``; at most ``most`` bytes of its body are read.
-
-    ``may_add``: the outputs that its replies may get.
-    """
-
-    route: Route
-    output: str
-    about: About
-    most: int
-    may_add: frozenset[str] = ADDED
-
-    def ask(self, held: bytes, headers: Headers) -> UpstreamRequest:
-        """The request to send for the body ``held``; InputError for one that the gateway does not take."""
-        coding = at_most_one(headers, b"content-encoding").lower()
-        body = decompress(held, coding, most=self.most)
-        ask = read_infer_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
-        sent = forwarded(headers, b"host", b"content-length")
-        if ask.body is body:  # which is not kept decompressed while the server is at work
-            return UpstreamRequest(held, [*sent, _length(held)], ask._replace(body=held))
-        sent = without_headers(sent, b"content-encoding", JSON_LENGTH)
-        if ask.json_length is not None:
-            sent.append((JSON_LENGTH, str(ask.json_length).encode()))
-        return UpstreamRequest(ask.body, [*sent, _length(ask.body)], ask)
-
-
-class Inference:
-    """Makes the replies of calibrated models; safe to use from threads."""
-
-    def __init__(self, calibrations: Calibrations, counts: UncalibratedReplies) -> None:
-        self._calibrations, self._counts = calibrations, counts
-
-    def reply(
-        self, wanted: Wanted, asked: UpstreamRequest, headers: Headers, content: bytes
-    ) -> tuple[bytes, Headers]:
-        """Turn the server's reply of status 200 into the client's; never raises."""
-        model, version = wanted.route.model, wanted.route.version
-        try:
-            coding = at_most_one(headers, b"content-encoding").lower()
-            body = decompress(content, coding, most=_LARGER * wanted.most)
-            reply = Reply.read(body, _json_length_of(headers, len(body)))
-            version = reply.version or version
-            calibration, scores = found(self._calibrations, model, version, reply.scores(wanted.output))
-            calibrated = calibration(scores.values, wanted.about)
-            made, json_length = reply.write(asked.of, wanted.output, scores.datatype, calibrated)
-            made = compress(made, coding)
-        except Exception as error:  # fails open, and is counted
-            self._counts.passed(model, version)
-            return content, [*headers, (UNCALIBRATED.encode(), why_not(error, model, version).encode())]
-        lengths = {b"content-length": _length(made)[1]}
-        if json_length is not None:
-            lengths[JSON_LENGTH] = str(json_length).encode()
-        return made, _with(without_headers(headers, *_OF_THE_BYTES), lengths)
-
-
-def found(
-    calibrations: Calibrations, model: str, version: str, scores: Tensor | None
-) -> tuple[Calibration, Tensor]:
-    """The calibration of a reply, and its scores; InputError where either is missing."""
-    calibration = calibrations.find(model, version)
-    if calibration is None:
-        raise InputError(f"there is no calibration of version {version[:40]!r}")
-    if scores is None:
-        raise InputError(f"the reply has no output {calibration.output!r}")
-    if scores.datatype not in FLOATS:
-        raise InputError(f"scores are {', '.join(FLOATS)}, {calibration.output!r} is {scores.datatype}")
-    return calibration, scores
-
-
-def why_not(error: Exception, model: str, version: str) -> str:
-    """The reason why a reply is not calibrated, in a line for its client; in full in the log."""
-    known = isinstance(error, CalibServeError)
-    log.error(
-        "%s:%s passes without calibration: %s", model, version, error, exc_info=None if known else error
-    )
-    told = str(error) if known else "the calibration failed"
-    return "".join(sign if " " <= sign <= "~" else "?" for sign in told)[:200]
-
-
-def _json_length_of(headers: Headers, size: int) -> int | None:
-    """Read the length of the JSON in a body of so many bytes, None where all of it is JSON."""
-    told = at_most_one(headers, JSON_LENGTH)
-    if not told:
-        return None
-    if not (told.isascii() and told.isdecimal() and len(told) < 12 and int(told) <= size):
-        raise InputError(f"{JSON_LENGTH.decode()} must be at most the body's {size}, got {told[:20]!r}")
-    return int(told)
-
-
-def _length(body: bytes) -> tuple[bytes, bytes]:
-    return b"content-length", str(len(body)).encode()
-
-
-def _with(headers: Headers, values: dict[bytes, bytes]) -> Headers:
-    """The headers in their order, with these values; new headers come last."""
-    rest = dict(values)
-    found = []
-    for name, value in headers:
-        key = name.lower()
-        if key in values:
-            if key in rest:
-                found.append((name, rest.pop(key)))
-        elif key != JSON_LENGTH:
-            found.append((name, value))
-    return [*found, *rest.items()]

@@ -37,29 +37,6 @@ from calib_serve.core.errors import (
 from calib_serve.receipts import Reporter
 from calib_serve.scores import PROBABILITIES, Outputs, check_outputs, infer_outputs, to_logits
 
-_LINE = 300  # characters of its own words
-
-
-def library(name: str = "mlflow") -> Any:
-    """Return the module ``mlflow`` or one of its own; MissingDependency where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingDependency("mlflow", "mlflow") from error
-
-
-@contextmanager
-def asking(doing: str) -> Iterator[None]:
-    """Turn MLflow's errors inside into an InputError that names what it was ``doing``."""
-    errors = library("mlflow.exceptions")
-    try:
-        yield
-    except CalibServeError:
-        raise
-    except (errors.MlflowException, OSError) as error:
-        raise InputError(f"MLflow cannot {doing}: {str(error)[:_LINE]}") from error
-
-
 _ALLOWED = re.compile(r"[\w\-. ]+")  # in the names of params, metrics and folders
 _RUN = re.compile(r"runs:/+([^/]+)/(.+)")
 
@@ -81,6 +58,31 @@ class Model(mlflow.pyfunc.PythonModel):
 
 mlflow.models.set_model(Model())
 '''
+
+_logger = logging.getLogger(__name__)
+_KEYRING, _WATCH, _TOKEN = "CALIB_SERVE_KEYRING", "CALIB_SERVE_WATCH", "CALIB_SERVE_TOKEN"
+_PARAMS = ("segment", "group", "ids")
+_NOTHING: dict[str, Any] = {"predicted": None, "confidence": None, "probabilities": None}
+
+
+def library(name: str = "mlflow") -> Any:
+    """Return the module ``mlflow`` or one of its own; MissingDependency where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingDependency("mlflow", "mlflow") from error
+
+
+@contextmanager
+def asking(doing: str) -> Iterator[None]:
+    """Turn MLflow's errors inside into an InputError that names what it was ``doing``."""
+    errors = library("mlflow.exceptions")
+    try:
+        yield
+    except CalibServeError:
+        raise
+    except (errors.MlflowException, OSError) as error:
+        raise InputError(f"MLflow cannot {doing}: {str(error)[:300]}") from error
 
 
 def log(
@@ -259,12 +261,6 @@ def _requirements(folder: Path) -> list[str]:
     return [*(line for line in lines if line.strip()), f"calib-serve[mlflow]=={calib_serve.__version__}"]
 
 
-_logger = logging.getLogger(__name__)
-
-_KEYRING, _WATCH, _TOKEN = "CALIB_SERVE_KEYRING", "CALIB_SERVE_WATCH", "CALIB_SERVE_TOKEN"
-_PARAMS = ("segment", "group", "ids")
-
-
 class Calibrated:
     """A model whose predictions are calibrated.
 
@@ -391,9 +387,6 @@ class Calibrated:
         if self._artifact.abstain is not None:
             row["abstain"] = bool(self._artifact.abstain(probs[None])[0])
         return row
-
-
-_NOTHING: dict[str, Any] = {"predicted": None, "confidence": None, "probabilities": None}
 
 
 def _reporter(artifact: Artifact, model: str, version: str) -> Reporter | None:

@@ -105,9 +105,6 @@ def printable(text: str) -> str:
     return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
 
 
-_CHANCE = 0.05
-
-
 def compared(
     found: Verdict,
     after: Evaluation | LabelsEvaluation,
@@ -152,7 +149,7 @@ def _refusals(changes: Mapping[str, Change]) -> list[str]:
     worse = [
         words
         for name, sign, words in bad
-        if name in changes and changes[name].p < _CHANCE and sign * changes[name].difference.value > 0
+        if name in changes and changes[name].p < 0.05 and sign * changes[name].difference.value > 0
     ]
     return [f"Do not deploy this calibration: {' and '.join(worse)}."] if worse else []
 

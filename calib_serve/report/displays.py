@@ -211,7 +211,7 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
             raise InputError(f"{given_too[0]} is for kind='bins'")
         given = _scores(y, p, labels)
         probs, ids = pair = given.probs[:], given.labelled()
-        of = of or ("event" if given.classes == _TWO else "top")
+        of = of or ("event" if given.classes == 2 else "top")
         if of == "event":
             k = _event_class(given, pos_label)
             event, came = probs[:, k], ids == k
@@ -426,9 +426,6 @@ def _next_color(ax: Axes) -> str:
     return PALETTE[free[0] if free else _COLORS[0]]
 
 
-_TWO = 2
-
-
 def _predicted(estimator: Any, X: Any, name: str | None) -> dict[str, Any]:
     name = type(estimator).__name__ if name is None else name
     return {"p": estimator.predict_proba(X), "labels": estimator.classes_, "name": name}
@@ -447,7 +444,7 @@ def _pair(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray
 def _event_class(given: Scores, pos_label: Any) -> int:
     """The column of the event: of ``pos_label``, else the second of two classes."""
     if pos_label is None:
-        if given.classes != _TWO:
+        if given.classes != 2:
             raise InputError(f"of {given.classes} classes the event is not known: say which, pos_label=")
         return 1
     names = given.class_names or tuple(map(str, range(given.classes)))

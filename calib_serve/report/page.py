@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import ReportKeywords
 
-_MOST_ROWS = 1000  # larger tables are not readable
 _DRAWN = (".png", ".svg")
+_TONES = {"calibrated": "#00694f", "no_error_found": "#0f6ba8", "too_little": "#6b5600", "off": "#b03000"}
 
 
 def write_report(
@@ -118,7 +118,7 @@ def render(contents: Contents) -> str:
             metrics=table_of_metrics(task.shown, contents.sides, contents.changes),
             diagram=first,
             pictures=more,
-            each=task.each(contents, _MOST_ROWS),
+            each=task.each(contents, 1000),  # larger tables are not readable
             decisions=task.decisions(contents),
             artifact=table_of_artifact(contents.artifact) if contents.artifact else None,
             method=printable(contents.artifact.method) if contents.artifact else "",
@@ -133,9 +133,6 @@ def render(contents: Contents) -> str:
 
 def _asset(name: str) -> Markup:
     return Markup((STATIC / name).read_text("utf-8"))  # noqa: S704 - ours
-
-
-_TONES = {"calibrated": "#00694f", "no_error_found": "#0f6ba8", "too_little": "#6b5600", "off": "#b03000"}
 
 
 def slide(contents: Contents) -> Figure:

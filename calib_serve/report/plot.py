@@ -30,39 +30,6 @@ _PROLOGUE = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
 _SIZE = re.compile(r'(<svg\b[^>]*?) width="[^"]*"| height="[^"]*"')
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
-
-@contextmanager
-def drawing() -> Iterator[None]:
-    """Draw in the report's style, without changing the caller's; missing glyphs do not warn.
-
-    Text stays text in the SVG, so the reader's own fonts draw it.
-    """
-    with mpl.rc_context(dict(STYLE)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
-
-
-def inline_svg(figure: Figure, *, name: str, title: str, text: str) -> Markup:
-    """Write ``figure`` as an ``<svg>`` element with a title and ``text`` as its alternative.
-
-    ``name`` prefixes every id in it, so that many such figures share one page. The palette's
-    colours become CSS variables (``var(--ink)``), which a dark page sets anew.
-    """
-    file = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    svg = _PROLOGUE.sub("", file.getvalue())
-    head, body = svg.split(">", 1)
-    head = _SIZE.sub(r"\1", head)
-    for meaning, color in PALETTE.items():
-        # A dark page sets the variables anew; fixed colours would vanish on it.
-        body = body.replace(color, f"var(--{meaning})")
-    body = _ID.sub(rf"\g<1>{name}-", body)
-    label = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-text">{escape(text)}</desc>'
-    described = f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-text">'
-    return Markup(described + label + body)  # noqa: S704 - matplotlib escapes its text, we ours
-
-
 PALETTE: Mapping[str, str] = MappingProxyType(
     {
         "ink": "#1b1f24",
@@ -105,6 +72,42 @@ STYLE: Mapping[Any, Any] = MappingProxyType(
     }
 )
 """What the report draws with: ``with matplotlib.rc_context(STYLE): ...``."""
+
+_ODDS_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.999999)
+_COLORS = ("after", "before", "right", "wrong", "ink", "muted")
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw in the report's style, without changing the caller's; missing glyphs do not warn.
+
+    Text stays text in the SVG, so the reader's own fonts draw it.
+    """
+    with mpl.rc_context(dict(STYLE)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def inline_svg(figure: Figure, *, name: str, title: str, text: str) -> Markup:
+    """Write ``figure`` as an ``<svg>`` element with a title and ``text`` as its alternative.
+
+    ``name`` prefixes every id in it, so that many such figures share one page. The palette's
+    colours become CSS variables (``var(--ink)``), which a dark page sets anew.
+    """
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    svg = _PROLOGUE.sub("", file.getvalue())
+    head, body = svg.split(">", 1)
+    head = _SIZE.sub(r"\1", head)
+    for meaning, color in PALETTE.items():
+        # A dark page sets the variables anew; fixed colours would vanish on it.
+        body = body.replace(color, f"var(--{meaning})")
+    body = _ID.sub(rf"\g<1>{name}-", body)
+    label = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-text">{escape(text)}</desc>'
+    described = f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-text">'
+    return Markup(described + label + body)  # noqa: S704 - matplotlib escapes its text, we ours
 
 
 def _percent(axes: Axes, *, x: bool = False, y: bool = False, decimals: int | None = 0) -> None:
@@ -249,9 +252,6 @@ def plot_histogram(axes: Axes, data: Histogram, *, color: str = PALETTE["after"]
     return axes
 
 
-_ODDS_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.999999)
-
-
 def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
     """Draw where right and wrong predictions have their confidence, evenly spaced in log-odds.
 
@@ -358,10 +358,6 @@ def plot_bin_counts(
     axes.set_ylim(bottom=0)
     _percent(axes, y=True, decimals=None)
     return axes
-
-
-_COLORS = ("after", "before", "right", "wrong", "ink", "muted")
-_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 
 
 class CurveLike(Protocol):

@@ -29,10 +29,8 @@ from calib_serve.metrics import (
 
 Floats = NDArray[np.float64]
 
-_CURVE_POINTS = 400  # of a risk-coverage curve: finer than a screen shows
 _BIN_COUNTS = (5, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
 _DENSITY_RANGE = (1e-4, 1 - 1e-7)  # beyond it, float32 confidences are 1
-_NARROWEST = 0.1  # bandwidth of a density, in log-odds
 _FINE = 2001  # cells that a density's samples are counted in first
 
 
@@ -181,7 +179,7 @@ def _kernel_density(values: Floats, grid: Floats) -> Floats:
     low, high = np.quantile(values, [0.25, 0.75])
     # Silverman 1986, eq. 3.31: the smaller of both spreads, so that two humps do not melt into one.
     spread = min(float(values.std()), float(high - low) / 1.349) or float(values.std())
-    width = max(0.9 * spread * len(values) ** -0.2, _NARROWEST)
+    width = max(0.9 * spread * len(values) ** -0.2, 0.1)  # in log-odds
     # Counted in cells first: a kernel per sample would cost grid times samples.
     fine = np.linspace(grid[0], grid[-1], _FINE)
     cell = np.rint((values - fine[0]) / (fine[1] - fine[0])).astype(np.intp)
@@ -235,7 +233,8 @@ def risk_coverage(
     ranked, errors = confidence[order], np.cumsum(~correct[order])
     # A threshold cannot part equal confidences: the curve has no points between them.
     ends = np.flatnonzero(np.diff(ranked, append=-1.0))  # the last of each run of equal confidences
-    shown = ends[np.unique(np.linspace(0, len(ends) - 1, _CURVE_POINTS).astype(np.intp))]
+    # Four hundred points are finer than a screen shows.
+    shown = ends[np.unique(np.linspace(0, len(ends) - 1, 400).astype(np.intp))]
     return RiskCoverage(
         (shown + 1) / len(ranked),
         errors[shown] / (shown + 1),

@@ -222,9 +222,6 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-_CLASSES = 10
-
-
 @dataclass(frozen=True)
 class DecisionRows:
     """Sentences and two tables: sets by their size, and the classes most surely missed."""
@@ -250,9 +247,7 @@ def _tables_of_sets(sets: SetEvaluation, names: tuple[str, ...]) -> tuple[Table,
         )
         for group in sets.by_size
     ]
-    worst = [
-        (names[k] if names else str(k), _share(sets.by_class[k])) for k in sets.worst_classes()[:_CLASSES]
-    ]
+    worst = [(names[k] if names else str(k), _share(sets.by_class[k])) for k in sets.worst_classes()[:10]]
     return (
         Table("Sets by size", ("classes in the set", "sets", "hold the true class"), sizes),
         Table("Sets by class", ("true class", "its sets hold it"), worst),

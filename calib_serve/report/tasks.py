@@ -77,8 +77,6 @@ if TYPE_CHECKING:
 Checked = tuple[NDArray[Any], NDArray[Any]]
 Floats = NDArray[np.float64]
 
-_BAND = 200  # resamples of the smooth diagram's band
-
 
 class Task(Protocol):
     """The measures, tests, tables and words of one task."""
@@ -217,7 +215,7 @@ class _Multiclass:
                 positive=None if found.positive_bins is None else reliability_of(found.positive_bins),
                 smooth=None
                 if how.groups is not None  # its band is of samples that do not depend on one another
-                else smooth_reliability(*rows, replicates=min(how.replicates, _BAND), seed=how.seed),
+                else smooth_reliability(*rows, replicates=min(how.replicates, 200), seed=how.seed),
             )
 
         return tuple(map(side, names, ("before", "after")[-len(pairs) :], pairs, drawn))

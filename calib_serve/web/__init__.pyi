@@ -4,12 +4,7 @@ from calib_serve.web.app import create_app as create_app
 from calib_serve.web.asgi import WatchMiddleware as WatchMiddleware
 from calib_serve.web.guard import LOOPBACK as LOOPBACK
 from calib_serve.web.guard import Guard as Guard
-from calib_serve.web.guard import Token as Token
-from calib_serve.web.guard import TokenFile as TokenFile
-from calib_serve.web.guard import Tokens as Tokens
 from calib_serve.web.guard import allowed_hosts as allowed_hosts
-from calib_serve.web.guard import new_token as new_token
-from calib_serve.web.guard import read_tokens as read_tokens
 from calib_serve.web.guard import tokens_and_hosts as tokens_and_hosts
 from calib_serve.web.monitoring.files import PARTS as PARTS
 from calib_serve.web.monitoring.files import REPLICA_LABELS as REPLICA_LABELS
@@ -19,3 +14,8 @@ from calib_serve.web.monitoring.files import Part as Part
 from calib_serve.web.monitoring.files import export_monitoring as export_monitoring
 from calib_serve.web.monitoring.files import monitoring_files as monitoring_files
 from calib_serve.web.server import serve_app as serve_app
+from calib_serve.web.tokens import Token as Token
+from calib_serve.web.tokens import TokenFile as TokenFile
+from calib_serve.web.tokens import Tokens as Tokens
+from calib_serve.web.tokens import new_token as new_token
+from calib_serve.web.tokens import read_tokens as read_tokens

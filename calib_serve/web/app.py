@@ -32,18 +32,9 @@ from calib_serve.receipts import (
 from calib_serve.report import STATIC
 from calib_serve.web.exporter import Batch, Requests, export
 from calib_serve.web.gate import NOT_READ, Bodies, Gate, parser_of, read_model, read_one, what_is_wrong
-from calib_serve.web.guard import (
-    SCHEMES,
-    Guard,
-    Scope,
-    TokenFile,
-    Tokens,
-    id_source,
-    secured,
-    source_of,
-    tokens_and_hosts,
-)
+from calib_serve.web.guard import SCHEMES, Guard, id_source, secured, source_of, tokens_and_hosts
 from calib_serve.web.page import render_page
+from calib_serve.web.tokens import Scope, TokenFile, Tokens
 from calib_serve.web.wire import (
     ClassSharesOut,
     ClauseOut,
@@ -95,7 +86,6 @@ _SECURE = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-
 
 _PREDICTION, _SIGNED = TypeAdapter(PredictionIn), TypeAdapter(SignedIn)
 _LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again

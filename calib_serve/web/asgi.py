@@ -10,7 +10,7 @@ from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import Watch
 from calib_serve.web.app import create_app
-from calib_serve.web.guard import Tokens
+from calib_serve.web.tokens import Tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

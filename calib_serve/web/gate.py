@@ -39,6 +39,8 @@ _UNKNOWN: dict[Batch, str] = {
 NOT_READ = "the ledger cannot be used; ask again"
 """What whoever only reads is told."""
 
+Model = TypeVar("Model", bound=BaseModel)
+
 
 class Gate:
     """At most ``most`` requests of ``watch`` at work or in line; they are parsed and counted one by one."""
@@ -81,12 +83,6 @@ class Gate:
             self._inside -= 1
 
 
-Model = TypeVar("Model", bound=BaseModel)
-
-_ONE = 16 << 10  # bytes of a body that is no batch
-_AT_ONCE = 16  # the largest batches that are read at the same time
-
-
 class Bodies:
     """Reads bodies of at most ``max_bytes`` each, and of sixteen times that together."""
 
@@ -101,7 +97,7 @@ class Bodies:
             async for chunk in request.stream():
                 if len(content) + len(chunk) > self.max_bytes:
                     raise _too_large(self.max_bytes)
-                if self._held + len(chunk) > _AT_ONCE * self.max_bytes:
+                if self._held + len(chunk) > 16 * self.max_bytes:
                     told = "too many batches are being sent; send it again"
                     raise HTTPException(429, told, {"Retry-After": "1"})
                 self._held += len(chunk)
@@ -131,7 +127,7 @@ def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
 
 async def read_one(request: Request, model: type[Model]) -> Model:
     """Read a body as ``model``; HTTP 400, 413 or 415."""
-    return read_model(await Bodies(_ONE).read(request), model)
+    return read_model(await Bodies(16 << 10).read(request), model)
 
 
 def read_model(content: bytes, model: type[Model]) -> Model:

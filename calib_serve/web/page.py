@@ -50,10 +50,6 @@ try:
 except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
-_VERSIONS = 30  # rows of versions: each costs a window to read
-_CLASSES = 20  # rows of class shares: those that moved most
-_STEPS = 48  # points of the curve, at most
-_LABELLED = 300  # labels of a point of the curve: with fewer, chance alone is large
 _OTHERS = "others"
 _DEFAULTS = ("24h", "7d", "all")
 _HEADS = ("Predictions", "Labels", "Accuracy", "Gap, points", "ECE", "Coverage", "Verdict")
@@ -150,8 +146,9 @@ def render_page(
             shadows=shadows_say(shadows),
             shadow_table=shadow_table(shadows),
             incidents=_incidents(incidents),
-            versions=_versions(watch, versions[:_VERSIONS], looked, look),
-            more=len(versions) - _VERSIONS,
+            # Thirty rows, as each costs a window to read.
+            versions=_versions(watch, versions[:30], looked, look),
+            more=len(versions) - 30,
             shares_say=shares_say,
             shares=shares,
             segments=_slices(looked, "segment", "Segment", look),
@@ -294,7 +291,8 @@ def _confidences(sums: Sums, reference: Bins | None) -> str:
 def _steps(window: Window, segment: str) -> list[Step]:
     """Consecutive spans of time with enough labels each."""
     rows = [one for one in window.dated if not segment or one.key.name == segment]
-    enough = max(sum(float(one.sums.labels.sum()) for one in rows) / _STEPS, _LABELLED)
+    # At most 48 points, of 300 labels or more: with fewer, chance alone is large.
+    enough = max(sum(float(one.sums.labels.sum()) for one in rows) / 48, 300)
     parts: list[tuple[float, float, Sums]] = []
     for one in sorted(rows, key=lambda one: one.start):
         start, end, sums = one.start, one.start + one.width, one.sums
@@ -389,7 +387,7 @@ def _class_shares(watch: Watch, version: Version, window: str) -> tuple[str, Tab
     if version not in watch.models:
         return "", Table("Class shares", heads, ())
     found = watch.class_shares(version, window)
-    moved = sorted(found.classes, key=lambda one: -abs(one.share - one.old))[:_CLASSES]
+    moved = sorted(found.classes, key=lambda one: -abs(one.share - one.old))[:20]
     rows = [
         [
             Cell(one.name),

@@ -18,9 +18,27 @@ try:
 except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
-
 _EDGE = 6.0
-_AROUND = 0.25  # of it on either side
+
+_WORDS: Mapping[str, tuple[str, str]] = {
+    "kept": ("Kept", "calibrated"),
+    "broken": ("Broken", "off"),
+    "unknown": ("Not yet known", "too_little"),
+}
+"""(word, level of its banner) of each state."""
+
+_OF: Mapping[str, str] = {
+    "act": "are right of what is acted on",
+    "calibration": "is the error, less noise",
+    "coverage": "are as sure as that",
+}
+
+_VERDICTS: Mapping[str, tuple[str, str]] = {
+    "better": ("Better", "calibrated"),
+    "no worse": ("No worse", "calibrated"),
+    "worse": ("Worse", "off"),
+    "unknown": ("Not yet known", "too_little"),
+}
 
 
 def digits(one: ClauseState) -> int:
@@ -41,7 +59,7 @@ class _Scale:
     def around(cls, *shares: float, least: float) -> _Scale:
         known = [one for one in shares if math.isfinite(one)]
         span = max(max(known) - min(known), least)
-        return cls(max(min(known) - _AROUND * span, 0.0), min(max(known) + _AROUND * span, 1.0))
+        return cls(max(min(known) - 0.25 * span, 0.0), min(max(known) + 0.25 * span, 1.0))
 
     def x(self, share: float) -> float:
         inside = min(max((share - self.low) / (self.high - self.low), 0.0), 1.0)
@@ -107,25 +125,6 @@ def budget_bar(left: float) -> str:
         else f"the error budget is overspent by {-left:.0%}"
     )
     return picture(told, 16, parts)
-
-
-_WORDS: Mapping[str, tuple[str, str]] = {
-    "kept": ("Kept", "calibrated"),
-    "broken": ("Broken", "off"),
-    "unknown": ("Not yet known", "too_little"),
-}
-"""(word, level of its banner) of each state."""
-_OF: Mapping[str, str] = {
-    "act": "are right of what is acted on",
-    "calibration": "is the error, less noise",
-    "coverage": "are as sure as that",
-}
-_VERDICTS: Mapping[str, tuple[str, str]] = {
-    "better": ("Better", "calibrated"),
-    "no worse": ("No worse", "calibrated"),
-    "worse": ("Worse", "off"),
-    "unknown": ("Not yet known", "too_little"),
-}
 
 
 class Card(NamedTuple):

@@ -27,10 +27,6 @@ try:
 except ImportError as error:
     raise MissingDependency("uvicorn", "watch") from error
 
-_PATIENCE = 10  # seconds that clients have to end what they began, once the server is to stop
-_BACKLOG = 128  # connections that wait to be accepted
-_HEAD = 16 << 10  # bytes of a request's line and headers
-
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
@@ -61,8 +57,8 @@ def serve_app(app: App, options: ListenOptions | None = None, **keywords: Unpack
         http=type("Connection", (_Connection,), {"seconds": options.request_seconds}),
         ws="none",
         limit_concurrency=options.max_connections + 1,  # uvicorn refuses the one that reaches it
-        h11_max_incomplete_event_size=_HEAD,
-        backlog=_BACKLOG,
+        h11_max_incomplete_event_size=16 << 10,  # bytes of a request's line and headers
+        backlog=128,  # connections that wait to be accepted
         root_path=options.root_path,
         proxy_headers=True,
         # As uvicorn's own command has it, and over IPv6 as well.
@@ -71,7 +67,7 @@ def serve_app(app: App, options: ListenOptions | None = None, **keywords: Unpack
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=_PATIENCE,
+        timeout_graceful_shutdown=10,  # seconds that clients have to end what they began
     )
     config.load()
     config.ssl = context

@@ -20,25 +20,37 @@ try:
 except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
-
 Logits = Annotated[
     list[Annotated[float, Field(allow_inf_nan=False)]] | None,
     Field(description="what the output calibration was applied to; kept among the samples, if any"),
 ]
 
-
 OwnId = Annotated[
     str, Field(max_length=LONGEST_ID, description="your own of the prediction; its label may name it")
 ]
-
 
 Known = Annotated[
     float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)
 ]
 """A number, null where it is not known: JSON has no NaN and no infinity."""
 
-
 IdBound = Annotated[bool, Field(description="whether the label may come by the prediction's id")]
+
+SampleRate = Annotated[
+    float, Field(ge=0, le=1, description="share of predictions whose logits are kept here; 0: send none")
+]
+
+_ERRORS = {
+    400: "the body is not JSON, or no list of items",
+    401: "no token, or an unknown one",
+    403: "a token without the scope that this needs, or a page of another site",
+    404: "no open incident of that number, or no such model version",
+    409: "the Idempotency-Key was used for another batch; nothing was counted",
+    413: "too many items or bytes",
+    415: "neither JSON nor NDJSON, or encoded",
+    429: "too many batches are waiting; send it again",
+    503: "the ledger cannot keep the batch, or it is not known whether it did; send it again",
+}
 
 
 class ShadowIn(BaseModel):
@@ -157,11 +169,6 @@ class OutcomeOut(BaseModel):
     reason: Reason | None = None
     message: str = ""
     id_bound: IdBound = True
-
-
-SampleRate = Annotated[
-    float, Field(ge=0, le=1, description="share of predictions whose logits are kept here; 0: send none")
-]
 
 
 class PredictionsOut(BaseModel):
@@ -291,19 +298,6 @@ class ErrorOut(BaseModel):
     """Why nothing of the request was done."""
 
     detail: str
-
-
-_ERRORS = {
-    400: "the body is not JSON, or no list of items",
-    401: "no token, or an unknown one",
-    403: "a token without the scope that this needs, or a page of another site",
-    404: "no open incident of that number, or no such model version",
-    409: "the Idempotency-Key was used for another batch; nothing was counted",
-    413: "too many items or bytes",
-    415: "neither JSON nor NDJSON, or encoded",
-    429: "too many batches are waiting; send it again",
-    503: "the ledger cannot keep the batch, or it is not known whether it did; send it again",
-}
 
 
 def answers(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:

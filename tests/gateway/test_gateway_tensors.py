@@ -18,8 +18,8 @@ from hypothesis.extra.numpy import arrays
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
+from calib_serve.gateway.bodies import Full, TooLarge, Waiting
 from calib_serve.gateway.calibration import About, Calibration
-from calib_serve.gateway.http import Full, TooLarge, Waiting
 from calib_serve.gateway.rest import Ask, Reply, decompress, read_infer_request, read_route
 
 

@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.core.errors import InputError
-from calib_serve.integrations.collect.reading import USUAL, LabelFields, read_label_rows
+from calib_serve.integrations.collect.reading import USUAL, LabelFields
+from calib_serve.integrations.collect.tables import read_label_rows
 
 ORDERS = LabelFields(id="order_id", label="outcome")
 

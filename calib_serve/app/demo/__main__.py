@@ -10,8 +10,6 @@ from pathlib import Path
 from calib_serve.core.errors import CalibServeError, MissingDependency
 from calib_serve.core.process import interruptible
 
-_WIDTH = 116  # columns that the demo's table needs; a pipe claims 80
-
 
 def main(words: Sequence[str] | None = None) -> int:
     """Show the whole way on real data: fit, fuse, serve, label, watch, report; return the exit code."""
@@ -44,7 +42,7 @@ def _tell(asked: argparse.Namespace) -> None:
 
     from calib_serve.app.demo.story import Story, tell
 
-    width = max(Console().width, _WIDTH)
+    width = max(Console().width, 116)  # columns that the demo's table needs; a pipe claims 80
     with interruptible():
         story = Story(Console(highlight=False, width=width), asked.out)
         tell(story, asked.model_store, keep=asked.keep, seed=asked.seed)

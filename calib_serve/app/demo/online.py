@@ -29,7 +29,6 @@ __all__ = [
 
 MODEL = "digits"
 FEEDBACK = "calibration_feedback"
-_BATCH = 250  # labels per request
 _PATIENCE = 120.0  # seconds until counters must have arrived
 
 
@@ -119,8 +118,8 @@ def send_labels(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict
     """Send labels; returns the outcome of each, in order."""
     outcomes: list[dict[str, Any]] = []
     with server.client() as client:
-        for start in range(0, len(items), _BATCH):
-            reply = client.post(f"/predictions/{FEEDBACK}", json=items[start : start + _BATCH])
+        for start in range(0, len(items), 250):  # labels per request
+            reply = client.post(f"/predictions/{FEEDBACK}", json=items[start : start + 250])
             if reply.status_code != 200:
                 raise ServerError(f"labels were answered with {reply.status_code}: {reply.text[:200]}")
             outcomes += reply.json()["outcomes"]

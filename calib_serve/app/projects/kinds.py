@@ -5,6 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 __all__ = ["KINDS", "Kind"]
+_PYTHON = "python:3.11.16-slim-trixie@sha256:be1575ed968de893bd54f4c56315ff7c4736ce522c1bca08fd521731aafc0d76"
+_USER = "RUN useradd --uid 10001 serving && install -d -m 1777 spool"
+_HOME = {"WATCH": "http://watch:9300"}
+_FUSE = ("calib-serve fuse onnx model.onnx artifact -o calibrated.onnx --returns probabilities",)
+
+_BATCH = '''def receipts(inputs: list) -> list[str]:
+    """Those of a batch."""
+    return post("http://127.0.0.1:8000/predict", inputs)["receipt"]'''
+
+_ONE_BY_ONE = '''def receipts(inputs: list) -> list[str]:
+    """Those of a batch, one request each."""
+    url = "http://127.0.0.1:8080/predictions/digits"
+    return [post(url, one)["receipt"] for one in inputs]'''
+
+_INFER = '''def receipts(inputs: list) -> list[str]:
+    """Those of a batch, by the Open Inference Protocol, 64 rows a request."""
+    found = []
+    for begin in range(0, len(inputs), 64):
+        rows = inputs[begin : begin + 64]
+        x = {"name": "x", "datatype": "FP32", "shape": [len(rows), 1, 8, 8], "data": rows}
+        body = {"inputs": [x], "outputs": [{"name": "receipt"}]}
+        found += post("http://127.0.0.1:8000/v2/models/digits/infer", body)["outputs"][0]["data"]
+    return found'''
 
 
 @dataclass(frozen=True)
@@ -29,29 +52,6 @@ class Kind:
     packages: tuple[str, ...] = ("scikit-learn",)  # for train.py's data, until it is replaced
     metrics: int = 0
     env: dict[str, str] = field(default_factory=dict)
-
-
-_PYTHON = "python:3.11.16-slim-trixie@sha256:be1575ed968de893bd54f4c56315ff7c4736ce522c1bca08fd521731aafc0d76"
-_USER = "RUN useradd --uid 10001 serving && install -d -m 1777 spool"
-_HOME = {"WATCH": "http://watch:9300"}
-_FUSE = ("calib-serve fuse onnx model.onnx artifact -o calibrated.onnx --returns probabilities",)
-
-_BATCH = '''def receipts(inputs: list) -> list[str]:
-    """Those of a batch."""
-    return post("http://127.0.0.1:8000/predict", inputs)["receipt"]'''
-_ONE_BY_ONE = '''def receipts(inputs: list) -> list[str]:
-    """Those of a batch, one request each."""
-    url = "http://127.0.0.1:8080/predictions/digits"
-    return [post(url, one)["receipt"] for one in inputs]'''
-_INFER = '''def receipts(inputs: list) -> list[str]:
-    """Those of a batch, by the Open Inference Protocol, 64 rows a request."""
-    found = []
-    for begin in range(0, len(inputs), 64):
-        rows = inputs[begin : begin + 64]
-        x = {"name": "x", "datatype": "FP32", "shape": [len(rows), 1, 8, 8], "data": rows}
-        body = {"inputs": [x], "outputs": [{"name": "receipt"}]}
-        found += post("http://127.0.0.1:8000/v2/models/digits/infer", body)["outputs"][0]["data"]
-    return found'''
 
 
 def _python(packages: str, command: str) -> str:

@@ -16,19 +16,21 @@ from calib_serve.core.options.audit import AuditOptions
 from calib_serve.core.options.base import changed
 from calib_serve.integrations.audit.expressions import (
     FATES,
-    MOST,
     REFUSED,
     AuditQuery,
     Columns,
-    Counted,
-    Place,
-    Ranks,
     check_columns,
-    counted,
-    grouped,
     joined,
     label_rows,
     prediction_rows,
+)
+from calib_serve.integrations.audit.grouping import (
+    MOST,
+    Counted,
+    Place,
+    Ranks,
+    counted,
+    grouped,
     ranked,
     ranks_of,
 )

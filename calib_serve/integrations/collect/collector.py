@@ -39,7 +39,6 @@ LATER = frozenset({"unknown_id", "unknown_key", "unknown_version", "dated_ahead"
 """Why a label is refused that may be counted later: its prediction, a key, a version or the time comes."""
 
 _FIRST, _LONGEST = 1.0, 60.0  # seconds until a label that is held back is tried again
-_TELL_EVERY = 60.0  # seconds between summaries in the log
 _IDLE = 1.0  # seconds to wait for more
 
 
@@ -270,6 +269,6 @@ class Collector:
 
     def _tell(self, *, at_once: bool = False) -> None:
         at, before = self._told
-        if (at_once or self._clock() - at > _TELL_EVERY) and (told := str(self.totals)) != before:
+        if (at_once or self._clock() - at > 60.0) and (told := str(self.totals)) != before:
             log.info("%s", told)
             self._told = (self._clock(), told)

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
 from calib_serve.core.files import make_private
-from calib_serve.integrations.collect.reading import KINDS, USUAL, LabelFields, LabelRow, read_label_rows
+from calib_serve.integrations.collect.reading import USUAL, LabelFields, LabelRow
 from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
+from calib_serve.integrations.collect.tables import KINDS, read_label_rows
 
 try:
     import fsspec

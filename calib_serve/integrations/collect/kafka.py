@@ -22,10 +22,6 @@ except ImportError as error:
 
 log = logging.getLogger(__name__)
 
-_MESSAGES = 500  # taken at once
-_ANSWER_SECONDS = 10.0
-_LAG_EVERY = 1.0
-
 
 class KafkaSource:
     """A ``Source`` over the ``topic`` of these brokers, as a member of the consumer group ``group``.
@@ -69,7 +65,7 @@ class KafkaSource:
         if not came:
             if self._paused:
                 self._pause(False)
-            came = self._consumer.consume(_MESSAGES, timeout=seconds)
+            came = self._consumer.consume(500, timeout=seconds)
         return [self._piece(one) for one in came if self._sound(one)]
 
     def alive(self) -> None:
@@ -112,7 +108,7 @@ class KafkaSource:
     def commit(self) -> None:
         """Commit the offset before which all labels are settled, of each partition where it moved."""
         self._commit(self._streams)
-        if time.monotonic() - self._looked > _LAG_EVERY:
+        if time.monotonic() - self._looked > 1.0:
             self._looked, self._lag = time.monotonic(), self._behind()
 
     def _commit(self, places: Iterable[tuple[str, int]]) -> None:
@@ -200,7 +196,7 @@ class KafkaDeadLetters:
                 self._producer.poll(0)
         except (KafkaException, BufferError) as error:
             wrong.append(str(error))
-        self._producer.flush(_ANSWER_SECONDS)
+        self._producer.flush(10.0)
         if len(arrived) < len(letters):
             self._producer.purge()
             self._producer.poll(0)

@@ -1,45 +1,21 @@
-"""Labels in a message of JSON, or in a file: CSV, Parquet, or JSON lines; bad ones become dead letters.
-
-A row that is wrong is set aside alone. Files are streamed: a row, or a thousand of Parquet, at a time.
-"""
+"""Labels in a row of a table, or in a message of JSON; bad ones become dead letters, each alone."""
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from calib_serve.core.errors import InputError, Refused
-from calib_serve.core.files import check_header, open_parquet, short_lines
 from calib_serve.core.names import By, shown
 from calib_serve.core.options.label import LabelColumns
 from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.receipts import read_json
 
-KINDS = (".csv", ".parquet", ".jsonl", ".ndjson")
-"""How the name of a file of labels ends."""
-
 _LONGEST = 10_000  # characters of a text: a receipt has a tenth of that
-_LONGEST_PACKED = 1 << 16  # bytes of a text of Parquet, before it is unpacked
-_LINE = 1 << 20  # bytes, or characters
-_MOST_SKIPPED = 64 << 20  # bytes of a line that is too long
-_ROWS = 1_000  # of Parquet, read at once
-_EXACT = 2**53  # beyond it a float has lost digits of a whole number
-
-# How files begin that are called .csv and are none.
-_OTHERS = {
-    b"\x1f\x8b": "compressed; unpack it",
-    b"PK": "an archive or a workbook; save the table as CSV",
-    b"\xff\xfe": "UTF-16; save it as UTF-8",
-    b"\xfe\xff": "UTF-16; save it as UTF-8",
-    b"PAR1": "Parquet; let its name end with .parquet",
-}
 
 
 @dataclass(frozen=True)
@@ -159,24 +135,6 @@ def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> LabelRow:
         )
 
 
-def read_label_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[LabelRow]:
-    """Read the rows of a file called ``name``; InputError at once where it is no table of labels.
-
-    Where it breaks off in the middle, its last row is a dead letter that says so. What is called neither
-    .parquet nor .jsonl or .ndjson is read as CSV, once and in order, so it may be a pipe. OSError is not
-    wrapped.
-    """
-    name, kind = name or str(path), path.suffix.lower()
-    if kind in (".jsonl", ".ndjson"):
-        return _lines(path, name, columns)
-    names, rows = _parquet(path, list(columns.names.values())) if kind == ".parquet" else _csv(path)
-    columns.check(names, name)
-    return _table(rows, path, name, columns)
-
-
-# --- a label ----------------------------------------------------------------------------------
-
-
 def _missing(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
@@ -220,7 +178,7 @@ def _whole(value: Any) -> Any:
     (3, 3.5, 7, 1e+300, '3.0')
     """
     if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         return int(value)
     return value
@@ -244,106 +202,3 @@ def _class(value: Any, by: Any) -> Any:
     if isinstance(whole, (float, Decimal)):
         raise Refused("bad_label", f"a label is a class id or a class name, got {str(value)[:40]}")
     return whole
-
-
-# --- tables -----------------------------------------------------------------------------------
-
-_Rows = Iterator["dict[str, Any] | list[str]"]
-"""By column, or the cells of a row that has more or fewer than the header."""
-
-
-def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator[LabelRow]:
-    number = 0
-    try:
-        for number, row in enumerate(rows, 1):
-            where = f"{name} row {number}"
-            if isinstance(row, dict):
-                yield read_label(row, where, columns)
-            else:
-                told = f"it has {len(row)} cells, the header has others; a text with a comma needs quotes"
-                yield LabelRow(where, [], [DeadLetter("malformed", told, where, item=row)])
-    except InputError as error:
-        where, told = f"{name} behind row {number}", str(error).replace(str(path), name)
-        yield LabelRow(where, [], [DeadLetter("unreadable", told, where, item={"file": name})])
-
-
-def _csv(path: Path) -> tuple[list[str], _Rows]:
-    lines = _cells(path)
-    names = next(lines, [])
-    check_header(path, names)
-
-    def rows() -> _Rows:
-        for cells in lines:
-            if len(cells) == len(names):
-                yield dict(zip(names, cells, strict=True))
-            elif cells:
-                yield cells
-
-    return names, rows()
-
-
-def _cells(path: Path) -> Iterator[list[str]]:
-    try:
-        with path.open("rb") as file:
-            begin = file.peek(4)
-            if other := next((told for mark, told in _OTHERS.items() if begin.startswith(mark)), ""):
-                raise InputError(f"{path} is {other}")
-            # One text of another encoding spoils its own row, and that only if it is read.
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            yield from csv.reader(short_lines(text, path, limit=_LINE), strict=True)
-    except csv.Error as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-
-
-def _parquet(path: Path, columns: Sequence[str]) -> tuple[list[str], _Rows]:
-    # As a dictionary, a long text that is named in every row stays one text.
-    file = open_parquet(path, texts=columns)
-    names = list(file.schema_arrow.names)
-    return names, _parquet_rows(path, file, [name for name in columns if name in names])
-
-
-def _parquet_rows(path: Path, file: Any, columns: Sequence[str]) -> _Rows:
-    from pyarrow import ArrowException, compute, types  # noqa: PLC0415 - an optional extra
-
-    try:
-        with file:
-            for batch in file.iter_batches(_ROWS, columns=columns):
-                for column in (one for one in batch.columns if types.is_dictionary(one.type)):
-                    if (compute.max(compute.binary_length(column.dictionary)).as_py() or 0) > _LONGEST_PACKED:
-                        raise InputError(f"{path} holds a text of more than {_LONGEST_PACKED} bytes")
-                yield from batch.to_pylist()
-    except InputError:
-        raise
-    except (ArrowException, OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-
-
-# --- lines of JSON ----------------------------------------------------------------------------
-
-
-def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[LabelRow]:
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(_LINE):
-            number += 1
-            where = f"{name} line {number}"
-            if not line.endswith(b"\n") and len(line) == _LINE:
-                told, reason, ends = f"a line of more than {_LINE} bytes", "malformed", _ends(file)
-                if not ends:
-                    told, reason = f"{told}, whose end was not found: what follows was not read", "unreadable"
-                yield LabelRow(where, [], [DeadLetter(reason, told, where, content=line[:1000])])
-                if not ends:
-                    return
-            elif line.strip():
-                yield read_label_message(line, where, columns)
-            else:
-                yield LabelRow(where, [], [])
-
-
-def _ends(file: IO[bytes]) -> bool:
-    """Skip the rest of a line; False where it is endless, as a device's is."""
-    for _ in range(_MOST_SKIPPED // _LINE):
-        more = file.readline(_LINE)
-        if not more or more.endswith(b"\n"):
-            return True
-    return False

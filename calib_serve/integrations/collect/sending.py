@@ -14,8 +14,9 @@ from calib_serve.core.errors import InputError, Rejected
 from calib_serve.core.files import write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import LabelOptions
-from calib_serve.integrations.collect.reading import LabelFields, read_label_rows
+from calib_serve.integrations.collect.reading import LabelFields
 from calib_serve.integrations.collect.source import DeadLetter
+from calib_serve.integrations.collect.tables import read_label_rows
 from calib_serve.receipts import post_items
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ SETTLED = frozenset({"duplicate", "not_wanted"})
 """Why a label is refused where nobody has to look."""
 
 _TOO_MUCH = (400, 413, 422)  # of a batch: then one of its labels is to blame, or there are too many
-_BYTES = 1 << 20  # of a request
-_FIRST = 10  # rows that are named where no file is asked for
 
 Item = TypeVar("Item")
 Outcomes = list[dict[str, Any]]
@@ -138,7 +137,7 @@ def _refuse(sent: Sent, letter: DeadLetter, file: IO[bytes] | None) -> None:
     sent.refused[letter.reason] += 1
     if letter.reason in SETTLED:
         return
-    if len(sent.first) < _FIRST:
+    if len(sent.first) < 10:  # rows that are named where no file is asked for
         sent.first.append(letter)
     if file is not None:
         file.write(letter.json() + b"\n")
@@ -162,7 +161,7 @@ def in_batches(
     size = 0
     for item in items:
         more = len(json.dumps(row(item))) + 2
-        if batch and (len(batch) == most or size + more > _BYTES):
+        if batch and (len(batch) == most or size + more > 1 << 20):
             yield batch
             batch, size = [], 0
         batch.append(item)

@@ -44,8 +44,8 @@ from calib_serve.scores import Outputs, Scores, to_logits
 if TYPE_CHECKING:
     from calib_serve.fuse import FuseReport
 
-
 _FOLDS = 5
+Response = Literal["auto", "decision_function", "predict_proba"]
 
 
 class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -163,9 +163,6 @@ def _encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[An
         raise InputError(f"y holds labels {strange[:5]} that are not among the classes {known.tolist()[:20]}")
     ids = np.array([place[label] for label in found.tolist()], np.intp)
     return known, ids[encoder.transform(y)]
-
-
-Response = Literal["auto", "decision_function", "predict_proba"]
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]

@@ -107,9 +107,6 @@ def environment(package: str) -> Environment:
     return found
 
 
-_MOST_TESTS = 12
-
-
 def table_of_tests(verdict: Verdict) -> Table:
     """List the tests behind a verdict: those of the whole first, then the most telling classes."""
     # Of a thousand classes only those that stand out can be read.
@@ -126,7 +123,7 @@ def table_of_tests(verdict: Verdict) -> Table:
                 {"off": "error", "within": "within tolerance"}.get(test.finding, "open"), style=test.finding
             ),
         )
-        for test in (*whole, *each)[:_MOST_TESTS]
+        for test in (*whole, *each)[:12]
     ]
     heads = ("What was tested", "Error", "Surely below", "Tolerance", "Chance, if calibrated", "Found")
     return Table("Tests", heads, rows)

@@ -12,9 +12,7 @@ WIDE = 360.0
 """The width of a chart, in its own units."""
 
 _HIGH, _LEFT, _FOOT, _HEAD, _PAD = 300.0, 40.0, 34.0, 20.0, 10.0
-_DAY = 86_400.0
 _LONGEST = 30  # characters of a name in a legend
-_VAGUE = 0.3  # an interval this wide, around what was said, tells too little to be drawn
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Dot:
     @property
     def vague(self) -> bool:
         """Whether the interval is too wide to show anything."""
-        return not self.beyond and not self.high - self.low < _VAGUE
+        return not self.beyond and not self.high - self.low < 0.3
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ def ece_by_time(steps: Sequence[Step], marks: Sequence[float], *, narrow: bool =
 
 def _times(f: _Frame) -> list[str]:
     """Draw times along the axis, as hours and minutes or as days."""
-    form = "%H:%M" if f.x1 - f.x0 <= 2 * _DAY else "%b %d"
+    form = "%H:%M" if f.x1 - f.x0 <= 2 * 86_400.0 else "%b %d"
     last = 4 if f.wide > WIDE else 2
     parts = []
     for i in range(last + 1):

@@ -43,6 +43,19 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _TARGET = re.compile(r"([A-Za-z0-9_-]+)=([A-Za-z0-9._-]+:\d+)")
 _PLACE = re.compile(r"[A-Za-z0-9._~:/?&=%+@,;-]+")
 
+_FILES: dict[Part, tuple[str, ...]] = {
+    "rules": ("prometheus/rules.yml",),
+    "alerts": ("prometheus/alerts.yml",),
+    "dashboards": ("grafana/dashboards/calibration.json",),
+    "prometheus": ("prometheus/prometheus.yml",),
+    "alertmanager": ("prometheus/alertmanager.yml",),
+    "grafana": (
+        "grafana/contact-points.yml",
+        "grafana/provisioning/dashboards/calib-serve.yml",
+        "grafana/provisioning/datasources/prometheus.yml",
+    ),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringOptions:
@@ -137,20 +150,6 @@ class MonitoringOptions:
         for name, value in self.values.items():
             text = text.replace(name, value)
         return text
-
-
-_FILES: dict[Part, tuple[str, ...]] = {
-    "rules": ("prometheus/rules.yml",),
-    "alerts": ("prometheus/alerts.yml",),
-    "dashboards": ("grafana/dashboards/calibration.json",),
-    "prometheus": ("prometheus/prometheus.yml",),
-    "alertmanager": ("prometheus/alertmanager.yml",),
-    "grafana": (
-        "grafana/contact-points.yml",
-        "grafana/provisioning/dashboards/calib-serve.yml",
-        "grafana/provisioning/datasources/prometheus.yml",
-    ),
-}
 
 
 def monitoring_files(
