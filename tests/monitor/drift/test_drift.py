@@ -11,7 +11,8 @@ from plain_detector import PlainDetector
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.monitor import Detector
-from calib_serve.monitor.drift.bets import SPACING, BlockCells, PartBets, payoffs
+from calib_serve.monitor.drift.bets import SPACING, PartBets
+from calib_serve.monitor.drift.rounds import BlockCells, payoffs
 from calib_serve.monitor.drift.statistics import ConfidenceShift
 
 
@@ -60,8 +61,9 @@ def test_no_more_than_one_label_is_staked_for_each_whatever_the_blocks(sizes):
     sizes = np.array(sizes)
     block, ends = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes)
     n, part = len(block), np.arange(len(block)) % 3
-    # Bets that pay what was staked.
-    cells = BlockCells.of(block, part, np.ones((n, 6)), np.ones((n, 3)), sizes)
+    cells = BlockCells.of(
+        block, part, np.ones((n, 6)), np.ones((n, 3)), sizes
+    )  # bets that pay what was staked
     bets, worth = PartBets.none(100, parts=3).after(
         cells, 100 + ends - sizes + 1, sizes, np.zeros(len(sizes))
     )
