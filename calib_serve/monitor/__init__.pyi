@@ -13,7 +13,6 @@ from calib_serve.monitor.drift.detector import Alarm as Alarm
 from calib_serve.monitor.drift.detector import Detector as Detector
 from calib_serve.monitor.drift.detector import ShiftedBin as ShiftedBin
 from calib_serve.monitor.drift.detector import ShiftedClass as ShiftedClass
-from calib_serve.monitor.drift.statistics import ConfidenceShift as ConfidenceShift
 from calib_serve.monitor.drift.statistics import auroc as auroc
 from calib_serve.monitor.drift.statistics import expected_accuracy as expected_accuracy
 from calib_serve.monitor.estimates import Estimates as Estimates

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from sizes import sized
 
-from calib_serve import judge_estimates
+from calib_serve import judge
 from calib_serve.metrics.conclusion import Verdict
-from calib_serve.monitor.estimates import estimate
-from calib_serve.monitor.live_verdict import judge_estimates as judge_live
+from calib_serve.monitor.estimates import estimate, judge_estimates
 from calib_serve.receipts.sums import Sums
 
 FIRST = 1000
@@ -23,7 +22,7 @@ Judge = Callable[[np.random.Generator, int], Verdict]
 def drawn(rng: np.random.Generator, p: Any) -> Verdict:
     """The verdict on exactly calibrated probabilities (n, K)."""
     labels = (p.cumsum(axis=1) > rng.random((len(p), 1))).argmax(axis=1)
-    return judge_estimates(p, labels, outputs="probabilities")
+    return judge(p, labels, outputs="probabilities")
 
 
 def sharp(rng: np.random.Generator, n: int) -> Verdict:
@@ -41,7 +40,7 @@ def binary(rng: np.random.Generator, n: int) -> Verdict:
 
 def live(rng: np.random.Generator, n: int) -> Verdict:
     c = 1 - 0.75 * rng.beta(1, 4, n)
-    return judge_live(estimate(Sums.served(c) + Sums.labelled(c, rng.random(n) < c)))
+    return judge_estimates(estimate(Sums.served(c) + Sums.labelled(c, rng.random(n) < c)))
 
 
 def asked(found: Verdict) -> int:

@@ -61,9 +61,8 @@ def test_no_more_than_one_label_is_staked_for_each_whatever_the_blocks(sizes):
     sizes = np.array(sizes)
     block, ends = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes)
     n, part = len(block), np.arange(len(block)) % 3
-    cells = BlockCells.of(
-        block, part, np.ones((n, 6)), np.ones((n, 3)), sizes
-    )  # bets that pay what was staked
+    # Bets that pay what was staked.
+    cells = BlockCells.of(block, part, np.ones((n, 6)), np.ones((n, 3)), sizes)
     bets, worth = PartBets.none(100, parts=3).after(
         cells, 100 + ends - sizes + 1, sizes, np.zeros(len(sizes))
     )
