@@ -209,7 +209,7 @@ class PriorEstimate:
 
     Args:
         counted: Of the predicted classes and confidences, by the confusion with labels on the calibration set
-            (``calib_serve.metrics.shares.bbse``); it asks for nothing but label shift, and tests that. None
+            (``calib_serve.metrics.bbse``); it asks for nothing but label shift, and tests that. None
             where the artifact holds no confusion.
         likely: Of the probabilities themselves (``em``), which must be calibrated for each class.
         old: Shares in the calibration set (K,).
