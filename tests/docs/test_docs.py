@@ -68,6 +68,13 @@ def test_a_page_of_the_reference_names_what_it_shows_of_a_room(page: Path) -> No
             assert set(yaml.safe_load(options)["options"]["members"]) <= modules_of(face).keys()
 
 
+def test_the_page_of_the_public_api_has_every_public_name() -> None:
+    shown = re.findall(
+        r"^::: calib_serve\.(\w+)$", (ROOT / "docs/reference/public.md").read_text(), re.MULTILINE
+    )
+    assert set(shown) == homes_of(ROOT / "calib_serve" / "__init__.pyi").keys()
+
+
 @pytest.mark.server
 def test_the_site_builds_strictly_and_asks_nobody_else(tmp_path: Path) -> None:
     """Warnings, which broken links and anchors are, end it."""
