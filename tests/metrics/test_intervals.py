@@ -100,7 +100,8 @@ def test_the_interval_of_a_share_lies_within_its_range_and_is_wider_towards_the_
     # A share whose error is small beside both ends has the plain interval.
     found = intervals.share_interval(0.5, 0.001, level=0.95)
     assert (found.low, found.high) == pytest.approx((0.5 - 0.00196, 0.5 + 0.00196), abs=1e-6)
-    assert intervals.share_interval(1e-9, 0.1, level=0.95).high == 1.0  # nothing is known, and nothing overflows
+    # Nothing is known, and nothing overflows.
+    assert intervals.share_interval(1e-9, 0.1, level=0.95).high == 1.0
     # The log-odds of an end are infinite.
     assert intervals.share_interval(1.0, 0.0, level=0.95).low == 1.0
     assert math.isnan(intervals.share_interval(0.4, math.nan, level=0.95).low)
