@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.scores import ProbsView, row_weights
+from calib_serve.scores import SUM_OF_16_BITS, ProbsView, row_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -129,7 +129,7 @@ def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[An
     if p.dtype.kind != "f":
         p = p.astype(np.float64)
     # Written so that a NaN fails too.
-    if not (p.min() >= 0 and np.abs(_row_sums(p) - 1).max() <= 1e-2):
+    if not (p.min() >= 0 and np.abs(_row_sums(p) - 1).max() <= SUM_OF_16_BITS):
         raise InputError(
             "each row of probs must be non-negative and sum to 1; pass probabilities, or "
             "softmax(logits) if these are logits"
