@@ -30,6 +30,7 @@ from calib_serve.scores import (
     LABELS,
     ONE_COLUMN,
     PROBABILITIES,
+    SUM_OF_16_BITS,
     Outputs,
     class_count,
     exact,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GIVE_SHAPE = "input_shape=(3, 224, 224); --option input_shape=3,224,224"
-_SUM_TOLERANCE = 1e-2  # of a thousand probabilities, each rounded to 16 bits
 
 Floats = NDArray[np.floating[Any]]
 Made = Literal["logits", "features"]
@@ -211,7 +211,7 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
     """
     # By numbers: the rows of a softmax add up to 1, and those of logits do not by chance.
-    found, columns = infer_outputs(out, tolerance=_SUM_TOLERANCE), out.shape[1]
+    found, columns = infer_outputs(out, tolerance=SUM_OF_16_BITS), out.shape[1]
     kind = found if told is None else exact(told, columns)
     unit = found in PROBABILITIES
     wrong = kind in PROBABILITIES and not (found == kind or (unit and kind == "label_probabilities"))

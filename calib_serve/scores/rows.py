@@ -31,8 +31,6 @@ from calib_serve.core.names import shown
 TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 """Endings of texts, before .gz where they are packed."""
 
-_ROWS = 4096  # of Parquet at once
-
 
 def is_json(path: Path) -> bool:
     """Tell by its name whether each line of a text is a JSON object."""
@@ -92,7 +90,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], Iterato
 
         try:
             with file:
-                for batch in file.iter_batches(_ROWS, columns=read):
+                for batch in file.iter_batches(4096, columns=read):
                     yield from batch.to_pylist()
         except (ArrowException, OSError, ValueError) as error:
             raise InputError(f"cannot read {path}: {error}") from error
