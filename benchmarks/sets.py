@@ -35,7 +35,7 @@ import numpy as np  # noqa: E402
 from scipy import stats  # noqa: E402
 
 from calib_serve.fit import fit_by_name  # noqa: E402
-from calib_serve.fit.deciding import fit_sets  # noqa: E402
+from calib_serve.fit.decisions import fit_sets  # noqa: E402
 from calib_serve.fit.samples import Samples  # noqa: E402
 from calib_serve.metrics import abstention, conformal_rank  # noqa: E402
 from calib_serve.scores import softmax  # noqa: E402
@@ -261,7 +261,7 @@ def drawn_twice(rng):
 
 def with_crepes(crepes):
     """Memberships of a class in a set on which crepes and we differ, of those not within the margin."""
-    from calib_serve.fit.deciding import true_scores
+    from calib_serve.fit.decisions import true_scores
 
     rng, differ, compared = np.random.default_rng(0), 0, 0
     for coverage in (0.8, 0.9, 0.95, 0.99):

@@ -13,7 +13,7 @@ import pytest
 from support.signatures import args_of, undocumented
 
 import calib_serve
-from calib_serve.core.faces import homes_of
+from calib_serve.core.faces import modules_of
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ def _named() -> Iterator[Any]:
     """Yield what faces name, and what the reference shows of inner modules."""
     for room in ROOMS:
         package = ".".join(room.relative_to(ROOT.parent).parts)
-        yield from (pkgutil.resolve_name(f"{package}:{name}") for name in homes_of(room / "__init__.pyi"))
+        yield from (pkgutil.resolve_name(f"{package}:{name}") for name in modules_of(room / "__init__.pyi"))
     shown = [f"calib_serve.integrations.{path.name}" for path in PACKAGES]
     shown += [
         name for page in REFERENCE.glob("*.md") for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)
@@ -51,7 +51,11 @@ def _called(one: Any) -> Iterator[Callable[..., Any]]:
         return
     made = [base for base in one.__mro__ if _is_ours(base) and {"__init__", "__new__"} & {*vars(base)}]
     # A protocol's constructor, and that of a handler, which TorchServe makes, take anything.
-    if made and any("VAR_" not in of.kind.name for of in inspect.signature(one).parameters.values()):
+    # Options have each field's help below it, for the command line too.
+    taken = (
+        inspect.signature(one).parameters.values() if made and not one.__name__.endswith("Options") else ()
+    )
+    if any("VAR_" not in of.kind.name for of in taken):
         yield one
     for name, method in inspect.getmembers(one, inspect.isroutine):
         if not name.startswith("_") and _is_ours(method):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import calib_serve
-from calib_serve.core.faces import homes_of
+from calib_serve.core.faces import modules_of
 
 ROOT = Path(calib_serve.__file__).parent
 HEAVY = ("torch", "onnx", "onnxruntime", "matplotlib", "scipy", "sklearn", "fastapi", "ts")
@@ -123,7 +123,7 @@ def test_a_room_takes_names_of_another_from_its_face() -> None:
 
 @pytest.mark.parametrize("name", FACED)
 def test_a_face_names_what_its_modules_define_and_hides_no_module(name: str) -> None:
-    for one, home in homes_of(ROOT / name / "__init__.pyi").items():
+    for one, home in modules_of(ROOT / name / "__init__.pyi").items():
         path = ROOT.joinpath(*home.split(".")[1:])
         path = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
         assert home.split(".")[1] in (name, *STANDS_ON[name]), one
@@ -141,7 +141,7 @@ def _bound(node: ast.stmt) -> set[str]:
 
 
 def test_no_files_import_one_another_in_a_circle() -> None:
-    homes = {name: homes_of(ROOT / name / "__init__.pyi") for name in FACED}
+    homes = {name: modules_of(ROOT / name / "__init__.pyi") for name in FACED}
     arrows: dict[Path, set[Path]] = {}
     for path in INNER:
         arrows[path] = set()
@@ -215,7 +215,7 @@ def test_a_reporter_brings_neither_a_ledger_nor_metrics() -> None:
 
 def test_the_public_names_are_sorted_and_there() -> None:
     assert sorted(calib_serve.__all__) == calib_serve.__all__
-    assert {*homes_of(ROOT / "__init__.pyi"), "__version__"} == set(calib_serve.__all__)
+    assert {*modules_of(ROOT / "__init__.pyi"), "__version__"} == set(calib_serve.__all__)
     for name in calib_serve.__all__:
         assert hasattr(calib_serve, name)
 

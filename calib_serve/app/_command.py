@@ -23,22 +23,9 @@ from calib_serve.core.options.base import PYTHON, RARE, check
 from calib_serve.core.options.servers import ServeOptions, variable
 
 __all__ = [
-    "Flat",
-    "Given",
-    "Json",
-    "OfData",
-    "OfOutput",
-    "Output",
-    "Replacing",
-    "command",
-    "pairs",
-    "panel",
-    "program",
-    "refuse_existing",
-    "run_command",
-    "shown_example",
-    "subcommand",
-]
+    "Flat", "Json", "OfData", "OfOutput", "Output", "Replacing", "command", "pairs", "panel", "program",
+    "refuse_existing", "run_command", "shown_example", "subcommand",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -157,7 +144,7 @@ def subcommand(app: App) -> Callable[[F], F]:
     return add
 
 
-class Given(dict[str, str]):
+class _OptionNames(dict[str, str]):
     """Names of options by field, as they were given: a flag, a variable, or a name in a file."""
 
     def name(self, field: str) -> str:
@@ -188,7 +175,7 @@ class Given(dict[str, str]):
                     check(fraction is None, one.field_info.name, says)
 
 
-def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], Given]:
+def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[list[str], _OptionNames]:
     """Set the sources of the options of the command ``asked``.
 
     What is given on the command line wins over the environment, and that over the file of --config. Return
@@ -201,7 +188,7 @@ def _prepared(app: App, asked: str | None, arguments: Sequence[str]) -> tuple[li
         sources += [_check_variables, Env(_PREFIX)]
     if file is not None:
         sources.append(Dict(_read_config(file), source=str(file), use_commands_as_keys=False))
-    given = Given()
+    given = _OptionNames()
     # The order counts: commas are split once every source has given its tokens, and before they are checked.
     app.config = [*sources, _split_at_commas, given.note, given.check_whole]
     return left, given
@@ -342,7 +329,7 @@ def program(asked: str | None = None) -> App:
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command line, and return its exit code; an error becomes one line on stderr."""
     asked = next((word for word in arguments if not word.startswith("-")), None)
-    given = Given()
+    given = _OptionNames()
     try:
         app = program(asked)
         tokens, given = _prepared(app, asked, arguments)
@@ -354,7 +341,7 @@ def run_command(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _explained(error: Exception, asked: str | None, given: Given) -> tuple[str, int]:
+def _explained(error: Exception, asked: str | None, given: _OptionNames) -> tuple[str, int]:
     """The line and the exit code of an error; raises the error of a missing module of ours."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))

@@ -18,9 +18,9 @@ from calib_serve.artifact.facts import ModelFacts as ModelFacts
 from calib_serve.artifact.facts import PriorCorrection as PriorCorrection
 from calib_serve.artifact.facts import Score as Score
 from calib_serve.artifact.facts import Selection as Selection
+from calib_serve.artifact.facts import random_inputs as random_inputs
 from calib_serve.artifact.facts import response as response
 from calib_serve.artifact.facts import same_response as same_response
-from calib_serve.artifact.facts import synthetic_inputs as synthetic_inputs
 from calib_serve.artifact.manifest import read_yaml as read_yaml
 from calib_serve.artifact.preprocessing import Preprocessing as Preprocessing
 from calib_serve.artifact.preprocessing import is_picture_shape as is_picture_shape

@@ -46,16 +46,7 @@ from calib_serve.artifact.manifest import (
     unpack,
     write_manifest,
 )
-from calib_serve.artifact.steps import (
-    STEPS,
-    Examples,
-    Head,
-    InputShift,
-    LogitMap,
-    Mixture,
-    ProbTable,
-    Step,
-)
+from calib_serve.artifact.steps import STEPS, Examples, Head, InputShift, LogitMap, Mixture, ProbTable, Step
 from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.core.arrays import as_floats
 from calib_serve.core.bins import Bins

@@ -354,7 +354,7 @@ class Contract:
         return written(map(vars, self.clauses), class_names)
 
     @property
-    def decides(self) -> bool:
+    def has_acts(self) -> bool:
         """Whether an act clause says which predictions may be acted on."""
         return any(one.kind == "act" for one in self.clauses)
 

@@ -147,7 +147,7 @@ _KEPT = 8  # numbers of each sample
 _NEAR = 1e-3  # of the largest number; float32 moves logits by a hundredth of that
 
 
-def synthetic_inputs(
+def random_inputs(
     shape: Sequence[int | None] | None, *, samples: int = _SAMPLES, dtype: str = "float32"
 ) -> NDArray[Any] | None:
     """Make inputs (samples, *shape), the same ones every time: half in [0, 1], half around zero.
@@ -159,7 +159,7 @@ def synthetic_inputs(
         samples: Number of inputs.
         dtype: numpy's name of their type.
 
-    >>> synthetic_inputs((3, 8, 8)).shape, synthetic_inputs((3, None, None))
+    >>> random_inputs((3, 8, 8)).shape, random_inputs((3, None, None))
     ((4, 3, 8, 8), None)
     """
     sizes = [] if shape is None else [size for size in shape if size is not None and size > 0]

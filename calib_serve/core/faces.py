@@ -8,10 +8,10 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["face", "homes_of"]
+__all__ = ["face", "modules_of"]
 
 
-def homes_of(stub: Path) -> dict[str, str]:
+def modules_of(stub: Path) -> dict[str, str]:
     """The module of each name that a room's ``__init__.pyi`` imports.
 
     Args:
@@ -34,13 +34,13 @@ def face(room: str, file: str) -> tuple[Callable[[str], object], Callable[[], li
     Raises:
         MissingDependency: On a name whose module needs an extra that is not installed.
     """
-    homes = homes_of(Path(file).with_name("__init__.pyi"))
+    modules = modules_of(Path(file).with_name("__init__.pyi"))
 
     def __getattr__(name: str) -> object:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
         try:
-            value = getattr(import_module(homes[name]), name)
+            value = getattr(import_module(modules[name]), name)
         except ModuleNotFoundError as error:
             from calib_serve.core.errors import EXTRA_OF, MissingDependency  # noqa: PLC0415 - seldom
 
@@ -51,4 +51,4 @@ def face(room: str, file: str) -> tuple[Callable[[str], object], Callable[[], li
         setattr(sys.modules[room], name, value)
         return value
 
-    return __getattr__, lambda: sorted([*vars(sys.modules[room]), *homes]), sorted(homes)
+    return __getattr__, lambda: sorted([*vars(sys.modules[room]), *modules]), sorted(modules)

@@ -38,30 +38,11 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency
 
 __all__ = [
-    "GROUP_READS",
-    "LEAST_ROOM",
-    "LONGEST_LINE",
-    "MOST_PROTOBUF",
-    "ZIP_ERRORS",
-    "FollowedFile",
-    "check_header",
-    "import_object",
-    "lock",
-    "make_private",
-    "map_npy",
-    "most_unpacked",
-    "open_parquet",
-    "open_regular",
-    "private_folder",
-    "read_npz",
-    "read_private",
-    "read_whole",
-    "refuse_bomb",
-    "sha256",
-    "short_lines",
-    "write_atomically",
-    "write_whole",
-]
+    "GROUP_READS", "LEAST_ROOM", "LONGEST_LINE", "MOST_PROTOBUF", "ZIP_ERRORS", "FollowedFile",
+    "check_header", "import_object", "lock", "make_private", "map_npy", "most_unpacked", "open_parquet",
+    "open_regular", "private_folder", "read_npz", "read_private", "read_whole", "refuse_bomb", "sha256",
+    "short_lines", "write_atomically", "write_whole",
+]  # fmt: skip
 
 LEAST_ROOM = 64 << 20
 """Bytes that are to be free where a ledger or samples are written."""

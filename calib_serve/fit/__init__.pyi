@@ -8,10 +8,10 @@ from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper as fit_
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_toolkit as fit_neural_clamping_toolkit
 from calib_serve.fit.comparing import Compared as Compared
 from calib_serve.fit.comparing import compare as compare
-from calib_serve.fit.deciding import decide as decide
-from calib_serve.fit.deciding import refuse_labels as refuse_labels
-from calib_serve.fit.deciding import refuse_seen as refuse_seen
-from calib_serve.fit.deciding import seen as seen
+from calib_serve.fit.decisions import decide as decide
+from calib_serve.fit.decisions import refuse_labels as refuse_labels
+from calib_serve.fit.decisions import refuse_seen as refuse_seen
+from calib_serve.fit.decisions import seen as seen
 from calib_serve.fit.facts import remarked as remarked
 from calib_serve.fit.from_model import MODEL_FITTERS as MODEL_FITTERS
 from calib_serve.fit.from_model import MODEL_OPTIONS as MODEL_OPTIONS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Preprocessing, response, synthetic_inputs
+from calib_serve.artifact import Artifact, Preprocessing, random_inputs, response
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import check, divided
@@ -31,7 +31,7 @@ from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples, stratified
 from calib_serve.fit.shares import correctable, for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
-from calib_serve.metrics import Given, as_shares
+from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
     CachedClassifier,
     Classifier,
@@ -167,11 +167,11 @@ def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
     bfloat16, and of inputs of any size.
 
     Args:
-        artifact: The calibration.
-        classifier: The model that it calibrates.
+        artifact: Calibration of the model.
+        classifier: The model, which scores made-up inputs.
     """
     known = artifact.model
-    inputs = synthetic_inputs(known.input_shape)
+    inputs = random_inputs(known.input_shape)
     # bfloat16 rounds too much to tell networks apart; ids are of texts.
     if inputs is None or known.mixed_precision or not (known.input_dtype or "").startswith("float"):
         return artifact
@@ -365,7 +365,7 @@ class _Work:
         )
         return replace(artifact, model=self.classifier.facts())
 
-    def _shares(self, prior: Given, method: str) -> NDArray[np.float64]:
+    def _shares(self, prior: ClassShares, method: str) -> NDArray[np.float64]:
         """The class shares to correct to, checked before anything is fitted."""
         if self.classifier.outputs in LABELS:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")

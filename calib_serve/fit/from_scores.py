@@ -23,7 +23,7 @@ from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
-from calib_serve.metrics import Given, as_shares, of_classes, row_blocks
+from calib_serve.metrics import ClassShares, as_shares, of_classes, row_blocks
 from calib_serve.scores import Outputs, Scores, alike
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _fitted(
     *,
     test: Scores | None,
     class_names: Sequence[str],
-    prior: Given | None,
+    prior: ClassShares | None,
     cross_validate: bool,
     seed: int,
     progress: Progress | None,

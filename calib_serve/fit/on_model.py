@@ -42,7 +42,7 @@ class FitOnModel:
     ``calib_serve.papers.Fit``.
 
     Args:
-        classifier: The model.
+        classifier: Deployed model, which is not changed.
         train: Inputs (n, *input_shape) and class ids (n,) that masked heads train on; None: a part of the
             samples that they are fitted to.
         seed: Seed of each fit.
@@ -91,7 +91,7 @@ class FitOnModel:
         """Calibrated probabilities (n, K).
 
         Args:
-            artifact: The calibration.
+            artifact: Calibration of the model.
             inputs: (n, *input_shape).
         """
         return calibrated_probs(self.classifier, inputs, artifact)

@@ -214,7 +214,7 @@ class Samples:
         """The logits (m, K) of a run of samples.
 
         Args:
-            part: The run.
+            part: Run of m samples.
             dtype: Type to convert them to; None: as they are.
         """
         chunk = self.logits[part if self.rows is None else self.rows[part]]

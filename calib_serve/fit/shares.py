@@ -21,9 +21,9 @@ from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import confusion_facts
 from calib_serve.fit.samples import Samples, folds_of
 from calib_serve.metrics import (
+    ClassShares,
     Confusion,
     EmShares,
-    Given,
     ShareEstimate,
     as_shares,
     bbse,
@@ -307,7 +307,7 @@ def estimate_prior(
     return PriorEstimate(counted, likely, old, unknown, artifact.class_names)
 
 
-def with_prior(artifact: Artifact, prior: PriorEstimate | Given) -> Artifact:
+def with_prior(artifact: Artifact, prior: PriorEstimate | ClassShares) -> Artifact:
     """Correct an artifact to other class shares.
 
     The artifact has no reference for monitoring any more: where you still have the calibration set,

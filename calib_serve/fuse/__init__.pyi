@@ -1,7 +1,7 @@
 """Fuse a model and an artifact into a calibrated model. What is here knows steps, not algorithms."""
 
 from calib_serve.fuse._kinds import change_to_fitted as change_to_fitted
-from calib_serve.fuse._kinds import check_truths as check_truths
+from calib_serve.fuse._kinds import check_multilabel as check_multilabel
 from calib_serve.fuse.onnx._fuse import FuseReport as FuseReport
 from calib_serve.fuse.onnx._fuse import fuse_onnx as fuse_onnx
 from calib_serve.fuse.sessions import open_session as open_session

@@ -21,9 +21,9 @@ whether a prediction may be acted on (n,)."""
 Floats = NDArray[np.floating[Any]]
 
 
-def decided(artifact: Artifact) -> tuple[str, ...]:
+def decision_names(artifact: Artifact) -> tuple[str, ...]:
     """The decisions among ``NAMES`` that the artifact makes."""
-    acts = artifact.contract is not None and artifact.contract.decides
+    acts = artifact.contract is not None and artifact.contract.has_acts
     held = (artifact.sets is not None, artifact.abstain is not None, acts)
     return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
 
@@ -33,13 +33,13 @@ def has_logits(artifact: Artifact) -> bool:
     return artifact.mixture is None and artifact.table is None
 
 
-def deciding(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Artifact, tuple[str, ...]]:
+def with_decisions(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Artifact, tuple[str, ...]]:
     """The artifact with its decisions if they are ``wanted``, else without, and a remark on the loss.
 
     ``option``: how to say that they are, or are not. Raises FuseError where what may be acted on depends on
     segments, which no model knows.
     """
-    names = decided(artifact)
+    names = decision_names(artifact)
     if not wanted:
         words = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
         said = " and ".join(words[name] for name in names)

@@ -25,11 +25,11 @@ Change = Literal["none", "normalise", "difference"]
 """How logits (n, K) become those that an artifact was fitted on: log_softmax, or (0, z1 - z0)."""
 
 
-def check_truths(artifact: Artifact, kind: Outputs, what: str) -> None:
+def check_multilabel(artifact: Artifact, kind: Outputs, what: str) -> None:
     """Check that an artifact and scores are both of labels, or both of classes.
 
     Args:
-        artifact: The calibration.
+        artifact: Calibration, with the kind of scores that it was fitted on.
         kind: Kind of the scores.
         what: The scores in words, such as "the model returns logits".
 
@@ -77,7 +77,7 @@ def change_to_fitted(
     """Find the change from scores of some kind to the kind that the artifact was fitted on.
 
     Args:
-        artifact: The calibration.
+        artifact: Calibration, with the kind of scores that it was fitted on.
         kind: Kind of the scores.
         what: The scores in words, for errors.
         shown: Kind that the model returns of them; None: the scores themselves.

@@ -14,14 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import (
-    Artifact,
-    PredictionSets,
-    ProbTable,
-    response,
-    same_response,
-    synthetic_inputs,
-)
+from calib_serve.artifact import Artifact, PredictionSets, ProbTable, random_inputs, response, same_response
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import read_npz
 from calib_serve.fuse._decisions import act_least
@@ -183,7 +176,7 @@ def prove_own_scores(
         raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
 
 
-def given_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
+def read_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
     """Inputs by name; a number becomes an array of no dimension, as onnxruntime wants."""
     if not isinstance(inputs, (str, Path)):
         return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}
@@ -287,7 +280,7 @@ def check_decisions(
         top = np.max(probs, axis=1)
         sure = np.abs(top - artifact.abstain.threshold) > relative * top
         close += _compare("abstain", found, artifact.abstain(probs), sure, rows, report=report)
-    if artifact.contract is not None and artifact.contract.decides:
+    if artifact.contract is not None and artifact.contract.has_acts:
         acts = artifact.contract.acts(np.max(probs, axis=1), np.argmax(probs, axis=1))
         sure = _sure_acts(artifact, probs, relative if shown is None else 2 * shown)
         close += _compare("act", found, acts, sure, rows, report=report)
@@ -335,7 +328,7 @@ def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -
         return None
     # Exported again, a model has other bytes and the same scores: its scores for made-up inputs identify
     # it.
-    inputs = None if fitted.response is None else synthetic_inputs(fitted.input_shape)
+    inputs = None if fitted.response is None else random_inputs(fitted.input_shape)
     if inputs is None:
         raise FuseError(f"{_other(artifact, source)}, and does not say what would tell another export of it")
     return inputs

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import read_whole
-from calib_serve.core.options.base import changed, check_names
+from calib_serve.core.options.base import changed, check_keywords
 from calib_serve.core.options.servers import GatewayOptions
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import OneRegistry, UncalibratedReplies
@@ -326,7 +326,7 @@ def open_gateway(
     Raises:
         InputError: For models and options that do not fit together.
     """
-    check_names(keywords, [field.name for field in fields(GatewayOptions)], open_gateway)
+    check_keywords(keywords, [field.name for field in fields(GatewayOptions)], open_gateway)
     options = GatewayOptions(**dict[str, Any](keywords)) if options is None else changed(options, keywords)
     output, scores = Named.read(options.output, "--output"), Named.read(options.scores, "--scores")
     shadow = Named.read(options.shadow, "--shadow")

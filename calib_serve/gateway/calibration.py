@@ -103,7 +103,7 @@ class Calibration:
     def acts(self) -> bool:
         """Whether a contract says which predictions may be acted on."""
         contract = None if self.artifact is None else self.artifact.contract
-        return contract is not None and contract.decides
+        return contract is not None and contract.has_acts
 
     def _probs(self, scores: Array, logits: Array, finite: NDArray[np.bool_]) -> NDArray[np.float64]:
         whole = bool(finite.all())

@@ -144,7 +144,7 @@ class GrpcGateway:
             await _abort(context, error)
         finally:
             call.cancel()
-        context.set_trailing_metadata(_as_given(await call.trailing_metadata()))
+        context.set_trailing_metadata(_plain_metadata(await call.trailing_metadata()))
 
     def _count_streamed(self, message: bytes) -> None:
         request = _read_infer(message)
@@ -163,10 +163,10 @@ class GrpcGateway:
             reply: bytes = await call
         except grpc.aio.AioRpcError as error:
             await _abort(context, error)
-        first = _as_given(await call.initial_metadata())
+        first = _plain_metadata(await call.initial_metadata())
         if first:
             await context.send_initial_metadata(first)
-        context.set_trailing_metadata((*_as_given(await call.trailing_metadata()), *more))
+        context.set_trailing_metadata((*_plain_metadata(await call.trailing_metadata()), *more))
         return reply
 
     async def _infer(self, method: str, raw: bytes, context: Any) -> bytes:
@@ -236,7 +236,7 @@ def _forwarded(context: Any) -> tuple[tuple[str, Any], ...]:
     )
 
 
-def _as_given(metadata: Any) -> tuple[tuple[str, Any], ...]:
+def _plain_metadata(metadata: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(
         (name, value) for name, value in metadata or () if name == _DETAILS or not name.startswith("grpc-")
     )
@@ -244,7 +244,7 @@ def _as_given(metadata: Any) -> tuple[tuple[str, Any], ...]:
 
 async def _abort(context: Any, error: Any) -> None:
     """End the call with the server's error, unchanged."""
-    await context.abort(error.code(), error.details() or "", _as_given(error.trailing_metadata()))
+    await context.abort(error.code(), error.details() or "", _plain_metadata(error.trailing_metadata()))
 
 
 # --- messages ---------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from calib_serve.ledger.intake import Intake as Intake
 from calib_serve.ledger.intake import PredictionIds as PredictionIds
 from calib_serve.ledger.ledger import Ledger as Ledger
 from calib_serve.ledger.ledger import Revoked as Revoked
-from calib_serve.ledger.recovery import note_anew as note_anew
+from calib_serve.ledger.recovery import note_recovery as note_recovery
 from calib_serve.ledger.recovery import read_kept as read_kept
-from calib_serve.ledger.recovery import told_anew as told_anew
+from calib_serve.ledger.recovery import recent_recovery as recent_recovery
 from calib_serve.ledger.schema import GIVEN as GIVEN
 from calib_serve.ledger.schema import INCIDENT as INCIDENT
 from calib_serve.ledger.schema import PROGRAM as PROGRAM

@@ -49,10 +49,10 @@ class WindowSums(NamedTuple):
     """The sums of a slice over a span of prediction time.
 
     Args:
-        key: The slice.
+        key: Slice of a version.
         start: Begin of the span, in seconds since 1970.
         width: Its length, in seconds.
-        sums: The sums.
+        sums: Sums of its predictions and their labels.
     """
 
     key: Key
@@ -135,7 +135,7 @@ class State(NamedTuple):
     Args:
         version: Model and version.
         name: Name of the state.
-        value: The state.
+        value: Bytes, as the follower wrote them.
         changed_at: When it last changed, in seconds since 1970.
     """
 

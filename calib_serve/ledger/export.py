@@ -21,7 +21,7 @@ def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
     They are the views of these names, of one moment.
 
     Args:
-        ledger: The ledger.
+        ledger: Ledger whose views they are.
         folder: Folder of the files, made where there is none.
 
     Raises:

@@ -105,7 +105,7 @@ class PredictionIds:
     """The ids in a ledger; ``fates`` counts their outcomes since this object was made.
 
     Args:
-        ledger: The ledger.
+        ledger: Ledger that keeps them.
     """
 
     def __init__(self, ledger: Ledger) -> None:

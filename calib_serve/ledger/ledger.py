@@ -216,7 +216,7 @@ class Ledger:
         """Count each label whose receipt was not seen before; durable on return.
 
         Args:
-            entries: The labels.
+            entries: Verified labels with their slices.
             detect: Whether they also wait for the drift detector.
         """
         if not entries:
@@ -665,7 +665,7 @@ class Ledger:
             kind: Name of the follower.
             version: Model and version.
             name: Name of the state.
-            value: The state.
+            value: Bytes, which are given back as they are.
             now: Seconds since 1970.
         """
         with self.transaction() as connection:

@@ -28,7 +28,7 @@ def read_kept(
     """Read the states of a kind by name, the latest changed last; and the errors of damaged ones, by name.
 
     Args:
-        ledger: The ledger.
+        ledger: Ledger that keeps the states.
         kind: Name of the follower.
         version: Model and version.
         read: From a stored state to what it holds; InputError, ValueError and RecursionError mean that it is
@@ -47,11 +47,11 @@ def read_kept(
     return found, damaged
 
 
-def note_anew(ledger: Ledger, version: Version, what: str, why: object, *, now: float) -> None:
+def note_recovery(ledger: Ledger, version: Version, what: str, why: object, *, now: float) -> None:
     """Log that a state begins anew, and note it in the ledger, in the transaction that stores the new one.
 
     Args:
-        ledger: The ledger.
+        ledger: Ledger in a transaction.
         version: Model and version.
         what: Name of the state.
         why: Reason, such as an error.
@@ -61,11 +61,11 @@ def note_anew(ledger: Ledger, version: Version, what: str, why: object, *, now: 
     ledger.keep(_KIND, version, what, str(why).encode(), now=now)
 
 
-def told_anew(ledger: Ledger, *, now: float) -> str | None:
+def recent_recovery(ledger: Ledger, *, now: float) -> str | None:
     """The states that began anew in the last day, in a sentence; None where none did.
 
     Args:
-        ledger: The ledger.
+        ledger: Ledger that noted them.
         now: Seconds since 1970.
     """
     lately = [one for one in ledger.states(_KIND) if abs(now - one.changed_at) < DAY]

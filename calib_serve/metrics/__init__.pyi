@@ -85,6 +85,8 @@ from calib_serve.metrics.labels import LabelsEvaluation as LabelsEvaluation
 from calib_serve.metrics.labels import checked_label_probs as checked_label_probs
 from calib_serve.metrics.labels import confidence_of_labels as confidence_of_labels
 from calib_serve.metrics.labels import evaluate_label_probs as evaluate_label_probs
+from calib_serve.metrics.plausible import Event as Event
+from calib_serve.metrics.plausible import event_error as event_error
 from calib_serve.metrics.proper import BrierTerms as BrierTerms
 from calib_serve.metrics.proper import EceTerms as EceTerms
 from calib_serve.metrics.proper import LossTerms as LossTerms
@@ -117,9 +119,9 @@ from calib_serve.metrics.samples import of_classes as of_classes
 from calib_serve.metrics.samples import one_of_each as one_of_each
 from calib_serve.metrics.samples import row_blocks as row_blocks
 from calib_serve.metrics.samples import top_label as top_label
+from calib_serve.metrics.shares import ClassShares as ClassShares
 from calib_serve.metrics.shares import Confusion as Confusion
 from calib_serve.metrics.shares import EmShares as EmShares
-from calib_serve.metrics.shares import Given as Given
 from calib_serve.metrics.shares import ShareEstimate as ShareEstimate
 from calib_serve.metrics.shares import as_shares as as_shares
 from calib_serve.metrics.shares import bbse as bbse
@@ -127,7 +129,5 @@ from calib_serve.metrics.shares import checked_probs as checked_probs
 from calib_serve.metrics.shares import corrected as corrected
 from calib_serve.metrics.shares import em as em
 from calib_serve.metrics.stream import Tally as Tally
-from calib_serve.metrics.truths import Event as Event
-from calib_serve.metrics.truths import event_error as event_error
 from calib_serve.scores.kinds import sigmoid as sigmoid
 from calib_serve.scores.kinds import softmax as softmax

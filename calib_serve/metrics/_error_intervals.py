@@ -27,8 +27,7 @@ from calib_serve.metrics.intervals import (
     drawn_labels,
     inverted,
 )
-from calib_serve.metrics.samples import design_effect
-from calib_serve.metrics.truths import (
+from calib_serve.metrics.plausible import (
     STEPS,
     Sample,
     Shift,
@@ -36,11 +35,12 @@ from calib_serve.metrics.truths import (
     fitted_shift,
     further_shifts,
     outcomes,
-    possible_truths,
+    plausible_probs,
     recalibrate_event,
     signs,
     wider,
 )
+from calib_serve.metrics.samples import design_effect
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -59,7 +59,7 @@ def error_intervals(
         return {name: Estimate(value) for name, value in values.items()}
     code = sample.code()
     fitted = recalibrate_event(sample.confidence, sample.correct, code, sample.bins)
-    line = possible_truths(sample.confidence, fitted, code, sample.bins, values["ece"])
+    line = plausible_probs(sample.confidence, fitted, code, sample.bins, values["ece"])
     # The same random draws for all truths: the errors that they show then rise smoothly along the line.
     blocks = outcomes(sample.correct, fitted, draws, seed=seed, groups=groups)
     drawn = [[sample.errors(draw(truth)) for truth in line] for draw in blocks]
@@ -136,7 +136,7 @@ def _one_sided(
 
     ``fitted`` sums of P(correct) and their ``variance`` by bin (bins,).
 
-    Truths along the line of ``possible_truths`` would only make one of the two larger. These lie on one
+    Truths along the line of ``plausible_probs`` would only make one of the two larger. These lie on one
     along which every bin's accuracy falls, or rises, by multiples of its standard error. What bins off to the
     other side show depends on how far off they are, which the error does not tell: the low end takes them as
     calibrated, where chance gives most, the high end as they look, and the debiased value lies half way

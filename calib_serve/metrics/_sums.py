@@ -38,9 +38,9 @@ from calib_serve.metrics.intervals import (
     share_interval,
     student_quantile,
 )
+from calib_serve.metrics.plausible import STEPS
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import MEANS, measured_rows, row_slices
-from calib_serve.metrics.truths import STEPS
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]

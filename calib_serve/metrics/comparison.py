@@ -25,9 +25,9 @@ from calib_serve.metrics.intervals import (
     student_beyond,
     student_quantile,
 )
+from calib_serve.metrics.plausible import Sample
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
-from calib_serve.metrics.truths import Sample
 
 Floats = NDArray[np.float64]
 

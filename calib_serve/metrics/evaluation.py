@@ -28,8 +28,8 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
+from calib_serve.metrics.plausible import Sample
 from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
-from calib_serve.metrics.truths import Sample
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
 if TYPE_CHECKING:

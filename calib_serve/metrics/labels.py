@@ -20,9 +20,9 @@ from calib_serve.metrics.intervals import (
     mean_interval,
     wilson_interval,
 )
+from calib_serve.metrics.plausible import Event, plausible_probs, recalibrate_event, signs
 from calib_serve.metrics.samples import checked_weights, weighing_rows
-from calib_serve.metrics.truths import Event, possible_truths, recalibrate_event, signs
-from calib_serve.scores import LEAST, truths
+from calib_serve.scores import LEAST, labels01
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -148,7 +148,7 @@ def checked_label_probs(
         raise ShapeError(f"probs of labels must be (n, L), one probability a label, got {p.shape}")
     if p.dtype.kind not in "fiub" or not (p.min() >= 0 and p.max() <= 1):  # also true for NaN
         raise InputError("probs of labels must lie in [0, 1]; pass sigmoid(logits) if these are logits")
-    return p if p.dtype.kind == "f" else p.astype(np.float64), truths(labels, p.shape)
+    return p if p.dtype.kind == "f" else p.astype(np.float64), labels01(labels, p.shape)
 
 
 def confidence_of_labels(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
@@ -244,13 +244,13 @@ def evaluate_label_probs(
     of_mean = float(np.average(shares, weights=drawn[0, :, :count].sum(axis=0) + 1e-300))
     return LabelsEvaluation(
         n=n,
-        bins=gaps.decided,
+        bins=gaps.choices,
         labels=tuple(rows),
         accuracy=accuracy,
         mean_confidence=mean_confidence,
         signed_gap=mean_interval((means[1] - means[0]) / count, level=level, weight=w),
-        ece=error(gaps.decided.ece(), -2, gaps.decided_share()),
-        noise_floor=Estimate(gaps.decided.noise_floor()),
+        ece=error(gaps.choices.ece(), -2, gaps.choices_share()),
+        noise_floor=Estimate(gaps.choices.noise_floor()),
         positive_ece=error(ece, -1, of_mean),
         positive_noise_floor=Estimate(float(np.mean([row.positive_noise_floor for row in rows]))),
         positive_brier=brier,
@@ -273,18 +273,18 @@ class _Gaps:
     ) -> None:
         self.p, self.y, self.weight = p, y, weight
         self.binning: Any = {"bins": bins, "edges": edges}
-        self.decided = Bins.zeros(bins)
-        self._of_decisions = np.zeros((len(p), bins))
+        self.choices = Bins.zeros(bins)
+        self._of_choices = np.zeros((len(p), bins))
         for k in range(p.shape[1]):
             confidence, right = confidence_of_labels(p[:, k], y[:, k])
             event = Event(confidence, **self.binning)
-            self.decided += Bins.tally(confidence, right, weight=weight, **self.binning)
-            self._of_decisions[np.arange(len(p)), event.code] += weight * (confidence - right)
+            self.choices += Bins.tally(confidence, right, weight=weight, **self.binning)
+            self._of_choices[np.arange(len(p)), event.code] += weight * (confidence - right)
 
-    def decided_share(self) -> float:
+    def choices_share(self) -> float:
         """The share of chance in bins of the decisions that may be calibrated."""
         # A sample's decisions are not independent, so their variance is that of its part in the bin.
-        return calibrated_share(self.decided.gaps(), (self._of_decisions**2).sum(axis=0))
+        return calibrated_share(self.choices.gaps(), (self._of_choices**2).sum(axis=0))
 
     def event(self, k: int) -> Event:
         """The event that label k is true."""
@@ -297,9 +297,9 @@ class _Gaps:
         """
         n, labels = self.p.shape
         far = [self._far(k) for k in range(labels)] if draws else []
-        decided = self.decided.gaps()
+        choices = self.choices.gaps()
         size = np.sqrt(labels * float((self.weight**2).sum()))
-        reach = 1 + 4 * size / max(n * labels * self.decided.ece(), 1e-12)
+        reach = 1 + 4 * size / max(n * labels * self.choices.ece(), 1e-12)
         true, drawn = np.zeros((len(_STEPS), labels + 2)), np.empty((len(_STEPS), draws, labels + 2))
         start, step = 0, _STEPS[:, None, None]
         for block in signs(n, draws, seed=seed):
@@ -310,9 +310,9 @@ class _Gaps:
                 noise = np.add.reduceat((block * residual)[:, event.order], event.starts, axis=1)
                 true[:, k] = _STEPS * np.abs(gap).sum() / n
                 drawn[:, part, k] = np.abs(step * gap + noise).sum(axis=2) / n
-            noise = block @ self._of_decisions
-            true[:, -2] = _STEPS * reach * np.abs(decided).sum() / (n * labels)
-            drawn[:, part, -2] = np.abs(step * reach * decided + noise).sum(axis=2) / (n * labels)
+            noise = block @ self._of_choices
+            true[:, -2] = _STEPS * reach * np.abs(choices).sum() / (n * labels)
+            drawn[:, part, -2] = np.abs(step * reach * choices + noise).sum(axis=2) / (n * labels)
         true[:, -1], drawn[:, :, -1] = true[:, :-2].mean(axis=1), drawn[:, :, :-2].mean(axis=2)
         return true, drawn
 
@@ -321,6 +321,6 @@ class _Gaps:
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
         fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])
-        far = possible_truths(event.probs, fitted, event.code, event.bins, observed)[-1]
+        far = plausible_probs(event.probs, fitted, event.code, event.bins, observed)[-1]
         gaps, residuals = self.weight * (event.probs - far), self.weight * (fitted - came_true)
         return np.add.reduceat(gaps[event.order], event.starts), residuals

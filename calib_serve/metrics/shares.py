@@ -27,14 +27,14 @@ from calib_serve.metrics.intervals import chi_square_beyond
 
 Floats = NDArray[np.float64]
 
-Given = Union[ArrayLike, Mapping[str, float]]
+ClassShares = Union[ArrayLike, Mapping[str, float]]
 """Shares in the order of the classes, or by class name or id."""
 
 _SUM = 1e-3  # by which given shares, and rows of probabilities, may miss 1: they are rounded
 _NAMED = 10
 
 
-def as_shares(given: Given, classes: int, names: Sequence[str] = ()) -> Floats:
+def as_shares(given: ClassShares, classes: int, names: Sequence[str] = ()) -> Floats:
     """Read class shares: (K,), above 0, divided by their sum.
 
     Args:

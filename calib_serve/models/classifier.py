@@ -230,7 +230,7 @@ class Around:
     """A classifier around another: subclasses change how logits and features are made.
 
     Args:
-        inner: The other one.
+        inner: Classifier that answers whatever a subclass does not.
     """
 
     inner: Classifier

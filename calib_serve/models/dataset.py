@@ -15,7 +15,7 @@ from calib_serve.artifact import Preprocessing, read_picture
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.files import import_object, map_npy, open_regular, read_npz
 from calib_serve.core.names import check_names
-from calib_serve.scores import read_rows, truths
+from calib_serve.scores import labels01, read_rows
 
 _MISSING = "the channel is missing: add it by inputs[:, None]"
 _COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
@@ -114,7 +114,7 @@ class Dataset:
         y, n = np.asarray(self.labels), len(self.inputs)
         if y.shape == (n, 1) and not np.isin(y, (0, 1)).all():
             raise ShapeError(f"labels must be ({n},) class ids, got {y.shape}; take labels[:, 0]")
-        y = truths(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
+        y = labels01(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
         object.__setattr__(self, "labels", y)
         object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
         check_names(self.class_names)

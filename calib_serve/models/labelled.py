@@ -72,10 +72,10 @@ class LabelledRequests:
         rows = self._each(
             lambda text: [_id(one.strip(), ids, labels) for one in text.split(";") if one.strip()]
         )
-        truths = np.zeros((len(self), labels), np.intp)
+        labels01 = np.zeros((len(self), labels), np.intp)
         for i, row in enumerate(rows):
-            truths[i, row] = 1
-        return truths
+            labels01[i, row] = 1
+        return labels01
 
     def _each(self, read: Callable[[str], T]) -> list[T]:
         """Read each sample's label by ``read``; its InputError names the sample."""

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift, ModelFacts, synthetic_inputs
+from calib_serve.artifact import Head, InputShift, ModelFacts, random_inputs
 from calib_serve.core.arrays import rows_at_once
 from calib_serve.core.errors import MissingDependency, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole
@@ -155,7 +155,7 @@ def load_onnx(
     dtype, sizes = _taken(session, path)
     if sizes:
         check_sizes(path, [None, *sizes[1:]], input_shape)  # a batch of one size is filled up
-    probe = synthetic_inputs(input_shape or (sizes[1:] if sizes else None), samples=_PROBED, dtype=dtype)
+    probe = random_inputs(input_shape or (sizes[1:] if sizes else None), samples=_PROBED, dtype=dtype)
     if probe is None:
         raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
     shape = probe.shape[1:]

@@ -302,7 +302,7 @@ def _ahead(intake: Intake) -> str | None:
 
 def drift_check(feed: DriftFeed) -> Check:
     """Make a check that labels reach the drift detectors, by one set of options and no lost state."""
-    return Check("drift", lambda: feed.trouble or feed.contested() or feed.begun_anew())
+    return Check("drift", lambda: feed.trouble or feed.contested() or feed.recent_recovery())
 
 
 def samples_check(samples: SampleLog) -> Check:
@@ -324,7 +324,7 @@ def file_check(name: str, file: FollowedFile[Any]) -> Check:
 
     Args:
         name: Name of the check.
-        file: The followed file.
+        file: File whose trouble is the reason.
     """
 
     def run() -> None:

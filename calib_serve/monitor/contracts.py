@@ -24,7 +24,7 @@ from calib_serve.artifact import Clause, Contract
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.names import as_duration
-from calib_serve.ledger import LabelRecord, Ledger, note_anew
+from calib_serve.ledger import LabelRecord, Ledger, note_recovery
 from calib_serve.metrics import accuracy_at_least
 from calib_serve.monitor.bets import Evidence, MeanBets, share_bets
 from calib_serve.monitor.estimates import estimate, estimated_accuracy
@@ -266,7 +266,7 @@ class ClauseState:
     NaN: not known.
 
     Args:
-        clause: The clause.
+        clause: Promise that the state is of.
         state: "broken" once there is evidence that it does not hold, which is wrong of a kept promise with a
             chance of at most 5 %, ever; "kept" while the bounds lie on its right side; else "unknown".
         said_at: Since when, in seconds since 1970.
@@ -437,7 +437,7 @@ class ContractFollower:
         evidence, damaged = kept_evidence(self._ledger, version, clauses)
         for clause, error in damaged.items():
             what = f"what was known of the clause {clause.name!r}"
-            note_anew(self._ledger, version, what, error, now=now)
+            note_recovery(self._ledger, version, what, error, now=now)
         sums = clause_sums(self._ledger, version, clauses)
         labels = _labelled(rows, bins=self._ledger.bins)
         for clause in clauses:

@@ -45,7 +45,7 @@ class Number:
     """An estimate; all NaN where it is unknown.
 
     Args:
-        value: The estimate.
+        value: Point estimate.
         se: Its standard error.
         low: Lower end of its 95 % interval.
         high: Upper end of its 95 % interval.

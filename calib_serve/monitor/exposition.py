@@ -58,8 +58,8 @@ def detector_rows(watch: Watch, versions: Sequence[Version], published: Publishe
     """Yield the state of some versions' drift detectors; unknown values are left out.
 
     Args:
-        watch: The watch.
-        versions: The versions.
+        watch: Watch whose ledger, feed and incidents are read.
+        versions: Versions, in the order of the rows.
         published: Sums of the ledger, for the labels of its series.
     """
     feed, own = watch.feed, tuple(published.labels.values())

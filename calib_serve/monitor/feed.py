@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from calib_serve.ledger import LabelRecord, Ledger, note_anew, read_kept, told_anew
+from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept, recent_recovery
 from calib_serve.monitor.drift.detector import Detector
 from calib_serve.monitor.incidents import IncidentLog
 from calib_serve.monitor.windows import Maturity, learned_delay
@@ -117,9 +117,9 @@ class DriftFeed:
             )
         return None
 
-    def begun_anew(self) -> str | None:
-        """A reason where a follower's state began anew in the last day: see ``watch.anew``."""
-        return told_anew(self._ledger, now=self._clock())
+    def recent_recovery(self) -> str | None:
+        """A reason where a follower's state began anew in the last day: see ``ledger.recovery``."""
+        return recent_recovery(self._ledger, now=self._clock())
 
     def _ready(self) -> list[Version]:
         """The versions that have labels to feed: a step is not free for the others."""
@@ -241,7 +241,7 @@ class DriftFeed:
     def _restored(self, version: Version, made: Detector, now: float) -> Detector:
         kept, damaged = read_kept(self._ledger, _DETECTOR, version, Detector.restore)
         for error in damaged.values():
-            note_anew(self._ledger, version, "the drift detector", error, now=now)
+            note_recovery(self._ledger, version, "the drift detector", error, now=now)
         if not kept:
             return made
         before = kept[""]

@@ -75,7 +75,7 @@ def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
     """Read the contract in a YAML file.
 
     Args:
-        path: The file.
+        path: File of at most 1 MiB.
         artifact: Artifact whose class names it may use; None: classes are ids.
 
     Raises:
@@ -492,7 +492,7 @@ def plan_contract(
     """
     asked = changed(options or PlanOptions(), keywords, plan_contract)
     check_positive("within", within)
-    if not contract.decides:
+    if not contract.has_acts:
         raise InputError("only act clauses are planned, and the contract has none")
     clauses = [one for one in contract.clauses if one.kind == "act"]
     shares = {one.name: (acted or {}).get(one.name, math.nan) for one in clauses}

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.text import signed_points
-from calib_serve.ledger import LabelRecord, Ledger, note_anew, read_kept
+from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept
 from calib_serve.monitor.bets import MeanBets
 from calib_serve.receipts import Version
 
@@ -288,7 +288,7 @@ class ShadowFollower:
             return
         tests, damaged = read_kept(self._ledger, _KIND, version, _read)
         for tag, error in damaged.items():
-            note_anew(self._ledger, version, f"the test of shadow {tag}", error, now=now)
+            note_recovery(self._ledger, version, f"the test of shadow {tag}", error, now=now)
         for tag, of_tag in by_tag.items():
             tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
             told = json.dumps(tests[tag].as_dict()).encode()
@@ -302,7 +302,7 @@ def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
     """The state of each shadow of a version, by tag.
 
     Args:
-        ledger: The ledger.
+        ledger: Ledger that keeps their tests.
         version: Model and version.
 
     Raises:

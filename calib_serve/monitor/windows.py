@@ -114,7 +114,7 @@ def duration(seconds: float, digits: int = 0) -> str:
     """A duration in the largest unit of which it holds at least two.
 
     Args:
-        seconds: The duration.
+        seconds: Duration in seconds, not negative.
         digits: Number of decimals.
     """
     for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):

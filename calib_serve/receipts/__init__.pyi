@@ -55,11 +55,11 @@ from calib_serve.receipts.policy import LEAST_CHANCE as LEAST_CHANCE
 from calib_serve.receipts.policy import LabelPolicy as LabelPolicy
 from calib_serve.receipts.policy import parse_policy as parse_policy
 from calib_serve.receipts.recorder import ROUNDING as ROUNDING
-from calib_serve.receipts.recorder import Decision as Decision
+from calib_serve.receipts.recorder import LabelChoice as LabelChoice
 from calib_serve.receipts.recorder import Recorder as Recorder
 from calib_serve.receipts.recorder import SeriesKey as SeriesKey
 from calib_serve.receipts.recorder import Tag as Tag
-from calib_serve.receipts.recorder import decisions as decisions
+from calib_serve.receipts.recorder import count_choices as count_choices
 from calib_serve.receipts.reporter import Reporter as Reporter
 from calib_serve.receipts.samples import LabelledSamples as LabelledSamples
 from calib_serve.receipts.samples import SampleLog as SampleLog

@@ -59,7 +59,7 @@ def _has_utf8(text: str) -> bool:
 
 @dataclass(frozen=True)
 class ServedPrediction:
-    """One served prediction, or one decision about a label, as ``decisions`` has it, without logits.
+    """One served prediction, or one choice of a label, as ``count_choices`` has it, without logits.
 
     Args:
         model: Name of the model.
@@ -123,7 +123,7 @@ class ServedReceipt:
     """A prediction that was signed elsewhere: its receipt holds its class and confidence.
 
     Args:
-        receipt: The signed receipt.
+        receipt: Receipt as it was signed, in base64.
         id: The user's own name of the prediction; empty: none.
         logits: What the calibration was applied to (K,).
     """
@@ -138,7 +138,7 @@ class Carried:
     """A prediction that came with its receipt.
 
     Args:
-        item: The prediction.
+        item: Class, confidence and tags that the receipt holds.
         receipt: Its verified receipt.
         nonce: The receipt's nonce, ten bytes.
         time: When it was predicted, in seconds since 1970.
@@ -158,7 +158,7 @@ def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
     """The prediction in a receipt, with the logits and id of the item that brought it.
 
     Args:
-        item: The item.
+        item: Receipt as it came, with the caller's own logits and id.
         receipt: Its verified receipt.
     """
     served = ServedPrediction(

@@ -132,7 +132,7 @@ class Served(NamedTuple):
         return {**item, "logits": self.numbers} if self.logits else item
 
 
-class Home(Protocol):
+class Destination(Protocol):
     """A destination of predictions and labels, which are in a ledger once they are acknowledged."""
 
     @property
@@ -166,18 +166,18 @@ class Remote:
         self.sample_rate = 1.0  # until the watch has said what it keeps
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, as ``Home`` says."""
+        """Count predictions, as ``Destination`` says."""
         found = self._sent("predictions", {"items": [one.as_item() for one in batch]}, once=once, tries=1)
         return [one for one in found if not one.accepted]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, as ``Home`` says."""
+        """Count predictions by their sums, as ``Destination`` says."""
         told = {"time": time, "items": [asdict(one) for one in sums]}
         found = self._sent("sums", told, once=once, tries=1)
         return ["" if one.accepted else one.message or str(one.reason) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Count labels, as ``Home`` says."""
+        """Count labels, as ``Destination`` says."""
         return self._sent("labels", {"items": list(items)}, tries=3)
 
     def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
@@ -219,11 +219,11 @@ class Within:
 
     @property
     def sample_rate(self) -> float:
-        """The share of sampled predictions, as ``Home`` says."""
+        """The share of sampled predictions, as ``Destination`` says."""
         return self._watch.sample_rate
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
-        """Count predictions, as ``Home`` says."""
+        """Count predictions, as ``Destination`` says."""
         items = [ServedReceipt(one.receipt, one.id, one.numbers) for one in batch]
         try:
             found = self._watch.predictions(items, once=once.encode())
@@ -232,7 +232,7 @@ class Within:
         return [Outcome(False, one.reason, str(one)) for one in found if isinstance(one, Refused)]
 
     def served(self, sums: Sequence[ServedSums], *, time: float, once: str) -> list[str]:
-        """Count predictions by their sums, as ``Home`` says."""
+        """Count predictions by their sums, as ``Destination`` says."""
         try:
             found = self._watch.served(sums, time=time, once=once.encode())
         except LedgerError as error:
@@ -240,15 +240,15 @@ class Within:
         return ["" if one is None else str(one) for one in found]
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Count labels, as ``Home`` says."""
+        """Count labels, as ``Destination`` says."""
         try:
             return self._watch.labels(items)
         except LedgerError as error:
             raise ServerError(f"the ledger cannot keep the labels: {error}; send them again") from error
 
 
-def home_of(watch: str | LocalWatch, token: str = "") -> Home:
-    """Return the home at a URL, or in this process; InputError for what is neither."""
+def destination_of(watch: str | LocalWatch, token: str = "") -> Destination:
+    """Return the destination at a URL, or in this process; InputError for what is neither."""
     if isinstance(watch, str):
         return Remote(watch, token)
     if not isinstance(watch, LocalWatch):
@@ -318,7 +318,7 @@ class Courier:
             log.warning(text, *values)
 
 
-class HomewardQueue:
+class PredictionQueue:
     """Predictions that are sent one by one, for their ids or logits; at most ``most``, of 32 MiB, wait.
 
     Beyond half of these bytes they wait without their logits, and ``failed("logits")`` says so. A batch that
@@ -327,9 +327,14 @@ class HomewardQueue:
     """
 
     def __init__(
-        self, home: Home, failed: Callable[..., None], *, most: int, spool: str | Path | None = None
+        self,
+        destination: Destination,
+        failed: Callable[..., None],
+        *,
+        most: int,
+        spool: str | Path | None = None,
     ) -> None:
-        self._home, self._most = home, most
+        self._destination, self._most = destination, most
         self._folder = None if spool is None else BatchFolder(Path(spool) / "ids", most=10 * most)
         self._courier = Courier(failed, on_disk=spool is not None)
         self.after_fork()
@@ -394,7 +399,7 @@ class HomewardQueue:
 
     def _settled(self, batch: Batch) -> bool:
         def ask() -> list[tuple[int, str]]:
-            return [(1, one.message) for one in self._home.predictions(batch.items, once=batch.name)]
+            return [(1, one.message) for one in self._destination.predictions(batch.items, once=batch.name)]
 
         return self._courier.settles(len(batch.items), ask)
 

@@ -464,7 +464,7 @@ class LiveKeyring(FollowedFile[Keyring]):
     """The keyring in a file, read again when the file has changed; take ``current`` once for a batch.
 
     Args:
-        path: The file.
+        path: File of the keyring, in JSON.
         every: Seconds between two looks at the file, at least.
         clock: Seconds that never go back.
         failed: Called where the changed file cannot be read; the ring stays as it was.
@@ -487,7 +487,7 @@ class LiveKeyring(FollowedFile[Keyring]):
         """Verify a receipt; for an unknown key the file is read again first.
 
         Args:
-            token: The signed receipt.
+            token: Receipt as it was sent.
             now: Seconds since 1970; None: the clock's.
             ttl: Longest age of a receipt, in seconds.
 

@@ -26,7 +26,7 @@ import numpy as np
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole, write_whole
 from calib_serve.receipts.batch import ServedSums
-from calib_serve.receipts.destination import LARGEST, Courier, Home
+from calib_serve.receipts.destination import LARGEST, Courier, Destination
 
 try:
     import fcntl
@@ -77,7 +77,7 @@ class _Batch:
 
 
 class Outbox:
-    """Sums up predictions of one model version and sends the sums to ``home``; safe to use from threads.
+    """Sums up predictions of one model version and sends them to ``destination``; safe to use from threads.
 
     ``bins``: of confidence, as the watch has them. ``clauses``: those of a contract that count a prediction,
     by its confidence, class and segment; None without a contract. ``most``: sums that may wait; what comes
@@ -86,7 +86,7 @@ class Outbox:
 
     def __init__(
         self,
-        home: Home,
+        destination: Destination,
         failed: Callable[..., None],
         *,
         model: str,
@@ -97,7 +97,7 @@ class Outbox:
         spool: str | Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._home, self._most, self._clock = home, most, clock
+        self._destination, self._most, self._clock = destination, most, clock
         self._of, self._bins, self._clauses = (model, version), bins, clauses
         self._spool = None if spool is None else _Spool(spool)
         self._courier = Courier(failed, on_disk=spool is not None)
@@ -186,7 +186,7 @@ class Outbox:
             return True
 
     def _refused(self, batch: _Batch) -> list[tuple[int, str]]:
-        found = self._home.served(batch.items, time=batch.time, once=batch.name)
+        found = self._destination.served(batch.items, time=batch.time, once=batch.name)
         return [(one.count, why) for one, why in zip(batch.items, found, strict=True) if why]
 
     def _batches(self) -> list[_Batch]:

@@ -350,12 +350,12 @@ SIGNED_LABELS = 32
 """Labels of one row that get a receipt; of more, so many are drawn by chance."""
 
 
-class Decision(NamedTuple):
+class LabelChoice(NamedTuple):
     """The decision whether a label is true.
 
     Args:
         label: Id of the label.
-        true: The decision.
+        true: Whether the label is decided to be true.
         confidence: Probability that it is right.
         receipt: Its receipt; None where none is signed.
     """
@@ -375,14 +375,14 @@ class Decision(NamedTuple):
         return told if self.receipt.wanted else {**told, "label_wanted": False}
 
 
-def decisions(
+def count_choices(
     recorder: Recorder,
     probs: Sequence[NDArray[np.float64]],
     *,
     threshold: float,
     tags: Sequence[Tag],
     invalid: int = 0,
-) -> list[list[Decision]]:
+) -> list[list[LabelChoice]]:
     """Decide every label of some rows, and count; sign at most ``SIGNED_LABELS`` a row.
 
     These are drawn anew for each row, and their receipts say with which chance. Decisions of one row depend
@@ -413,7 +413,7 @@ def decisions(
         )
     )
     return [
-        [Decision(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
+        [LabelChoice(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
         for row, some in enumerate(drawn)
     ]
 

@@ -21,7 +21,7 @@ from calib_serve.core.names import By
 from calib_serve.core.options.servers import SampleOptions
 from calib_serve.core.process import around_forks
 from calib_serve.receipts.batch import Outcome
-from calib_serve.receipts.destination import HomewardQueue, LocalWatch, Served, home_of
+from calib_serve.receipts.destination import LocalWatch, PredictionQueue, Served, destination_of
 from calib_serve.receipts.inputs import (
     KEYRING,
     ReporterShadow,
@@ -37,7 +37,15 @@ from calib_serve.receipts.inputs import (
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.policy import LabelPolicy, parse_policy
-from calib_serve.receipts.recorder import ROUNDING, Decision, Recorder, RegistrySink, Sink, decisions, sink_of
+from calib_serve.receipts.recorder import (
+    ROUNDING,
+    LabelChoice,
+    Recorder,
+    RegistrySink,
+    Sink,
+    count_choices,
+    sink_of,
+)
 from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
@@ -62,7 +70,7 @@ class Background:
     def __init__(
         self,
         recorder: Recorder,
-        outboxes: Sequence[HomewardQueue | Outbox],
+        outboxes: Sequence[PredictionQueue | Outbox],
         sink: Sink,
         *,
         seconds: float,
@@ -258,14 +266,14 @@ class Reporter:
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
             ring.failed = functools.partial(self._sink.failed, "keyring")
-        home = None if watch is None else home_of(watch, token)
-        self._home = home
-        self._queue = None if home is None else HomewardQueue(home, self._sink.failed, most=most, spool=spool)
+        to = None if watch is None else destination_of(watch, token)
+        self._destination = to
+        self._queue = None if to is None else PredictionQueue(to, self._sink.failed, most=most, spool=spool)
         contract = None if self.artifact is None else self.artifact.contract
         outbox = None
-        if home is not None:
+        if to is not None:
             outbox = Outbox(
-                home,
+                to,
                 self._sink.failed,
                 model=model,
                 version=version,
@@ -290,7 +298,7 @@ class Reporter:
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
         self._sink.failed(*_STAGES, times=0)
-        if home is None and isinstance(self._sink, RegistrySink) and reference is not None and reference.n:
+        if to is None and isinstance(self._sink, RegistrySink) and reference is not None and reference.n:
             # The calibration set's bins: the reference for drift, which a watch has of its own.
             self._sink.set_all(
                 {
@@ -362,7 +370,7 @@ class Reporter:
             InputError: Without an artifact, or where its contract does not say what may be acted on.
         """
         contract = None if self.artifact is None else self.artifact.contract
-        if contract is None or not contract.decides:
+        if contract is None or not contract.has_acts:
             raise InputError(
                 "no contract says what may be acted on: give the reporter an artifact that has one, set with "
                 "calib-serve contract set"
@@ -382,7 +390,7 @@ class Reporter:
         threshold: float = 0.5,
         segment: str | Sequence[str] = "",
         group: str | Sequence[str] = "",
-    ) -> list[list[Decision]]:
+    ) -> list[list[LabelChoice]]:
         """Count the decisions of a multi-label model; signed receipts by row, of at most 32 decisions each.
 
         A row that is no probabilities has no decisions, and counts as invalid.
@@ -403,7 +411,7 @@ class Reporter:
             self._background.start()
         good = np.asarray(((p >= 0) & (p <= 1)).all(axis=1))
         found = iter(
-            decisions(
+            count_choices(
                 self._recorder,
                 list(p[good]),
                 threshold=threshold,
@@ -446,9 +454,9 @@ class Reporter:
         Raises:
             ServerError: Where the watch did not answer: send them again, and each is counted once.
         """
-        if self._home is None:
+        if self._destination is None:
             raise InputError("labels go home to a watch: give the reporter watch=")
-        return self._home.labels(items)
+        return self._destination.labels(items)
 
     def flush(self) -> int:
         """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
@@ -523,7 +531,7 @@ class Reporter:
         clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
-        rate = 0.0 if z is None or self._home is None else self._home.sample_rate
+        rate = 0.0 if z is None or self._destination is None else self._destination.sample_rate
         one_by_one = self._queue is not None and (bool(id) or rate > 0)
         told = [tags[i] for i in good]
         receipts = self._recorder.served(

@@ -71,7 +71,7 @@ class SampleLog:
     another process keeps another share here.
 
     Args:
-        folder: The folder.
+        folder: Folder of the shards, made for this user alone.
         rate: Share of the predictions to keep, above 0; chosen by nonce, so that all processes of one rate
             keep the same ones.
         days: Days for which samples are kept.

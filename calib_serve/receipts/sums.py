@@ -241,7 +241,7 @@ def add_at(found: dict[At, Sums], at: At, more: Sums) -> None:
 
     Args:
         found: Sums by key, which are changed.
-        at: The key.
+        at: Key, whose sums begin at 0 where there are none.
         more: Sums to add.
     """
     found[at] = found[at] + more if at in found else more

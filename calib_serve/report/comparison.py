@@ -26,13 +26,7 @@ from calib_serve.metrics import (
     Verdict,
     gain_of,
 )
-from calib_serve.report.prepare import (
-    BinCountCurve,
-    Density,
-    Histogram,
-    Reliability,
-    RiskCoverage,
-)
+from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
 
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,); or of labels (n, L), and which of them are true (n, L)."""
@@ -76,7 +70,7 @@ class How:
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class ComparedModel:
     """One model on the test samples: its metrics and its reliability diagram."""
 
     name: str
@@ -86,7 +80,7 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassesSide(Side):
+class ComparedClassifier(ComparedModel):
     """A model of one class a sample, with the record of each of its figures.
 
     ``positive`` is of P(y = 1), of two classes alone; ``smooth`` is None of samples in groups.

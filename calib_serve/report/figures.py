@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calib_serve.core.text import count, decimals, percent, span
-from calib_serve.report.comparison import ClassesSide, Side
+from calib_serve.report.comparison import ComparedClassifier, ComparedModel
 from calib_serve.report.look import Table
 from calib_serve.report.look.charts import Dot, DotSeries, histogram, reliability_diagram
 from calib_serve.report.plot import (
@@ -59,7 +59,7 @@ def dots(data: Reliability) -> list[Dot]:
     return [Dot(*map(float, row)) for row in np.column_stack(columns)[data.count > 0]]
 
 
-def _smooth(sides: Sequence[ClassesSide]) -> Picture:
+def _smooth(sides: Sequence[ComparedClassifier]) -> Picture:
     """A figure of each side's smooth reliability diagram."""
     figure, axes = _figure(4.6)
     known = [(side, side.smooth) for side in sides if side.smooth is not None]
@@ -93,11 +93,11 @@ class Diagram:
     reliability: Reliability
 
 
-Drawn = Union[Side, Diagram]
+Drawn = Union[ComparedModel, Diagram]
 """What has a reliability diagram."""
 
 
-def pictures(sides: Sequence[ClassesSide]) -> tuple[Picture, ...]:
+def pictures(sides: Sequence[ComparedClassifier]) -> tuple[Picture, ...]:
     """All figures of a report below its first diagram, in its order."""
     with drawing():
         positive = (_positive,) if sides[-1].positive is not None else ()
@@ -143,7 +143,7 @@ def _range(low: float, high: float) -> str:
     return f"{span(low, high, 0)} %"
 
 
-def _positive(sides: Sequence[ClassesSide]) -> Picture:
+def _positive(sides: Sequence[ComparedClassifier]) -> Picture:
     of_class = [Diagram(side.name, side.color, side.positive) for side in sides if side.positive is not None]
     picture = diagram(
         of_class,
@@ -181,7 +181,7 @@ def _say_reliability(side: Drawn) -> str:
     )
 
 
-def _histograms(sides: Sequence[ClassesSide]) -> Picture:
+def _histograms(sides: Sequence[ComparedClassifier]) -> Picture:
     rows = [
         (
             side.name,
@@ -211,7 +211,7 @@ def _histograms(sides: Sequence[ClassesSide]) -> Picture:
     )
 
 
-def _densities(sides: Sequence[ClassesSide]) -> Picture:
+def _densities(sides: Sequence[ComparedClassifier]) -> Picture:
     figure = Figure(figsize=(_WIDTH, 2.9 * len(sides)), layout="constrained")
     panels = figure.subplots(len(sides), 1, squeeze=False)[:, 0]
     for axes, side in zip(panels, sides, strict=True):
@@ -244,7 +244,7 @@ def _peak(grid: np.ndarray, density: np.ndarray) -> float:
     return float(grid[density.argmax()]) if density.any() else float("nan")
 
 
-def _risk(sides: Sequence[ClassesSide]) -> Picture:
+def _risk(sides: Sequence[ComparedClassifier]) -> Picture:
     figure, axes = _figure(3.6)
     for side in sides:
         marked = side is sides[-1]
@@ -273,7 +273,7 @@ def _risk(sides: Sequence[ClassesSide]) -> Picture:
     )
 
 
-def _say_risk(side: ClassesSide) -> str:
+def _say_risk(side: ComparedClassifier) -> str:
     found, target = side.risk_coverage.abstention, side.risk_coverage.target
     everything = f"{side.name}: answering everything, {percent(1 - side.metrics.accuracy.value)} are wrong"
     if not found.answered:
@@ -284,7 +284,7 @@ def _say_risk(side: ClassesSide) -> str:
     )
 
 
-def _risk_row(side: ClassesSide) -> tuple[str, ...]:
+def _risk_row(side: ComparedClassifier) -> tuple[str, ...]:
     found = side.risk_coverage.abstention
     if not found.answered:
         return (side.name, "none", "", "", "")
@@ -292,7 +292,7 @@ def _risk_row(side: ClassesSide) -> tuple[str, ...]:
     return (side.name, *(percent(share, 2) for share in shares))
 
 
-def _bin_counts(sides: Sequence[ClassesSide]) -> Picture:
+def _bin_counts(sides: Sequence[ComparedClassifier]) -> Picture:
     figure, axes = _figure(3.6)
     for side in sides:
         plot_bin_counts(axes, side.bin_counts, color=PALETTE[side.color], label=side.name)

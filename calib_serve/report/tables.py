@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
 from calib_serve.core.text import count, decimals, metric, percent, percent_within, signed_points, small_p
 from calib_serve.metrics import Change, Estimate, LabelEvaluation, SetEvaluation
-from calib_serve.report.comparison import Side, printable
+from calib_serve.report.comparison import ComparedModel, printable
 from calib_serve.report.look import Cell, Table
 from calib_serve.report.prepare import ClassRow
 
@@ -69,7 +69,9 @@ SHOWN_OF_LABELS = (
 )
 
 
-def table_of_metrics(shown: Sequence[Shown], sides: Sequence[Side], changes: Mapping[str, Change]) -> Table:
+def table_of_metrics(
+    shown: Sequence[Shown], sides: Sequence[ComparedModel], changes: Mapping[str, Change]
+) -> Table:
     """The metrics of one or two sides with intervals, and the changes between them."""
     found = sides[-1].metrics.estimates()
     changed = ("change", "p", "judgement") if len(sides) > 1 else ()
@@ -82,7 +84,7 @@ def table_of_metrics(shown: Sequence[Shown], sides: Sequence[Side], changes: Map
     return Table("Metrics", heads, rows)
 
 
-def _of_side(side: Side, shown: Shown) -> Cell:
+def _of_side(side: ComparedModel, shown: Shown) -> Cell:
     found: Estimate = getattr(side.metrics, shown.name)
     return Cell(metric(found.value, share=shown.percent), _interval(found, shown.percent))
 

@@ -38,10 +38,10 @@ from calib_serve.metrics import (
     top_label,
 )
 from calib_serve.report.comparison import (
-    ClassesSide,
+    ComparedClassifier,
+    ComparedModel,
     How,
     Predictions,
-    Side,
     compared,
     printable,
 )
@@ -97,7 +97,7 @@ class Task(Protocol):
     def checked(self, predictions: Predictions) -> Checked:
         """Check probabilities and labels; raise InputError or ShapeError."""
 
-    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[Side, ...]:
+    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[ComparedModel, ...]:
         """Measure each of one or two models on the same samples."""
 
     def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
@@ -198,14 +198,14 @@ class _Multiclass:
     def checked(self, predictions: Predictions) -> Checked:
         return checked(*predictions)
 
-    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[Side, ...]:
+    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[ComparedModel, ...]:
         drawn = _drawn(pairs, how)
         # One target for both sides: half the error of the first.
         target = default_risk(top_label(*drawn[0])[1]) if how.target_risk is None else how.target_risk
 
-        def side(name: str, color: str, pair: Checked, rows: Checked) -> ClassesSide:
+        def side(name: str, color: str, pair: Checked, rows: Checked) -> ComparedClassifier:
             found = evaluate_probs(*pair, sample_weight=how.sample_weight, groups=how.groups, **how.measured)
-            return ClassesSide(
+            return ComparedClassifier(
                 name,
                 color,
                 metrics=found,
@@ -298,7 +298,7 @@ class _Multilabel:
     def checked(self, predictions: Predictions) -> Checked:
         return checked_label_probs(*predictions)
 
-    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[Side, ...]:
+    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[ComparedModel, ...]:
         check_ungrouped(how.groups)
         if how.target_risk is not None:
             raise InputError("--target-risk (target_risk=) is for one class a sample, not for labels")
@@ -306,7 +306,7 @@ class _Multilabel:
         found = [evaluate_label_probs(*pair, **how_to) for pair in pairs]
         colors = ("before", "after")[-len(pairs) :]
         return tuple(
-            Side(name, color, metrics, reliability_of(metrics.bins))
+            ComparedModel(name, color, metrics, reliability_of(metrics.bins))
             for name, color, metrics in zip(names, colors, found, strict=True)
         )
 

@@ -40,5 +40,5 @@ from calib_serve.scores.rows import read_rows as read_rows
 from calib_serve.scores.scores import ProbsView as ProbsView
 from calib_serve.scores.scores import Scores as Scores
 from calib_serve.scores.scores import check_ungrouped as check_ungrouped
+from calib_serve.scores.scores import labels01 as labels01
 from calib_serve.scores.scores import row_weights as row_weights
-from calib_serve.scores.scores import truths as truths

@@ -23,13 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.core.files import (
-    ZIP_ERRORS,
-    check_header,
-    map_npy,
-    open_parquet,
-    read_npz,
-)
+from calib_serve.core.files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.names import shown
 from calib_serve.scores.databases import open_engine
 from calib_serve.scores.kinds import Outputs
@@ -500,8 +494,8 @@ def _of_spooled(
     found = of_roles(roles, {**few, **shown}, first=1)
     whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
     columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
-    if roles.truths:
-        columns["labels"] = np.stack([beside[name] for name in roles.truths], axis=1)
+    if roles.label_columns:
+        columns["labels"] = np.stack([beside[name] for name in roles.label_columns], axis=1)
     return replace(found, values=values, **columns)
 
 

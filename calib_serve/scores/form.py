@@ -413,7 +413,7 @@ def shows(reply: Any, confidence: float) -> bool:
 
     Args:
         reply: Parsed JSON.
-        confidence: A probability.
+        confidence: Probability of the predicted class.
     """
     return _holds(_numbers(reply), confidence)
 

@@ -175,8 +175,8 @@ def alike(one: Outputs, other: Outputs) -> bool:
     """Whether ``to_logits`` maps both kinds of one model's scores to the same logits, up to rounding.
 
     Args:
-        one: A kind.
-        other: Another one.
+        one: Kind of some scores.
+        other: Kind of others, of the same model.
 
     >>> alike("log_probs", "probabilities"), alike("logits", "probabilities")
     (True, False)
@@ -394,12 +394,12 @@ def recognise(
     told: Outputs | None = None,
     *,
     called: Outputs | None = None,
-    truths: bool = False,
+    multilabel: bool = False,
     place: CellNames = NUMBERED,
 ) -> Recognised:
     """Recognise the kind of scores (n, K): as ``told``, as ``called``, else by their numbers.
 
-    ``truths``: labels are (n, L), of which any number is true. Values that are rounded out of [0, 1] are
+    ``multilabel``: labels are (n, L), of which any number is true. Values that are rounded out of [0, 1] are
     clipped, percent become fractions. InputError for numbers that are not of this kind, naming the row, and
     for such as may be of two kinds, naming the option.
 
@@ -412,7 +412,7 @@ def recognise(
     seen = _Seen.of(values)
     why = ""
     if told is None and called is None:
-        told, why = _by_numbers(seen, truths)
+        told, why = _by_numbers(seen, multilabel)
     # An array called logits is taken for logits, unless its numbers show otherwise.
     if told is None and called == "logits":
         _refuse_misnamed(seen)
@@ -422,8 +422,8 @@ def recognise(
     return replace(found, remark="; ".join(filter(None, (found.remark, _RANKS)))) if seen.falls else found
 
 
-def _by_numbers(seen: _Seen, truths: bool) -> tuple[Outputs, str]:
-    if truths:
+def _by_numbers(seen: _Seen, multilabel: bool) -> tuple[Outputs, str]:
+    if multilabel:
         kind: Outputs = "label_probabilities" if seen.within else "label_logits"
         return kind, f"read as {kind}, one a label: labels are (n, {seen.columns}), 0 or 1"
     if seen.columns == 1:

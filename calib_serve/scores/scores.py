@@ -463,9 +463,9 @@ def made(
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), values)
     names = source.class_names if values.shape[1] > 1 else ()
     place = CellNames(source.first, names)
-    truths = labels is not None and labels.ndim == 2 and not _is_soft(labels)
+    multilabel = labels is not None and labels.ndim == 2 and not _is_soft(labels)
     called = _called(source.outputs, expected, values.shape[1])
-    found = recognise(values, outputs, called=called, truths=truths, place=place)
+    found = recognise(values, outputs, called=called, multilabel=multilabel, place=place)
     remarks += [found.remark] if found.remark else []
     kind = found.outputs
     classes = _classes(values, kind)
@@ -529,7 +529,7 @@ def _labels_of(
     """Class ids (n,), truths (n, L) or soft labels (n, K), the class names, and a remark."""
     names = place.names
     if kind in LABELS:
-        return truths(labels, (len(labels), classes), place), names, ""
+        return labels01(labels, (len(labels), classes), place), names, ""
     if labels.ndim == 1:
         return class_ids(labels, classes, names, column=column, place=place)
     soft = as_floats(labels, "labels")
@@ -548,7 +548,7 @@ def _is_soft(labels: NDArray[Any]) -> bool:
     return bool((shares >= 0).all() and (np.abs(shares.sum(axis=1) - 1) < 1e-6).all())
 
 
-def truths(labels: Any, shape: tuple[int, ...], place: CellNames = NUMBERED) -> NDArray[np.intp]:
+def labels01(labels: Any, shape: tuple[int, ...], place: CellNames = NUMBERED) -> NDArray[np.intp]:
     """Check labels of 0 and 1, and return them as integers (n, L).
 
     Args:

@@ -50,7 +50,7 @@ _SHOWN = 5
 class Roles:
     """Columns by role: ``scores`` in order, the other roles or None, and ``left_out`` columns.
 
-    ``truths`` are the columns label.NAME of a multi-label model, in the order of the scores.
+    ``label_columns`` are the columns label.NAME of a multi-label model, in the order of the scores.
     """
 
     scores: tuple[str, ...]
@@ -59,7 +59,7 @@ class Roles:
     weight: str | None = None
     group: str | None = None
     id: str | None = None
-    truths: tuple[str, ...] = ()
+    label_columns: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     asked: bool = field(default=False)
     """Whether the scores were named by the user."""
@@ -68,7 +68,7 @@ class Roles:
     def others(self) -> tuple[str, ...]:
         """The columns that are read beside the scores."""
         named = (self.label, self.weight, self.group, self.id)
-        return (*(name for name in named if name is not None), *self.truths)
+        return (*(name for name in named if name is not None), *self.label_columns)
 
 
 def roles_of(
@@ -100,16 +100,16 @@ def roles_of(
     for what, known in _KNOWN.items():
         if what not in found:
             found[what] = next((name for name in free if low[name] in known), None)
-    truths = [name for name in free if name.startswith(OF_LABEL)]
+    of_labels = [name for name in free if name.startswith(OF_LABEL)]
     if "label" not in found:
-        found["label"] = None if truths else _label(free, low, columns)
-    rest = [name for name in free if name not in found.values() and name not in truths]
+        found["label"] = None if of_labels else _label(free, low, columns)
+    rest = [name for name in free if name not in found.values() and name not in of_labels]
     if columns is not None:
         scores = _asked_for(columns, rest)
-        return Roles(tuple(scores), **found, truths=_truths(truths, scores), asked=True)
+        return Roles(tuple(scores), **found, label_columns=_label_columns(of_labels, scores), asked=True)
     out = [n for n in rest if n in index or low[n] in _INDEX or low[n].startswith(("unnamed:", "__index"))]
     scores = [name for name in rest if name not in out]
-    return Roles(tuple(scores), **found, truths=_truths(truths, scores), left_out=tuple(out))
+    return Roles(tuple(scores), **found, label_columns=_label_columns(of_labels, scores), left_out=tuple(out))
 
 
 def lists_first(roles: Roles, lists: Collection[str]) -> Roles:
@@ -147,15 +147,15 @@ def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
     return found
 
 
-def _truths(truths: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
+def _label_columns(of_labels: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
     """The columns of label values in the scores' order; InputError unless there is one for each label."""
-    if not truths:
+    if not of_labels:
         return ()
     wanted = [OF_LABEL + name for name in scores]
-    if set(wanted) != set(truths):
+    if set(wanted) != set(of_labels):
         raise InputError(
             "each label needs a column of scores NAME and one of truths label.NAME, and nothing is called "
-            f"label; there are {_listed([*scores, *truths])}"
+            f"label; there are {_listed([*scores, *of_labels])}"
         )
     return tuple(wanted)
 
@@ -379,10 +379,10 @@ def of_roles(
     else:
         values, names = _stacked(roles.scores, table, first), roles.scores
     labels = None if found["label"] is None else as_array(found["label"], "labels", missing=True)
-    if roles.truths:
-        labels = np.stack([table[name] for name in roles.truths], axis=1)
+    if roles.label_columns:
+        labels = np.stack([table[name] for name in roles.label_columns], axis=1)
     said = []
-    if names and not roles.asked and not roles.truths:
+    if names and not roles.asked and not roles.label_columns:
         said.append(check_plausible(names, values, labels))
     if roles.left_out:
         said.append(f"left out, as no class: {', '.join(map(shown, roles.left_out))}")

@@ -17,12 +17,7 @@ from calib_serve.torchserve.archive._packing import pack_feedback as pack_feedba
 from calib_serve.torchserve.archive._packing import recalibrated as recalibrated
 from calib_serve.torchserve.archive._packing import same_model as same_model
 from calib_serve.torchserve.archive._packing import served_artifact as served_artifact
-from calib_serve.torchserve.archive._repacking import ForeignArchive as ForeignArchive
-from calib_serve.torchserve.archive._repacking import Seam as Seam
-from calib_serve.torchserve.archive._repacking import find_seam as find_seam
 from calib_serve.torchserve.archive._repacking import pack_around as pack_around
-from calib_serve.torchserve.archive._repacking import sample_requests as sample_requests
-from calib_serve.torchserve.archive._repacking import unpacked as unpacked
 from calib_serve.torchserve.configuration import Ports as Ports
 from calib_serve.torchserve.configuration import ensure_keyring as ensure_keyring
 from calib_serve.torchserve.configuration import is_free as is_free
@@ -36,13 +31,5 @@ from calib_serve.torchserve.promotion import Host as Host
 from calib_serve.torchserve.promotion import evidence_of as evidence_of
 from calib_serve.torchserve.promotion import swap as swap
 from calib_serve.torchserve.refitting import refit_served as refit_served
-from calib_serve.torchserve.seam._handler import INFERENCE as INFERENCE
-from calib_serve.torchserve.seam._handler import load_handler as load_handler
-from calib_serve.torchserve.seam._handler import put_around as put_around
-from calib_serve.torchserve.seam._host import SECONDS as SECONDS
-from calib_serve.torchserve.seam._host import Request as Request
-from calib_serve.torchserve.seam._host import alternatives as alternatives
-from calib_serve.torchserve.seam._host import ask as ask
-from calib_serve.torchserve.seam._host import run_trial as run_trial
 from calib_serve.torchserve.server import Server as Server
 from calib_serve.torchserve.server import find_java as find_java

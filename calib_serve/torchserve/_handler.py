@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import ModelError
-from calib_serve.receipts import Decision, SignedReceipt, Tag, decisions
+from calib_serve.receipts import LabelChoice, SignedReceipt, Tag, count_choices
 from calib_serve.scores import to_logits
 from calib_serve.torchserve._observer import Observer, observe, wait_until_counted
 from calib_serve.torchserve.mar_options import ModelOptions
@@ -62,11 +62,21 @@ class WorkerHandler:
         raise NotImplementedError
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Answer the requests that an envelope has read; only a handler with an envelope has any."""
+        """Answer the requests that an envelope has read; only a handler with an envelope has any.
+
+        Args:
+            data: Names to values, one dict a request.
+            ctx: TorchServe's context.
+        """
         raise ModelError("the requests of this handler are read by no envelope")
 
     def handle(self, data: Sequence[Any], ctx: Any) -> Any:
-        """Answer TorchServe; ``data`` are names to values, one dict for each request."""
+        """Answer TorchServe.
+
+        Args:
+            data: Names to values, one dict a request.
+            ctx: TorchServe's context.
+        """
         self._ending.begin(ctx)
         try:
             replies = self.answer(data, ctx)
@@ -223,7 +233,7 @@ class Ending:
 # --- From scores to predictions ---------------------------------------------------------------------
 
 
-class Decided(NamedTuple):
+class RowDecisions(NamedTuple):
     """A set's class ids, likeliest first; whether to abstain; whether the prediction may be acted on.
 
     None where not decided.
@@ -234,7 +244,7 @@ class Decided(NamedTuple):
     act: bool | None = None
 
 
-NOTHING = Decided()
+NOTHING = RowDecisions()
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,8 +257,8 @@ class Prediction:
         confidence: Probability of the predicted class.
         logits: Logits of the probabilities (K,).
         receipt: None if receipts are off.
-        decided: The classes in its set, whether to abstain and whether it may be acted on, where the artifact
-            or the archive says so.
+        decisions: The classes in its set, whether to abstain and whether it may be acted on, where the
+            artifact or the archive says so.
     """
 
     probabilities: NDArray[np.float64]
@@ -256,7 +266,7 @@ class Prediction:
     confidence: float
     logits: NDArray[Any]
     receipt: SignedReceipt | None = None
-    decided: Decided = NOTHING
+    decisions: RowDecisions = NOTHING
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,13 +276,13 @@ class LabelsPrediction:
     Args:
         probabilities: Calibrated, (L,) float64.
         predicted: Labels whose probability is the archive's threshold or more.
-        decisions: Those about labels that receipts are for.
+        choices: Those of labels that receipts are for.
         logits: Logits of the probabilities (L,).
     """
 
     probabilities: NDArray[np.float64]
     predicted: tuple[int, ...]
-    decisions: Sequence[Decision]
+    choices: Sequence[LabelChoice]
     logits: NDArray[Any]
 
 
@@ -292,7 +302,7 @@ class Failure:
 INVALID = Failure(500, "the model's output for this input is NaN or infinite")
 
 
-class CalibratedRow(NamedTuple):
+class Row(NamedTuple):
     """One row's calibrated probabilities (K,), and its logits (K,)."""
 
     probs: NDArray[np.float64]
@@ -348,25 +358,32 @@ class CalibratedHandler(WorkerHandler):
         """Load the model of the archive unpacked in ``folder``."""
         raise NotImplementedError
 
-    def calibrated(self, scores: NDArray[Any]) -> tuple[list[CalibratedRow | Failure], NDArray[np.float64]]:
-        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID."""
+    def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
+        """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID.
+
+        Args:
+            scores: Scores of the model, (n, K), (n,) or (n, 1).
+        """
         # The common batch has no NaN, and takes the short way.
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():
             probs = self.artifact.of_logits(logits)
-            return list(map(CalibratedRow, probs, logits)), probs
+            return list(map(Row, probs, logits)), probs
         finite = np.asarray(np.isfinite(logits).all(axis=1))
         probs = self.artifact.of_logits(np.where(finite[:, None], logits, 0.0))
         rows = zip(probs, logits, finite.tolist(), strict=True)
-        return [CalibratedRow(p, z) if ok else INVALID for p, z, ok in rows], probs
+        return [Row(p, z) if ok else INVALID for p, z, ok in rows], probs
 
     def predictions(
-        self, rows: Sequence[CalibratedRow | Failure], tags: Sequence[Tag] = (), *, invalid: int | None = None
+        self, rows: Sequence[Row | Failure], tags: Sequence[Tag] = (), *, invalid: int | None = None
     ) -> list[Result]:
         """Count, sign and decide on the rows; a failure stays in its place.
 
-        ``tags`` of each row, or none. ``invalid``: how many rows the model gave no numbers for, where some of
-        them are not among these.
+        Args:
+            rows: Calibrated rows, or failures.
+            tags: Tags of each row; empty: they have none.
+            invalid: Number of rows that the model gave no numbers for, where some of them are not among
+                these; None: those that are.
         """
         if invalid is None:
             invalid = sum(row is INVALID for row in rows)
@@ -382,30 +399,26 @@ class CalibratedHandler(WorkerHandler):
         rest = iter(found)
         return [row if isinstance(row, Failure) else next(rest) for row in rows]
 
-    def _of_classes(
-        self, rows: Sequence[CalibratedRow], tags: Sequence[Tag], invalid: int
-    ) -> Sequence[AnyPrediction]:
+    def _of_classes(self, rows: Sequence[Row], tags: Sequence[Tag], invalid: int) -> Sequence[AnyPrediction]:
         top = [int(row.probs.argmax()) for row in rows]
         pairs = [(k, min(float(row.probs[k]), 1.0)) for row, k in zip(rows, top, strict=True)]
         receipts = self._observer.served(
             pairs, logits=[row.logits for row in rows], tags=tags, invalid=invalid
         )
-        found = decide_rows(
+        found = row_decisions(
             self.artifact,
             [row.probs for row in rows],
             abstain_below=self.options.abstain_below,
             segments=[tag.segment for tag in tags] or "",
         )
         return [
-            Prediction(row.probs, k, confidence, row.logits, receipt, decided)
-            for row, (k, confidence), receipt, decided in zip(rows, pairs, receipts, found, strict=True)
+            Prediction(row.probs, k, confidence, row.logits, receipt, decisions)
+            for row, (k, confidence), receipt, decisions in zip(rows, pairs, receipts, found, strict=True)
         ]
 
-    def _of_labels(
-        self, rows: Sequence[CalibratedRow], tags: Sequence[Tag], invalid: int
-    ) -> Sequence[AnyPrediction]:
+    def _of_labels(self, rows: Sequence[Row], tags: Sequence[Tag], invalid: int) -> Sequence[AnyPrediction]:
         threshold = self.options.threshold
-        found = decisions(
+        found = count_choices(
             self._observer, [row.probs for row in rows], threshold=threshold, tags=tags, invalid=invalid
         )
         return [
@@ -416,13 +429,13 @@ class CalibratedHandler(WorkerHandler):
         ]
 
 
-def decide_rows(
+def row_decisions(
     artifact: Artifact,
     probs: Sequence[NDArray[np.float64]],
     *,
     abstain_below: float | None = None,
     segments: str | Sequence[str] = "",
-) -> list[Decided]:
+) -> list[RowDecisions]:
     """Decide by calibrated probabilities, each (K,), as artifact and archive (``abstain_below``) say.
 
     ``segments`` of each, or of all: what may be acted on there may depend on them.
@@ -442,9 +455,9 @@ def decide_rows(
     elif abstain_below is not None:
         below = (p.max(axis=1) < abstain_below).tolist()
     acts: Sequence[Any] = [None] * len(p)
-    if artifact.contract is not None and artifact.contract.decides:
+    if artifact.contract is not None and artifact.contract.has_acts:
         acts = artifact.contract.acts(p.max(axis=1), p.argmax(axis=1), segments).tolist()
-    return [Decided(*one) for one in zip(sets, below, acts, strict=True)]
+    return [RowDecisions(*one) for one in zip(sets, below, acts, strict=True)]
 
 
 def _likeliest_first(probs: NDArray[np.float64], ids: NDArray[np.intp]) -> tuple[int, ...]:

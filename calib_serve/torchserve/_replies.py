@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.oip import Tensor, as_entry
-from calib_serve.receipts import KEYRING, LABEL_BUDGET, Decision, from_environment
-from calib_serve.torchserve._handler import AnyPrediction, Decided, LabelsPrediction, Prediction
+from calib_serve.receipts import KEYRING, LABEL_BUDGET, LabelChoice, from_environment
+from calib_serve.torchserve._handler import AnyPrediction, LabelsPrediction, Prediction, RowDecisions
 from calib_serve.torchserve._requests import Message
 from calib_serve.torchserve.mar_options import ModelOptions
 
@@ -35,9 +35,9 @@ _MOST_IDS = 256
 # --- Facts of one prediction -------------------------------------------------------------
 
 
-def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | Decision]:
-    """The parts of a prediction with a confidence and a receipt: itself, or the decisions on its labels."""
-    return prediction.decisions if isinstance(prediction, LabelsPrediction) else (prediction,)
+def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | LabelChoice]:
+    """The parts of a prediction with a confidence and a receipt: itself, or the choices of its labels."""
+    return prediction.choices if isinstance(prediction, LabelsPrediction) else (prediction,)
 
 
 def facts_of(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
@@ -46,9 +46,9 @@ def facts_of(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
     Of a multi-label model, ``labels`` has these of each label.
     """
     if isinstance(prediction, LabelsPrediction):
-        return {"labels": [one.as_dict(names) for one in prediction.decisions]}
+        return {"labels": [one.as_dict(names) for one in prediction.choices]}
     found: dict[str, Any] = {"confidence": prediction.confidence}
-    in_set, abstain, act = prediction.decided
+    in_set, abstain, act = prediction.decisions
     if in_set is not None:
         found["set"] = [names[k] if names else k for k in in_set]
     if abstain is not None:
@@ -85,7 +85,7 @@ def full_reply(
         listed = p.tolist()
         different = len({*names}) == len(p)
         reply["probabilities"] = dict(zip(names, listed, strict=True)) if different else listed
-    if any(one.receipt is not None for one in prediction.decisions):
+    if any(one.receipt is not None for one in prediction.choices):
         reply["receipts"] = facts_of(prediction, names)["labels"]
     return reply
 
@@ -126,17 +126,17 @@ def columns(
     if reply is None and options.probabilities:
         column("probabilities", "FP64", lambda one: one.probabilities)
     if reply is None and artifact.sets is not None:
-        column("set", "BOOL", lambda one: _insides(one.decided, artifact.classes))
+        column("set", "BOOL", lambda one: _insides(one.decisions, artifact.classes))
     if reply is None and (artifact.abstain is not None or options.abstain_below is not None):
-        column("abstain", "BOOL", lambda one: one.decided.abstain)
-    if reply is None and artifact.contract is not None and artifact.contract.decides:
-        column("act", "BOOL", lambda one: one.decided.act)
+        column("abstain", "BOOL", lambda one: one.decisions.abstain)
+    if reply is None and artifact.contract is not None and artifact.contract.has_acts:
+        column("act", "BOOL", lambda one: one.decisions.act)
     if from_environment(KEYRING) is None:
         return made
 
     def each(name: str, datatype: str, value: Callable[[Any], Any]) -> None:
         """Add a column of one value a prediction; of a multi-label model (n, receipts)."""
-        of_labels = lambda one: [value(decision) for decision in one.decisions]  # noqa: E731
+        of_labels = lambda one: [value(choice) for choice in one.choices]  # noqa: E731
         column(name, datatype, of_labels if labels else value)
 
     each("receipt", "BYTES", lambda one: one.receipt or "")
@@ -148,10 +148,10 @@ def columns(
     return made
 
 
-def _insides(decided: Decided, classes: int) -> NDArray[np.bool_]:
+def _insides(decisions: RowDecisions, classes: int) -> NDArray[np.bool_]:
     """A prediction set as (K,): whether each class is in it, as fused models return it."""
     inside = np.zeros(classes, np.bool_)
-    inside[list(decided.in_set or ())] = True
+    inside[list(decisions.in_set or ())] = True
     return inside
 
 

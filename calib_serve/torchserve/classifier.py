@@ -23,11 +23,11 @@ from calib_serve.torchserve._handler import (
     INVALID,
     AnyPrediction,
     CalibratedHandler,
-    CalibratedRow,
     Failure,
     LabelsPrediction,
     Prediction,
     Result,
+    Row,
     all_or_none,
     check_requests,
 )
@@ -209,15 +209,13 @@ class CalibratedClassifier(CalibratedHandler):
         except (Exception, SystemExit) as error:  # a subclass's preprocess may raise anything
             return Failure(400, f"the input cannot be read ({type(error).__name__})")
 
-    def _rows_of(self, inputs: list[NDArray[Any] | Failure]) -> list[CalibratedRow | Failure]:
+    def _rows_of(self, inputs: list[NDArray[Any] | Failure]) -> list[Row | Failure]:
         """Run inputs of one shape and type at once; a failure stays in its place."""
         by_kind: dict[tuple[Any, ...], list[int]] = {}
         for index, item in enumerate(inputs):
             if not isinstance(item, Failure):
                 by_kind.setdefault((item.shape, item.dtype.str), []).append(index)
-        found: dict[int, CalibratedRow | Failure] = {
-            i: one for i, one in enumerate(inputs) if isinstance(one, Failure)
-        }
+        found: dict[int, Row | Failure] = {i: one for i, one in enumerate(inputs) if isinstance(one, Failure)}
         for indices in by_kind.values():
             # Failed items keep their rows: in a batch of another size, some kernels would round the other
             # rows differently.
@@ -228,7 +226,7 @@ class CalibratedClassifier(CalibratedHandler):
             found |= {i: rows[i] for i in indices}
         return [found[i] for i in range(len(inputs))]
 
-    def _rows(self, batch: NDArray[Any]) -> list[CalibratedRow | Failure]:
+    def _rows(self, batch: NDArray[Any]) -> list[Row | Failure]:
         try:
             rows, _ = self.calibrated(self.inference(batch))
             if len(rows) != len(batch):

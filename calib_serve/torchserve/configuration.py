@@ -322,7 +322,15 @@ def _ledger(folder: Path, given: str | Path | None) -> str:
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a server listens, all on one host."""
+    """The ports of a server, all on one host.
+
+    Args:
+        inference: Of the inference API.
+        management: Of the management API.
+        metrics: Of the metrics API.
+        grpc_inference: Of the inference API over gRPC.
+        grpc_management: Of the management API over gRPC.
+    """
 
     inference: int = 8080
     management: int = 8081
@@ -371,7 +379,12 @@ class Ports:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server could listen there now.
+
+    Args:
+        port: Number, 1 to 65535.
+        host: Address, or name, of this machine.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -24,13 +24,7 @@ from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import LABELS, Outputs, Scores, shows, to_probs
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
-from calib_serve.torchserve.archive._repacking import (
-    ForeignArchive,
-    Seam,
-    find_seam,
-    sample_requests,
-    unpacked,
-)
+from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, some_requests, unpacked
 from calib_serve.torchserve.seam._host import Request, alternatives, run_trial
 
 if TYPE_CHECKING:
@@ -96,7 +90,7 @@ def scores_of_archive(
         names = _names(found, where, requests, calibration)
         # Before the run: a wrong label should not cost one.
         several = where.kind in LABELS
-        truths = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in requests]
+        labels = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in requests]
         how: dict[str, Any] = {"batch_size": at_once, "probe_timeout": asked.probe_timeout}
         logits = [
             _collected(part, found, where, number=k, progress=progress, **how)
@@ -107,7 +101,7 @@ def scores_of_archive(
         shown = ()  # Two classes of one name are told apart by the archive's own mapping, as it is packed.
     parts = [
         Scores.of_logits(z, y, where.kind, class_names=shown, name=found.archive.name)
-        for z, y in zip(logits, truths, strict=True)
+        for z, y in zip(logits, labels, strict=True)
     ]
     rows = requests[0].rows
     facts = ModelFacts(
@@ -200,7 +194,7 @@ def _seam_with(
     """Find and prove the seam with some of the samples; return it and the number to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = asked.batch_size or found.batch_size
-    first, *others = sample_requests(data)
+    first, *others = some_requests(data)
     try:
         where = find_seam(
             found.folder,

@@ -16,7 +16,7 @@ from typing import Any
 
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import Form, from_probs
-from calib_serve.torchserve._handler import AnyPrediction, CalibratedHandler, CalibratedRow, Failure
+from calib_serve.torchserve._handler import AnyPrediction, CalibratedHandler, Failure, Row
 from calib_serve.torchserve._model import check_file
 from calib_serve.torchserve._replies import (
     ASKING,
@@ -51,7 +51,7 @@ class Passing:
 
     def begin(self) -> None:
         """Begin a new batch."""
-        self._calls: list[tuple[int | None, list[CalibratedRow | Failure]]] = []
+        self._calls: list[tuple[int | None, list[Row | Failure]]] = []
         self.failed: Exception | None = None
 
     def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -71,7 +71,7 @@ class Passing:
         self._calls.append((place, rows))
         return result
 
-    def rows(self) -> list[CalibratedRow | Failure]:
+    def rows(self) -> list[Row | Failure]:
         """The batch's rows in order; empty where their order is unknown."""
         if len(self._calls) > 1 and any(place is None for place, _ in self._calls):
             return []

@@ -16,13 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from calib_serve.core.errors import (
-    ConflictError,
-    InputError,
-    LedgerError,
-    MissingDependency,
-    Refused,
-)
+from calib_serve.core.errors import ConflictError, InputError, LedgerError, MissingDependency, Refused
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import WINDOWS, Watch, file_check
@@ -37,15 +31,7 @@ from calib_serve.receipts import (
 )
 from calib_serve.report import STATIC
 from calib_serve.web.exporter import Batch, Requests, export
-from calib_serve.web.gate import (
-    NOT_READ,
-    Bodies,
-    Gate,
-    parser_of,
-    read_model,
-    read_one,
-    what_is_wrong,
-)
+from calib_serve.web.gate import NOT_READ, Bodies, Gate, parser_of, read_model, read_one, what_is_wrong
 from calib_serve.web.guard import (
     SCHEMES,
     Guard,

@@ -44,7 +44,12 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Token:
-    """A token's owner, scopes and sha256: the token itself is not kept.
+    """A token's owner, scopes and digest: the token itself is not kept.
+
+    Args:
+        name: Name of its owner.
+        scopes: What it may be used for.
+        digest: Its SHA-256.
 
     >>> Token.of("a-token-that-is-long").name
     '009cd681'
@@ -96,7 +101,12 @@ def parse_scopes(text: str) -> frozenset[Scope]:
 
 
 def new_token(name: str, scopes: str) -> tuple[str, str]:
-    """A fresh token of 256 random bits, and its line for the file of tokens."""
+    """A fresh token of 256 random bits, and its line for the file of tokens.
+
+    Args:
+        name: Name of its owner.
+        scopes: Scopes, with commas between.
+    """
     token = secrets.token_urlsafe(32)
     line = f"{name} {scopes} sha256:{_sha256(token).hex()}"
     Token.read(line)
@@ -137,7 +147,13 @@ def read_tokens(path: Path) -> list[Token]:
 
 
 class TokenFile(FollowedFile[Sequence[Token]]):
-    """The tokens of a file, read again when it changes; while it is broken, the last valid ones."""
+    """The tokens of a file, read again when it changes; while it is broken, the last valid ones.
+
+    Args:
+        path: The file, which others may not read.
+        failed: Called at each try to read it while it is broken.
+        clock: Seconds that never go back.
+    """
 
     def __init__(
         self,
@@ -181,11 +197,12 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Guard:
-    """Admits requests under one of ``hosts``, from no other site's page, with one of the ``tokens``.
+    """Admits requests under known host names, from no other site's page, with a known token.
 
-    ``hosts``: names without a port, "*.example.com" for all below it, "*" for any: without it, a page whose
-    name is made to lead here reads as if it were ours (DNS rebinding). Without tokens, everybody who reaches
-    it is let in.
+    Args:
+        tokens: Tokens, or a file of them; none: everybody who reaches it is let in.
+        hosts: Names without a port, "*.example.com" for all below it, "*" for any: without it, a page whose
+            name is made to lead here reads as if it were ours (DNS rebinding).
     """
 
     def __init__(self, tokens: Tokens = (), hosts: Sequence[str] = ("*",)) -> None:
@@ -312,10 +329,17 @@ def _secret(header: str) -> str:
 
 
 def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """The host names to answer to, listening on ``host``; InputError where others could use it freely.
+    """The host names to answer to.
 
-    Unless ``guarded`` by tokens only loopback names, which a page of another site cannot use, and those that
-    are ``named``, such as that of a proxy in front. Guarded, these alone, or any where none is named.
+    Args:
+        host: Name or address to listen on.
+        guarded: Whether tokens guard it; else only loopback names, which a page of another site cannot use,
+            and named ones are answered to.
+        named: Further names, such as that of a proxy in front; guarded, these alone, or any where none is
+            named.
+
+    Raises:
+        InputError: Where others could use it freely, or a name has a port.
 
     >>> allowed_hosts("127.0.0.1", guarded=False, named=["ml.example.com"])
     ('127.0.0.1', 'localhost', '::1', 'ml.example.com')
@@ -332,7 +356,13 @@ def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tup
 def tokens_and_hosts(
     options: AppOptions, tokens: Tokens = (), hosts: Sequence[str] = ()
 ) -> tuple[Tokens, Sequence[str]]:
-    """The tokens and host names as given, else as ``options`` name them."""
+    """The tokens and host names as given, else as options name them.
+
+    Args:
+        options: Options of the app.
+        tokens: Tokens, or a file of them.
+        hosts: Host names to answer to.
+    """
     if options.token_file is not None and not isinstance(tokens, TokenFile) and not tokens:
         tokens = TokenFile(options.token_file)
     return tokens, hosts or allowed_hosts(LOOPBACK[0], guarded=False, named=options.allowed_hosts)

@@ -47,7 +47,7 @@ def test_what_it_says_is_what_it_holds() -> None:
         Clause("act", 0.999, above=0.97, per=7 * day, predicted=2),
     )
     assert found.segments == ("de",)
-    assert found.decides
+    assert found.has_acts
 
 
 def test_what_is_acted_on_meets_every_threshold_it_falls_under() -> None:

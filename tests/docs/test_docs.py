@@ -16,7 +16,7 @@ import yaml
 from doc_blocks import ROOT, inline_commands, markdown
 
 from calib_serve.app._command import program
-from calib_serve.core.faces import homes_of
+from calib_serve.core.faces import modules_of
 
 
 def check_ours(words: list[str]) -> None:
@@ -65,7 +65,7 @@ def test_a_page_of_the_reference_names_what_it_shows_of_a_room(page: Path) -> No
     ):
         face = ROOT / "calib_serve" / room / "__init__.pyi"
         if face.is_file():
-            assert set(yaml.safe_load(options)["options"]["members"]) <= homes_of(face).keys()
+            assert set(yaml.safe_load(options)["options"]["members"]) <= modules_of(face).keys()
 
 
 def test_the_page_of_the_public_api_has_every_public_name() -> None:

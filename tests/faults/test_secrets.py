@@ -26,7 +26,7 @@ from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import Outcome, ServedPrediction
 from calib_serve.receipts.client import read_token
-from calib_serve.receipts.destination import HomewardQueue, Served
+from calib_serve.receipts.destination import PredictionQueue, Served
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.torchserve.configuration import configure
 
@@ -86,7 +86,7 @@ class Away:
 
 def test_what_waits_in_a_spool_is_for_its_owner_alone(tmp_path: Path, no_umask: None) -> None:
     how: dict[str, Any] = {"failed": lambda *_, **__: None, "spool": tmp_path / "spool"}
-    queue, box = HomewardQueue(Away(), most=9, **how), Outbox(Away(), model="m", version="1", **how)
+    queue, box = PredictionQueue(Away(), most=9, **how), Outbox(Away(), model="m", version="1", **how)
     assert queue.put(Served("receipt", "order-17"))
     box.put([(1, 0.9)])
     assert not queue.send(at_once=True)

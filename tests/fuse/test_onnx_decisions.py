@@ -233,11 +233,11 @@ def test_segments_which_a_model_does_not_know_are_refused_and_left_out_when_told
 def test_a_module_that_acts_otherwise_is_refused(monkeypatch):
     from calib_serve.fuse.torch import _fuse as module
 
-    right = module.Deciding
+    right = module.WithDecisions
 
     def wrong(returns, maps, one, *rest):
         return right(returns, maps, replace(one, contract=ONE), *rest)
 
-    monkeypatch.setattr(module, "Deciding", wrong)
+    monkeypatch.setattr(module, "WithDecisions", wrong)
     with pytest.raises(FuseError, match="entries of 'act' differ"):
         calibrated(nn.Identity(), acting(), decisions=True, example=torch.from_numpy(OF_THREE))

@@ -11,7 +11,7 @@ from fuse_artifacts import artifact
 from fuse_texts import LAYER, TWO, W, graph
 
 from calib_serve import Artifact
-from calib_serve.artifact.facts import response, synthetic_inputs
+from calib_serve.artifact.facts import random_inputs, response
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse import fuse_onnx
 
@@ -22,7 +22,7 @@ COLUMN = np.array([[1], [2], [-1]], "f4")
 
 def fitted(weight: np.ndarray = W) -> Artifact:
     """An artifact of a linear model, known by its hash and by its answers to made-up inputs."""
-    inputs = synthetic_inputs((3,))
+    inputs = random_inputs((3,))
     assert inputs is not None
     z = inputs @ weight
     z = np.concatenate([np.zeros_like(z), z], axis=1) if weight.shape[1] == 1 else z

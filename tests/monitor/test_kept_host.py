@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kept_hosts import BATCH, LABELS_AFTER, Host, V, said, send
 
-from calib_serve.ledger.recovery import told_anew
+from calib_serve.ledger.recovery import recent_recovery
 from calib_serve.receipts import Keyring, KeyTimes, Shadow
 from calib_serve.receipts.samples import read_samples
 
@@ -44,7 +44,7 @@ def test_ledger_and_states_go_on_where_they_were(host: Host) -> None:
         assert send(watch, told["open"][:20], LABELS_AFTER) == [None] * 20
         watch.feed.tick()
         assert alike(json.loads(json.dumps(said(watch))), told["after"])
-        assert told_anew(watch.ledger, now=host.now) is None
+        assert recent_recovery(watch.ledger, now=host.now) is None
 
 
 def test_a_keyring_and_the_receipts_that_it_signed(host: Host) -> None:

@@ -16,7 +16,7 @@ from calib_serve.ledger import Ledger
 from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.policy import LabelPolicy
-from calib_serve.receipts.recorder import decisions
+from calib_serve.receipts.recorder import count_choices
 from calib_serve.torchserve._observer import Emitter, Observer
 
 pytestmark = pytest.mark.store
@@ -68,7 +68,7 @@ def test_weighing_by_the_chance_brings_back_what_all_labels_would_say(tmp_path: 
         for _ in range(40):
             p = rng.uniform(0.55, 0.95, 200)
             truth = rng.random(200) < p - 0.1
-            for one in decisions(watching, [p], threshold=0.5, tags=[])[0]:
+            for one in count_choices(watching, [p], threshold=0.5, tags=[])[0]:
                 items.append({"receipt": one.receipt, "label": bool(truth[one.label])})
         assert all(outcome.accepted for outcome in watch.labels(items))
         sums = watch.ledger.sums()["tags", "1"]

@@ -12,7 +12,7 @@ from ledgers import ask
 
 from calib_serve.core.errors import KeyringError, LedgerError
 from calib_serve.ledger import Ledger
-from calib_serve.ledger.recovery import told_anew
+from calib_serve.ledger.recovery import recent_recovery
 from calib_serve.ledger.schema import SCHEMA
 from calib_serve.receipts import Keyring, keyring
 
@@ -72,7 +72,7 @@ def test_a_state_waits_for_the_upgrade_and_its_labels_with_it(host: Host, kind: 
         with pytest.raises(LedgerError, match=f"{what} of format 2, {NEWER} 1"):
             watch.feed.tick()
         assert watch.ledger.waiting() == {V: 3}
-        assert told_anew(watch.ledger, now=host.now) is None
+        assert recent_recovery(watch.ledger, now=host.now) is None
         watch.checks.run()
         assert str(watch.checks.reasons()["drift"]).startswith(f"drift detection waits: {what} of format")
         assert [one.value for one in watch.ledger.states(kind, V)] == [newer(one.value) for one in kept]

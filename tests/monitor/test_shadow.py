@@ -12,7 +12,7 @@ from sizes import sized
 from calib_serve import Keyring, Watch
 from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.ledger import LabelRecord, Ledger, Shadowed
-from calib_serve.ledger.recovery import told_anew
+from calib_serve.ledger.recovery import recent_recovery
 from calib_serve.monitor.bets import BETS
 from calib_serve.monitor.feed import DriftFeed
 from calib_serve.monitor.shadow import LESS_RIGHT, MARGIN, ShadowFollower, ShadowTest, shadow_states
@@ -208,7 +208,7 @@ def test_a_damaged_state_begins_anew_and_is_said(damage, tmp_path, caplog):
     ShadowFollower(ledger).feed(V, ROWS, now=NOW)
     assert [state.labels for state in shadow_states(ledger, V)] == [len(ROWS)]
     assert "begins anew" in caplog.text
-    assert "the test of shadow 0a1b2c3d of m 1 began anew" in (told_anew(ledger, now=NOW) or "")
+    assert "the test of shadow 0a1b2c3d of m 1 began anew" in (recent_recovery(ledger, now=NOW) or "")
     ledger.close()
 
 

@@ -44,7 +44,7 @@ class Away:
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Away:
     made = Away()
-    monkeypatch.setattr(module, "home_of", lambda *_: made)
+    monkeypatch.setattr(module, "destination_of", lambda *_: made)
     return made
 
 
@@ -123,7 +123,7 @@ def test_nothing_that_a_client_names_raises_into_a_prediction_or_is_signed_and_n
     home = Away()
     home.here = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "home_of", lambda *_: home)
+        patch.setattr(module, "destination_of", lambda *_: home)
         reporter = made(3)
         told = {"segment": segment, "group": group, "id": id, "logits": [[2.0, 1.0, low]]}
         (receipt,) = reporter.served([[0.7, 0.3, 0.0]], **told)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.torchserve.seam import _host
-from calib_serve.torchserve.seam._host import Answer, Request, alternatives, synthetic_requests, varied
+from calib_serve.torchserve.seam._host import Answer, Request, alternatives, random_requests, varied
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
 
@@ -65,9 +65,9 @@ def test_made_up_requests_are_of_the_shape_then_pictures_then_words_and_others_b
     shape: Any, rows: Any, sizes: list[tuple[int, int]]
 ) -> None:
     made, again, other = (
-        list(synthetic_requests(shape)),
-        list(synthetic_requests(shape)),
-        list(synthetic_requests(shape, 1)),
+        list(random_requests(shape)),
+        list(random_requests(shape)),
+        list(random_requests(shape, 1)),
     )
     assert made == again
     assert len(made) == len(other)

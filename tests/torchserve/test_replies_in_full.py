@@ -11,9 +11,9 @@ from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.core.oip import Tensor
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
-from calib_serve.receipts.recorder import Decision
+from calib_serve.receipts.recorder import LabelChoice
 from calib_serve.receipts.wire import SignedReceipt, UnwantedReceipt
-from calib_serve.torchserve._handler import NOTHING, Decided, LabelsPrediction, Prediction, decide_rows
+from calib_serve.torchserve._handler import NOTHING, LabelsPrediction, Prediction, RowDecisions, row_decisions
 from calib_serve.torchserve._replies import columns, full_reply
 from calib_serve.torchserve.mar_options import ModelOptions
 
@@ -59,27 +59,33 @@ def test_a_reply_names_the_class_and_lists_the_likeliest_in_their_order() -> Non
 
 def test_rows_are_decided_by_the_artifact_or_by_the_archives_threshold() -> None:
     probs = [P, np.array([0.05, 0.05, 0.7, 0.2])]
-    assert decide_rows(ARTIFACT, probs) == [NOTHING, NOTHING]
-    assert decide_rows(ARTIFACT, []) == []
+    assert row_decisions(ARTIFACT, probs) == [NOTHING, NOTHING]
+    assert row_decisions(ARTIFACT, []) == []
     # At the threshold there is an answer.
-    assert decide_rows(ARTIFACT, probs, abstain_below=0.5) == [Decided(None, True), Decided(None, False)]
-    assert decide_rows(ARTIFACT, probs, abstain_below=0.4) == [Decided(None, False), Decided(None, False)]
+    assert row_decisions(ARTIFACT, probs, abstain_below=0.5) == [
+        RowDecisions(None, True),
+        RowDecisions(None, False),
+    ]
+    assert row_decisions(ARTIFACT, probs, abstain_below=0.4) == [
+        RowDecisions(None, False),
+        RowDecisions(None, False),
+    ]
     own = replace(ARTIFACT, abstain=Abstain(0.75, risk=0.05))
-    assert [one.abstain for one in decide_rows(own, probs, abstain_below=0.1)] == [True, True]
+    assert [one.abstain for one in row_decisions(own, probs, abstain_below=0.1)] == [True, True]
     # LAC: classes of 1 - p at most 0.75, likeliest first.
     sets = replace(ARTIFACT, sets=PredictionSets(np.array(0.75), coverage=0.9))
-    assert [one.in_set for one in decide_rows(sets, probs)] == [(1, 3), (2,)]
-    assert [one.abstain for one in decide_rows(sets, probs)] == [None, None]
+    assert [one.in_set for one in row_decisions(sets, probs)] == [(1, 3), (2,)]
+    assert [one.abstain for one in row_decisions(sets, probs)] == [None, None]
     even = np.array([0.3, 0.4, 0.3, 0.0])
-    assert decide_rows(sets, [even])[0].in_set == (1, 0, 2)
+    assert row_decisions(sets, [even])[0].in_set == (1, 0, 2)
 
 
 # Several labels
 
 
 def labels(*receipts: SignedReceipt | None) -> LabelsPrediction:
-    decided = [Decision(k, k == 1, 0.9 - k / 10, receipt) for k, receipt in enumerate(receipts)]
-    return LabelsPrediction(P, (1, 3), decided, np.log(P))
+    choices = [LabelChoice(k, k == 1, 0.9 - k / 10, receipt) for k, receipt in enumerate(receipts)]
+    return LabelsPrediction(P, (1, 3), choices, np.log(P))
 
 
 def test_a_multi_label_reply_lists_labels_by_id_and_by_name() -> None:
@@ -115,9 +121,9 @@ def test_columns_have_a_row_for_each_prediction(bare: pytest.MonkeyPatch) -> Non
     sets = PredictionSets(np.array(0.75), coverage=0.9)
     full = replace(ARTIFACT, sets=sets, abstain=Abstain(0.42, risk=0.05), contract=contract)
     rows = [
-        replace(ONE, decided=Decided((1, 3), True, False), receipt=SignedReceipt("r0")),
-        replace(OTHER, decided=Decided((2,), False, True), receipt=UnwantedReceipt("r1")),
-        replace(OTHER, decided=Decided((), True, True)),
+        replace(ONE, decisions=RowDecisions((1, 3), True, False), receipt=SignedReceipt("r0")),
+        replace(OTHER, decisions=RowDecisions((2,), False, True), receipt=UnwantedReceipt("r1")),
+        replace(OTHER, decisions=RowDecisions((), True, True)),
     ]
     made = columns(replace(OPTIONS, probabilities=True), full)
     expected = {

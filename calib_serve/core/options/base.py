@@ -11,24 +11,10 @@ from typing import Annotated, Any, TypeVar
 from calib_serve.core.errors import InputError, OptionError
 
 __all__ = [
-    "MAX_PIXELS",
-    "PYTHON",
-    "RARE",
-    "Checked",
-    "Factory",
-    "LastLayer",
-    "Seeded",
-    "Tolerant",
-    "changed",
-    "check",
-    "check_between",
-    "check_default",
-    "check_names",
-    "check_positive",
-    "check_share",
-    "divided",
+    "MAX_PIXELS", "PYTHON", "RARE", "Checked", "Factory", "LastLayer", "Seeded", "Tolerant", "changed",
+    "check", "check_between", "check_default", "check_keywords", "check_positive", "check_share", "divided",
     "fields_of",
-]
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -124,13 +110,15 @@ def divided(
     (Seeded(seed=3), {'ridge': 0.1})
     """
     known = [field.name for field in fields(options)]  # type: ignore[arg-type]
-    check_names(given, [*known, *others], verb)
+    check_keywords(given, [*known, *others], verb)
     own = {name: value for name, value in given.items() if name in known}
     rest = {name: value for name, value in given.items() if name not in known}
     return replace(options, **own), rest  # type: ignore[type-var]
 
 
-def check_names(given: Iterable[str], known: Sequence[str], verb: Callable[..., Any] | None = None) -> None:
+def check_keywords(
+    given: Iterable[str], known: Sequence[str], verb: Callable[..., Any] | None = None
+) -> None:
     """Raise InputError for a name that is not ``known``, with the nearest one; ``verb`` as in ``changed``."""
     for name in given:
         if name not in known:

@@ -15,19 +15,9 @@ from calib_serve.core.options.base import (
 )
 
 __all__ = [
-    "ArchiveData",
-    "ArchiveOptions",
-    "ColumnOptions",
-    "DataOptions",
-    "FileOptions",
-    "Kind",
-    "ModelData",
-    "ModelScores",
-    "PlainData",
-    "ScoresOptions",
-    "SplitData",
-    "TrialOptions",
-]
+    "ArchiveData", "ArchiveOptions", "ColumnOptions", "DataOptions", "FileOptions", "Kind", "ModelData",
+    "ModelScores", "PlainData", "ScoresOptions", "SplitData", "TrialOptions",
+]  # fmt: skip
 
 Kind = Literal[
     "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"

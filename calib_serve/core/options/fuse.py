@@ -7,14 +7,9 @@ from calib_serve.core.options.base import PYTHON, RARE, Checked, LastLayer, chec
 from calib_serve.core.options.data import ModelScores
 
 __all__ = [
-    "FuseOptions",
-    "GraphOptions",
-    "ModuleOptions",
-    "OnDevice",
-    "OnnxOptions",
-    "TorchOptions",
+    "FuseOptions", "GraphOptions", "ModuleOptions", "OnDevice", "OnnxOptions", "TorchOptions",
     "TritonOptions",
-]
+]  # fmt: skip
 
 Shown = Literal["same", "probabilities", "all"]
 Made = Literal["probabilities", "logits", "all"]

@@ -18,17 +18,9 @@ from calib_serve.core.options.base import (
 from calib_serve.core.options.data import ModelScores, TrialOptions
 
 __all__ = [
-    "AnswerOptions",
-    "ArchivePack",
-    "AroundOptions",
-    "Batched",
-    "FeedbackOptions",
-    "FeedbackPack",
-    "ModelPack",
-    "PackOptions",
-    "Packed",
-    "Wrapped",
-]
+    "AnswerOptions", "ArchivePack", "AroundOptions", "Batched", "FeedbackOptions", "FeedbackPack",
+    "ModelPack", "PackOptions", "Packed", "Wrapped",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.core.options.base import check_names
+from calib_serve.core.options.base import check_keywords
 from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.averaged import fit_structured_average
 from calib_serve.fit.output.binary import fit_beta, fit_platt
@@ -118,7 +118,7 @@ def fit_by_name(
         InputError: For a name or an option that does not exist; it lists those that do.
         FitError: Where nothing can be learnt.
     """
-    check_names(keywords, own_options(), fit_by_name)
+    check_keywords(keywords, own_options(), fit_by_name)
     fit, options = _fitter(method), dict[str, Any](keywords)
     check_options(method, options, options_of(method))
     _check_numbers(method, options)

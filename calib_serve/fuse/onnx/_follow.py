@@ -106,7 +106,7 @@ def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> 
     kin = _kin(raw.logits)
     if scores is not None and not keeps_order(artifact):
         moved = _rename(editor, kin[-1], scores, artifact.classes)
-        moved += [d for v in kin for d in _decide(editor, v, scores)]
+        moved += [d for v in kin for d in _redirect_argmax(editor, v, scores)]
     # A moved node may stand before the node that it now reads.
     if moved or raw.followers:
         editor.graph.sort()
@@ -165,7 +165,7 @@ def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> 
     return [what]
 
 
-def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
+def _redirect_argmax(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
     """Let each ArgMax that still reads the uncalibrated ``value`` read the calibrated ``scores``."""
     # A decision on pooled scores (n, K, 1, 1) has another shape than one on the (n, K) behind them.
     if value is scores or not _may_be_whole(value):

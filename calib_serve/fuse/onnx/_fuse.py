@@ -19,8 +19,8 @@ from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import OnnxOptions
-from calib_serve.fuse._decisions import decided, deciding
-from calib_serve.fuse._parity import Parity, check_owner, check_response, given_inputs
+from calib_serve.fuse._decisions import decision_names, with_decisions
+from calib_serve.fuse._parity import Parity, check_owner, check_response, read_inputs
 from calib_serve.fuse.onnx._files import pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx._graph import Editor
@@ -148,9 +148,9 @@ def fuse_onnx(
     # A graph with an artifact on another head keeps the original file's hash, which artifacts know.
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
     unknown = check_owner(artifact, hashed, source, force=asked.force)
-    acting, left = deciding(artifact, wanted=asked.decisions, option="--no-decisions")
+    acting, left = with_decisions(artifact, wanted=asked.decisions, option="--no-decisions")
     nodes_before, editor = len(model.graph), Editor(model)
-    feeds = given_inputs(asked.inputs)
+    feeds = read_inputs(asked.inputs)
     # Before the plan, which looks for the places of steps by shapes.
     _learn_shapes(model, artifact, asked.features, feeds)
     plan = make_plan(editor, acting, asked)
@@ -238,7 +238,7 @@ def _own(plan: Plan, *, keep_raw: bool) -> dict[str, str]:
     """Map the outputs that were chosen or added to their content."""
     shown = {"same": (plan.output,), "probabilities": ("probabilities",), "all": ALL}[plan.returns]
     own = dict.fromkeys(shown, "by the artifact")
-    own |= dict.fromkeys(decided(plan.artifact), "decided by the calibrated probabilities")
+    own |= dict.fromkeys(decision_names(plan.artifact), "decided by the calibrated probabilities")
     return own | ({f"raw_{plan.output}": "kept raw, as --keep-raw (keep_raw=) says"} if keep_raw else {})
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.core.options.fuse import OnnxOptions
-from calib_serve.fuse._decisions import decided, has_logits
+from calib_serve.fuse._decisions import decision_names, has_logits
 from calib_serve.fuse._kinds import NORMALISED, Floats, check_numbers
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.onnx._graph import Editor
@@ -101,7 +101,7 @@ def measure(
     _check_raw(raw, plan)
     ratio = _QUANTIZED if quantized else TOLERANCE[plan.dtype]
     expected = expect(plan.artifact, logits_of(raw, plan), ratio)
-    names = (plan.shown, *decided(plan.artifact))
+    names = (plan.shown, *decision_names(plan.artifact))
     actual, probs, decisions = _read(run_fused(feeds, names), len(raw), plan)
     engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"
     own = _prove_own_scores(plan, opset)
@@ -123,7 +123,7 @@ def _prove_own_scores(plan: Plan, opset: int) -> tuple[int, float]:
     session = open_session(ir.to_proto(model).SerializeToString(), optimize=False)
 
     def run(logits: NDArray[np.float64]) -> tuple[Floats, dict[str, Any]]:
-        names = (own.shown, *decided(own.artifact))
+        names = (own.shown, *decision_names(own.artifact))
         _, probs, decisions = _read(session.run(names, {"scores": scores_of(logits, own)}), len(logits), own)
         return probs, decisions
 
@@ -200,7 +200,7 @@ def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[Floats, Float
         probs = to_probs(shown, plan.outputs)
     elif one:
         probs = np.concatenate([1 - shown, shown], axis=1)
-    return shown, probs, dict(zip(decided(plan.artifact), found[1:], strict=True))
+    return shown, probs, dict(zip(decision_names(plan.artifact), found[1:], strict=True))
 
 
 def _check_logits(actual: Floats, expected: Expected, plan: Plan) -> None:

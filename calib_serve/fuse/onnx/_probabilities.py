@@ -14,7 +14,7 @@ from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,
     act_least,
-    decided,
+    decision_names,
     inner_edges,
     lac_least,
     rank_offsets,
@@ -249,12 +249,12 @@ def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.
     made = (
         None if sets is None else of(editor, probs, sets, artifact.classes),
         None if artifact.abstain is None else _abstain(editor, probs, artifact),
-        _act(editor, probs, artifact, own) if "act" in decided(artifact) else None,
+        _act(editor, probs, artifact, own) if "act" in decision_names(artifact) else None,
     )
     for name, value in zip(NAMES, made, strict=True):
         if value is not None:
             editor.add_output(value, name)
-    return f"outputs {', '.join(decided(artifact))} by the calibrated probabilities"
+    return f"outputs {', '.join(decision_names(artifact))} by the calibrated probabilities"
 
 
 def _by_probability(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int) -> ir.Value:
@@ -381,7 +381,7 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
     Nothing acts on the logits afterwards.
     """
     steps = [s for s in (artifact.mixture, artifact.table) if s is not None]
-    if returns == "same" and not steps and not decided(artifact):
+    if returns == "same" and not steps and not decision_names(artifact):
         return tail, ""
     own = dtype_of(tail.logits)
     probs = _probabilities(editor, tail, artifact)
@@ -398,7 +398,7 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
         every = _all_of_labels if tail.outputs in LABELS else _all
         tail = _show(editor, tail, [logits, shown, *every(editor, shown, inner_edges(artifact))], list(ALL))
         done.append(f"outputs {', '.join(ALL)}")
-    if decided(artifact):
+    if decision_names(artifact):
         done.append(show_decisions(editor, probs, artifact, own))
     return tail, "; ".join(done)
 

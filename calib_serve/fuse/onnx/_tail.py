@@ -11,7 +11,7 @@ import onnx_ir as ir
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
-from calib_serve.fuse._kinds import Change, change_to_fitted, check_truths
+from calib_serve.fuse._kinds import Change, change_to_fitted, check_multilabel
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 
@@ -439,7 +439,7 @@ def _kind_of(
         kind = exact(kind, 1)
     elif made is None:
         kind = _OF_COLUMNS.get(kind, kind)
-    check_truths(artifact, kind, f"the output {output!r} holds {kind}")
+    check_multilabel(artifact, kind, f"the output {output!r} holds {kind}")
     return kind
 
 

@@ -18,7 +18,7 @@ from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.core.files import sha256, write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import TorchOptions
-from calib_serve.fuse._decisions import decided
+from calib_serve.fuse._decisions import decision_names
 from calib_serve.fuse._parity import Parity, check_owner, check_response
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
@@ -134,7 +134,7 @@ def fuse_torch(
         outputs=fusion.scores.outputs,
         output=".".join(map(str, fusion.scores.path)),
         **vars(parity),
-        decisions=decided(fusion.artifact),
+        decisions=decision_names(fusion.artifact),
         left_out=fusion.left_out,
         model=hashed,
         artifact=artifact.fingerprint,

@@ -19,32 +19,26 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import ModuleOptions
-from calib_serve.fuse._decisions import decided, deciding
-from calib_serve.fuse._kinds import (
-    Change,
-    as_fitted,
-    change_to_fitted,
-    check_numbers,
-    check_truths,
-)
+from calib_serve.fuse._decisions import decision_names, with_decisions
+from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_multilabel, check_numbers
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.torch._model import (
     Example,
+    device_and_dtype,
     evaluating,
     features_of,
-    home,
     linear_layer_name,
     replace_last,
 )
 from calib_serve.fuse.torch._modules import (
     CalibrateScores,
-    Deciding,
     Everything,
     Logits,
     Probabilities,
     ShiftInputs,
     Unchanged,
     Where,
+    WithDecisions,
     assemble,
     lookup,
 )
@@ -175,8 +169,8 @@ class Fusion:
         expected = _expect(logits, artifact, scores.dtype, relayered=self.layer is not None)
         returned = example.run(whole)
         found = {}
-        if decided(artifact):
-            found = {name: returned[name].cpu().numpy() for name in decided(artifact)}
+        if decision_names(artifact):
+            found = {name: returned[name].cpu().numpy() for name in decision_names(artifact)}
             shown = returned["logits" if self.returns == "logits" else "probabilities"]
         else:
             shown = returned[1] if self.returns == "all" else returned
@@ -203,7 +197,7 @@ class Fusion:
     def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
         """The logits (n, K) of ``model`` for inputs (n, ...); None where it takes other inputs."""
         scores = self.scores
-        made = torch.from_numpy(inputs).to(scores.device, home(self.model)[1])
+        made = torch.from_numpy(inputs).to(scores.device, device_and_dtype(self.model)[1])
         try:
             found = lookup(Example((made,)).run(self.model), scores.path)
         except ModelError:
@@ -237,9 +231,9 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         returned = example.shifted(artifact.input_shift).run(model)
         scores = _found(returned, artifact, asked.output, asked.outputs, example.samples)
     held = f"the model's outputs are {scores.outputs}"
-    check_truths(artifact, scores.outputs, held)
+    check_multilabel(artifact, scores.outputs, held)
     change = change_to_fitted(artifact, scores.outputs, held)
-    acting, left = deciding(
+    acting, left = with_decisions(
         artifact, wanted=asked.decisions, option="--decisions (decisions=) returns them, too"
     )
     # A map that changes nothing would still round, and keep a layer from being folded.
@@ -258,8 +252,8 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     tail_of = _TAILS[asked.returns]
     if asked.returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
         tail_of = Unchanged
-    if decided(acting):
-        tail_of = partial(Deciding, asked.returns)
+    if decision_names(acting):
+        tail_of = partial(WithDecisions, asked.returns)
     tail = tail_of(() if asked.fold else maps, artifact, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()
     # Folded maps act inside the model, which the fit's own scores do not pass.
@@ -282,7 +276,7 @@ def _told(
     model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None
 ) -> _ReturnedScores:
     """Take the scores' place and kind as told, without an example."""
-    device, dtype = home(model)
+    device, dtype = device_and_dtype(model)
     return _ReturnedScores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
 
 

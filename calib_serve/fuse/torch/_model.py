@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
 from calib_serve.core.errors import FuseError, InputError, ModelError
-from calib_serve.fuse._parity import given_inputs
+from calib_serve.fuse._parity import read_inputs
 from calib_serve.fuse.torch._modules import Bias, layers, parameters
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -47,7 +47,7 @@ class Example:
         sizes = _shape_of_one(artifact, shape)
         if sizes is None or len(parameters(model, needed=True)) > 1:
             return None
-        device, dtype = home(model)
+        device, dtype = device_and_dtype(model)
         rng = torch.Generator().manual_seed(0)
         fitted = getattr(torch, artifact.model.input_dtype or "", None)
         if isinstance(fitted, torch.dtype) and not fitted.is_floating_point:
@@ -61,8 +61,8 @@ class Example:
     @classmethod
     def read(cls, inputs: Mapping[str, NDArray[Any]] | str | Path, model: nn.Module) -> Example:
         """Read arrays by the names of the model's inputs; a single array may have any name."""
-        device, dtype = home(model)
-        held = {name: _tensor(name, array, device, dtype) for name, array in given_inputs(inputs).items()}
+        device, dtype = device_and_dtype(model)
+        held = {name: _tensor(name, array, device, dtype) for name, array in read_inputs(inputs).items()}
         names = parameters(model)
         if len(held) == 1 and not set(held) & set(names):
             return cls(tuple(held.values()))
@@ -153,7 +153,7 @@ def _last_line(error: Exception) -> str:
 Exact = NDArray[np.float64]
 
 
-def home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     """The device of a model's tensors, and its floating dtype."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
@@ -234,7 +234,7 @@ def replace_last(
     old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
     own = Head((old.weight.detach().double().cpu().numpy(),), (_bias(old),))
     made = layers(_folded(head or own, folded))
-    device, dtype = home(old)
+    device, dtype = device_and_dtype(old)
     for module in made:
         module.to(device, dtype)
     model = _shell(model)

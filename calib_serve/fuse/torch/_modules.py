@@ -30,7 +30,7 @@ from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,
     act_least,
-    decided,
+    decision_names,
     has_logits,
     inner_edges,
     lac_least,
@@ -426,7 +426,7 @@ class Everything(CalibrateScores):
         return self.everything(scores, z, self.probabilities(z))
 
 
-class Deciding(Everything):
+class WithDecisions(Everything):
     """A mapping by name: results as ``returns`` says, and decisions "set", "abstain" and "act"."""
 
     def __init__(
@@ -436,7 +436,7 @@ class Deciding(Everything):
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.returns = returns
         # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
-        self.has_sets, self.abstains, self.has_acts = (name in decided(artifact) for name in NAMES)
+        self.has_sets, self.abstains, self.has_acts = (name in decision_names(artifact) for name in NAMES)
         self.sets = sets(artifact, wide) if self.has_sets else nn.Identity()
         self.abstention = _Abstention(artifact, wide) if self.abstains else nn.Identity()
         self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()

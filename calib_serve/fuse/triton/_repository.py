@@ -24,7 +24,7 @@ from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.fuse import GraphOptions, TritonOptions
-from calib_serve.fuse._parity import given_inputs
+from calib_serve.fuse._parity import read_inputs
 from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
 from calib_serve.fuse.triton._batch import free_batch
 from calib_serve.fuse.triton._config import (
@@ -107,7 +107,7 @@ def fuse_triton(
         onnx_file = pack.folder(models[0]) / "model.onnx"
         # All results, as receipts need the confidence and class whatever a client asks for.
         report = fuse_onnx(model, artifact, onnx_file, returns="all", **graph)
-        batch = free_batch(onnx_file, settings.max_batch, given_inputs(settings.inputs))
+        batch = free_batch(onnx_file, settings.max_batch, read_inputs(settings.inputs))
         with writing(root):
             _configure(pack, artifact, settings)
             kept = pack.publish()

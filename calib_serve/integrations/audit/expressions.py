@@ -39,9 +39,15 @@ _LATEST = 1e11  # seconds, in the year 5138; milliseconds since 1970 are beyond 
 class Columns:
     """The name of each column in the user's tables.
 
-    Of predictions: ``id``, ``predicted`` and ``confidence`` must be there; ``model``, ``version``, ``time``
-    and ``weight`` may be. Of labels: ``id`` and ``label``. The weight is one over the chance with which the
-    label was asked for, at least 1.
+    Args:
+        id: Id of the prediction, of predictions and labels.
+        predicted: Predicted class.
+        confidence: Top-1 confidence, in [0, 1].
+        label: True class, of labels.
+        model: Name of the model; it may be missing.
+        version: Its version; it may be missing.
+        time: When it was predicted; it may be missing.
+        weight: One over the chance with which the label was asked for, at least 1; it may be missing.
 
     >>> Columns(confidence="score").confidence, Columns().label
     ('score', 'label')

@@ -47,10 +47,13 @@ _IDLE = 1.0  # seconds to wait for more
 class Totals:
     """Counts the fates of labels since this process began; safe to read at any time.
 
-    ``labels``: by ``accepted``, ``held`` in the watch until their version is known, or the reason of the
-    refusal that settled them. ``dead``: dead letters by reason. ``failures``: by what failed, and was tried
-    again. ``held``: labels that wait here to be tried again. ``sent_at``: when the watch last answered,
-    seconds since 1970.
+    Args:
+        labels: By "accepted", "held" in the watch until their version is known, or the reason of the refusal
+            that settled them.
+        dead: Dead letters by reason.
+        failures: By what failed, and was tried again.
+        held: Labels that wait here to be tried again.
+        sent_at: When the watch last answered, in seconds since 1970.
     """
 
     labels: Counter[str] = field(default_factory=Counter)

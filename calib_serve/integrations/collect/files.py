@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
 from calib_serve.core.files import make_private
-from calib_serve.integrations.collect.reading import KINDS, USUAL, LabelFields, Row, read_label_rows
+from calib_serve.integrations.collect.reading import KINDS, USUAL, LabelFields, LabelRow, read_label_rows
 from calib_serve.integrations.collect.source import DeadLetter, Piece, Stream
 
 try:
@@ -96,7 +96,7 @@ class SettledFiles:
 class _Reading:
     """A file in hand: its version, its rows, and the number settled."""
 
-    def __init__(self, address: str, version: str, rows: Iterator[Row], *, start: int) -> None:
+    def __init__(self, address: str, version: str, rows: Iterator[LabelRow], *, start: int) -> None:
         self.address, self.version, self.rows, self.at = address, version, rows, start
         self.stream, self.ended, self.saved = Stream(address, start), False, start
 
@@ -318,13 +318,13 @@ class FileSource:
         self._state.close()
 
 
-def _rows(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
+def _rows(path: Path, name: str, columns: LabelFields) -> Iterator[LabelRow]:
     """Yield the rows of a file; a dead letter where it is no table of labels."""
     try:
         yield from read_label_rows(path, name, columns)
     except InputError as error:
         told = str(error).replace(str(path), name)
-        yield Row(name, [], [DeadLetter("unreadable", told, name, item={"file": name})])
+        yield LabelRow(name, [], [DeadLetter("unreadable", told, name, item={"file": name})])
 
 
 def _version(info: Mapping[str, Any]) -> str:

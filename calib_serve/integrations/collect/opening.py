@@ -77,7 +77,12 @@ def open_source(
 
 
 def open_dead_letters(address: str, *, kafka: Mapping[str, str] | None = None) -> DeadLetters:
-    """Open the place of dead letters: ``kafka://host:9092/topic``, a folder or a bucket."""
+    """Open the place of dead letters.
+
+    Args:
+        address: ``kafka://host:9092/topic``, a folder or a bucket.
+        kafka: Settings of the Kafka client; None: its defaults.
+    """
     _check(address)
     if address.startswith(_KAFKA):
         from calib_serve.integrations.collect.kafka import KafkaDeadLetters  # noqa: PLC0415  an optional extra

@@ -44,11 +44,19 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class LabelFields:
-    """Names of columns, or fields, of labels; InputError where one has two roles.
+    """Names of columns, or fields, of labels.
 
-    Without ``receipt`` and ``id`` these two names are looked for. ``by``: whether labels are class ids or
-    names; None: what a column ``by`` says, and the watch refuses what may be both. ``model`` and ``segment``
-    are read where they are there.
+    ``model`` and ``segment`` are read where they are there.
+
+    Args:
+        receipt: Receipt of the prediction; without it and ``id`` both names are looked for.
+        id: The user's own name of the prediction.
+        label: True class.
+        by: "id" or "name": what labels are; None: what a column ``by`` says, and the watch refuses labels
+            that may be both.
+
+    Raises:
+        InputError: Where a column has two roles.
 
     >>> LabelFields(id="order_id", label="outcome").names
     {'id': 'order_id', 'label': 'outcome', 'model': 'model', 'by': 'by', 'segment': 'segment'}
@@ -87,7 +95,15 @@ class LabelFields:
         return found | {name: name for name in ("model", "by", "segment") if name not in found.values()}
 
     def check(self, there: Sequence[str], name: str) -> None:
-        """Raise InputError where the table called ``name`` lacks these columns."""
+        """Check that a table has these columns.
+
+        Args:
+            there: Names of its columns.
+            name: Name of the table, for errors.
+
+        Raises:
+            InputError: Where it lacks one.
+        """
         lack = [one for one in self._asked if one not in there]
         either = [self.names[one] for one in ("receipt", "id") if one in self.names]
         if not set(either) & set(there):
@@ -103,7 +119,7 @@ USUAL = LabelFields()
 """receipt or id, and label."""
 
 
-class Row(NamedTuple):
+class LabelRow(NamedTuple):
     """The labels of a row or a message, as the watch takes them, and its dead letters."""
 
     where: str
@@ -111,7 +127,7 @@ class Row(NamedTuple):
     dead: list[DeadLetter]
 
 
-def read_label_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> Row:
+def read_label_message(content: bytes | None, where: str, columns: LabelFields = USUAL) -> LabelRow:
     """Read a label, or a list of them, of JSON.
 
     >>> read_label_message(b'[{"id": "order-17", "label": 3.0, "at": "noon"}, 7]', "t/0@9").labels
@@ -120,26 +136,30 @@ def read_label_message(content: bytes | None, where: str, columns: LabelFields =
     try:
         found = read_json((content or b"").decode())
     except ValueError:
-        return Row(where, [], [DeadLetter("malformed", "it is no JSON", where, content=content or b"")])
+        return LabelRow(where, [], [DeadLetter("malformed", "it is no JSON", where, content=content or b"")])
     rows = [read_label(one, where, columns) for one in (found if isinstance(found, list) else [found])]
-    return Row(where, [one for row in rows for one in row.labels], [one for row in rows for one in row.dead])
+    return LabelRow(
+        where, [one for row in rows for one in row.labels], [one for row in rows for one in row.dead]
+    )
 
 
-def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> Row:
+def read_label(item: Any, where: str, columns: LabelFields = USUAL) -> LabelRow:
     """Read one label; an invalid one is not sent, as its whole batch would be refused for it."""
     if not isinstance(item, Mapping):
         told = 'a label is an object, such as {"id": "order-17", "label": 3}'
-        return Row(where, [], [DeadLetter("malformed", told, where, item=item)])
+        return LabelRow(where, [], [DeadLetter("malformed", told, where, item=item)])
     found = {field: item[name] for field, name in columns.names.items() if not _missing(item.get(name))}
     if columns.by:
         found["by"] = columns.by
     try:
-        return Row(where, [_label(found)], [])
+        return LabelRow(where, [_label(found)], [])
     except Refused as refusal:
-        return Row(where, [], [DeadLetter(refusal.reason, str(refusal), where, item=found or dict(item))])
+        return LabelRow(
+            where, [], [DeadLetter(refusal.reason, str(refusal), where, item=found or dict(item))]
+        )
 
 
-def read_label_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[Row]:
+def read_label_rows(path: Path, name: str = "", columns: LabelFields = USUAL) -> Iterator[LabelRow]:
     """Read the rows of a file called ``name``; InputError at once where it is no table of labels.
 
     Where it breaks off in the middle, its last row is a dead letter that says so. What is called neither
@@ -232,7 +252,7 @@ _Rows = Iterator["dict[str, Any] | list[str]"]
 """By column, or the cells of a row that has more or fewer than the header."""
 
 
-def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
+def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator[LabelRow]:
     number = 0
     try:
         for number, row in enumerate(rows, 1):
@@ -241,10 +261,10 @@ def _table(rows: _Rows, path: Path, name: str, columns: LabelFields) -> Iterator
                 yield read_label(row, where, columns)
             else:
                 told = f"it has {len(row)} cells, the header has others; a text with a comma needs quotes"
-                yield Row(where, [], [DeadLetter("malformed", told, where, item=row)])
+                yield LabelRow(where, [], [DeadLetter("malformed", told, where, item=row)])
     except InputError as error:
         where, told = f"{name} behind row {number}", str(error).replace(str(path), name)
-        yield Row(where, [], [DeadLetter("unreadable", told, where, item={"file": name})])
+        yield LabelRow(where, [], [DeadLetter("unreadable", told, where, item={"file": name})])
 
 
 def _csv(path: Path) -> tuple[list[str], _Rows]:
@@ -301,7 +321,7 @@ def _parquet_rows(path: Path, file: Any, columns: Sequence[str]) -> _Rows:
 # --- lines of JSON ----------------------------------------------------------------------------
 
 
-def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
+def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[LabelRow]:
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_LINE):
@@ -311,13 +331,13 @@ def _lines(path: Path, name: str, columns: LabelFields) -> Iterator[Row]:
                 told, reason, ends = f"a line of more than {_LINE} bytes", "malformed", _ends(file)
                 if not ends:
                     told, reason = f"{told}, whose end was not found: what follows was not read", "unreadable"
-                yield Row(where, [], [DeadLetter(reason, told, where, content=line[:1000])])
+                yield LabelRow(where, [], [DeadLetter(reason, told, where, content=line[:1000])])
                 if not ends:
                     return
             elif line.strip():
                 yield read_label_message(line, where, columns)
             else:
-                yield Row(where, [], [])
+                yield LabelRow(where, [], [])
 
 
 def _ends(file: IO[bytes]) -> bool:

@@ -36,10 +36,13 @@ Outcomes = list[dict[str, Any]]
 
 @dataclass
 class Sent:
-    """The outcomes of labels: the number counted, refusals by reason, and the first rows of each.
+    """The outcomes of labels.
 
-    ``held``: these wait in the watch for a day, until somebody tells it of their model version. A row that a
-    person must look at is in ``first``, or in the file of the refused.
+    Args:
+        accepted: Number of counted ones.
+        held: Number of those that wait in the watch for a day, until it is told of their model version.
+        refused: Number of refused ones by reason.
+        first: First few rows that a person must look at; all are in the file of the refused.
     """
 
     accepted: int = 0

@@ -17,9 +17,15 @@ from calib_serve.core.files import private_folder, write_whole
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A label that cannot be counted: ``content`` as it came, else ``item``, the value of its JSON.
+    """A label that cannot be counted.
 
-    ``reason``: one of a refused label, or ``unreadable`` of a file. ``where``: the place that it came from.
+    Args:
+        reason: Reason of a refused label, or "unreadable" of a file.
+        message: The same in words.
+        where: The place that it came from.
+        item: Value of its JSON, where it has one.
+        content: Bytes as they came; None: ``item`` says it.
+        time: Seconds since 1970.
     """
 
     reason: str
@@ -54,6 +60,10 @@ class Stream:
     ``next``: every position before it is settled. ``given_up``: it belongs to somebody else by now, or has
     changed; what is still at hand of it is dropped, and will be read again.
 
+    Args:
+        name: Name for people.
+        start: First position.
+
     >>> stream = Stream("labels.csv")
     >>> stream.begin(0, labels=1); stream.begin(1, labels=2); stream.settle(1); stream.settle(1)
     >>> stream.next
@@ -68,7 +78,12 @@ class Stream:
         self._left: dict[int, int] = {}  # in the order of positions
 
     def begin(self, position: int, *, labels: int) -> None:
-        """Note that the piece at ``position`` has come, with so many labels to settle; positions rise."""
+        """Note that a piece has come; positions rise.
+
+        Args:
+            position: Its position in the stream, above that of the piece before.
+            labels: Number of labels to settle.
+        """
         self._left[position] = labels
         self._advance()
 
@@ -95,7 +110,12 @@ class Stream:
 class Piece:
     """A message or a row: its labels, and its dead letters.
 
-    ``where``: how people find it.
+    Args:
+        stream: Stream that it came from.
+        position: Position in the stream.
+        where: The same for a person.
+        labels: Items, as the watch takes them.
+        dead: Labels of it that cannot be counted.
     """
 
     stream: Stream

@@ -136,7 +136,7 @@ class Alarm:
         """The alarm of bets over the labels since a change.
 
         Args:
-            wealth: The bets.
+            wealth: Worth of all bets when the threshold was crossed.
             since: Number and prediction time of the label at which the change began (2,).
             time: Prediction time of the latest label, in seconds since 1970.
             classes: Predicted class id of each slot of the bets.

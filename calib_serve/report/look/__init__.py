@@ -33,7 +33,7 @@ class Said(NamedTuple):
 
     Args:
         level: Level of a ``Verdict``, which chooses icon and colour.
-        headline: The text.
+        headline: Text, which is escaped.
     """
 
     level: str
@@ -44,8 +44,8 @@ class Fact(NamedTuple):
     """One of the figures below a verdict.
 
     Args:
-        name: Its name.
-        value: Its value.
+        name: Name of the figure.
+        value: Value as text, with its unit.
         note: Small print below it; empty: none.
         old: Value before; empty: none.
     """
@@ -60,7 +60,7 @@ class Cell(NamedTuple):
     """A cell of a table.
 
     Args:
-        text: Its text.
+        text: Text, which is escaped.
         small: Small print below it; empty: none.
         value: Number to sort by; None: the text.
         style: CSS class.

@@ -115,7 +115,7 @@ class DotSeries:
     Args:
         name: Name of the model.
         style: "before" or "after".
-        dots: Its dots.
+        dots: Predictions by confidence.
     """
 
     name: str

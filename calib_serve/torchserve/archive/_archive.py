@@ -155,7 +155,13 @@ def write_archive(
 def read_archive(path: Path, *, verify: bool = True) -> Archive:
     """Read an archive of any form, and check it: safe names, no bomb, hashes as packed.
 
-    Raises ModelError for an invalid or unsafe archive, IntegrityError for changed files.
+    Args:
+        path: The archive, a file or folder.
+        verify: Whether to compare the hashes.
+
+    Raises:
+        IntegrityError: Where a file has changed.
+        ModelError: Where the archive is invalid or unsafe.
     """
     path = Path(path)
     with opened(path) as form:
@@ -241,10 +247,14 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
 
 @contextmanager
 def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
-    """Yield a folder to write archives to; when the block succeeds, they go to ``out``, made if missing.
+    """Yield a folder to write archives to; when the block succeeds, they are put in place.
 
-    FuseError, and nothing done, where another archive of that name is there, except with ``force``: it may
-    be the one that is served. One with the same content stays as it is.
+    Args:
+        out: Folder to put them into, made if missing; one with the same content stays as it is.
+        force: Whether to put them in place of others of the same name, which may be served.
+
+    Raises:
+        FuseError: Where another archive of that name is there, without ``force``: then nothing is done.
     """
     try:
         Path(out).mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ import yaml
 import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.core.faces import homes_of
+from calib_serve.core.faces import modules_of
 from calib_serve.scores import LABELS
 from calib_serve.torchserve.archive._archive import (
     Archive,
@@ -46,7 +46,14 @@ def shipped(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Batching:
-    """How TorchServe runs a model; ``delay``: milliseconds a request may wait for others."""
+    """How TorchServe runs a model; each at least 1.
+
+    Args:
+        workers: Number of workers.
+        batch_size: Requests of a batch, at most.
+        delay: Milliseconds that a request may wait for others.
+        timeout: Seconds that an answer may take.
+    """
 
     workers: int = 1
     batch_size: int = 8
@@ -157,16 +164,16 @@ def _imports(path: Path) -> list[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [home for alias in node.names for home in _homes(node.module, alias.name)]
+            names += [loaded for alias in node.names for loaded in _loaded_by(node.module, alias.name)]
     return [name for name in names if name.startswith("calib_serve.")]
 
 
-def _homes(module: str, name: str) -> Iterator[str]:
+def _loaded_by(module: str, name: str) -> Iterator[str]:
     """The modules that ``from module import name`` loads: also those behind a room's face."""
     yield module
     stub = Path(calib_serve.__file__).parent.joinpath(*module.split(".")[1:], "__init__.pyi")
-    if module.startswith("calib_serve") and stub.is_file() and name in (homes := homes_of(stub)):
-        yield from _homes(homes[name], name)
+    if module.startswith("calib_serve") and stub.is_file() and name in (modules := modules_of(stub)):
+        yield from _loaded_by(modules[name], name)
     else:
         yield f"{module}.{name}"
 
@@ -195,7 +202,12 @@ def with_section(config: Mapping[str, Any], section: Mapping[str, Any]) -> bytes
 
 
 def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
-    """List what to know of an archive; ``installs``: whether the server installs what it requires."""
+    """List remarks on an archive, for the user.
+
+    Args:
+        archive: Archive as it was read; it may be of others.
+        installs: Whether the server installs the packages that it requires.
+    """
     found = []
     required = archive.model.get("requirementsFile")
     if required and not installs:

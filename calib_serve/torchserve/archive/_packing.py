@@ -294,6 +294,10 @@ def same_model(one: str | Path, other: str | Path) -> bool:
     """Whether two archives of ours hold the same model, by the SHA-256 of its file.
 
     Of a wrapped handler that names no model file, by those of all files but our own.
+
+    Args:
+        one: File or folder of an archive.
+        other: File or folder of another one.
     """
     return _model(Path(one)) == _model(Path(other))
 

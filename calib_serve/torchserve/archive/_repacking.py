@@ -20,7 +20,7 @@ from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
-from calib_serve.fuse import change_to_fitted, check_truths
+from calib_serve.fuse import change_to_fitted, check_multilabel
 from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, leaves, same_format, to_logits
 from calib_serve.torchserve.archive._archive import (
@@ -142,9 +142,7 @@ def pack_around(
         found = None
         if not asked.untried:
             samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
-            samples = (
-                samples if asked.probe_data is None else sample_requests(read_requests(asked.probe_data))
-            )
+            samples = samples if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
             found = find_seam(
                 old.unpack(folder / "before"),
                 requests=samples[0] if samples else (),
@@ -383,7 +381,7 @@ class Seam:
         return class_count(self.kind, self.columns)
 
 
-def sample_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
+def some_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
     """Pick some samples from first to last, each in the forms that it may be sent in."""
     some = np.unique(np.linspace(0, len(data) - 1, _MOST).astype(int)).tolist()
     return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
@@ -433,7 +431,7 @@ def find_seam(
 def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
-    check_truths(artifact, seam.kind, what)
+    check_multilabel(artifact, seam.kind, what)
     # An artifact that does not record its kind of scores is taken to be fitted on the told kind, or logits.
     if artifact.model.outputs is not None or not (told or seam.kind == "logits"):
         change_to_fitted(artifact, seam.kind, what, can=())

@@ -118,7 +118,7 @@ class Ticks:
         self._path.write_text(f"{self._done} {of}", "utf-8")
 
 
-def synthetic_requests(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Request]:
+def random_requests(shape: Sequence[int | None] | None, seed: int = 0) -> Iterator[Request]:
     """Make requests that common handlers answer; ``shape`` of one input if known.
 
     Another ``seed`` gives others, in the same order.

@@ -60,7 +60,7 @@ from calib_serve.torchserve.seam._host import (
     alternatives,
     ask,
     context_of,
-    synthetic_requests,
+    random_requests,
     told,
     varied,
 )
@@ -152,7 +152,7 @@ def look(
 
 
 def _made_up(shapes: Sequence[Sequence[int] | None], seed: int = 0) -> list[Request]:
-    return [request for one in shapes for request in synthetic_requests(one, seed)]
+    return [request for one in shapes for request in random_requests(one, seed)]
 
 
 def _never_there(handler: Handler, recorders: dict[str, PlaceRecorder], own: set[str]) -> dict[str, str]:

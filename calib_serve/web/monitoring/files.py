@@ -158,6 +158,10 @@ def monitoring_files(
 ) -> dict[str, str]:
     """The text of each file by its path.
 
+    Args:
+        options: Limits, links and labels; None: their defaults.
+        parts: Which of them.
+
     >>> sorted(monitoring_files(parts=["rules", "dashboards"]))
     ['grafana/dashboards/calibration.json', 'prometheus/rules.yml']
     """
@@ -173,10 +177,17 @@ def export_monitoring(
     parts: Collection[Part] = PARTS,
     force: bool = False,
 ) -> list[Path]:
-    """Write the files below ``folder``; return the changed ones.
+    """Write the monitoring files; return the changed ones.
 
-    InputError where a file of that name says something else, unless ``force``: then nothing is written. And
-    where the folder cannot be written.
+    Args:
+        folder: Folder that they are written below.
+        options: Limits, links and labels; None: their defaults.
+        parts: Which of them.
+        force: Whether to write over files that say something else.
+
+    Raises:
+        InputError: Where a file says something else, without ``force``: then nothing is written; or the
+            folder cannot be written.
     """
     wanted = {folder / path: text.encode() for path, text in monitoring_files(options, parts=parts).items()}
     try:

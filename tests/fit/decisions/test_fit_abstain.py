@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.deciding import fit_abstain
+from calib_serve.fit.decisions import fit_abstain
 from calib_serve.metrics import abstention
 
 

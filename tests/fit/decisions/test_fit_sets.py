@@ -8,7 +8,7 @@ from scipy import stats
 
 from calib_serve.artifact import PredictionSets, SetScore
 from calib_serve.core.errors import InputError
-from calib_serve.fit.deciding import always_in, fit_sets, kept_for_options
+from calib_serve.fit.decisions import always_in, fit_sets, kept_for_options
 from calib_serve.metrics import conformal_rank
 
 SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")

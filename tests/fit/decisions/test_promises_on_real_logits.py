@@ -9,7 +9,7 @@ import pytest
 from sizes import sized
 
 from calib_serve import calibrate
-from calib_serve.fit.deciding import fit_abstain, fit_sets
+from calib_serve.fit.decisions import fit_abstain, fit_sets
 from calib_serve.metrics import coverage_range
 
 

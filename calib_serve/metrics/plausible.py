@@ -85,7 +85,7 @@ def _logistic(log_odds: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -30, 30))))
 
 
-def possible_truths(probs: Floats, fitted: Floats, code: Codes, bins: int, observed: float) -> Floats:
+def plausible_probs(probs: Floats, fitted: Floats, code: Codes, bins: int, observed: float) -> Floats:
     """P(event) (8, n), from ``probs`` through ``fitted`` to where the ECE clearly exceeds ``observed``."""
     shown = np.abs(np.bincount(code, probs - fitted, minlength=bins)).sum() / len(probs)
     # Four wrong predictions more: where all are right, the variance that is seen is 0.
@@ -148,7 +148,7 @@ def event_error(
     if draws < 2:
         return Estimate(observed)
     fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
-    line = possible_truths(event.probs, fitted, event.code, event.bins, observed)
+    line = plausible_probs(event.probs, fitted, event.code, event.bins, observed)
     blocks = outcomes(came_true, fitted, draws, seed=seed, groups=groups)
     drawn = np.concatenate([[event.ece(draw(truth)) for truth in line] for draw in blocks], axis=1)
     bins, effect = event.tally(came_true), design_effect(event.probs - came_true, groups)

@@ -321,14 +321,14 @@ def decide(
         raise InputError("the promise is of samples as they come, each of weight 1; leave sample_weight out")
     samples = Samples.of(artifact.accepted(read))
     refuse_seen(artifact, samples)
-    return _decided(artifact, samples, asked, read.groups)
+    return _with_decisions(artifact, samples, asked, read.groups)
 
 
 def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
     """Refuse multi-label models: sets and abstention promise for one true class a sample.
 
     Args:
-        artifact: The calibration.
+        artifact: Calibration, of classes or of labels.
         outputs: Kind of the scores; None where not known.
 
     Raises:
@@ -341,7 +341,7 @@ def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
         )
 
 
-def _decided(
+def _with_decisions(
     artifact: Artifact, samples: Samples, asked: DecideOptions, groups: ArrayLike | None
 ) -> Artifact:
     probs, y = artifact.of_logits(samples.logits), samples.labels
@@ -399,7 +399,7 @@ def refuse_seen(artifact: Artifact, samples: Samples | Scores) -> None:
     """Refuse samples that the calibration was fitted on, in any order, or among others.
 
     Args:
-        artifact: The calibration.
+        artifact: Calibration, with the hash of its own samples.
         samples: Scores and labels.
 
     Raises:
@@ -413,7 +413,7 @@ def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
     """Say that the calibration was fitted on these samples, in any order or among others; None if not.
 
     Args:
-        artifact: The calibration.
+        artifact: Calibration, with the hash of its own samples.
         samples: Scores and labels; scores without labels are not looked for.
     """
     if isinstance(samples, Scores):
