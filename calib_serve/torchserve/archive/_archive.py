@@ -22,8 +22,9 @@ from typing import IO, Any, cast
 import yaml
 
 from calib_serve.artifact import read_yaml
+from calib_serve.core.data_files import ZIP_ERRORS, most_unpacked, refuse_bomb
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
-from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb, write_atomically
+from calib_serve.core.files import open_regular, write_atomically
 from calib_serve.torchserve.mar_options import SECTION
 
 MANIFEST = "MAR-INF/MANIFEST.json"

@@ -25,8 +25,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.data_files import map_npy
 from calib_serve.core.errors import CalibServeError, ModelError
-from calib_serve.core.files import map_npy
 from calib_serve.scores import (
     EACH,
     PROBABILITIES,
