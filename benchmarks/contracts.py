@@ -27,7 +27,7 @@ import peers
 
 from calib_serve.artifact import Clause
 from calib_serve.core.bins import bin_index
-from calib_serve.monitor.contracts import ClauseEvidence, Labelled, for_all, shares_of
+from calib_serve.monitor.clause_evidence import ClauseEvidence, Labelled, for_all, shares_of
 from calib_serve.monitor.planning import fixed_labels, labels_until_broken
 from calib_serve.receipts.sums import Sums
 from calib_serve.scores import softmax

@@ -6,11 +6,12 @@ import numba
 import numpy as np
 
 from calib_serve.core.bins import bin_index
-from calib_serve.monitor.drift import bets
+from calib_serve.monitor.drift import bets, rounds
+from calib_serve.monitor.measured import BINS_STAKE, CLASSES_STAKE
 
 BINS = 15
-_CHOSEN = np.arange(len(bets.SHIFTS))[bets.OF_PARTS]
-_CLASSES = bets.CLASS_SLOTS
+_CHOSEN = np.arange(len(rounds.SHIFTS))[rounds.OF_PARTS]
+_CLASSES = rounds.CLASS_SLOTS
 _MOST = 128  # starts alive at once
 
 
@@ -91,11 +92,11 @@ def run(c, y, classes, *, tolerance, arl, length=8_000):
     label, evidence = 0, 0.0
     for cut in sorted({min(length, len(c)), len(c)}):
         label, evidence = _run(
-            bets.payoffs(c[:cut], y[:cut], tolerance=tolerance),
+            rounds.payoffs(c[:cut], y[:cut], tolerance=tolerance),
             bin_index(c[:cut], bins=BINS),
             classes[:cut],
             bets.signed_stakes(tolerance=tolerance, arl=arl),
-            np.array([bets.OF_BINS, bets.OF_CLASSES]),
+            np.array([BINS_STAKE, CLASSES_STAKE]),
             bets.PRIOR,
             bets.SPACING,
             bets.THIN,

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, PredictionSets, ProbTable, random_inputs, response, same_response
+from calib_serve.artifact import Artifact, ProbTable, random_inputs, response, same_response
 from calib_serve.core.data_files import read_npz
 from calib_serve.core.errors import FuseError, InputError
-from calib_serve.fuse._decisions import act_least
+from calib_serve.fuse._decision_parity import check_decisions
 
 Floats = NDArray[np.floating[Any]]
 
@@ -199,9 +199,6 @@ def far_from_edges(probs: Floats, table: ProbTable, near: float) -> NDArray[np.b
     return np.logical_not(tied | close)
 
 
-_FAR = 1e3
-
-
 def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
     """The largest logit (n, K) that a probability shows, and at least 1: rounding grows with it.
 
@@ -213,109 +210,7 @@ def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
     """
     with np.errstate(invalid="ignore"):  # of a row whose largest is infinite itself
         below = np.abs(logits) if labels else logits.max(axis=1, keepdims=True) - logits
-    return float(np.abs(logits).max(initial=1.0, where=below <= _FAR))
-
-
-# --- Decisions ---
-
-
-def sure_sets(sets: PredictionSets, probs: Floats, relative: float) -> NDArray[np.bool_]:
-    """The classes (n, K) of probabilities (n, K) whose place in or out of the set survives rounding.
-
-    Every probability may be off by the share ``relative`` of itself. So may its rank be, where others are as
-    close as that, and what is summed up to it.
-    """
-    return np.array([_sure_row(sets, row, min(relative, 0.5)) for row in np.asarray(probs, np.float64)])
-
-
-def _sure_row(sets: PredictionSets, p: NDArray[np.float64], relative: float) -> NDArray[np.bool_]:
-    low, high = p * (1 - relative), p * (1 + relative) + _UNDERFLOW
-    may_be_top = high >= low.max()
-    if sets.score == "lac":
-        least, most = 1 - high, 1 - low
-    else:
-        rising, size = np.sort(p), len(p)
-        # Sums of the largest: of those surely above a class, and of those that may be, it among them.
-        sums = np.append(np.cumsum(rising[::-1])[::-1], 0.0)
-        sure = np.searchsorted(rising * (1 - relative), high, side="right")
-        may = np.searchsorted(rising * (1 + relative) + _UNDERFLOW, low, side="left")
-        penalties = [
-            sets.penalty * np.maximum(size - found + own - sets.free_ranks, 0)
-            for found, own in ((sure, 1), (may, 0))
-        ]
-        rounding = size * 2.0**-24 * (relative > _OF_DOUBLE)  # of a running sum in float32
-        least = (sums[sure] + penalties[0]) * (1 - relative) - rounding
-        most = (sums[may] - p + penalties[1]) * (1 + relative) + rounding
-    inside, outside = most <= sets.threshold, (least > sets.threshold) & ~may_be_top
-    alone = may_be_top & (may_be_top.sum() == 1)
-    return np.asarray(inside | outside | alone)
-
-
-_UNDERFLOW = 1e-30  # below it, float32 may hold 0 instead
-_OF_DOUBLE = 1e-6
-
-
-def check_decisions(
-    artifact: Artifact,
-    probs: Floats,
-    found: Mapping[str, Any],
-    *,
-    tolerance: float,
-    rows: NDArray[np.bool_],
-    report: str,
-    shown: float | None = None,
-) -> int:
-    """Compare decisions by name with the artifact's of ``probs`` (n, K), whose logits may be off.
-
-    Only ``rows`` (n,) count. ``shown``: the tolerance of confidences as they are returned, by which is acted;
-    the same if not given. Returns how many decisions lie so close to their threshold that rounding may
-    turn them; raises FuseError, ending in ``report``, where another one differs.
-    """
-    # A difference d of logits changes p by the share 2 d at most.
-    relative, close = 2 * tolerance, 0
-    if artifact.sets is not None:
-        sure = sure_sets(artifact.sets, probs, relative)
-        close += _compare("set", found, artifact.sets(probs), sure, rows[:, None], report=report)
-    if artifact.abstain is not None:
-        top = np.max(probs, axis=1)
-        sure = np.abs(top - artifact.abstain.threshold) > relative * top
-        close += _compare("abstain", found, artifact.abstain(probs), sure, rows, report=report)
-    if artifact.contract is not None and artifact.contract.has_acts:
-        acts = artifact.contract.acts(np.max(probs, axis=1), np.argmax(probs, axis=1))
-        sure = _sure_acts(artifact, probs, relative if shown is None else 2 * shown)
-        close += _compare("act", found, acts, sure, rows, report=report)
-    return close
-
-
-def _sure_acts(artifact: Artifact, probs: Floats, relative: float) -> NDArray[np.bool_]:
-    """The rows (n,) whose act survives rounding, and whose class does where thresholds differ."""
-    least = np.broadcast_to(act_least(artifact, np.float64), artifact.classes)
-    ranked = np.sort(probs, axis=1)
-    top, second = ranked[:, -1], ranked[:, -2]
-    far = np.abs(top - least[np.argmax(probs, axis=1)]) > relative * top
-    alike = bool((least == least[0]).all())
-    return np.asarray(far & (alike | (top - second > relative * top)))
-
-
-def _compare(
-    name: str,
-    found: Mapping[str, Any],
-    expected: NDArray[np.bool_],
-    sure: NDArray[np.bool_],
-    rows: NDArray[np.bool_],
-    *,
-    report: str,
-) -> int:
-    actual = np.asarray(found[name])
-    if actual.shape != expected.shape or actual.dtype != np.bool_:
-        raise FuseError(f"{name!r} is {actual.dtype} {actual.shape}, not bool {expected.shape}; {report}")
-    wrong = (actual != expected) & sure & rows
-    if wrong.any():
-        raise FuseError(f"{int(wrong.sum())} of {wrong.size} entries of {name!r} differ; {report}")
-    return int((~sure & rows).sum())
-
-
-# --- Whose model it is ---
+    return float(np.abs(logits).max(initial=1.0, where=below <= 1e3))
 
 
 def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -> NDArray[Any] | None:

@@ -17,6 +17,11 @@ __all__ = ["open_session", "providers", "stopped_after"]
 _KINDS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 _CPU = "CPUExecutionProvider"
 
+_HELP = (
+    "uninstall onnxruntime and install 'calib-serve[gpu]', which has onnxruntime-gpu, with the CUDA "
+    "libraries it names; or allow the fall-back (allow_fallback=True)"
+)
+
 
 def providers(device: str, options: Mapping[str, Any] | None = None) -> list[tuple[str, dict[str, Any]]]:
     """List the providers of onnxruntime, best first.
@@ -125,12 +130,6 @@ def stopped_after(seconds: float) -> Iterator[Any]:
         yield options
     finally:
         watchdog.cancel()
-
-
-_HELP = (
-    "uninstall onnxruntime and install 'calib-serve[gpu]', which has onnxruntime-gpu, with the CUDA "
-    "libraries it names; or allow the fall-back (allow_fallback=True)"
-)
 
 
 def _name(path: str | Path | bytes) -> str:

@@ -12,11 +12,11 @@ from calib_serve.ledger.entries import Shadowed as Shadowed
 from calib_serve.ledger.entries import State as State
 from calib_serve.ledger.entries import WindowSums as WindowSums
 from calib_serve.ledger.export import export_ledger as export_ledger
-from calib_serve.ledger.intake import Binding as Binding
 from calib_serve.ledger.intake import Intake as Intake
-from calib_serve.ledger.intake import PredictionIds as PredictionIds
 from calib_serve.ledger.ledger import Ledger as Ledger
 from calib_serve.ledger.ledger import Revoked as Revoked
+from calib_serve.ledger.prediction_ids import Binding as Binding
+from calib_serve.ledger.prediction_ids import PredictionIds as PredictionIds
 from calib_serve.ledger.recovery import note_recovery as note_recovery
 from calib_serve.ledger.recovery import read_kept as read_kept
 from calib_serve.ledger.recovery import recent_recovery as recent_recovery

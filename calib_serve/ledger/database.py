@@ -27,7 +27,6 @@ from calib_serve.core.text import file_size
 T = TypeVar("T")
 
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock: PostgreSQL asks to try again
-_TRIES = 5
 _SCHEMES = ("postgresql://", "postgres://")
 _LITE = "sqlite:///"
 
@@ -134,7 +133,7 @@ class Database:
 
     def again(self, work: Callable[[], T]) -> T:
         """Do ``work``, again where another transaction came between."""
-        for left in range(_TRIES - 1, -1, -1):
+        for left in range(4, -1, -1):  # five times in all
             try:
                 return work()
             except LedgerError as error:

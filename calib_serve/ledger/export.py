@@ -10,9 +10,7 @@ from sqlalchemy import text
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import write_atomically
 from calib_serve.ledger.ledger import Ledger
-from calib_serve.ledger.schema import MEANINGS
-
-_AT_ONCE = 50_000  # rows
+from calib_serve.ledger.views import MEANINGS
 
 
 def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
@@ -46,7 +44,7 @@ def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
                     ]
                 )
                 asked = text(f"select {', '.join(columns)} from {view}")  # noqa: S608 - our own names
-                found = connection.execute(asked, execution_options={"yield_per": _AT_ONCE})
+                found = connection.execute(asked, execution_options={"yield_per": 50_000})
                 rows[view] = 0
                 with (
                     write_atomically(folder / f"{view}.parquet") as partial,

@@ -2,16 +2,10 @@
 
 receipt -> signature and age -> a model we know -> a label that was wanted, in its range -> the ledger.
 An invalid item is refused alone; the rest of its batch is counted.
-
-An id is bound to its receipt in the ledger, for as long as labels of its prediction are accepted. Each source
-(the name of the token that sent the prediction) has ids of its own: who guesses another's finds nothing and
-takes nothing. Of each (source, model, id) the first binding stays. A hash of the id is kept, as it may name a
-person.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import threading
@@ -19,21 +13,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeGuard
-
-from sqlalchemy import func, select
+from typing import Any, TypeGuard
 
 from calib_serve.core.errors import Reason, Refused
-from calib_serve.core.names import shown
 from calib_serve.ledger.entries import Entry, Held
 from calib_serve.ledger.ledger import Ledger
-from calib_serve.ledger.schema import PREDICTION_ID
+from calib_serve.ledger.prediction_ids import PredictionIds, ReceiptsById, receipt_of
 from calib_serve.receipts import (
     DAY,
     LONGEST_ID,
     LONGEST_SEGMENT,
     Classes,
-    Fate,
     Keyring,
     Label,
     LiveKeyring,
@@ -43,142 +33,18 @@ from calib_serve.receipts import (
     Version,
     is_id,
     is_segment,
-    nonce_of,
 )
-
-_AT_ONCE = 500  # ids of one question
-_ROW = PREDICTION_ID.c
-
-
-class Binding(NamedTuple):
-    """An id, and the prediction that it names from now on.
-
-    Args:
-        model: Name of the prediction's model.
-        id: The user's own name of the prediction.
-        receipt: Its receipt.
-    """
-
-    model: str
-    id: str
-    receipt: str
-
-
-def receipt_of(found: Mapping[str, Sequence[str]], *, id: str, model: object = None) -> str:
-    """The receipt that a label by ``id`` means, of ``model`` if it names one.
-
-    ``found``: the receipts of the id by model, one from each source. Refused where there is none, or those of
-    more than one prediction.
-
-    >>> receipt_of({"m": ["AgA"]}, id="order-17")
-    'AgA'
-    """
-    if model is not None and not isinstance(model, str):
-        raise Refused("malformed", "a model is called by a text")
-    if model is None and len(found) > 1:
-        raise Refused(
-            "malformed", f'id {shown(id)} is of predictions of {len(found)} models; name one by "model"'
-        )
-    receipts = next(iter(found.values()), ()) if model is None else found.get(model, ())
-    if not receipts:
-        raise Refused(
-            "unknown_id",
-            f"no prediction of id {shown(id)} is known here: it has not come yet, came without its id, is so "
-            "old that its labels are not accepted any more, or another token sent it and yours has not the "
-            "scope ids",
-        )
-    if not all(_same(receipts[0], one) for one in receipts[1:]):
-        raise Refused(
-            "malformed",
-            f"id {shown(id)} is of predictions that several tokens sent; label it by its receipt, or by the "
-            "token that sent it",
-        )
-    return receipts[0]
-
-
-def _hashed(id: str) -> str:
-    # 16 bytes: that two of a billion ids meet has a chance below 1e-20.
-    return hashlib.blake2b(id.encode(), digest_size=16, person=b"prediction id").hexdigest()
-
-
-class PredictionIds:
-    """The ids in a ledger; ``fates`` counts their outcomes since this object was made.
-
-    Args:
-        ledger: Ledger that keeps them.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self.fates: Counter[Fate] = Counter()
-
-    def bind(self, bindings: Sequence[Binding], *, now: float, source: str = "") -> list[bool]:
-        """Bind ids to predictions, durable on return; whether each names its prediction now.
-
-        Args:
-            bindings: Ids and their predictions.
-            now: Seconds since 1970.
-            source: Name of the sender of the predictions.
-
-        Raises:
-            LedgerError: Where that cannot be kept.
-        """
-        rows = {(one.model, _hashed(one.id)): one.receipt for one in reversed(bindings)}
-        told = [
-            {"model": model, "id_hash": name, "source": source, "receipt": receipt, "bound_at": now}
-            for (model, name), receipt in sorted(rows.items())  # sorted: no two batches wait for each other
-        ]
-        try:
-            with self._ledger.transaction() as connection:
-                made = self._ledger.database.insert(PREDICTION_ID).on_conflict_do_nothing()
-                connection.execute(made, told)
-                kept = self.find([one.id for one in bindings], source=source)
-        except BaseException:
-            self.fates["failed"] += len(bindings)
-            raise
-        bound = [_same(one.receipt, of[one.model][0]) for one, of in zip(bindings, kept, strict=True)]
-        self.fates["bound"] += sum(bound)
-        self.fates["conflict"] += len(bound) - sum(bound)
-        return bound
-
-    def find(self, ids: Sequence[str], *, source: str | None = None) -> list[dict[str, tuple[str, ...]]]:
-        """Find the receipts of each id by model; empty where it is not known.
-
-        The database leaves out rows of other sources, so that an id of theirs takes as long as one that
-        nobody has.
-
-        Args:
-            ids: The user's own names of predictions.
-            source: Name of the sender of these; None: any.
-        """
-        names = [_hashed(one) for one in ids]
-        found: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}
-        with self._ledger.database.reading() as connection:
-            for at in range(0, len(names), _AT_ONCE):
-                asked = select(PREDICTION_ID).where(_ROW.id_hash.in_(names[at : at + _AT_ONCE]))
-                if source is not None:
-                    asked = asked.where(_ROW.source == source)
-                for row in connection.execute(asked):
-                    found[row.id_hash][row.model] = (*found[row.id_hash].get(row.model, ()), row.receipt)
-        return [found[name] for name in names]
-
-    def count(self) -> int:
-        """The number of ids in the ledger."""
-        with self._ledger.database.reading() as connection:
-            return int(connection.scalar(select(func.count()).select_from(PREDICTION_ID)) or 0)
-
-
-def _same(one: str, other: str) -> bool:
-    """Whether two receipts are of one prediction: signed again with a newer key, its nonce stays."""
-    return one == other or nonce_of(one) == nonce_of(other)
-
-
-_Found = Mapping[str, Mapping[str, Sequence[str]]]  # receipts by model, by id
 
 MOST_HELD = 100_000
 """Predictions and labels that may wait for their versions."""
 
-_AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
+_OUTCOMES: dict[str, Outcome] = {
+    "counted": Outcome(True),
+    "duplicate": Outcome(False, "duplicate", "a label for this receipt was counted before"),
+    "forgotten": Outcome(
+        False, "forgotten", "the receipt is so old that the ledger may have forgotten whether it was counted"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -322,14 +188,14 @@ class Intake:
         )
         return True
 
-    def _found(self, items: Sequence[object], source: str | None) -> _Found:
+    def _found(self, items: Sequence[object], source: str | None) -> ReceiptsById:
         """The receipts, by model, of each id of ``source`` that an item names."""
         ids = {item["id"]: None for item in items if _names_id(item) and is_id(item["id"])}
         if not ids or self._ids is None:
             return {}
         return dict(zip(ids, self._ids.find(list(ids), source=source), strict=True))
 
-    def _check(self, item: object, now: float, found: _Found) -> Label | Refused:
+    def _check(self, item: object, now: float, found: ReceiptsById) -> Label | Refused:
         try:
             return self._label(item, now, found)
         except Refused as refusal:
@@ -337,10 +203,10 @@ class Intake:
             return refusal.with_traceback(None)  # which would keep the whole batch alive
 
     def _note_ahead(self, seconds: float) -> None:
-        if seconds > _AHEAD:
+        if seconds > 1.0:  # as far as clocks of hosts are apart when all is well
             self.ahead = (seconds, time.monotonic())
 
-    def _label(self, item: object, now: float, found: _Found) -> Label:
+    def _label(self, item: object, now: float, found: ReceiptsById) -> Label:
         """The label of an item, or Refused; ``found``: receipts of ids."""
         if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
             raise Refused(
@@ -362,7 +228,7 @@ class Intake:
             raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
         return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))
 
-    def _receipt(self, item: Mapping[str, Any], found: _Found) -> str:
+    def _receipt(self, item: Mapping[str, Any], found: ReceiptsById) -> str:
         if not is_id(item["id"]):
             raise Refused("malformed", f"an id is a text of 1 to {LONGEST_ID} characters")
         if self._ids is None:
@@ -377,12 +243,3 @@ def _names_id(item: object) -> TypeGuard[Mapping[str, Any]]:
 
 def _segment(item: object) -> str:
     return str(item.get("segment", "")) if isinstance(item, Mapping) else ""
-
-
-_OUTCOMES: dict[str, Outcome] = {
-    "counted": Outcome(True),
-    "duplicate": Outcome(False, "duplicate", "a label for this receipt was counted before"),
-    "forgotten": Outcome(
-        False, "forgotten", "the receipt is so old that the ledger may have forgotten whether it was counted"
-    ),
-}

@@ -64,14 +64,13 @@ from calib_serve.ledger.schema import (
     LEDGER,
     METADATA,
     OF_A_SOURCE,
-    POSTGRESQL_VIEW,
     PREDICTION_ID,
     SCHEMA,
     STATE,
     TALLY,
     VERSION,
-    VIEWS,
 )
+from calib_serve.ledger.views import POSTGRESQL_VIEW, VIEWS
 from calib_serve.receipts import (
     DAY,
     SUMS,

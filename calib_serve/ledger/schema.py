@@ -31,6 +31,14 @@ from calib_serve.receipts import SUMS
 SCHEMA = 1
 METADATA = MetaData()
 
+OF_A_SOURCE = "source <> ''"
+"""Which labels have a source, in SQL."""
+
+COLUMNS = {
+    one.name: one.name.removeprefix("calib_").removesuffix("_total") for one in SUMS if one.per != "delay"
+}
+"""The column of ``tally`` for each declared sum but the delay's."""
+
 # SQLite's tables are strict: a column holds what it says, whoever writes to it.
 _WHOLE = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
 _REAL: Double[float] = Double().with_variant(sqlite.REAL(), "sqlite")
@@ -53,6 +61,22 @@ def _table(name: str, *columns: Any) -> Table:
 def _number() -> Column[Any]:
     """A column of row numbers that the database gives."""
     return Column("id", _WHOLE, primary_key=True, autoincrement=True)
+
+
+def _partial(name: str, where: str, *columns: Column[Any], lite: str = "") -> None:
+    """Index the rows that satisfy ``where``; ``lite``: the words of SQLite's queries, which must match."""
+    Index(name, *columns, sqlite_where=text(lite or where), postgresql_where=text(where))
+
+
+def _place() -> list[Column[Any]]:
+    """The columns of a sum's place: a slice and a span of prediction time."""
+    return [
+        _key("version_id", _WHOLE),
+        _key("kind", _TEXT),
+        _key("name", _TEXT),
+        _key("start", _REAL),
+        _key("width", _REAL),
+    ]
 
 
 LEDGER = _table(
@@ -116,31 +140,9 @@ LABEL = _table(
 )
 
 
-def _partial(name: str, where: str, *columns: Column[Any], lite: str = "") -> None:
-    """Index the rows that satisfy ``where``; ``lite``: the words of SQLite's queries, which must match."""
-    Index(name, *columns, sqlite_where=text(lite or where), postgresql_where=text(where))
-
-
-OF_A_SOURCE = "source <> ''"
 _partial("label_to_tally", "not tallied", LABEL.c.day, LABEL.c.receipt, lite="tallied = 0")
 _partial("label_to_feed", "not fed", LABEL.c.version_id, LABEL.c.predicted_at, lite="fed = 0")
 _partial("label_by_source", OF_A_SOURCE, LABEL.c.source, LABEL.c.arrived_at)
-
-COLUMNS = {
-    one.name: one.name.removeprefix("calib_").removesuffix("_total") for one in SUMS if one.per != "delay"
-}
-"""The column of ``tally`` for each declared sum but the delay's."""
-
-
-def _place() -> list[Column[Any]]:
-    """The columns of a sum's place: a slice and a span of prediction time."""
-    return [
-        _key("version_id", _WHOLE),
-        _key("kind", _TEXT),
-        _key("name", _TEXT),
-        _key("start", _REAL),
-        _key("width", _REAL),
-    ]
 
 
 TALLY = _table(
@@ -220,61 +222,3 @@ PROGRAM = _table("program", _key("name", _TEXT), _must("wrote_at", _REAL), _must
 
 GIVEN = _table("given", _key("program", _TEXT), _key("what", _TEXT), _must("value", _TEXT))
 """What each of them was given that all should have alike, such as its ``--maturity``."""
-
-MEANINGS = {
-    "labels": {
-        "model": ("text", "The model of the prediction."),
-        "version": ("text", "Its version."),
-        "receipt": ("text", "The nonce of the prediction's receipt, in hex: no other prediction has it."),
-        "predicted_at": ("number", "When the prediction was made, seconds since 1970."),
-        "arrived_at": ("number", "When its label came, seconds since 1970."),
-        "predicted": (
-            "count",
-            "The predicted class; of a multi-label model 2 l + 1 if label l is, else 2 l.",
-        ),
-        "confidence": ("number", "Its probability, as it was served."),
-        "correct": ("yes or no", "Whether the label says that the prediction was right."),
-        "inclusion": (
-            "number",
-            "The chance with which the label was asked for: its weight is one over this.",
-        ),
-        "segment": ("text", "The segment that it counts in."),
-        "source": ("text", "Who sent the label; empty where that is not known."),
-        "group_id": ("count", "A hash of the group whose outcomes hang together; 0: of none."),
-        "revoked": ("yes or no", "Whether it was taken out of the sums again."),
-    },
-    "sums": {
-        "model": ("text", "The model."),
-        "version": ("text", "Its version."),
-        "kind": ("text", "How predictions are sliced: segment, class, group, source or clause."),
-        "name": ("text", "The slice; the segments of a version, the empty one too, make up all of it."),
-        "start": ("number", "Where the span of prediction time begins, seconds since 1970."),
-        "width": ("number", "Its seconds; 0: over all time."),
-        "bin": ("count", "The bin of confidence: number b of 15 holds (b / 15, (b + 1) / 15]."),
-        **{COLUMNS[one.name]: ("number", one.help) for one in SUMS if one.name in COLUMNS},
-    },
-    "incidents": {
-        "id": ("count", "Its number."),
-        "model": ("text", "The model."),
-        "version": ("text", "Its version."),
-        "opened": ("number", "When its first alarm was raised, seconds since 1970."),
-        "onset": ("number", "When the change began, by its estimate."),
-        "direction": ("text", "Which way calibration went."),
-        "alarms": ("count", "How many alarms it has."),
-        "labels": ("count", "Labels since the onset."),
-        "excess": ("number", "Their sum of confidence less correct."),
-        "closed": ("number", "When it was closed; empty: it is open."),
-        "closed_by": ("text", "Who closed it: recovery, or a person."),
-        "note": ("text", "What they said."),
-    },
-}
-"""The columns of each view: their kinds, and what they mean."""
-
-_OF_VERSION = ("model", "version")
-VIEWS = [
-    f"create view if not exists {view} as select "  # noqa: S608 - our own names
-    + ", ".join(f"{'version' if name in _OF_VERSION else table}.{name}" for name in columns)
-    + f" from {table} join version on version.id = {table}.version_id"
-    for (view, columns), table in zip(MEANINGS.items(), ("label", "tally", "incident"), strict=True)
-]
-POSTGRESQL_VIEW = ("create view if not exists", "create or replace view")

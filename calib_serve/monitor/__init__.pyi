@@ -2,6 +2,9 @@
 
 from calib_serve.monitor.checks import Check as Check
 from calib_serve.monitor.checks import file_check as file_check
+from calib_serve.monitor.contract_check import ContractCheck as ContractCheck
+from calib_serve.monitor.contract_check import check_contract as check_contract
+from calib_serve.monitor.contract_check import read_contract as read_contract
 from calib_serve.monitor.contracts import ClauseState as ClauseState
 from calib_serve.monitor.drift.detector import ARL as ARL
 from calib_serve.monitor.drift.detector import BLOCK as BLOCK
@@ -17,7 +20,6 @@ from calib_serve.monitor.estimates import Missing as Missing
 from calib_serve.monitor.estimates import Number as Number
 from calib_serve.monitor.estimates import estimate as estimate
 from calib_serve.monitor.estimates import estimated_gap as estimated_gap
-from calib_serve.monitor.estimates import judge_estimates as judge_estimates
 from calib_serve.monitor.exposition import Row as Row
 from calib_serve.monitor.exposition import detector_rows as detector_rows
 from calib_serve.monitor.exposition import sum_rows as sum_rows
@@ -26,10 +28,8 @@ from calib_serve.monitor.exposition import trouble_rows as trouble_rows
 from calib_serve.monitor.incidents import Incident as Incident
 from calib_serve.monitor.label_signs import rate_changes as rate_changes
 from calib_serve.monitor.label_signs import source_gaps as source_gaps
-from calib_serve.monitor.planning import ContractCheck as ContractCheck
-from calib_serve.monitor.planning import check_contract as check_contract
+from calib_serve.monitor.live_verdict import judge_estimates as judge_estimates
 from calib_serve.monitor.planning import plan_contract as plan_contract
-from calib_serve.monitor.planning import read_contract as read_contract
 from calib_serve.monitor.priors import TrafficShares as TrafficShares
 from calib_serve.monitor.shadow import ShadowState as ShadowState
 from calib_serve.monitor.shadow import shadow_states as shadow_states

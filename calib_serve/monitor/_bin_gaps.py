@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.monitor.measured import SURPRISES_IN_VARIANCE
 from calib_serve.receipts import Sums
 
 Floats = NDArray[np.float64]
@@ -19,7 +20,6 @@ LEAST = 5.0
 """Effective labels that a bin must hold to be estimated: with fewer, the noise itself is not known."""
 
 _SURE = 0.01  # variance of a calibrated model's label at least: a confidence of 1 is no proof
-_SURPRISES = 2.0  # of such a model, that its variance counts as: few labels all agree by chance alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
     one, prior = score.variance(sums).clip(0), np.maximum(score.calibrated(sums), _SURE)
     n = np.maximum(_ratio(weight**2, squared), 1.0)
     # A bin whose labels all agree has no variance of its own, and one that errs more than it says has more.
-    like = _SURPRISES / np.maximum(_calibrated(sums), _SURE)
+    like = SURPRISES_IN_VARIANCE / np.maximum(_calibrated(sums), _SURE)
     smooth = np.maximum((n * one + prior) / n, (n * one + like * prior) / (n + like))
     independent = np.nan_to_num(smooth / n)
     if not groups:
@@ -213,10 +213,6 @@ RIGHT = _Score(lambda s: s["calib_feedback_correct_total"], _right_variance, _ca
 BRIER = _Score(lambda s: s["calib_feedback_squared_error_total"], _brier_variance, _calibrated_brier)
 
 
-_STEPS = 40
-_BEYOND = 8.0  # errors by which gaps are made larger at most
-
-
 @dataclass(frozen=True)
 class NoisyError:
     """An estimate with its interval; ``value`` is nearly unbiased, and can be slightly below 0."""
@@ -250,8 +246,9 @@ def noisy_error(gap: Floats, covariance: Floats, share: Floats, *, z: float = 1.
         skewed = np.where(quantiles == 0, 0.0, (quantiles**2 - 1) / 6 * skewness)
         return true @ share, mean + (quantiles + skewed) * deviation
 
-    low, high = np.full(3, -_BEYOND), np.full(3, top)  # errors taken off; the sum falls with them
-    for _ in range(_STEPS):
+    # Errors taken off, at most 8 added; the sum falls with them.
+    low, high = np.full(3, -8.0), np.full(3, top)
+    for _ in range(40):
         middle = (low + high) / 2
         above = at(middle)[1] > observed
         low, high = np.where(above, middle, low), np.where(above, high, middle)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.monitor.measured import FIRST_STAKE, LABELS_OF_LATER_STAKES
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +31,11 @@ BETS: Floats = np.ldexp(0.95, -np.arange(6))
 
 # Small differences are found by the largest share or not at all, so it has half of the stake.
 _LOG_STAKES: Floats = np.log(BETS / BETS.sum())
-_HALVINGS = 60  # of an interval of length 2, to the precision of floats
+
+FRACTIONS: Floats = np.geomspace(0.002, 0.512, 9)
+"""The shares of what it holds that each bet stakes on one outcome."""
+
+_ROWS = 4096  # outcomes advanced at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,20 +112,10 @@ def _last(holds: Callable[[float], bool], begin: float, end: float) -> float:
     """The last place from ``begin`` to ``end`` where a condition holds, by halving; ``begin`` if nowhere."""
     if not holds(begin):
         return begin
-    for _ in range(_HALVINGS):
+    for _ in range(60):  # halve an interval of length 2 to the precision of floats
         middle = (begin + end) / 2
         begin, end = (middle, end) if holds(middle) else (begin, middle)
     return begin
-
-
-FRACTIONS: Floats = np.geomspace(0.002, 0.512, 9)
-"""The shares of what it holds that each bet stakes on one outcome."""
-
-_AT_ONCE = 0.7  # the stake on a change at the first outcome; the rest is for changes that begin later
-_SOON = 1000.0  # outcomes after which 30 % of the rest is set; later ones have ever less
-_MOST_LOST = 0.9  # the most that an outcome may take of a bet
-_WIDEST = 16.0  # the largest bet on a share, in what may be wrong: for breaches of 3 % to eight times of it
-_ROWS = 4096  # outcomes advanced at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +169,7 @@ class Evidence:
     def _advanced(self, z: Floats, r: Floats, scale: float) -> Evidence:
         # A bet set before outcome s holds, after outcome t, its stake times the product of factors s to t.
         heaviest = np.maximum.accumulate(np.append(self.heaviest, r))[1:]
-        most = _MOST_LOST / np.maximum(heaviest, 1e-300)
+        most = 0.9 / np.maximum(heaviest, 1e-300)  # an outcome takes that of a bet at most
         stakes = np.minimum(FRACTIONS * scale, most[:, None]) * r[:, None]
         grown = np.cumsum(np.log1p(stakes * z[:, None]), axis=0)
         before = np.concatenate([np.zeros((1, len(FRACTIONS))), grown[:-1]])
@@ -205,7 +200,7 @@ class Evidence:
 def _log_waiting(count: ArrayLike) -> Floats:
     """The logarithm of the stake that still waits after ``count`` outcomes."""
     n = np.asarray(count, np.float64)
-    later = math.log(1 - _AT_ONCE) - 0.5 * np.log1p(n / _SOON)
+    later = math.log(1 - FIRST_STAKE) - 0.5 * np.log1p(n / LABELS_OF_LATER_STAKES)
     return np.where(n < 1, 0.0, later)
 
 
@@ -226,4 +221,5 @@ def share_bets(right: ArrayLike, promise: float) -> tuple[Floats, float]:
     """
     allowed = 1 - promise
     payoffs: Floats = ((1 - np.asarray(right, np.float64)) - allowed) / allowed
-    return payoffs, _WIDEST * allowed / promise
+    # The largest bet is on 16 times what may be wrong: for breaches of 3 % to eight times of it.
+    return payoffs, 16.0 * allowed / promise

@@ -30,8 +30,11 @@ log = logging.getLogger(__name__)
 Level = Literal["degraded", "refusing"]
 Status = Literal["ready", "degraded", "failing"]
 
-_END = 10.0  # seconds that the end of a round is waited for
-_LATE = 60.0  # seconds beyond its interval after which a round of checks is said to hang
+TOLD_FOR = 900.0
+"""Seconds for which a trouble that comes with a batch is told."""
+
+_APART = 60.0  # seconds between clocks
+_HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class Checks:
         """End the thread, which may have a round to end first."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(_END)
+            self._thread.join(10.0)
         self._started = False
 
     def _run(self) -> None:
@@ -144,7 +147,7 @@ class Checks:
     def _late(self) -> str | None:
         oldest = min(self._ran.values(), default=None)
         ago = 0.0 if oldest is None else self._clock() - oldest
-        late = self._started and ago > self._every + _LATE
+        late = self._started and ago > self._every + 60.0
         return f"no round of checks ended for {ago:.0f} s" if late else None
 
     @property
@@ -159,13 +162,6 @@ class Checks:
         if any(name in self._checks and self._checks[name].level == "refusing" for name in wrong):
             return "failing"
         return "degraded" if wrong else "ready"
-
-
-_APART = 60.0  # seconds between clocks
-_HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
-_LATELY = 900.0  # seconds for which a receipt from ahead of its time is told
-_HOUR = 3600.0
-_GUESSES = 1_000  # labels of unknown ids in an hour
 
 
 def counting_checks(
@@ -281,9 +277,9 @@ class _Guesses:
     def run(self) -> str | None:
         unknown, now = self._intake.refused["unknown_id"], self._clock()
         told = unknown - self._before
-        if now - self._began > _HOUR:
+        if now - self._began > 3600.0:
             self._began, self._before = now, unknown
-        if told < _GUESSES:
+        if told < 1_000:
             return None
         return (
             f"{told} labels named predictions by ids that are not known here; see who sends them, that "
@@ -293,7 +289,7 @@ class _Guesses:
 
 def _ahead(intake: Intake) -> str | None:
     seconds, at = intake.ahead
-    if not seconds > _APART or time.monotonic() - at > _LATELY:
+    if not seconds > _APART or time.monotonic() - at > TOLD_FOR:
         return None
     return (
         f"receipts are dated {seconds:.0f} s ahead of this host's clock; set the clocks of all hosts by NTP"

@@ -14,19 +14,27 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.core.bins import bin_index
-from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.core.errors import InputError
 from calib_serve.core.names import as_duration
 from calib_serve.ledger import LabelRecord, Ledger, note_recovery
 from calib_serve.metrics import accuracy_at_least
-from calib_serve.monitor.bets import Evidence, MeanBets, share_bets
+from calib_serve.monitor.bets import MeanBets
+from calib_serve.monitor.clause_evidence import (
+    ALPHA,
+    ClauseEvidence,
+    Labelled,
+    for_all,
+    shares_of,
+    unlabelled,
+)
 from calib_serve.monitor.estimates import estimate, estimated_accuracy
 from calib_serve.monitor.windows import Maturity, Window, read_windows
 from calib_serve.receipts import DAY, Key, Sums, Version, merge_slices, scope_of
@@ -35,218 +43,9 @@ log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
-ALPHA = 0.05
-"""The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""
-
-_FORMAT = 1
-_TOGETHER = 256  # labels between looks at which way the bins are off
-
-
-class Labelled(NamedTuple):
-    """Labels (n,) under a clause: confidence, right or not, weight, bin and group (0: no group).
-
-    Weights make them stand for all that was predicted; their mean over all labels is 1.
-    """
-
-    confidence: Floats
-    correct: Floats
-    weight: Floats
-    bin: NDArray[np.intp]
-    group: NDArray[np.int64]
-
-    def part(self, of: slice | NDArray[np.bool_]) -> Labelled:
-        """A part of the labels."""
-        c, y, w, b, g = self
-        return Labelled(c[of], y[of], w[of], b[of], g[of])
-
-
-@dataclass(frozen=True, eq=False)
-class ClauseEvidence:
-    """The evidence about an act or a calibration clause; begin with ``none``.
-
-    ``mean`` is of what is wrong beyond the promise, weighed by up to 1: ``heaviest`` is the largest weight so
-    far, and ``units`` the sum of those that were bet on. Of a calibration clause, ``off`` (bins,) are the
-    sums of confidence less outcome, which say on which side the next bets are, and ``by_bin`` the same means
-    by bin. ``broken_at`` and ``kept_at``: when that was first known, seconds since 1970.
-    """
-
-    clause: Clause
-    labels: int
-    against: Evidence
-    mean: MeanBets
-    heaviest: float
-    units: float
-    off: Floats
-    by_bin: tuple[MeanBets, ...]
-    broken_at: float | None = None
-    kept_at: float | None = None
-
-    @classmethod
-    def none(cls, clause: Clause, *, bins: int) -> ClauseEvidence:
-        """The evidence before the first label."""
-        by_bin = tuple(MeanBets() for _ in range(bins)) if clause.kind == "calibration" else ()
-        return cls(clause, 0, Evidence.none(), MeanBets(), 0.0, 0.0, np.zeros(bins), by_bin)
-
-    def after(self, rows: Labelled, *, shares: Floats, now: float, unlabelled: float = 0.0) -> ClauseEvidence:
-        """The evidence after more labels; ``shares`` (bins,) of all predictions under the clause.
-
-        ``unlabelled``: the share of predictions in bins without a label. Whatever these are is left open: so
-        much worse must the others be than promised.
-        """
-        found = self
-        if self.clause.kind == "act":
-            worse = self.clause.promise - rows.correct
-            against, least = self.against, (self.clause.promise - unlabelled) / max(1 - unlabelled, 1e-9)
-            if least > 0:
-                payoffs, scale = share_bets(rows.correct, least)
-                payoffs, weights = _units(payoffs, rows.weight, rows.group)
-                against = against.after(payoffs, scale, weights=weights)
-            found = replace(self, against=against)._seen(worse, rows)
-        else:
-            # A group's labels bet together: none may choose the side on which the others are bet.
-            together = max(len(rows.group), 1) if rows.group.any() else _TOGETHER
-            for at in range(0, len(rows.confidence), together):
-                found = found._after_signed(rows.part(slice(at, at + together)), unlabelled)
-        found = replace(found, labels=self.labels + len(rows.confidence))
-        low, high = found.bounds(shares, unlabelled)
-        kept = low > self.clause.promise if self.clause.kind == "act" else high < self.clause.promise
-        return replace(
-            found,
-            broken_at=found.broken_at or (now if found.against.peak >= -math.log(ALPHA) else None),
-            kept_at=(found.kept_at or now) if kept else None,
-        )
-
-    def _after_signed(self, rows: Labelled, unlabelled: float) -> ClauseEvidence:
-        # Whatever the signs, the weighed mean of sign (c - y) is at most the calibration error.
-        sign = np.where(self.off >= 0, 1.0, -1.0)[rows.bin]
-        error, gap = self.clause.promise, rows.confidence - rows.correct
-        worse = (sign * gap - error) / (1 + error)
-        off, by_bin = self.off.copy(), list(self.by_bin)
-        np.add.at(off, rows.bin, gap)
-        for b in np.unique(rows.bin).tolist():
-            one = rows.part(rows.bin == b)
-            inside, _ = _units(one.confidence - one.correct, np.ones(len(one.bin)), one.group)
-            by_bin[b] = by_bin[b].seen(inside)
-        most = error / max(1 - unlabelled, 1e-9)
-        payoffs, weights = _units((sign * gap - most) / (1 + most), rows.weight, rows.group)
-        against = self.against.after(payoffs, weights=weights)
-        return replace(self, against=against, off=off, by_bin=tuple(by_bin))._seen(worse, rows)
-
-    def _seen(self, worse: Floats, rows: Labelled) -> ClauseEvidence:
-        """Advance the bets on ``worse``, numbers in [-1, 1]: how much worse than promised each label is."""
-        heaviest = np.maximum.accumulate(np.append(self.heaviest, rows.weight))[1:]
-        weight = rows.weight / np.maximum(heaviest, 1e-300)
-        numbers, scales = _units(worse, weight, rows.group)
-        return replace(
-            self,
-            mean=self.mean.seen((numbers * scales).clip(-1, 1)),
-            heaviest=float(heaviest[-1]) if len(heaviest) else self.heaviest,
-            units=self.units + float(scales.sum()),
-        )
-
-    def bounds(self, shares: Floats, unlabelled: float = 0.0) -> tuple[float, float]:
-        """Bound the accuracy or the calibration error since the clause is watched; NaN before any label.
-
-        Every label so far is in it alike. ``shares`` and ``unlabelled`` as in ``after``.
-        """
-        if not self.labels:
-            return math.nan, math.nan
-        scale = self.units / self.mean.count if self.units else 1.0
-        low, high = (end / scale for end in self.mean.interval(alpha=ALPHA))
-        promise = self.clause.promise
-        if self.clause.kind == "act":
-            told = 1 - unlabelled
-            return max(promise - high, 0.0) * told, min(promise - low, 1.0) * told + unlabelled
-        ends = np.array([one.interval(alpha=ALPHA / len(self.by_bin)) for one in self.by_bin])
-        most = float(shares @ np.abs(ends).max(axis=1)) if shares.any() else 1.0
-        return max(low * (1 + promise) + promise, 0.0) * (1 - unlabelled), min(most, 1.0)
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """As plain values for JSON, which ``restored`` reads back."""
-        return {
-            "format": _FORMAT,
-            "labels": self.labels,
-            "against": [_text(v) for v in self.against.flat()],
-            "mean": _bets(self.mean),
-            "heaviest": self.heaviest,
-            "units": self.units,
-            "off": self.off.tolist(),
-            "by_bin": [_bets(one) for one in self.by_bin],
-            "broken_at": self.broken_at,
-            "kept_at": self.kept_at,
-        }
-
-    def restored(self, state: Mapping[str, Any]) -> ClauseEvidence:
-        """Rebuild the evidence of this clause from a kept state; InputError for any other state.
-
-        LedgerError where a newer program wrote it, which goes on with it after an upgrade.
-        """
-        try:
-            if (found := int(state["format"])) > _FORMAT:
-                raise LedgerError(f"evidence about a clause {of_a_newer(found, reads=_FORMAT)}")
-            if found != _FORMAT:
-                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
-            off = np.asarray(state["off"], np.float64)
-            by_bin = tuple(map(_bets_of, state["by_bin"]))
-            heaviest, units = float(state["heaviest"]), float(state["units"])
-            labels, times = int(state["labels"]), [state["broken_at"], state["kept_at"]]
-            sane = all(0 <= number < math.inf for number in (labels, heaviest, units))
-            if len(by_bin) != len(self.by_bin):
-                raise InputError("these are of other bins")
-            if off.shape != self.off.shape or not np.isfinite(off).all() or not sane:
-                raise InputError("these are no sums over the bins")
-            return replace(
-                self,
-                labels=labels,
-                against=Evidence.from_flat([float(v) for v in state["against"]]),
-                mean=_bets_of(state["mean"]),
-                heaviest=heaviest,
-                units=units,
-                off=off,
-                by_bin=by_bin,
-                broken_at=None if times[0] is None else float(times[0]),
-                kept_at=None if times[1] is None else float(times[1]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise InputError(f"it is damaged ({error!r})") from error
-
-
-def _text(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)  # JSON knows no infinity
-
-
-def _bets(one: MeanBets) -> list[Any]:
-    return [one.count, one.up.tolist(), one.down.tolist()]
-
-
-def _bets_of(kept: Any) -> MeanBets:
-    count, up, down = kept
-    return MeanBets(float(count), np.asarray(up, np.float64), np.asarray(down, np.float64))
-
-
-def _units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """The units of a bet: labels, or the means of labels of one group, which may be dependent.
-
-    Returns numbers in the range of the given ones, and the weight of each, which is known before any outcome.
-    """
-    if not groups.any():
-        return numbers, weights
-    lone = np.flatnonzero(groups == 0)
-    names = groups.copy()
-    names[lone] = -1 - np.arange(len(lone))
-    _, first, place, count = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
-    order = np.argsort(first, kind="stable")
-    bound = np.zeros(len(count))
-    np.maximum.at(bound, place, weights)
-    mean = np.bincount(place, weights * numbers) / count
-    return (mean / np.maximum(bound, 1e-300))[order], bound[order]
-
-
 BURN_WINDOWS: Mapping[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "6h": 21_600.0, "3d": 3 * DAY}
 """The windows that have a burn rate, in seconds; the clause's own time comes to them."""
 
-_RISK = 0.025  # the lower end of a two-sided 95 % interval
 _KIND = "clause"
 _NOW = ("6h", "3d")  # the window whose rate says when the budget runs out: the first that has one
 
@@ -362,7 +161,7 @@ def _amount(clause: Clause, window: Window) -> Burn:
         if not of or met > of:
             return Burn(math.nan, math.nan)
         # The bound keeps a few predictions of a quiet hour from paging anybody.
-        return Burn(1 - met / of, accuracy_at_least(of - met, of, risk=_RISK))
+        return Burn(1 - met / of, accuracy_at_least(of - met, of, risk=0.025))  # two-sided: 95 %
     key = Key(*window.version, clause.id, "clause")
     sums = window.slices.get(key, Sums.zeros(window.bins)) if is_sliced(clause) else window.sums
     if not sums.labels.any():
@@ -503,32 +302,3 @@ def _of(clause: Clause, rows: Sequence[LabelRecord]) -> NDArray[np.bool_]:
     return np.array(
         [any(key.name == clause.id and key.kind == "clause" for key in row.slices) for row in rows], np.bool_
     )
-
-
-def for_all(sums: Sums) -> Floats:
-    """Factors of the weights in each bin by which labels stand for all predictions.
-
-    Bins are weighed by the predictions served in them, where these are counted; the mean over labels is 1.
-    """
-    labels, weight = sums.labels, sums["calib_feedback_weight_total"]
-    if not weight.sum():
-        return np.ones(sums.bins)
-    mean = labels.sum() / weight.sum()
-    served = np.where(weight > 0, sums.predictions, 0.0)
-    if not served.sum():
-        return np.full(sums.bins, mean)
-    share = np.divide(weight, weight.sum(), out=np.ones(sums.bins), where=weight > 0)
-    found: Floats = np.where(weight > 0, mean * served / served.sum() / share, mean)
-    return found
-
-
-def unlabelled(sums: Sums) -> float:
-    """The share of predictions in bins without a label; 0 where predictions are not counted."""
-    served = sums.predictions
-    return float(served[sums.labels == 0].sum() / served.sum()) if served.any() else 0.0
-
-
-def shares_of(sums: Sums) -> Floats:
-    """The share of each bin (bins,), of predictions, or else of labels; 0 without either."""
-    of = sums.predictions if sums.predictions.any() else sums["calib_feedback_weight_total"]
-    return np.asarray(of / of.sum() if of.any() else np.zeros(sums.bins))

@@ -16,21 +16,14 @@ from typing import Protocol
 from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept, recent_recovery
 from calib_serve.monitor.drift.detector import Detector
 from calib_serve.monitor.incidents import IncidentLog
+from calib_serve.monitor.measured import VERSIONS_A_TRANSACTION
 from calib_serve.monitor.windows import Maturity, learned_delay
 from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
 
 _MOST = 5_000  # labels of one step, so that other users of the ledger wait for no more
-_TOGETHER = 16  # versions of one transaction: writing it takes longer than what is written
-_LEARN_EVERY = 60.0  # seconds, and longer where there are so many versions that it would take more than
-_LEARN_SHARE = 0.005  # of a core
-_SHARE = 0.01  # of a core that the thread takes, where labels may wait so long
-_MOST_REST = 5.0  # seconds between ticks, at most, and where that is longer
-_REST = 0.1  # of the time that labels wait anyway, to be mature
-_GROUPED = 300.0  # seconds of predictions that are fed at once, at least, where they name groups
-_END = 10.0  # seconds that the end of a step is waited for
-_SWEEP_EVERY = 600.0  # seconds between looks for what has expired
+_LEARN_EVERY = 60.0  # seconds between two times that a version's maturity is learned
 _DETECTOR = "detector"
 
 
@@ -74,13 +67,14 @@ class DriftFeed:
         self._stop, self._thread = threading.Event(), threading.Thread()
         self._followers = tuple(followers)
         self._also: list[tuple[Callable[[], object], float]] = []
-        self.also(lambda: ledger.sweep(clock()), every=_SWEEP_EVERY)
+        self.also(lambda: ledger.sweep(clock()), every=600.0)
 
     def maturity(self, version: Version) -> Maturity:
         """The age at which predictions of this version are mature."""
         if self._given is not None:
             return Maturity(self._given, given=True)
-        now, keep = self._clock(), max(_LEARN_EVERY, self._take_all / _LEARN_SHARE)
+        # Longer where there are so many versions that it would take more than .5 % of a core.
+        now, keep = self._clock(), max(_LEARN_EVERY, self._take_all / 0.005)
         learned, at = self._learned.get(version, (0.0, -math.inf))
         # Negative where the clock was set back: then it is learned again.
         if not 0 <= now - at < keep:
@@ -97,9 +91,9 @@ class DriftFeed:
         """Feed all mature labels; LedgerError where the ledger cannot be used."""
         try:
             ready = self._ready()
-            for at in range(0, len(ready), _TOGETHER):
+            for at in range(0, len(ready), VERSIONS_A_TRANSACTION):
                 with self._ledger.transaction():
-                    more = [v for v in ready[at : at + _TOGETHER] if self._step(v) == _MOST]
+                    more = [v for v in ready[at : at + VERSIONS_A_TRANSACTION] if self._step(v) == _MOST]
                 for version in more:
                     while self._step(version) == _MOST:
                         pass
@@ -152,7 +146,7 @@ class DriftFeed:
         """Stop the thread, which may finish a step first."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(_END)
+            self._thread.join(10.0)
 
     def _run(self, every: float) -> None:
         due = [time.monotonic() + seconds for _, seconds in self._also]
@@ -179,7 +173,8 @@ class DriftFeed:
         """
         learned = (seconds for seconds, _ in list(self._learned.values()) if math.isfinite(seconds))
         wait = min(learned, default=0.0) if self._given is None else self._given
-        return max(every, min(took / _SHARE, max(_MOST_REST, _REST * wait)))
+        # The thread takes 1 % of a core, where labels may wait so long: 5 s, or a tenth of their own time.
+        return max(every, min(took / 0.01, max(5.0, 0.1 * wait)))
 
     def _step(self, version: Version) -> int:
         maturity = self.maturity(version)
@@ -204,7 +199,7 @@ class DriftFeed:
         """The time until which predictions are fed: with groups in steps, so that no group is torn."""
         if version not in self._grouped:
             return mature
-        step = max(_GROUPED, maturity.seconds / 4)
+        step = max(300.0, maturity.seconds / 4)
         return math.floor(mature / step) * step
 
     def _in_order(self, version: Version, rows: Sequence[LabelRecord]) -> Sequence[LabelRecord]:

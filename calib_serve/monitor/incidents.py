@@ -22,11 +22,12 @@ from calib_serve.receipts import Version
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 
 _MOST = 200
-_RECOVERY = 3  # times the labels that alarms took; as many without another alarm may close an incident
-_FADES = 0.8  # how much of the labels that an alarm took counts beside the next one's
-_GONE = 0.5  # what is left of the gap where it is over
-_AT_LEAST = 500  # labels
 _PART = 0.25  # by which share the gap must have changed since the alarm to be growing or receding
+
+_ALL = select(INCIDENT, VERSION.c.model, VERSION.c.version).join(
+    VERSION, VERSION.c.id == INCIDENT.c.version_id
+)
+_LISTS = ("bins", "classes")
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,13 @@ class Incident:
 
         Where bins or classes moved against one another there was no gap, and the alarms alone speak.
         """
-        if self.labels_since < max(_RECOVERY * self.took, _AT_LEAST):
+        # Three times the labels that alarms took.
+        if self.labels_since < max(3 * self.took, 500):
             return False
         was, now = map(abs, self._gaps())
-        noise = 1.5 / math.sqrt(
-            max(self.labels - self.labels_since, 1)
-        )  # three standard errors of a mean, at most
-        return was < noise or now <= _GONE * was
+        # Three standard errors of a mean, at most.
+        noise = 1.5 / math.sqrt(max(self.labels - self.labels_since, 1))
+        return was < noise or now <= 0.5 * was
 
     def _gaps(self) -> tuple[float, float]:
         """Mean confidence minus accuracy until the latest alarm, and since."""
@@ -194,12 +195,6 @@ class IncidentLog:
         return {**said, "version_id": self._ledger.version_id(connection, (one.model, one.version))}
 
 
-_ALL = select(INCIDENT, VERSION.c.model, VERSION.c.version).join(
-    VERSION, VERSION.c.id == INCIDENT.c.version_id
-)
-_LISTS = ("bins", "classes")
-
-
 def _is(version: Version) -> Any:
     return and_(VERSION.c.model == version[0], VERSION.c.version == version[1])
 
@@ -237,7 +232,7 @@ def _alarmed(one: Incident, alarm: Alarm, now: float) -> Incident:
         classes=tuple(asdict(each) for each in alarm.classes),
         alarms=one.alarms + 1,
         latest=now,
-        took=max(one.labels_since, round(_FADES * one.took)),
+        took=max(one.labels_since, round(0.8 * one.took)),  # what an alarm took fades with the next one
         labels_since=0,
         excess_since=0.0,
     )

@@ -24,10 +24,8 @@ from calib_serve.receipts import Sums
 
 Floats = NDArray[np.float64]
 
-_LEAST = 30.0  # predictions a bin, in both cohorts
-_EXPECTED = 5.0  # labels, and predictions without, that both rates together let expect of each cohort
-_ONCE_IN = 10_000.0  # comparisons between two false findings
-_FACTOR = 1.25  # rates nearer than this are the same for all that matters
+_SIGMAS = 4.0  # standard errors of a difference that chance may make
+_NOT_KNOWN = (math.nan, math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,15 @@ def rate_changes(before: Sums, now: Sums) -> RateChange:
     (n, k), (m, j) = _counts(before), _counts(now)
     together = (k + j) / np.maximum(n + m, 1.0)
     fewest = np.minimum(n, m) * np.minimum(together, 1 - together)
-    on = (np.minimum(n, m) >= _LEAST) & (fewest >= _EXPECTED)
+    # Bins of 30 predictions in both cohorts, where both rates together let expect 5 labels of each, and 5
+    # predictions without.
+    on = (np.minimum(n, m) >= 30.0) & (fewest >= 5.0)
     error = np.sqrt(together * (1 - together) * (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1)))
     was, is_ = k / np.maximum(n, 1.0), j / np.maximum(m, 1.0)
     z = np.divide(is_ - was, error, out=np.zeros(len(n)), where=on & (error > 0))
-    far = np.maximum(is_, was) >= _FACTOR * np.minimum(is_, was)
-    limit = _limit(_ONCE_IN * max(int(on.sum()), 1))
+    # Rates nearer than that are the same for all that matters.
+    far = np.maximum(is_, was) >= 1.25 * np.minimum(is_, was)
+    limit = _limit(10_000.0 * max(int(on.sum()), 1))  # comparisons between two false findings
     edges = np.linspace(0, 1, before.bins + 1)
     moved = tuple(
         MovedBin(float(edges[b]), float(edges[b + 1]), float(was[b]), float(is_[b]), float(z[b]))
@@ -122,14 +123,6 @@ def _says(moved: tuple[MovedBin, ...], compared: int) -> str:
     return f"Labels come back {how} at {where} {rates}{others}: they may depend on the outcome."
 
 
-LEAST_LABELS = 100.0
-"""Labels of a source, and of the others, in the bins that both cover: with fewer, they are not compared."""
-
-_TOLERANCE = 0.02  # a difference that is none
-_SIGMAS = 4.0  # standard errors beyond it
-_NORMAL = 1.96
-
-
 @dataclass(frozen=True)
 class SourceGap:
     """A source's labels and gap, and the others' gap in the bins that both cover; NaN where unknown.
@@ -149,17 +142,17 @@ class SourceGap:
     @property
     def differs(self) -> bool:
         """Whether the source differs from the others by more than chance and tolerance."""
-        return abs(self.difference) > _TOLERANCE + _SIGMAS * self.se
+        return abs(self.difference) > 0.02 + _SIGMAS * self.se
 
     @property
     def low(self) -> float:
         """The lower end of the difference's 95 % interval."""
-        return self.difference - _NORMAL * self.se
+        return self.difference - 1.96 * self.se
 
     @property
     def high(self) -> float:
         """The upper end of the difference's 95 % interval."""
-        return self.difference + _NORMAL * self.se
+        return self.difference + 1.96 * self.se
 
 
 def source_gaps(whole: Sums, sources: Mapping[str, Sums], groups: Sequence[Sums] = ()) -> list[SourceGap]:
@@ -187,14 +180,12 @@ def source_gaps(whole: Sums, sources: Mapping[str, Sums], groups: Sequence[Sums]
     for name, sums in sources.items():
         one, rest = bin_gaps(_labels_of(sums)), bin_gaps(_labels_of(whole - _labels_of(sums)))
         on = one.covered & rest.covered & (served > 0)
-        enough = min(one.labels[on].sum(), rest.labels[on].sum()) >= LEAST_LABELS
+        # With fewer in the bins that both cover, they are not compared.
+        enough = min(one.labels[on].sum(), rest.labels[on].sum()) >= 100.0
         labels, every = float(sums.labels.sum()), float(whole.labels.sum())
         told = _difference(one, rest, np.where(on, served, 0.0), inflation) if enough else _NOT_KNOWN
         found.append(SourceGap(name, labels, labels / every if every else math.nan, *told))
     return sorted(found, key=lambda one: (-_distance(one), -one.labels, one.name))
-
-
-_NOT_KNOWN = (math.nan, math.nan, math.nan, math.nan)
 
 
 def _difference(

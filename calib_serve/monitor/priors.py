@@ -23,8 +23,6 @@ from calib_serve.receipts import OTHER, Key, Sums, Version
 
 Floats = NDArray[np.float64]
 
-_LEVEL = 1e-4  # a look every few minutes stays quiet for weeks
-
 
 @dataclass(frozen=True)
 class LabelledBefore:
@@ -133,7 +131,8 @@ def traffic_shares(
         if confusion is None:
             raise InputError(before.unknown)
         seen = _seen(served, confusion)
-        found = bbse(confusion, seen, old=before.old or None, level=_LEVEL)
+        # At this level a look every few minutes stays quiet for weeks.
+        found = bbse(confusion, seen, old=before.old or None, level=1e-4)
     except InputError as error:
         return TrafficShares(served.version, served.name, None, (), str(error))
     classes = []

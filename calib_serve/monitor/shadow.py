@@ -54,9 +54,11 @@ LESS_RIGHT = 0.005
 
 _CUT = 0.01  # confidences nearer to 0 or 1 count as this near
 _MOST_SCORE = -math.log(_CUT)
-_LEAST_CHANCE = 0.01  # labels that are asked for less often count like these
 _FORMAT = 1
 _KIND = "shadow"
+_NUMBERS = ("labels", "weight", "gained", "righter", "units", "unit_weight", "chance")
+_BETS = ("gain", "margin", "right")
+Verdict = Literal["better", "no worse", "worse", "unknown"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,8 @@ class ShadowTest:
         if not len(told):
             return self
         served, right, shadow, shadow_right, same, chance = told.T
-        before = np.minimum.accumulate(np.concatenate([[self.chance], chance]).clip(min=_LEAST_CHANCE))
+        # Labels that are asked for less often than 1 % count like these.
+        before = np.minimum.accumulate(np.concatenate([[self.chance], chance]).clip(min=0.01))
         weight = np.minimum(1.0, before[:-1] / chance)
         served_score = _score(served, right)
         d = (served_score - _score(shadow, shadow_right)) * _limit(served, shadow, same=same > 0)
@@ -192,10 +195,6 @@ class ShadowTest:
         return cls(since=since, **{**numbers, **bets})  # type: ignore[arg-type]
 
 
-_NUMBERS = ("labels", "weight", "gained", "righter", "units", "unit_weight", "chance")
-_BETS = ("gain", "margin", "right")
-
-
 def _score(confidence: Floats, right: Floats) -> Floats:
     """The log score, in nats: less is better."""
     c = confidence.clip(_CUT, 1 - _CUT)
@@ -219,9 +218,6 @@ def _groups(groups: Sequence[int]) -> NDArray[np.intp]:
     own = [(group, 0 if group else i) for i, group in enumerate(groups)]
     numbers: dict[tuple[int, int], int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in own], np.intp)
-
-
-Verdict = Literal["better", "no worse", "worse", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -268,10 +264,6 @@ class ShadowState:
         )
 
 
-MOST_TAGS = 8
-"""Shadows of one version whose tests are kept: those that had a label last."""
-
-
 class ShadowFollower:
     """Follows a ``DriftFeed``: each label counts once in the test of the shadow that its receipt names."""
 
@@ -293,7 +285,8 @@ class ShadowFollower:
             tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
             told = json.dumps(tests[tag].as_dict()).encode()
             self._ledger.keep(_KIND, version, tag, told, now=now)
-        for tag in list(tests)[:-MOST_TAGS]:
+        # The tests of eight shadows are kept: those that had a label last.
+        for tag in list(tests)[:-8]:
             log.warning("%s %s: the test of shadow %s is dropped, there are others", *version, tag)
             self._ledger.discard(_KIND, version, tag)
 

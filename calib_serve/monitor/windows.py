@@ -22,16 +22,15 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.names import parse_duration
 from calib_serve.ledger import SPANS, Ledger, WindowSums
 from calib_serve.metrics import TOLERANCE, Verdict
-from calib_serve.monitor.estimates import Estimates, estimate, judge_estimates
+from calib_serve.monitor.estimates import Estimates, estimate
+from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.receipts import DAY, DELAYS, Key, Kind, Sums, Version
 
 AUTO = "auto"
 """Learn it."""
 
-SHARE = 0.99
-"""The share of labels that have come when a prediction counts as mature."""
-
-_ENOUGH = 30  # labels to learn from
+WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": math.inf}
+"""The windows by name, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,10 @@ class Delays:
         # P(delay <= step), from the longest step that any prediction could show downwards.
         stay = 1 - at_step / np.maximum(up_to_step, 1)
         below = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
-        step = int(np.argmax(below >= SHARE)) if up_to_step.any() else min(longest, len(edges) - 1)
+        # A prediction is mature where 99 % of labels have come.
+        step = int(np.argmax(below >= 0.99)) if up_to_step.any() else min(longest, len(edges) - 1)
         further = float(edges[step + 1]) if step + 1 < len(edges) else math.inf
-        told = step + 1 < len(edges) and up_to_step[step + 1] >= _ENOUGH
+        told = step + 1 < len(edges) and up_to_step[step + 1] >= 30  # labels to learn from
         known_at = first + further if told else max(first + further, math.nextafter(now, math.inf))
         return cls(labels, third, float(edges[step]), float(ends[longest]), known_at)
 
@@ -140,10 +140,6 @@ def parse_maturity(text: str | float | None) -> float | None:
     if not isinstance(text, str):
         return float(text)
     return parse_duration(text, what='a time, if not "auto",')
-
-
-WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": math.inf}
-"""The windows by name, in seconds."""
 
 
 @dataclass(frozen=True)

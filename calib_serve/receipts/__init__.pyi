@@ -25,6 +25,7 @@ from calib_serve.receipts.batch import signed as signed
 from calib_serve.receipts.classes import Classes as Classes
 from calib_serve.receipts.client import post_items as post_items
 from calib_serve.receipts.client import read_token as read_token
+from calib_serve.receipts.counters import SeriesKey as SeriesKey
 from calib_serve.receipts.environment import KEYRING as KEYRING
 from calib_serve.receipts.environment import LABEL_BUDGET as LABEL_BUDGET
 from calib_serve.receipts.environment import LEDGER as LEDGER
@@ -57,7 +58,6 @@ from calib_serve.receipts.policy import parse_policy as parse_policy
 from calib_serve.receipts.recorder import ROUNDING as ROUNDING
 from calib_serve.receipts.recorder import LabelChoice as LabelChoice
 from calib_serve.receipts.recorder import Recorder as Recorder
-from calib_serve.receipts.recorder import SeriesKey as SeriesKey
 from calib_serve.receipts.recorder import Tag as Tag
 from calib_serve.receipts.recorder import count_choices as count_choices
 from calib_serve.receipts.reporter import Reporter as Reporter

@@ -30,10 +30,8 @@ from calib_serve.core.errors import InputError, Rejected, Unanswered
 from calib_serve.core.files import read_private
 from calib_serve.core.options.label import LabelOptions
 
-_AGAIN = (408, 425, 429)
-_TO_MEND = (401, 403, 404)
-_LONGEST_PAUSE = 60.0  # seconds between two tries
-_LONGEST_ASKED = 600.0  # the longest that a server is obeyed which says when to come again
+_AGAIN = (408, 425, 429)  # statuses after which the same request may pass
+_TO_MEND = (401, 403, 404)  # and those after which somebody must change something first
 _LARGEST = 16 << 20  # bytes of an answer
 _PIECE = 1 << 16  # bytes that are written at once
 
@@ -110,7 +108,7 @@ def post_body(
         if attempt:
             failed(why)
             # Ever longer, so that a watch that comes back is not met by everything at once.
-            sleep(max(min(0.5 * 2 ** min(attempt, 10), _LONGEST_PAUSE), pause))
+            sleep(max(min(0.5 * 2 ** min(attempt, 10), 60.0), pause))
         try:
             status, content, pause = exchange(url, body, headers, seconds=seconds)
         except Unanswered as error:
@@ -166,9 +164,8 @@ def exchange(url: str, body: bytes, headers: Mapping[str, str], *, seconds: floa
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, OSError) as error:
         raise Unanswered(f"{type(error).__name__}: {error}") from error
     after = {name.lower(): value for name, value in answer.headers}.get(b"retry-after", b"")
-    return _Answer(
-        answer.status, bytes(content), min(float(after), _LONGEST_ASKED) if after.isdigit() else 0.0
-    )
+    # A server that says when to come again is obeyed for ten minutes at most.
+    return _Answer(answer.status, bytes(content), min(float(after), 600.0) if after.isdigit() else 0.0)
 
 
 def check_url(url: str) -> None:
@@ -215,9 +212,6 @@ def _authorization(token: str) -> dict[str, str]:
             "the token holds characters that a header cannot; check its file, or CALIB_SERVE_TOKEN"
         )
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-# --- connections --------------------------------------------------------------------------------------
 
 
 def _connections(url: str) -> httpcore.ConnectionPool:

@@ -17,6 +17,7 @@ SAMPLE_SECONDS = variable("sample_seconds")
 MODELS = "CALIB_SERVE_MODELS"
 SOURCE = "CALIB_SERVE_SOURCE"
 SOURCE_HEADER = "CALIB_SERVE_SOURCE_HEADER"
+_FILE = "environment.json"
 
 
 def from_environment(name: str) -> str | None:
@@ -28,9 +29,6 @@ def placed(of: str | Path) -> str:
     """An address unchanged, a path made absolute: each worker runs in a folder of its own model."""
     path = str(of).removeprefix("sqlite:///")
     return path if "://" in path else str(Path(path).resolve())
-
-
-_FILE = "environment.json"
 
 
 def write_host_settings(folder: Path, settings: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 KEYRING = "CALIB_SERVE_KEYRING"
 """The variable that names a keyring where none is given."""
 
-_SUM_TOLERANCE = 0.02  # of what the probabilities of a row add up to, in half precision
+_FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 def optional_artifact(what: Artifact | str | Path | int) -> Artifact | None:
@@ -67,7 +67,7 @@ def are_probabilities(p: NDArray[Any]) -> bool:
         return True
     sums = np.atleast_1d(p.sum(axis=-1, dtype=np.float64))
     sums = sums[np.isfinite(sums)]
-    return bool((np.abs(sums - 1) <= _SUM_TOLERANCE).all())
+    return bool((np.abs(sums - 1) <= 0.02).all())  # as far as sums in half precision may be from 1
 
 
 def logits_in_shape(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -111,9 +111,6 @@ def each_of(given: str | Sequence[str], what: str, count: int) -> Sequence[str]:
     if not all(isinstance(one, str) for one in found):
         raise InputError(f"a {what} is a text")
     return found
-
-
-_FINGERPRINT = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 class ReporterShadow:

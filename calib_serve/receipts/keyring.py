@@ -40,12 +40,13 @@ from calib_serve.receipts.wire import (
 SKEW = 300.0
 """How far a receipt's time may lie ahead of the verifier's clock, seconds."""
 
-_KEY = 32
+Times = Mapping[str, Mapping[str, "float | None"]]
+"""The times of each key, by its id."""
+
+_KEY = 32  # bytes
 _NONCES = Nonces()
-_SIGNERS = 1024  # model versions whose signer is kept
 _FORMAT = 1
 _TIMES = ("added", "promoted", "demoted")
-_LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Keyring:
         """
         found = self._signers.get((model, version))
         if found is None:
-            if len(self._signers) >= _SIGNERS:
+            if len(self._signers) >= 1024:  # model versions
                 self._signers.clear()
             found = Signer(self.active, self.keys[self.active], model=model, version=version)
             self._signers[model, version] = found
@@ -408,9 +409,6 @@ def _hmac(key: bytes, message: bytes) -> bytes:
         raise no_memory(error) from error
 
 
-Times = Mapping[str, Mapping[str, "float | None"]]
-
-
 def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
     """Read the active key's id, the keys and their times; KeyringError for no keyring, or a public file."""
     try:
@@ -441,7 +439,8 @@ def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
 
 def _times(known: Mapping[str, Any]) -> dict[str, float | None]:
     found = {name: None if known.get(name) is None else float(known[name]) for name in _TIMES}
-    if not all(0 <= time < _LATEST for time in found.values() if time is not None):
+    # Until the year 10000, beyond which no calendar goes.
+    if not all(0 <= time < 253_402_300_800.0 for time in found.values() if time is not None):
         raise ValueError("a time is none of this era")
     return found
 

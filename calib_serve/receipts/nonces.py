@@ -22,7 +22,6 @@ NONCE_BYTES = 10
 """An epoch of 8 random bytes, and a counter of 2."""
 
 PER_EPOCH = 1 << 16
-_ROUNDS = 4
 
 
 class Nonces:
@@ -48,7 +47,7 @@ class Nonces:
 
     def _begun(self) -> _Epoch:
         left, right = np.divmod(np.arange(PER_EPOCH, dtype=np.uint16), 256)
-        for _ in range(_ROUNDS):
+        for _ in range(4):
             left, right = right, left ^ np.frombuffer(self._random(256), np.uint8)[right]
         places = (left * 256 + right).astype(">u2").tobytes()
         return _Epoch(self._random(NONCE_BYTES - 2), places, count(0, 2), os.getpid())

@@ -26,7 +26,9 @@ import numpy as np
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole, write_whole
 from calib_serve.receipts.batch import ServedSums
-from calib_serve.receipts.destination import LARGEST, Courier, Destination
+from calib_serve.receipts.counters import MOST_TO_ADD_UP
+from calib_serve.receipts.delivery import LARGEST, Courier
+from calib_serve.receipts.destination import Destination
 
 try:
     import fcntl
@@ -37,7 +39,6 @@ log = logging.getLogger(__name__)
 
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger
 _ITEMS = 5_000  # of one batch
-_MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
 
 CellKey = tuple[int, str, int, tuple[str, ...]]
 """Class, segment, bin, and the clauses of the contract that count it."""
@@ -122,7 +123,7 @@ class Outbox:
             self._came.extend((k, c, segment) for (k, c), segment in zip(pairs, segments, strict=True))
         else:
             self._came.extend((k, c, "") for k, c in pairs)
-        if len(self._came) > _MOST:
+        if len(self._came) > MOST_TO_ADD_UP:
             self.settle()
 
     def settle(self) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.receipts.wire import DAY
 
 if TYPE_CHECKING:
     from calib_serve.receipts.sums import Sums
@@ -27,19 +28,11 @@ if TYPE_CHECKING:
 LEAST_CHANCE = 1e-3
 """No label weighs more than one over this: a few that weigh more would decide every number."""
 
-_DAY = 86_400.0
-_FLOOR = 0.1  # of the chance that uniform sampling would have: nowhere is a shift overlooked
-_EVERY = 60.0  # seconds until chances follow the traffic
-_GROWN = 1.125  # or so much more traffic
-_FIRST = 3600.0  # seconds of traffic that a start counts as, at least: the first ones are no rate yet
-_ENOUGH = 100  # labels that tell more about accuracy than the confidences do
-_STEEPEST = 2.0  # of accuracy by confidence: beyond, sure predictions would be asked for next to nothing
-# Cells of confidence, finer towards 1 where sqrt(c (1 - c)) falls fast.
-_CELLS = (*np.linspace(0.05, 0.9, 18).tolist(), *(1 - 0.1 * 2.0**-k for k in range(1, 16)), 1.0)
-
-
 Floats = NDArray[np.float64]
 Line = tuple[float, float]
+
+# Cells of confidence, finer towards 1 where sqrt(c (1 - c)) falls fast.
+_CELLS = (*np.linspace(0.05, 0.9, 18).tolist(), *(1 - 0.1 * 2.0**-k for k in range(1, 16)), 1.0)
 _AS_SAID: Line = (0.0, 1.0)  # right as often as the confidence says
 
 
@@ -222,7 +215,7 @@ class _Budget:
                 edges = np.linspace(0, 1, sums.bins + 1)
                 below = np.interp(_CELLS, edges, np.concatenate([[0.0], np.cumsum(sums.predictions)]))
                 # Of a day of it, as that is how long traffic is remembered.
-                self._seconds, part = min(seconds, _DAY), min(seconds, _DAY) / seconds
+                self._seconds, part = min(seconds, DAY), min(seconds, DAY) / seconds
                 self._old = np.diff(below, prepend=0.0).clip(0) * part
                 self._new, self._fresh, self._last = [0] * len(_CELLS), 0, self._clock()
             self._line = fitted_line(sums)
@@ -230,12 +223,14 @@ class _Budget:
 
     def _follow(self) -> None:
         now = self._clock()
-        faded = 0.5 ** (max(now - self._last, 0.0) / _DAY)
+        faded = 0.5 ** (max(now - self._last, 0.0) / DAY)
         self._old = self._old * faded + self._new
         self._seconds = self._seconds * faded + max(now - self._last, 0.0)
         self._new, self._fresh, self._last = [0] * len(_CELLS), 0, now
-        self._due, self._enough = now + _EVERY, max(float(self._old.sum()) * (_GROWN - 1), 1.0)
-        served = self._old / max(self._seconds, _FIRST) * _DAY
+        # Chances follow the traffic after a minute, or once there is an eighth more of it.
+        self._due, self._enough = now + 60.0, max(float(self._old.sum()) * 0.125, 1.0)
+        # A start counts as an hour of traffic: its first seconds are no rate yet.
+        served = self._old / max(self._seconds, 3600.0) * DAY
         self._rates = neyman(served, self._per_day, line=self._line).tolist()
 
 
@@ -244,7 +239,8 @@ def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
     upper = np.asarray(_CELLS)
     right = _along(line, (upper + np.concatenate([[0.0], upper[:-1]])) / 2)
     spread = np.sqrt(right * (1 - right)).clip(1e-6)
-    floor = min(max(_FLOOR * wanted / max(float(served.sum()), 1e-9), LEAST_CHANCE), 1.0)
+    # A tenth of the chance that uniform sampling would have: nowhere is a shift overlooked.
+    floor = min(max(0.1 * wanted / max(float(served.sum()), 1e-9), LEAST_CHANCE), 1.0)
     low, high = 0.0, 1 / float(spread.min())
     for _ in range(60):
         scale = (low + high) / 2
@@ -258,7 +254,7 @@ def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
 def fitted_line(sums: Sums) -> Line:
     """How often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
 
-    Fitted to the means of bins, with as much trust in what the confidences say as in ``_ENOUGH`` labels.
+    Fitted to the means of bins, with as much trust in what the confidences say as in 100 labels.
     """
     labelled, n = sums.feedback, np.maximum(sums.labels, 0.0)
     on = (labelled.count > 0) & (n > 0)
@@ -266,13 +262,14 @@ def fitted_line(sums: Sums) -> Line:
     if not on.any():
         return _AS_SAID
     x = np.stack([np.ones(len(c)), _log_odds(c)], axis=1)
-    line, trust = np.array(_AS_SAID), _ENOUGH / 4 * np.eye(2)  # a label tells a quarter about the log-odds
+    line, trust = np.array(_AS_SAID), 100 / 4 * np.eye(2)  # a label tells a quarter about the log-odds
     for _ in range(20):
         p = _along((float(line[0]), float(line[1])), c)
         slope = x.T @ (n[on] * (right - p)) - trust @ (line - _AS_SAID)
         curve = (x * (n[on] * p * (1 - p))[:, None]).T @ x + trust
         line = line + np.linalg.solve(curve, slope).clip(-1, 1)
-    return float(line[0]), float(np.clip(line[1], 0.0, _STEEPEST))
+    # Steeper, and sure predictions would be asked for next to nothing.
+    return float(line[0]), float(np.clip(line[1], 0.0, 2.0))
 
 
 def _log_odds(c: Floats) -> Floats:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import multiprocessing.util
-import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import By
 from calib_serve.core.options.servers import SampleOptions
-from calib_serve.core.process import around_forks
+from calib_serve.receipts.background import Background
 from calib_serve.receipts.batch import Outcome
-from calib_serve.receipts.destination import LocalWatch, PredictionQueue, Served, destination_of
+from calib_serve.receipts.counters import RegistrySink, sink_of
+from calib_serve.receipts.delivery import PredictionQueue
+from calib_serve.receipts.destination import LocalWatch, Served, destination_of
 from calib_serve.receipts.inputs import (
     KEYRING,
     ReporterShadow,
@@ -37,15 +35,7 @@ from calib_serve.receipts.inputs import (
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.policy import LabelPolicy, parse_policy
-from calib_serve.receipts.recorder import (
-    ROUNDING,
-    LabelChoice,
-    Recorder,
-    RegistrySink,
-    Sink,
-    count_choices,
-    sink_of,
-)
+from calib_serve.receipts.recorder import ROUNDING, LabelChoice, Recorder, count_choices
 from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
@@ -56,131 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SAMPLES_EVERY = 60.0  # seconds between two times that samples are written
-_AT_EXIT = 3.5  # seconds for what waits when the process ends, which takes some of its own
-_OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
-
-
-class Background:
-    """A thread that delivers ``recorder`` and ``outboxes`` every ``seconds``; a fork begins anew.
-
-    ``latest``: the scores of the last call, which are looked at as well. ``started``: in this process.
-    """
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        outboxes: Sequence[PredictionQueue | Outbox],
-        sink: Sink,
-        *,
-        seconds: float,
-    ) -> None:
-        self._recorder, self._outboxes, self._sink, self._seconds = recorder, outboxes, sink, seconds
-        self.latest: NDArray[np.floating] = np.zeros(0)
-        self.started = False
-        self._stop, self._adding, self._until = threading.Event(), threading.Lock(), 0.0
-        self._thread = threading.Thread()
-        around_forks(self)
-
-    def start(self) -> None:
-        """Start the thread, and deliver the rest when this process ends."""
-        with self._adding:
-            if not self.started:
-                self.started, self._stop, self._until = True, threading.Event(), 0.0
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._stop,), name="calib-report", daemon=True
-                )
-                self._thread.start()
-                # Also where multiprocessing started the process, which then runs no function of atexit.
-                self._at_exit = multiprocessing.util.Finalize(None, _close_all, exitpriority=10)
-                _OPEN.add(self)
-
-    def flush(self) -> int:
-        """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
-        with self._adding:
-            self._recorder.flush()
-        return sum(0 if one.send(at_once=True) else len(one) for one in self._outboxes)
-
-    def close(self) -> None:
-        """Deliver within five seconds, and end; lost predictions are logged and counted."""
-        if not self.started:
-            return
-        self.begin_to_close()
-        self.started = False
-        self._at_exit.cancel()
-        # The thread delivers: at the end of a process no new one may start, and a watch may hang.
-        self._thread.join(max(self._until - time.monotonic(), 0.0))
-        if lost := sum(one.drop() for one in self._outboxes):
-            log.error("%d predictions were never counted: the watch did not take them in time", lost)
-            self._sink.failed("lost", times=lost)
-
-    def begin_to_close(self) -> None:
-        """Begin to close, without waiting: several reporters all begin before the first one waits."""
-        if self.started and not self._stop.is_set():
-            self._until = time.monotonic() + _AT_EXIT
-            self._stop.set()
-
-    def let_go(self) -> None:
-        """Make the thread deliver the rest, and end."""
-        self._stop.set()
-
-    def _run(self, stop: threading.Event) -> None:
-        samples_at = time.monotonic()
-        while not stop.wait(self._seconds):
-            with self._guarded():
-                with self._adding:
-                    if time.monotonic() - samples_at < _SAMPLES_EVERY:
-                        self._recorder.settle()
-                    else:
-                        self._recorder.flush()
-                        samples_at = time.monotonic()
-                if not are_probabilities(self.latest):
-                    self._recorder.broken("scores")
-                for one in self._outboxes:
-                    one.send()
-        left = 1
-        while left:
-            with self._guarded():
-                left = self.flush()
-            if not left or time.monotonic() >= self._until:
-                return
-            time.sleep(0.2)
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Run a step of the thread, which survives any failure."""
-        try:
-            yield
-        except Exception as error:
-            self._recorder.broken("record", error)
-
-    def before_fork(self) -> None:
-        """Hold the counter's lock over a fork, so that the child does not inherit it from a thread."""
-        self._adding.acquire()
-
-    def after_in_parent(self) -> None:
-        """Release the counter's lock in the parent."""
-        self._adding.release()
-
-    def after_in_child(self) -> None:
-        """Drop the predictions that the parent process counts."""
-        self._adding, self.started = threading.Lock(), False
-        self._recorder.after_fork()
-        for one in self._outboxes:
-            one.after_fork()
-
-
-def _close_all() -> None:
-    """Close all reporters of this process, in five seconds together."""
-    found = [one for one in list(_OPEN) if one.started]
-    for one in found:
-        one.begin_to_close()
-    for one in found:
-        one.close()
-
-
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
-_CHECKED = 100  # calls of which every row is checked to be probabilities; later, one a second is
+_CHECKED = 100  # calls of which every row must be probabilities; later, one a second is looked at
 
 
 class Reporter:
@@ -391,9 +258,9 @@ class Reporter:
         segment: str | Sequence[str] = "",
         group: str | Sequence[str] = "",
     ) -> list[list[LabelChoice]]:
-        """Count the decisions of a multi-label model; signed receipts by row, of at most 32 decisions each.
+        """Count the choices of a multi-label model; signed receipts by row, of at most 32 choices each.
 
-        A row that is no probabilities has no decisions, and counts as invalid.
+        A row that is no probabilities has no choices, and counts as invalid.
 
         Args:
             probs: Calibrated probabilities of each label (n, L).

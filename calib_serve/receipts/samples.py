@@ -30,9 +30,6 @@ from calib_serve.receipts.wire import DAY, Label
 
 log = logging.getLogger(__name__)
 
-_NONCES = 2.0**32
-_LATELY = 300.0  # seconds, of which a shard is of a program that runs: each writes once a minute
-
 
 @dataclass(frozen=True, eq=False)
 class LabelledSamples:
@@ -219,7 +216,8 @@ class SampleLog:
 
     def _compare(self, shards: Sequence[Path]) -> None:
         """Note a recent shard of another rate as a trouble: its logits and labels would not meet."""
-        since, before = max(self._began, self._clock() - _LATELY), self.trouble
+        # Programs that run write once a minute: each has a shard of the last five.
+        since, before = max(self._began, self._clock() - 300.0), self.trouble
         rates = {_rate(shard) for shard in shards if _written(shard) >= since * 1000}
         others = sorted(rates - {"", f"{self.rate:g}"})
         self.trouble = None
@@ -309,7 +307,7 @@ def _read_shard(
 def is_sampled(nonce: bytes, rate: float) -> bool:
     """Whether a sample of this ``rate`` holds the prediction of this nonce, in every process."""
     # Hashed, as the nonces of an epoch begin alike.
-    return zlib.crc32(nonce) < rate * _NONCES
+    return zlib.crc32(nonce) < rate * 2.0**32
 
 
 def _written(shard: Path) -> int:

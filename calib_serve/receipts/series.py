@@ -22,6 +22,11 @@ LEDGER_LABELS = ("ledger", "edition")
 
 _OF_LEDGER = (*_MODEL, *LEDGER_LABELS)
 
+DELAYS: tuple[float, ...] = tuple(float(round(2 ** (k / 2))) for k in range(2, 47))
+"""Upper ends of the steps of the delay but the last, which has none: 2, 3, 4, 6, ... seconds to 97 days."""
+
+_CLAUSE = (*_MODEL, "clause")
+
 
 @dataclass(frozen=True)
 class Series:
@@ -169,8 +174,6 @@ SUMS: tuple[Sum, ...] = (
 PUBLISHED: tuple[Sum, ...] = tuple(one for one in SUMS if one.published)
 """The sums that servers and ``calib-serve watch`` publish as counters."""
 
-DELAYS: tuple[float, ...] = tuple(float(round(2 ** (k / 2))) for k in range(2, 47))
-"""Upper ends of the steps of the delay but the last, which has none: 2, 3, 4, 6, ... seconds to 97 days."""
 
 SERIES: tuple[Series, ...] = (
     *(one.series for one in PUBLISHED),
@@ -301,7 +304,6 @@ WATCH: tuple[Series, ...] = (
 )
 """Published by ``calib-serve watch`` alone."""
 
-_CLAUSE = (*_MODEL, "clause")
 
 CONTRACTS: tuple[Series, ...] = (
     Series("calib_contract_promise", "gauge", _CLAUSE, "What a clause of the contract promises."),

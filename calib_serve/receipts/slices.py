@@ -24,7 +24,7 @@ SOURCES = 64
 """Sources of labels that a version may have; the rest are ``other``."""
 
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_MADE = 20_000  # predictions whose keys are kept, as they come again
+
 _SEEN = 100  # predictions after which a class can be said to be frequent
 
 
@@ -147,7 +147,7 @@ class Slices:
             name = str(predicted) if few else self._classes.under(of, str(predicted))
             keys = (Key(*of, under), Key(*of, name, "class"))
             if few and under == segment:  # it has a name of its own for good
-                if len(self._made) >= _MADE:
+                if len(self._made) >= 20_000:
                     self._made.clear()
                 self._made[asked] = keys
         keys = (*keys, *self._counting((model, version), predicted, confidence, segment))

@@ -29,12 +29,29 @@ from calib_serve.core.errors import InputError, KeyringError, Refused
 from calib_serve.receipts.nonces import NONCE_BYTES
 
 DAY = 86_400.0
+"""Seconds of a day."""
 
 GROUPS = 1 << 63
 """Groups are numbers below this one."""
 
 TAG = 4
 """Bytes that name a shadow."""
+
+VERSION = 1
+"""The first byte of every receipt."""
+
+MAC = 16
+"""Bytes of a signature."""
+
+DOMAIN = b"calib-serve receipt\x00"
+"""What is signed before each receipt, so that a signature of it is one of nothing else."""
+
+_TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
+_INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
+_SHADOW = struct.Struct(f">fI{TAG}s")
+_SAMPLED, _UNWANTED, _GROUPED, _SHADOWED = 1, 2, 4, 8
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_LONGEST = len(base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADOW.size + MAC)))
 
 
 class Shadow(NamedTuple):
@@ -143,24 +160,6 @@ def group_number(name: str) -> int:
     return int.from_bytes(digest, "big") % GROUPS or 1
 
 
-VERSION = 1
-"""The first byte of every receipt."""
-
-MAC = 16
-"""Bytes of a signature."""
-
-DOMAIN = b"calib-serve receipt\x00"
-"""What is signed before each receipt, so that a signature of it is one of nothing else."""
-
-_TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
-_INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
-_SHADOW = struct.Struct(f">fI{TAG}s")
-_SAMPLED, _UNWANTED, _GROUPED, _SHADOWED = 1, 2, 4, 8
-_HEADS = 1024  # segments of which the first bytes are kept: a server signs for the same few
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_LONGEST = base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADOW.size + MAC)).__len__()
-
-
 class Mark(NamedTuple):
     """Fields of a receipt beyond its prediction: the last five of a ``Receipt``."""
 
@@ -215,7 +214,7 @@ class Packer:
         return head, more if shadow is None else more + _packed_shadow(shadow)
 
     def _head(self, flags: int, segment: str) -> bytes:
-        if len(self._heads) >= _HEADS:
+        if len(self._heads) >= 1024:  # a server signs for the same few segments
             self._heads.clear()  # segments may be anybody's texts
         head = bytes([VERSION, flags]) + self._names + _short(segment, "segment", least=0)
         self._heads[flags, segment] = head

@@ -24,7 +24,7 @@ from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse import fuse_onnx
-from calib_serve.fuse.triton._repository import Pack
+from calib_serve.fuse.triton._publish import Pack
 from calib_serve.gateway.app import _pair
 from calib_serve.integrations.collect.opening import kafka_settings
 from calib_serve.integrations.collect.reading import read_label_rows
@@ -32,10 +32,11 @@ from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
 from calib_serve.models.labelled import read_texts
-from calib_serve.monitor.planning import read_contract
+from calib_serve.monitor.contract_check import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.client import read_token
-from calib_serve.receipts.destination import BatchFolder, Served
+from calib_serve.receipts.delivery import BatchFolder
+from calib_serve.receipts.destination import Served
 from calib_serve.receipts.environment import host_setting
 from calib_serve.receipts.outbox import _Spool
 from calib_serve.receipts.samples import read_samples

@@ -42,7 +42,7 @@ from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
 from calib_serve.models.labelled import read_texts
 from calib_serve.monitor import Detector
-from calib_serve.monitor.planning import read_contract
+from calib_serve.monitor.contract_check import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import Scores

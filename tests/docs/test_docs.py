@@ -72,7 +72,7 @@ def test_the_page_of_the_public_api_has_every_public_name() -> None:
     shown = re.findall(
         r"^::: calib_serve\.(\w+)$", (ROOT / "docs/reference/public.md").read_text(), re.MULTILINE
     )
-    assert set(shown) == homes_of(ROOT / "calib_serve" / "__init__.pyi").keys()
+    assert set(shown) == modules_of(ROOT / "calib_serve" / "__init__.pyi").keys()
 
 
 @pytest.mark.server

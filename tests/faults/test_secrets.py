@@ -26,7 +26,8 @@ from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import Outcome, ServedPrediction
 from calib_serve.receipts.client import read_token
-from calib_serve.receipts.destination import PredictionQueue, Served
+from calib_serve.receipts.delivery import PredictionQueue
+from calib_serve.receipts.destination import Served
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.torchserve.configuration import configure
 

@@ -22,9 +22,9 @@ from calib_serve import Artifact
 from calib_serve.artifact import Abstain, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse import calibrated, fuse_onnx
-from calib_serve.fuse._parity import check_decisions, sure_sets
+from calib_serve.fuse._decision_parity import check_decisions, sure_sets
+from calib_serve.fuse.onnx._decisions import _first_of_equals
 from calib_serve.fuse.onnx._graph import Editor
-from calib_serve.fuse.onnx._probabilities import _first_of_equals
 
 K = 5
 FLOATS = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE}
@@ -148,7 +148,7 @@ def test_extreme_logits_leave_the_top_class_alone(tmp_path):
 
 @pytest.mark.parametrize("name", ["set", "abstain"])
 def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypatch):
-    from calib_serve.fuse.onnx import _probabilities as outputs
+    from calib_serve.fuse.onnx import _outputs as outputs
 
     def wrong(editor, probs, fitted, *rest):
         other = replace(

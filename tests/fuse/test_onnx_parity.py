@@ -24,8 +24,9 @@ from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse._parity import Parity, expect, size_of
 from calib_serve.fuse.onnx import _parity as parity
 from calib_serve.fuse.onnx._follow import Sources
-from calib_serve.fuse.onnx._parity import generate, logits_of, measure, run_raw, steps_alone
+from calib_serve.fuse.onnx._parity import generate, measure, run_raw
 from calib_serve.fuse.onnx._plan import Plan
+from calib_serve.fuse.onnx._raw_scores import logits_of, steps_alone
 from calib_serve.scores import log_softmax, softmax
 
 K = 3

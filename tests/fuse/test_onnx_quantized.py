@@ -17,7 +17,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from calib_serve.artifact import LogitMap
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx._graph import Editor, constant
-from calib_serve.fuse.onnx._layers import scale_quantized
+from calib_serve.fuse.onnx._quantized import scale_quantized
 from calib_serve.scores import softmax
 
 STEPS = "s = Constant <value = float {0.0078125}> () o = Constant <value = uint8 {0}> () "

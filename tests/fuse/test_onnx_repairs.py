@@ -22,8 +22,9 @@ from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.onnx import _parity as parity
-from calib_serve.fuse.onnx._files import in_order, inferred_shapes, read, repaired, write
+from calib_serve.fuse.onnx._files import read, write
 from calib_serve.fuse.onnx._parity import check_repairs
+from calib_serve.fuse.onnx._repairs import in_order, inferred_shapes, repaired
 from calib_serve.scores import softmax
 
 K = 3

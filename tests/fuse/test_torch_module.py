@@ -25,8 +25,8 @@ from calib_serve.artifact import Abstain, InputShift, LogitMap
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.fuse import calibrated, fuse_torch
-from calib_serve.fuse._parity import check_decisions
-from calib_serve.fuse.torch._modules import All
+from calib_serve.fuse._decision_parity import check_decisions
+from calib_serve.fuse.torch._tails import All
 from calib_serve.scores import softmax
 
 K = 4

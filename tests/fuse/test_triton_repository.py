@@ -447,7 +447,7 @@ DIES = """
 import os, sys
 from calib_serve import load_artifact
 from calib_serve.fuse import fuse_triton
-from calib_serve.fuse.triton import _repository
+from calib_serve.fuse.triton import _publish
 from calib_serve.core.options.fuse import TritonOptions
 left = int(sys.argv[1])
 def move(old, new):
@@ -456,7 +456,7 @@ def move(old, new):
         os.kill(os.getpid(), 9)
     left -= 1
     old.rename(new)
-_repository._move = move
+_publish._move = move
 raw, fitted, repository, version = sys.argv[2:]
 settings = TritonOptions(device="cpu")
 fuse_triton(raw, load_artifact(fitted), repository, settings, name="pets", version=int(version))

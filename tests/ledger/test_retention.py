@@ -6,7 +6,7 @@ import pytest
 from ledgers import accept, ask, entries, make_label
 
 from calib_serve.ledger import Held, Ledger
-from calib_serve.ledger.intake import Binding, PredictionIds
+from calib_serve.ledger.prediction_ids import Binding, PredictionIds
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import BatchKey
 

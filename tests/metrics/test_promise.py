@@ -12,7 +12,8 @@ from sizes import sized
 
 from calib_serve import judge
 from calib_serve.metrics.conclusion import Verdict
-from calib_serve.monitor.estimates import estimate, judge_estimates
+from calib_serve.monitor.estimates import estimate
+from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.receipts.sums import Sums
 
 FIRST = 1000

@@ -14,7 +14,7 @@ from real_watch import RING, make_watch, talk_to
 from calib_serve import Reporter
 from calib_serve.core.errors import Refused
 from calib_serve.ledger import Ledger
-from calib_serve.ledger.intake import Binding, PredictionIds, receipt_of
+from calib_serve.ledger.prediction_ids import Binding, PredictionIds, receipt_of
 from calib_serve.receipts import DAY, Keyring
 
 pytestmark = pytest.mark.store

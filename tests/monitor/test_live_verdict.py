@@ -12,7 +12,8 @@ import pytest
 from sizes import sized
 
 from calib_serve.metrics.judging import judge
-from calib_serve.monitor.estimates import Bounds, Estimates, estimate, judge_estimates
+from calib_serve.monitor.estimates import Bounds, Estimates, estimate
+from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.receipts.sums import Sums
 
 Truth = Callable[[Any], Any]

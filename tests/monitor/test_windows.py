@@ -7,7 +7,7 @@ import pytest
 from ledgers import NOW, accept, entries, make_label
 
 from calib_serve.ledger import Entry, Ledger
-from calib_serve.monitor.estimates import judge_estimates
+from calib_serve.monitor.live_verdict import judge_estimates
 from calib_serve.monitor.windows import WINDOWS, Maturity, read_windows
 from calib_serve.receipts import DAY
 from calib_serve.receipts.sums import Key, Sums

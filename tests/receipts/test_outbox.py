@@ -27,8 +27,8 @@ from calib_serve.ledger import Ledger
 from calib_serve.monitor.watch import Watch, Watched
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction, ServedSums
+from calib_serve.receipts.counters import RegistrySink, SeriesCounts
 from calib_serve.receipts.outbox import Outbox
-from calib_serve.receipts.recorder import RegistrySink, SeriesCounts
 
 pytestmark = pytest.mark.store
 

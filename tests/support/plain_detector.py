@@ -3,18 +3,9 @@
 import numpy as np
 
 from calib_serve.core.bins import bin_index
-from calib_serve.monitor.drift.bets import (
-    CLASS_SLOTS,
-    OF_BINS,
-    OF_CLASSES,
-    OF_PARTS,
-    PRIOR,
-    SHIFTS,
-    SPACING,
-    THIN,
-    payoffs,
-    signed_stakes,
-)
+from calib_serve.monitor.drift.bets import PRIOR, SPACING, THIN, signed_stakes
+from calib_serve.monitor.drift.rounds import CLASS_SLOTS, OF_PARTS, SHIFTS, payoffs
+from calib_serve.monitor.measured import BINS_STAKE, CLASSES_STAKE
 
 K = len(SHIFTS[OF_PARTS])
 
@@ -80,7 +71,7 @@ class PlainDetector:
         self.signed = (self.signed + n) * pays.mean(axis=0)
         bins = self.by_bin.step(bin_index(c, bins=self.bins), of_parts, first)
         classes = self.by_class.step(slots, of_parts, first)
-        self.evidence.append(self.signed @ self.stakes + OF_BINS * bins + OF_CLASSES * classes)
+        self.evidence.append(self.signed @ self.stakes + BINS_STAKE * bins + CLASSES_STAKE * classes)
         self.ends.append(self.labels)
         if self.evidence[-1] >= self.arl:
             self.alarms.append(self.labels)

@@ -10,7 +10,7 @@ from pathlib import Path
 from real_watch import RING
 
 from calib_serve.ledger import Ledger
-from calib_serve.ledger.intake import PredictionIds
+from calib_serve.ledger.prediction_ids import PredictionIds
 from calib_serve.receipts import DAY
 from calib_serve.receipts.recorder import Tag
 from calib_serve.torchserve._observer import IdWriter

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from calib_serve.artifact import Clause, Contract
-from calib_serve.monitor.planning import ClauseCheck, check_contract
+from calib_serve.monitor.contract_check import ClauseCheck, check_contract
 
 
 def sure(c: list[float], right: list[bool], predicted: int = 0) -> tuple[np.ndarray, np.ndarray]:

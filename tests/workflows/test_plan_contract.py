@@ -14,7 +14,7 @@ from sizes import sized
 from calib_serve.artifact import Clause, Contract
 from calib_serve.monitor import planning as contracts
 from calib_serve.monitor.bets import Evidence
-from calib_serve.monitor.contracts import ClauseEvidence, Labelled
+from calib_serve.monitor.clause_evidence import ClauseEvidence, Labelled
 from calib_serve.monitor.planning import fixed_labels, labels_until_broken, plan_contract
 from calib_serve.receipts.policy import parse_policy
 

@@ -18,7 +18,7 @@ from calib_serve import Artifact
 from calib_serve.artifact import InputShift, LogitMap, ModelFacts, ProbTable
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.fuse import fuse_onnx
-from calib_serve.fuse._parity import check_decisions
+from calib_serve.fuse._decision_parity import check_decisions
 from calib_serve.scores import log_probs, softmax
 
 ERRORS = (FuseError, InputError, ModelError)

@@ -1,8 +1,6 @@
-"""Read, repair and write ONNX files.
+"""Read and write ONNX files.
 
-Untrusted input is checked, external data stay on disk, writes are atomic. What exporters leave behind is put
-right in the file's own terms before a graph is edited: each repair is said, and the repaired graph is
-compared with the file (``check_repairs``).
+Untrusted input is checked, external data stay on disk, writes are atomic.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
@@ -23,6 +20,7 @@ import onnx_ir as ir
 
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole, sha256, write_atomically
+from calib_serve.fuse.onnx._repairs import first_line, graphs, in_order, infers, repaired
 
 
 def read(path: Path) -> ir.Model:
@@ -43,7 +41,7 @@ def read(path: Path) -> ir.Model:
     except Exception as error:
         shapeless = [v.name for v in raw.graph.input if not v.type.tensor_type.HasField("shape")]
         inputs = f"; inputs without a shape: {shapeless}" if shapeless else ""
-        raise ModelError(f"{path} fails onnx's checker: {_first_line(error)}{inputs}") from error
+        raise ModelError(f"{path} fails onnx's checker: {first_line(error)}{inputs}") from error
     # After the check: the repairs are compared with a file that is valid.
     raw, repairs = repaired(raw)
     repairs = [*ordered, *repairs]
@@ -174,7 +172,7 @@ def write(model: ir.Model, partial: Path, *, out: Path, strict: bool = True) -> 
         onnx.checker.check_model(str(partial), full_check=model.meta["strict"])
     except Exception as error:
         raise FuseError(
-            f"the fused model fails onnx's full check: {_first_line(error)}; please report this graph"
+            f"the fused model fails onnx's full check: {first_line(error)}; please report this graph"
         ) from error
 
 
@@ -205,292 +203,3 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
             holder.attributes[attribute] = ir.AttrTensor(attribute, moved)
         else:
             holder.const_value = moved
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
-# --- Repairs ----------------------------------------------------------------------------------------
-
-
-OPSET = 13
-"""The oldest opset whose Softmax works along one axis."""
-
-_IR = 7
-"""The IR version of that opset."""
-
-_ALIAS = "ai.onnx"  # of the standard domain, whose name is empty
-_AXIS = {"Softmax", "LogSoftmax", "Hardmax"}
-"""Operators that flattened their input at ``axis`` before opset 13."""
-
-_KEPT = "calib_serve.kept"
-_WAY_OUT = {"Identity", "Cast", "Softmax", "LogSoftmax", "Sigmoid", "Dropout", "ZipMap", "Flatten"}
-_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
-
-
-def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """Repair a model, perhaps in place; return it with the repairs, a sentence each.
-
-    Raises FuseError where the standard operators are too old and cannot be converted.
-    """
-    done: list[str] = []
-    _name_standard(model)
-    model = _inlined(model, done)
-    _without_forced_inputs(model, done)
-    model = _raised(model, done)
-    _without_false_shapes(model, done)
-    return model, done
-
-
-def in_order(model: onnx.ModelProto) -> list[str]:
-    """Sort the nodes into an order in which they can run, and say so; [] where sorted, or impossible."""
-    nodes = list(model.graph.node)
-    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    needs = {i: [makers[name] for name in _read(node) if name in makers] for i, node in enumerate(nodes)}
-    # Some converters write nodes before what they read: onnxruntime runs that, and the checker refuses it.
-    if all(j < i for i, before in needs.items() for j in before):
-        return []
-    try:
-        order = list(TopologicalSorter(needs).static_order())
-    except CycleError:
-        return []
-    del model.graph.node[:]
-    model.graph.node.extend(nodes[i] for i in order)
-    return ["nodes were before what they read: put in order"]
-
-
-def _read(node: onnx.NodeProto) -> Iterator[str]:
-    yield from node.input
-    for attribute in node.attribute:
-        yield from (name for inner in attribute.g.node for name in _read(inner))
-        yield from (output.name for output in attribute.g.output)
-
-
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and all graphs inside of it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from graphs(attribute.g)
-
-
-# --- functions ---
-
-
-def _inlined(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
-    """Write out local functions on the way out: an activation or the last layer may be inside."""
-    names: list[str] = []
-    seen: set[tuple[str, str]] = set()
-    # A function may end in a call of another one, which is then on the way out.
-    while found := _functions_on_the_way_out(model) - seen:
-        seen |= found
-        within = sorted(name for _, name in found)
-        try:
-            model = onnx.inliner.inline_selected_functions(model, sorted(found))
-            names += within
-        except Exception:  # of functions with another opset than the graph
-            done.append(f"warning: onnx cannot write out local functions, they stay: {', '.join(within)}")
-    if names:
-        done.append(f"local functions that hold the scores written out: {', '.join(names)}")
-    return model
-
-
-def _functions_on_the_way_out(model: onnx.ModelProto) -> set[tuple[str, str]]:
-    local = {(f.domain, f.name) for f in model.functions}
-    makers = {value: node for node in model.graph.node for value in node.output}
-    found: set[tuple[str, str]] = set()
-    for output in model.graph.output:
-        node = makers.get(output.name)
-        while node is not None and (node.domain, node.op_type) not in local:
-            passes = node.op_type in _WAY_OUT | _QUANTIZERS and len(node.input) > 0
-            node = makers.get(node.input[0]) if passes else None
-        if node is not None:
-            found.add((node.domain, node.op_type))
-    return found
-
-
-# --- versions ---
-
-
-def _name_standard(model: onnx.ModelProto) -> None:
-    """Call the standard operators' domain by its own name everywhere, and import it once."""
-    functions = model.functions
-    nodes = [n for graph in graphs(model.graph) for n in graph.node] + [n for f in functions for n in f.node]
-    imports = [*model.opset_import, *(i for f in functions for i in f.opset_import)]
-    for one in (*nodes, *imports):
-        one.domain = "" if one.domain == _ALIAS else one.domain
-    standard = [i for i in model.opset_import if i.domain == ""]
-    newest = max((i.version for i in standard), default=0)
-    for one in standard[1:]:
-        model.opset_import.remove(one)
-    for one in standard[:1]:
-        one.version = newest
-
-
-def _without_forced_inputs(model: onnx.ModelProto, done: list[str]) -> None:
-    """Take initializers off the inputs: IR 3 has every one there, newer versions mean a default by it."""
-    if model.ir_version >= 4:
-        return
-    constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in constants]
-    done.append(f"IR version {model.ir_version} -> {_IR}: initializers are constants, no inputs")
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
-    model.ir_version = _IR
-
-
-def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
-    """Raise the standard operators to opset ``OPSET``, where they are older; other domains keep theirs."""
-    imports = [i for i in model.opset_import if i.domain == ""]
-    old = max((i.version for i in imports), default=None)
-    if old is not None and old >= OPSET:
-        return model
-    ir_version = max(model.ir_version, _IR)
-    # The converter rewrites more than it must: where no operator changed, the number alone is raised.
-    if old is None or not _changed(model, old):
-        for one in imports:
-            one.version = OPSET
-        if old is None:
-            model.opset_import.append(onnx.helper.make_opsetid("", OPSET))
-        done.append(f"opset {old or 'of standard operators missing'} -> {OPSET}: no operator changes")
-    else:
-        before = _operators(model)
-        model = _converted(model, old)
-        same = before == _operators(model)
-        done.append(
-            f"opset {old} -> {OPSET}: {'no operator changes' if same else 'by onnx.version_converter'}"
-        )
-    model.ir_version = ir_version
-    return model
-
-
-def _changed(model: onnx.ModelProto, old: int) -> set[str]:
-    """List standard operators of the graph that are declared anew between the opsets."""
-    nodes = [n for graph in graphs(model.graph) for n in graph.node]
-    used = {n.op_type for n in (*nodes, *(n for f in model.functions for n in f.node)) if n.domain == ""}
-    return {op for op in used if _since(op, old) != _since(op, OPSET)}
-
-
-def _operators(model: onnx.ModelProto) -> list[tuple[str, list[str], list[str], list[bytes]]]:
-    """List the operators of the graph, node by node, without the axes of softmaxes."""
-    return [
-        (
-            n.op_type,
-            list(n.input),
-            list(n.output),
-            sorted(a.SerializeToString() for a in n.attribute if a.name != "axis"),
-        )
-        for n in model.graph.node
-    ]
-
-
-def _since(op: str, opset: int) -> int | None:
-    try:
-        return onnx.defs.get_schema(op, opset, "").since_version
-    except onnx.defs.SchemaError:
-        return None
-
-
-def _converted(model: onnx.ModelProto, old: int) -> onnx.ModelProto:
-    _keep_softmax(model)
-    try:
-        new = onnx.version_converter.convert_version(model, OPSET)
-    except Exception as error:  # it raises unrelated types
-        raise FuseError(
-            f"the model has opset {old}, fusing needs {OPSET} or newer, and onnx.version_converter cannot "
-            f"convert {', '.join(sorted(_changed(model, old)))}: {_first_line(error)[:200]}; export it again "
-            "with a newer opset (opset_version=, target_opset=)"
-        ) from error
-    for node in new.graph.node:
-        if node.domain == _KEPT:
-            node.domain = ""
-    imports = [i for i in new.opset_import if i.domain != _KEPT]
-    del new.opset_import[:]
-    new.opset_import.extend(imports)
-    return new
-
-
-def _keep_softmax(model: onnx.ModelProto) -> None:
-    """Write out the axis of each softmax over the last dimension that is not 1; both opsets mean the same.
-
-    They are hidden from the converter, which would put a Flatten and a Reshape around them.
-    """
-    shapes = inferred_shapes(model)
-    model.opset_import.append(onnx.helper.make_opsetid(_KEPT, 1))
-    for node in model.graph.node:
-        if node.op_type in _AXIS and not node.domain and node.input[0] in shapes:
-            shape = shapes[node.input[0]]
-            axis = next((a.i for a in node.attribute), 1)  # they have no other
-            axis += len(shape) if axis < 0 else 0
-            if all(size == 1 for size in shape[axis + 1 :]):
-                del node.attribute[:]
-                node.attribute.append(onnx.helper.make_attribute("axis", axis))
-                node.domain = _KEPT
-
-
-def inferred_shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
-    """Infer the shapes of the main graph's tensors; sizes that are not known are names or ""."""
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    return {
-        v.name: [
-            d.dim_value if d.HasField("dim_value") else d.dim_param for d in v.type.tensor_type.shape.dim
-        ]
-        for v in (*graph.input, *graph.value_info, *graph.output)
-        if v.type.tensor_type.HasField("shape")
-    }
-
-
-# --- stated shapes ---
-
-
-def _without_false_shapes(model: onnx.ModelProto, done: list[str]) -> None:
-    """Correct shapes the exporter stated and inference contradicts."""
-    if infers(model) is not None:
-        return
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    del bare.graph.value_info[:]
-    for output in bare.graph.output:
-        output.type.tensor_type.ClearField("shape") if output.type.HasField("tensor_type") else None
-    inferred = infers(bare)
-    if inferred is None:
-        done.append("warning: onnx's full check fails on this model as it is; the plain check was made")
-        return
-    true = {v.name: v for v in (*inferred.graph.value_info, *inferred.graph.output)}
-    false = [
-        v
-        for v in (*model.graph.output, *model.graph.value_info)
-        if v.name in true and _contradict(v.type.tensor_type, true[v.name].type.tensor_type)
-    ]
-    for value in false:
-        stated = _text(value.type.tensor_type)
-        value.CopyFrom(true[value.name])
-        done.append(
-            f"{value.name!r} was stated to be {stated}, but is {_text(value.type.tensor_type)}: corrected"
-        )
-
-
-def infers(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Infer shapes strictly, as onnx's full check does; None where that fails."""
-    try:
-        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except Exception:  # onnx raises unrelated types
-        return None
-
-
-def _contradict(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> bool:
-    if not (one.HasField("shape") and other.HasField("shape")):
-        return False
-    pairs = list(zip(one.shape.dim, other.shape.dim, strict=False))
-    fixed = [
-        (a.dim_value, b.dim_value) for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")
-    ]
-    return len(one.shape.dim) != len(other.shape.dim) or any(a != b for a, b in fixed)
-
-
-def _text(kind: onnx.TypeProto.Tensor) -> str:
-    sizes = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim]
-    return f"({', '.join(sizes)})"

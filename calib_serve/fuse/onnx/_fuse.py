@@ -24,6 +24,7 @@ from calib_serve.fuse._parity import Parity, check_owner, check_response, read_i
 from calib_serve.fuse.onnx._files import pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx._graph import Editor
+from calib_serve.fuse.onnx._outputs import ALL, keep_raw_scores
 from calib_serve.fuse.onnx._parity import (
     REPORT,
     TOLERANCE,
@@ -31,12 +32,11 @@ from calib_serve.fuse.onnx._parity import (
     equal,
     generate,
     measure,
-    prepare,
     response_of,
     run_raw,
 )
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
-from calib_serve.fuse.onnx._probabilities import ALL, keep_raw_scores
+from calib_serve.fuse.onnx._raw_scores import prepare
 from calib_serve.scores import check_outputs
 
 if TYPE_CHECKING:
@@ -347,17 +347,13 @@ def _write_probe(source: Path, probe: Path, out: Path, wanted: Collection[str]) 
     return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)
 
 
-_HOPS = 6
-"""How many nodes back from an output the scores, and the features before them, are looked for."""
-
-
 def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
     """List tensors near the outputs, and the named one, whose type or shape inference does not know."""
     edge = dict.fromkeys(graph.outputs)
     near = dict(edge)
     # Far enough for a reshape, an activation, a bias and a product; a whole graph of unknown shapes would be
     # slow.
-    for _ in range(_HOPS):
+    for _ in range(6):
         nodes = [node for v in edge if (node := v.producer()) is not None]
         edge = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None)
         near.update(edge)

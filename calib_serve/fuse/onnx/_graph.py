@@ -16,8 +16,6 @@ from calib_serve.core.errors import FuseError, ModelError
 
 FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Narrowest first."""
-_INFERS = 16
-"""The oldest opset that infers shapes of all operators we make; before, LessOrEqual has none."""
 
 _HALF = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
@@ -166,7 +164,7 @@ class Editor:
         """Give the outputs the types and shapes that onnx infers, from the inputs' and from constant axes."""
         # Reductions and slices have their axes in constants, without which no shape follows.
         axes = [t for v in inputs if (t := v.const_value) is not None and t.dtype == ir.DataType.INT64]
-        opset = max(self.opset, _INFERS)
+        opset = max(self.opset, 16)  # before, LessOrEqual infers no shape
         inferred = onnx.shape_inference.infer_node_outputs(
             onnx.defs.get_schema(made.op_type, opset, ""),
             ir.to_proto(made),

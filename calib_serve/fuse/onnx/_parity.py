@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,21 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
-from calib_serve.core.errors import FuseError, InputError, ModelError
-from calib_serve.core.options.fuse import OnnxOptions
+from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse._decisions import decision_names, has_logits
-from calib_serve.fuse._kinds import NORMALISED, Floats, check_numbers
+from calib_serve.fuse._kinds import Floats
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
-from calib_serve.fuse.onnx._graph import Editor
-from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
+from calib_serve.fuse.onnx._plan import Plan
+from calib_serve.fuse.onnx._raw_scores import (
+    class_logits,
+    logits_of,
+    prepare,
+    scores_of,
+    sees_log_probs,
+    steps_alone,
+)
 from calib_serve.fuse.sessions import open_session, stopped_after
-from calib_serve.scores import ONE_COLUMN, PROBABILITIES, log_softmax, sigmoid, softmax, to_logits, to_probs
+from calib_serve.scores import ONE_COLUMN, log_softmax, to_probs
 
 Runner = Callable[[Mapping[str, NDArray[Any]], Sequence[str]], list[Any]]
 
@@ -36,8 +40,8 @@ TOLERANCE = {
 PATIENCE = 120.0
 """Seconds that a graph may take for its few inputs, before it is stopped."""
 
-_QUANTIZED = 0.05
-"""Where a graph quantises, a shift of one ulp may become one quantum."""
+REPORT = "nothing was written: give typical inputs to measure with, --inputs (inputs=), or report this graph"
+_INPUTS = "give inputs that fit the model: --inputs (inputs=)"
 
 
 def generate(
@@ -99,7 +103,8 @@ def measure(
     run_fused, engine_fused = _runner(fused, device)
     raw = _rows(run(prepare(feeds, plan), [plan.source])[0], plan.source)
     _check_raw(raw, plan)
-    ratio = _QUANTIZED if quantized else TOLERANCE[plan.dtype]
+    # Where a graph quantises, a shift of one ulp may become one quantum.
+    ratio = 0.05 if quantized else TOLERANCE[plan.dtype]
     expected = expect(plan.artifact, logits_of(raw, plan), ratio)
     names = (plan.shown, *decision_names(plan.artifact))
     actual, probs, decisions = _read(run_fused(feeds, names), len(raw), plan)
@@ -224,12 +229,6 @@ def _apart(actual: Floats, logits: Floats, scale: float) -> float:
     return float(np.where(actual == logits, 0.0, shares).max())
 
 
-REPORT = "nothing was written: give typical inputs to measure with, --inputs (inputs=), or report this graph"
-
-
-_INPUTS = "give inputs that fit the model: --inputs (inputs=)"
-
-
 def one_line(error: Exception) -> str:
     """An error's message in one line, of at most 300 characters."""
     return " ".join(str(error).split())[:300]
@@ -302,87 +301,3 @@ def _reference(path: Path, cause: ModelError) -> Runner:
             ) from error
 
     return run
-
-
-# --- What the raw graph's numbers mean ---
-
-
-def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[Any]]:
-    """Normalise and shift the raw graph's inputs in numpy."""
-    ready = dict(feeds)
-    if plan.shifted is None:
-        return ready
-    if plan.shifted not in ready:
-        raise InputError(f"--inputs (inputs=) lack {plan.shifted!r}; they are {sorted(ready)}")
-    x = ready[plan.shifted]
-    dtype = x.dtype
-    if plan.normalization is not None:
-        mean, std = plan.normalization.shaped(x.ndim)
-        x = (x.astype(np.float64) - mean) / std
-    step = plan.artifact.input_shift
-    ready[plan.shifted] = (x if step is None else step(x)).astype(dtype)
-    return ready
-
-
-def logits_of(raw: Floats, plan: Plan) -> Floats:
-    """Convert the graph's own scores (n, d) to the logits that the artifact's output steps act on."""
-    artifact = plan.artifact
-    if artifact.head is not None:
-        return np.asarray(artifact.head(raw), np.float64)
-    # An activation of the graph proves the kind of its output; the kind of bare scores is checked by their
-    # numbers.
-    if plan.activation is None:
-        # One row may be near 1 by chance; several are not.
-        near = _SUM if len(raw) > 1 or plan.outputs in PROBABILITIES else _SUM / 100
-        check_numbers(raw, plan.outputs, repr(plan.source), told=plan.told, tolerance=near)
-    z = class_logits(raw, plan)
-    return log_softmax(z) if sees_log_probs(artifact) else z
-
-
-def sees_log_probs(artifact: Artifact) -> bool:
-    """Whether the artifact acts on log-probabilities, and logits would give other results."""
-    return artifact.depends_on_kind and artifact.model.outputs in NORMALISED
-
-
-def class_logits(raw: Floats, plan: Plan) -> Floats:
-    """Scores (n, K) or (n, 1) of the raw graph, before any activation, as logits (n, K)."""
-    kind = plan.outputs
-    if plan.activation is not None:
-        kind = "label_logits" if kind == "label_probabilities" else "logits"
-    return np.asarray(to_logits(raw, kind), np.float64)
-
-
-_SUM = 1e-2  # how far probabilities of a narrow type may be from 1 together
-
-
-def steps_alone(artifact: Artifact, plan: Plan, opset: int) -> tuple[ir.Model, Plan]:
-    """Make a float32 graph of the plan's activation and the artifact's output steps alone, and its plan.
-
-    Its one input "scores" takes what ``scores_of`` makes.
-    """
-    columns = 1 if plan.outputs in ONE_COLUMN else artifact.classes
-    scores = ir.Value(name="scores", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([None, columns]))
-    made = ir.node(plan.activation or "Identity", [scores])
-    shown = made.outputs[0]
-    shown.type, shown.shape = scores.type, scores.shape
-    graph = ir.Graph([scores], [shown], nodes=[made], opset_imports={"": opset})
-    model = ir.Model(graph, ir_version=8)
-    alone = replace(artifact, steps=artifact.output_steps)
-    told = plan.outputs if plan.activation is None else None
-    editor = Editor(model)
-    own = make_plan(editor, alone, OnnxOptions(returns=plan.returns, outputs=told))
-    carry_out(editor, own)
-    return model, own
-
-
-def scores_of(logits: NDArray[np.floating[Any]], plan: Plan) -> NDArray[np.float32]:
-    """Convert logits (m, K) to the values that the graph has before its activation, or returns."""
-    z = np.asarray(logits, np.float64)
-    if plan.outputs in ONE_COLUMN:
-        z = z[:, 1:] - z[:, :1]
-    if plan.activation is None:
-        if plan.outputs in ("probability", "label_probabilities"):
-            z = sigmoid(z)
-        elif plan.outputs in ("probabilities", "log_probs"):
-            z = softmax(z) if plan.outputs == "probabilities" else log_softmax(z)
-    return z.astype(np.float32)

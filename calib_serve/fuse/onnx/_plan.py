@@ -20,15 +20,11 @@ from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor
 from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
-from calib_serve.fuse.onnx._layers import find_features, keep_precision, map_logits, replace_head
-from calib_serve.fuse.onnx._probabilities import (
-    Returns,
-    finish,
-    flatten_scores,
-    is_flat,
-    open_scores,
-    widen_column,
-)
+from calib_serve.fuse.onnx._layers import find_features, map_logits, replace_head
+from calib_serve.fuse.onnx._outputs import Returns, finish, open_scores
+from calib_serve.fuse.onnx._probabilities import is_flat
+from calib_serve.fuse.onnx._quantized import keep_precision
+from calib_serve.fuse.onnx._shapes import flatten_scores, widen_column
 from calib_serve.fuse.onnx._tail import Tail, adapt_artifact, find_tail, of_one_column
 from calib_serve.scores import PROBABILITIES, Outputs
 

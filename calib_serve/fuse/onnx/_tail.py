@@ -19,6 +19,38 @@ _ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
 _SCORERS = {"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "TreeEnsemble", "Normalizer"}
 """Operators of scikit-learn exports that return probabilities and do not expose their logits."""
 
+DECISIONS = frozenset({"ArgMax", "Hardmax", "TopK"})
+"""Operators that choose by the order of scores."""
+
+_SHIFTED = frozenset({"Softmax", "LogSoftmax"})
+"""Operators that a constant added to all logits of a row does not change."""
+
+_RESHAPES = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+"""Operators that keep all scores in their order."""
+
+VIEWS = _RESHAPES | {"Cast", "Transpose"}
+_SELECTIONS = frozenset({"ReduceMax", "Gather", "Slice"})
+
+_LAYERS = frozenset(
+    {
+        "Gemm",
+        "MatMul",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "MatMulInteger",
+        "QLinearMatMul",
+    }
+    | {"QLinearConv", "ConvInteger", "If", "Loop", "Scan"}
+)
+
+_CHANGES: tuple[Change, ...] = ("normalise",)
+_MADE: dict[str, Outputs] = {"Softmax": "probabilities", "LogSoftmax": "log_probs"}
+_OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
+
 
 @dataclass(frozen=True, eq=False)
 class Tail:
@@ -125,18 +157,6 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
     return replace(tail, followers=_followers(tail, artifact))
 
 
-DECISIONS = frozenset({"ArgMax", "Hardmax", "TopK"})
-"""Operators that choose by the order of scores."""
-
-_SHIFTED = frozenset({"Softmax", "LogSoftmax"})
-"""Operators that a constant added to all logits of a row does not change."""
-
-_RESHAPES = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-"""Operators that keep all scores in their order."""
-
-VIEWS = _RESHAPES | {"Cast", "Transpose"}
-
-
 def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
     """Find the nodes off the path that read the scores and can read calibrated scores of the same kind."""
     # Behind a table or mixture there are no calibrated logits: who reads logits may follow by their order
@@ -228,9 +248,6 @@ def _shown(graph: ir.Graph, value: ir.Value) -> ir.Value:
     return value
 
 
-_SELECTIONS = frozenset({"ReduceMax", "Gather", "Slice"})
-
-
 def _maker(value: ir.Value) -> ir.Node | None:
     """Find the node that computes a value, behind nodes that pass it on."""
     node = value.producer()
@@ -265,23 +282,6 @@ def _activations(outputs: Collection[ir.Value], classes: int) -> list[ir.Node]:
         elif not is_layer(node):
             todo += [n for v in node.inputs if v is not None and (n := v.producer()) is not None]
     return list(found)
-
-
-_LAYERS = frozenset(
-    {
-        "Gemm",
-        "MatMul",
-        "Conv",
-        "ConvTranspose",
-        "Einsum",
-        "LSTM",
-        "GRU",
-        "RNN",
-        "MatMulInteger",
-        "QLinearMatMul",
-    }
-    | {"QLinearConv", "ConvInteger", "If", "Loop", "Scan"}
-)
 
 
 def is_layer(node: ir.Node) -> bool:
@@ -404,11 +404,6 @@ def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
             "fit one for this model or name another output: --output-name (output_name=)"
         )
     return columns
-
-
-_CHANGES: tuple[Change, ...] = ("normalise",)
-_MADE: dict[str, Outputs] = {"Softmax": "probabilities", "LogSoftmax": "log_probs"}
-_OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
 
 
 def _kind_of(

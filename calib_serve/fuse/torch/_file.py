@@ -22,7 +22,7 @@ from calib_serve.fuse._decisions import decision_names
 from calib_serve.fuse._parity import Parity, check_owner, check_response
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
-from calib_serve.fuse.torch._modules import parameters
+from calib_serve.fuse.torch._whole import parameters
 from calib_serve.scores import Outputs
 
 if TYPE_CHECKING:

@@ -20,41 +20,22 @@ from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import ModuleOptions
 from calib_serve.fuse._decisions import decision_names, with_decisions
-from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_multilabel, check_numbers
+from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_multilabel
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
-from calib_serve.fuse.torch._model import (
-    Example,
-    device_and_dtype,
-    evaluating,
-    features_of,
-    linear_layer_name,
-    replace_last,
-)
-from calib_serve.fuse.torch._modules import (
+from calib_serve.fuse.torch._last_layer import features_of, linear_layer_name, replace_last
+from calib_serve.fuse.torch._model import Example, device_and_dtype, evaluating
+from calib_serve.fuse.torch._modules import ShiftInputs
+from calib_serve.fuse.torch._scores import Numbers, ReturnedScores, locate_scores, numbers, scores_as_told
+from calib_serve.fuse.torch._tails import (
     CalibrateScores,
     Everything,
     Logits,
     Probabilities,
-    ShiftInputs,
     Unchanged,
-    Where,
     WithDecisions,
-    assemble,
-    lookup,
 )
-from calib_serve.scores import (
-    LABELS,
-    ONE_COLUMN,
-    PROBABILITIES,
-    Form,
-    Outputs,
-    check_outputs,
-    exact,
-    find_scores,
-    infer_outputs,
-    to_logits,
-    to_probs,
-)
+from calib_serve.fuse.torch._whole import assemble, lookup
+from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits, to_probs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,6 +48,14 @@ _TAILS: dict[str, Callable[..., CalibrateScores]] = {
     "probabilities": Probabilities,
     "all": Everything,
 }
+
+_RATIO, _RATIO_OF_DOUBLE = 1e-5, 1e-9
+"""Largest difference of probabilities for logits of size 1; rounding grows with their size."""
+
+_REPORT = (
+    "the calibrated model is not used: is the model in evaluation mode? "
+    "Give typical inputs with --inputs (inputs= or example=), or report this model"
+)
 
 
 def calibrated(
@@ -123,16 +112,6 @@ def calibrated(
 
 
 @dataclass(frozen=True, eq=False)
-class _ReturnedScores:
-    """The scores among a model's results: the ``path`` to them, their kind, dtype and device."""
-
-    path: Where
-    outputs: Outputs
-    dtype: torch.dtype
-    device: torch.device
-
-
-@dataclass(frozen=True, eq=False)
 class Fusion:
     """``whole`` is ``model`` with the artifact inside; ``parity`` is None where there was no example.
 
@@ -144,7 +123,7 @@ class Fusion:
     model: nn.Module
     artifact: Artifact
     returns: Returns
-    scores: _ReturnedScores
+    scores: ReturnedScores
     change: Change
     layer: str | None
     left_out: tuple[str, ...]
@@ -226,10 +205,10 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     # Dropout and batch statistics would make each run another model.
     model = evaluating(model)
     if example is None:
-        scores = _told(model, artifact, asked.output, asked.outputs)
+        scores = scores_as_told(model, artifact, asked.output, asked.outputs)
     else:
         returned = example.shifted(artifact.input_shift).run(model)
-        scores = _found(returned, artifact, asked.output, asked.outputs, example.samples)
+        scores = locate_scores(returned, artifact, asked.output, asked.outputs, example.samples)
     held = f"the model's outputs are {scores.outputs}"
     check_multilabel(artifact, scores.outputs, held)
     change = change_to_fitted(artifact, scores.outputs, held)
@@ -272,50 +251,6 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     return replace(fusion, parity=fusion.prove(whole, model, example))
 
 
-def _told(
-    model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None
-) -> _ReturnedScores:
-    """Take the scores' place and kind as told, without an example."""
-    device, dtype = device_and_dtype(model)
-    return _ReturnedScores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
-
-
-def _found(
-    returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
-) -> _ReturnedScores:
-    """Find the scores among the results of an example, and their kind."""
-    classes = artifact.classes if artifact.classes > 1 else None
-    form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
-    form.scores(returned, classes)
-    path = _positions(returned, form.path)
-    scores = lookup(returned, path)
-    if not isinstance(scores, Tensor):
-        raise FuseError(f"the model returns its scores as a {type(scores).__name__}; it must be one tensor")
-    # One row of scores for many inputs is pooled over the batch, and belongs to no sample.
-    if len(scores) != samples:
-        raise FuseError(
-            f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
-        )
-    kind = _kind_of(scores, artifact, outputs)
-    columns, wanted = scores[0].numel(), 1 if kind in ONE_COLUMN else artifact.classes
-    if columns != wanted or (kind in ONE_COLUMN and artifact.classes != 2):
-        raise FuseError(
-            f"the model returns {tuple(scores.shape)}, {columns} of {kind} a sample, and the artifact is for "
-            f"{artifact.classes} {'labels' if artifact.is_multilabel else 'classes'}; fit it on this model"
-        )
-    return _ReturnedScores(path, kind, scores.dtype, scores.device)
-
-
-def _positions(returned: Any, path: Where) -> Where:
-    """Replace the names of a named tuple by positions, which TorchScript and exports need."""
-    made: list[str | int] = []
-    for step in path:
-        fields = getattr(returned, "_fields", ())
-        made.append(fields.index(step) if step in fields else step)
-        returned = lookup(returned, (made[-1],))
-    return tuple(made)
-
-
 def _check_layer(outputs: Outputs, change: Change, folded: tuple[LogitMap, ...]) -> None:
     if outputs not in ("logits", "label_logits"):
         raise FuseError(
@@ -325,80 +260,11 @@ def _check_layer(outputs: Outputs, change: Change, folded: tuple[LogitMap, ...])
         raise FuseError("a map on log-probabilities cannot be folded into a layer; leave --fold (fold=) off")
 
 
-# --- Kinds of scores --------------------------------------------------------------------------------
-
-
-Numbers = NDArray[np.floating[Any]]
-
-_SUM = 1e-3
-_SUM_OF_HALF = 1e-2  # of a thousand probabilities, each rounded
-_TELLING = 20  # fewer numbers may lie in [0, 1] by chance
-
-
-def _kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
-    """The kind of ``scores`` (n, K), (n,) or (n, 1): as ``told`` if possible, else by their numbers.
-
-    Raises FuseError where they are not what was told, or their numbers do not say.
-    """
-    rows = scores.detach().double().cpu().numpy()
-    if not np.isfinite(rows).all():
-        raise FuseError(
-            "the model's outputs for these inputs are NaN or infinite; "
-            "give inputs it was made for with --inputs (inputs=)"
-        )
-    wide = scores.dtype in (torch.float32, torch.float64)
-    tolerance = _SUM if wide else _SUM_OF_HALF
-    numbers = infer_outputs(rows, tolerance=tolerance)
-    columns = 1 if rows.ndim == 1 else rows.shape[1]
-    if told is not None:
-        kind = exact(told, columns)
-        matrix = rows.reshape(len(rows), -1)
-        check_numbers(matrix, kind, "what the model returns", told=True, tolerance=tolerance)
-        return kind
-    if artifact.is_multilabel:
-        return _of_labels(numbers, rows, artifact)
-    if numbers == "probability" and artifact.model.outputs != "probability":
-        raise FuseError(
-            "the model's one score lies in [0, 1] for every input, a logit or a probability; "
-            'say which: --outputs logit or --outputs probability (outputs="probability")'
-        )
-    if numbers == "label_probabilities":
-        raise FuseError(
-            "the model's scores lie in [0, 1] and do not sum to 1, one probability a label, and the artifact "
-            'is of one class a sample; if they are logits, say --outputs logits (outputs="logits")'
-        )
-    return numbers
-
-
-def _of_labels(numbers: Outputs, rows: Numbers, artifact: Artifact) -> Outputs:
-    if numbers in ("logits", "logit"):
-        return "label_logits"
-    sure = numbers == "label_probabilities" and rows.size >= _TELLING
-    if sure or (numbers != "log_probs" and artifact.model.outputs == "label_probabilities"):
-        return "label_probabilities"
-    raise FuseError(
-        f"the artifact is of labels, and by their numbers the model's scores may be {numbers}; "
-        "say which with --outputs label_logits or --outputs label_probabilities (outputs=)"
-    )
-
-
-# --- Parity ---
-
-_RATIO, _RATIO_OF_DOUBLE = 1e-5, 1e-9
-"""Largest difference of probabilities for logits of size 1; rounding grows with their size."""
-_ROUNDING = 2e-3
-"""What float16 and bfloat16 add, whose probabilities are rounded once, at the end."""
-
-_REPORT = (
-    "the calibrated model is not used: is the model in evaluation mode? "
-    "Give typical inputs with --inputs (inputs= or example=), or report this model"
-)
-
-
 def _expect(logits: Numbers, artifact: Artifact, dtype: torch.dtype, *, relayered: bool) -> Expected:
     """Calibrate logits (n, K) in numpy; ``relayered``: weights of the model itself were changed."""
     ratio = _RATIO_OF_DOUBLE if dtype == torch.float64 else _RATIO
-    half = _ROUNDING if dtype in (torch.float16, torch.bfloat16) else 0.0
+    # These add rounding, whose probabilities are rounded once, at the end.
+    half = 2e-3 if dtype in (torch.float16, torch.bfloat16) else 0.0
     if relayered:  # the model rounds what becomes of the new weights, before any table
         return expect(artifact, logits, ratio + half)
     return expect(artifact, logits, ratio, rounding=half)
@@ -417,9 +283,3 @@ def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -
     probs_alone = replace(artifact, sets=None, abstain=None, contract=None)
     damaged = "the artifact is damaged, or of another version: fit it again"
     return prove_own_scores(probs_alone, _RATIO, run, damaged)
-
-
-def numbers(tensor: Tensor) -> Numbers:
-    """A tensor as an array, at least float32."""
-    exact = tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().float()
-    return exact.cpu().numpy()

@@ -17,15 +17,20 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.fuse.onnx._files import inferred_shapes
 from calib_serve.fuse.onnx._parity import generate, one_line, run_raw
+from calib_serve.fuse.onnx._repairs import inferred_shapes
 
 Inputs = Mapping[str, NDArray[Any]]
 
 _BATCH = "batch"
-_NEAR = 1e-5
-_FAR = 30.0  # standard deviations: a rare maximum over the rows is one of these
-_ROWS = 3
+
+_AXES = {
+    "Concat": 0, "GatherElements": 0, "Hardmax": -1, "LayerNormalization": -1, "LogSoftmax": -1,
+    "LpNormalization": -1, "ScatterElements": 0, "Softmax": -1, "Split": 0, "TopK": -1,
+}  # fmt: skip
+"""Operators that keep the size of the axis along which they work, and its default."""
+
+_UNSEEN = {"MeanVarianceNormalization", "ReverseSequence", "ScatterND"}
 
 
 def free_batch(path: Path, wish: int, given: Inputs | None = None) -> list[str]:
@@ -90,9 +95,6 @@ def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
     return wrong
 
 
-# --- by structure ---
-
-
 def _follow_in_reshapes(model: onnx.ModelProto) -> None:
     """Let each Reshape of (1, ...) to a constant (1, ...) take the first size of its input."""
     shapes, constants = _shapes(model), _constants(model)
@@ -145,15 +147,6 @@ def _mixed(model: onnx.ModelProto) -> str:
     return ""
 
 
-_AXES = {
-    "Concat": 0, "GatherElements": 0, "Hardmax": -1, "LayerNormalization": -1, "LogSoftmax": -1,
-    "LpNormalization": -1, "ScatterElements": 0, "Softmax": -1, "Split": 0, "TopK": -1,
-}  # fmt: skip
-"""Operators that keep the size of the axis along which they work, and its default."""
-
-_UNSEEN = {"MeanVarianceNormalization", "ReverseSequence", "ScatterND"}
-
-
 def _works_along(
     node: onnx.NodeProto, shape: Sequence[int | str], constants: Mapping[str, onnx.TensorProto]
 ) -> bool:
@@ -171,9 +164,6 @@ def _works_along(
         first = int(told.get("axis", _AXES[node.op_type])) % len(shape)
         return first <= batch if node.op_type == "LayerNormalization" else first == batch
     return node.op_type in _UNSEEN
-
-
-# --- by runs ---
 
 
 def _apart(model: onnx.ModelProto, path: Path, trial: Path, given: Inputs) -> str:
@@ -195,12 +185,13 @@ def _apart(model: onnx.ModelProto, path: Path, trial: Path, given: Inputs) -> st
 def _rows(model: onnx.ModelProto, given: Inputs) -> dict[str, NDArray[Any]]:
     """Stack the row of ``given``, a row of zeros, typical rows, and rows far from these, by input."""
     shapes = {name: value.shape[1:] for name, value in given.items()}
-    made = generate(ir.from_proto(model).graph, samples=_ROWS, shapes=shapes)
+    made = generate(ir.from_proto(model).graph, samples=3, shapes=shapes)
     found = {}
     for name, rows in made.items():
         floats = rows.dtype.kind == "f"
         real = [given[name][:1].astype(rows.dtype)] if name in given else []
-        parts = [np.zeros_like(rows[:1]), *([rows, _FAR * rows, -_FAR * rows] if floats else [rows] * 3)]
+        # 30 standard deviations off: a rare maximum over the rows is one of these.
+        parts = [np.zeros_like(rows[:1]), *([rows, 30.0 * rows, -30.0 * rows] if floats else [rows] * 3)]
         found[name] = np.concatenate([*real, *parts]).astype(rows.dtype)
     return found
 
@@ -216,7 +207,7 @@ def _orders(size: int) -> Iterator[list[int]]:
 def _alike(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.shape != other.shape or one.dtype.kind not in "fiub":
         return bool(np.array_equal(one, other))
-    near = 1e-2 if one.dtype.itemsize == 2 and one.dtype.kind == "f" else _NEAR
+    near = 1e-2 if one.dtype.itemsize == 2 and one.dtype.kind == "f" else 1e-5
     a, b = one.astype(np.float64), other.astype(np.float64)
     size = np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=1.0)
     return bool(np.allclose(a, b, rtol=near, atol=near * size, equal_nan=True))

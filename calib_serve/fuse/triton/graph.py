@@ -17,6 +17,8 @@ from calib_serve.fuse.triton.step import Monitor, open_triton, parameters_of
 __all__ = ["TritonPythonModel"]
 
 Arrays = Mapping[str, NDArray[Any]]
+_KINDS = {f"tensor({name})": name for name in ("float16", "uint8", "int8", "int32", "int64", "bool")}
+_KINDS |= {"tensor(float)": "float32", "tensor(double)": "float64"}
 
 
 class TritonPythonModel:
@@ -119,7 +121,3 @@ def _place(
     if "tensorrt" not in parameters:
         return {"device": f"cuda:{index}"}
     return {"device": f"tensorrt:{index}", "options": json.loads(parameters["tensorrt"])}
-
-
-_KINDS = {f"tensor({name})": name for name in ("float16", "uint8", "int8", "int32", "int64", "bool")}
-_KINDS |= {"tensor(float)": "float32", "tensor(double)": "float64"}

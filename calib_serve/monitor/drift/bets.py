@@ -13,271 +13,38 @@ serve all starts, and the statistic after each label comes out of a few array op
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from calib_serve.core.bins import bin_index
-from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.errors import ShapeError
+from calib_serve.monitor.drift.rounds import CLASS_SLOTS, OF_PARTS, SHIFTS, BlockCells, Rounds, weights
+from calib_serve.monitor.measured import BINS_STAKE, CLASSES_STAKE, SIGNED_STAKE
 
 Floats = NDArray[np.float64]
-
-# Few sizes, as each one more takes stake from the others: between 2 and 10 points three are as good as
-# twice as many. The last two are for a model that broke, and for blocks of labels.
-SHIFTS: Floats = np.array([0.025, 0.05, 0.1, 0.25, 0.5])
-SHIFTS.setflags(write=False)
-_SINGLE = np.array([1.0, 1.0, 1.0, 0.2, 0.1])
-_SURE = 1e-3  # confidences count as 99.9 % at most: beyond, a single error would raise the alarm
-_KEEP = 0.1  # the alternative is at least a tenth of the claimed probability
-
-
-def weights(*, block: int) -> Floats:
-    """The share of each size in the stake (S,) where ``block`` labels are one bet.
-
-    A block's bet pays the mean over its labels, which varies less than one label does: so it wins little
-    unless it is large.
-    """
-    parts = _SINGLE if block == 1 else np.ones(len(SHIFTS))
-    shares: Floats = parts / parts.sum()
-    return shares
-
-
-def payoffs(
-    confidence: Floats, correct: Floats, *, tolerance: float, shifts: Floats = SHIFTS
-) -> NDArray[np.float64]:
-    """Pay each bet for each label (n, 2 S): first S bets on overconfidence, then S on underconfidence.
-
-    Each is a likelihood ratio of two coins: the alternative ``shift`` beyond the tolerance, and the
-    chance nearest to it that the tolerance still allows. So its expectation is at most 1 whatever
-    the true accuracy p is, as long as ``|p - confidence| <= tolerance`` (Arnold, Henzi, Ziegel 2023,
-    section 3; the growth-optimal bet of Grünwald, de Heide, Koolen 2024 for a shift of that size).
-
-    >>> payoffs(np.array([0.8]), np.array([0.0]), tolerance=0.0, shifts=np.array([0.2])).round(3).tolist()
-    [[2.0, 0.1]]
-    """
-    c, right = confidence[:, None], correct[:, None] > 0
-    high = np.minimum(c - tolerance, 1 - _SURE)
-    low = np.maximum(c + tolerance, _SURE)
-    over, under = np.maximum(high - shifts, _KEEP * high), np.minimum(low + shifts, 1 - _KEEP * (1 - low))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pays_over = np.where(right, over, 1 - over) / np.where(right, high, 1 - high)
-        pays_under = np.where(right, under, 1 - under) / np.where(right, low, 1 - low)
-    # Where the tolerance reaches 0 or 1 no coin lies beyond it: no bet.
-    pays_over = np.where(high > 0, pays_over, 1.0)
-    pays_under = np.where(low < 1, pays_under, 1.0)
-    return np.concatenate([pays_over, pays_under], axis=1)
-
-
 Indices = NDArray[np.intp]
 
-CLASS_SLOTS = 16  # the first classes seen have one each; all others, and labels without a class, the last
-# A bin or a class has few labels: no bet finds two points in them soon.
-OF_PARTS = slice(1, 4)
-_SIZES = len(SHIFTS[OF_PARTS])
+IDLE = 0.2
+"""A part's prior that nothing is wrong with it."""
 
-
-@dataclass(frozen=True, eq=False)
-class BlockCells:
-    """The labels of one part (a bin, or a class) within one block make a cell: C of them, K bet sizes.
-
-    ``block`` (C,) in rising order, ``part`` (C,), ``pays`` (C, 2 K) the sum of what the cell's labels pay,
-    over the block's size, ``logs`` (C, 2 K) the same of the logarithms, ``share`` (C,) of the block's labels,
-    ``seen`` (C, 3) labels, their confidences, how many were right.
-    """
-
-    block: Indices
-    part: Indices
-    pays: Floats
-    logs: Floats
-    share: Floats
-    seen: Floats
-
-    @classmethod
-    def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> BlockCells:
-        """Sum labels (n,) with their pays (n, 2 K) into cells, in blocks of ``sizes`` (B,) labels."""
-        logs, share = np.log(pays), 1 / sizes[block]
-        if len(sizes) == len(block):
-            return cls(block, part, pays, logs, share, seen)
-        bets = pays.shape[1]
-        each = np.hstack([pays * share[:, None], logs * share[:, None], share[:, None], seen])
-        cell = block * (part.max() + 1) + part
-        order = np.argsort(cell, kind="stable")
-        firsts = np.flatnonzero(np.diff(cell[order], prepend=-1))
-        sums = np.add.reduceat(each[order], firsts)
-        pays, logs, rest = np.split(sums, [bets, 2 * bets], axis=1)
-        return cls(block[order][firsts], part[order][firsts], pays, logs, rest[:, 0], rest[:, 1:])
-
-    def of_blocks(self, start: int, stop: int) -> BlockCells:
-        """The cells of blocks ``start`` to ``stop``, exclusive, renumbered from 0."""
-        low, high = np.searchsorted(self.block, [start, stop]).tolist()
-        at = slice(low, high)
-        return BlockCells(
-            self.block[at] - start,
-            self.part[at],
-            self.pays[at],
-            self.logs[at],
-            self.share[at],
-            self.seen[at],
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Rounds:
-    """B blocks of labels, each of them one bet.
-
-    ``sizes`` (B,) labels, ``times`` (B,) when each began, ``pays`` (B, 2 S) what each signed bet makes of
-    it: the mean over its labels, which is fair however its labels depend on one another.
-    """
-
-    sizes: Indices
-    times: Floats
-    pays: Floats
-    bins: BlockCells
-    classes: BlockCells
-
-    @classmethod
-    def of(cls, rows: Floats, sizes: Indices, *, tolerance: float, bins: int) -> Rounds:
-        """Read ``rows`` (n, 4), confidence, correct, time, class slot, in blocks of ``sizes`` (B,)."""
-        c, correct, times, slots = rows.T
-        pays = payoffs(c, correct, tolerance=tolerance)
-        block, firsts = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes
-        seen = np.column_stack([np.ones(len(rows)), rows[:, :2]])
-        of_parts = pays.reshape(-1, 2, len(SHIFTS))[:, :, OF_PARTS].reshape(-1, 2 * _SIZES)
-        mean = pays
-        if len(sizes) < len(rows):
-            mean = np.add.reduceat(pays, firsts) / sizes[:, None]
-        return cls(
-            sizes,
-            times[firsts],
-            mean,
-            BlockCells.of(block, bin_index(c, bins=bins), of_parts, seen, sizes),
-            BlockCells.of(block, slots.astype(np.intp), of_parts, seen, sizes),
-        )
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def of_blocks(self, start: int, stop: int) -> Rounds:
-        """The blocks ``start`` to ``stop``, exclusive."""
-        at = slice(start, stop)
-        return Rounds(
-            self.sizes[at],
-            self.times[at],
-            self.pays[at],
-            self.bins.of_blocks(start, stop),
-            self.classes.of_blocks(start, stop),
-        )
-
-
-Ids = NDArray[np.uint64]
-
-MOST_GROUPS = 4096  # remembered: of a group that comes back later than so many others, labels count again
-
-
-class Incoming:
-    """The labels that no whole block holds yet, the classes with a slot, and the latest groups.
-
-    ``waiting`` (w, 4): confidence, correct, time, class slot. ``classes``: those seen first, each its own
-    slot. ``groups``: the latest ids, the oldest first. ``left_out``: labels of groups that had made their
-    bet before.
-    """
-
-    def __init__(
-        self,
-        *,
-        block: int,
-        waiting: Floats | None = None,
-        classes: Iterable[int] = (),
-        groups: Ids | None = None,
-        left_out: int = 0,
-    ) -> None:
-        self.block, self.left_out = block, left_out
-        self.waiting = np.empty((0, 4)) if waiting is None else waiting
-        self.classes = list(classes)
-        self.groups = np.empty(0, np.uint64) if groups is None else groups
-
-    def blocks(
-        self,
-        confidence: ArrayLike,
-        correct: ArrayLike,
-        time: ArrayLike | None,
-        predicted: ArrayLike | None,
-        group: ArrayLike | None,
-    ) -> tuple[Floats, Indices]:
-        """The labels of all whole blocks, block after block (n, 4), and the blocks' sizes (B,)."""
-        c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
-        t = np.full(c.shape, math.nan) if time is None else np.asarray(time, np.float64)
-        if c.ndim != 1 or c.shape != y.shape or c.shape != t.shape:
-            raise ShapeError(
-                f"confidence, correct and time must be (n,), got {c.shape}, {y.shape}, {t.shape}"
-            )
-        ids = None if group is None else _ids(group, len(c))
-        rows = np.stack([c, y, t, self._slots(predicted, len(c))], axis=1)
-        if ids is None or not ids.any():
-            return self._in_equal_blocks(rows)
-        return self._with_groups(rows, ids)
-
-    def _slots(self, predicted: ArrayLike | None, n: int) -> Indices:
-        """The slot of each predicted class (n,); new classes take one while there are any."""
-        if predicted is None:
-            return np.full(n, CLASS_SLOTS - 1)
-        given = np.asarray(predicted)
-        if given.shape != (n,) or (n and given.dtype.kind not in "iu"):
-            raise ShapeError(f"predicted must be ({n},) class ids, got {given.dtype} {given.shape}")
-        distinct, first, back = np.unique(given, return_index=True, return_inverse=True)
-        found = distinct.tolist()
-        for at in np.argsort(first).tolist():
-            if len(self.classes) < CLASS_SLOTS - 1 and found[at] not in self.classes:
-                self.classes.append(found[at])
-        slot = {one: i for i, one in enumerate(self.classes)}
-        return np.array([slot.get(one, CLASS_SLOTS - 1) for one in found], np.intp)[back]
-
-    def _in_equal_blocks(self, rows: Floats) -> tuple[Floats, Indices]:
-        rows = np.concatenate([self.waiting, rows])
-        whole = len(rows) - len(rows) % self.block
-        self.waiting = rows[whole:]
-        return rows[:whole], np.full(whole // self.block, self.block)
-
-    def _with_groups(self, rows: Floats, ids: Ids) -> tuple[Floats, Indices]:
-        """Blocks in the order of their first labels; the labels of one group are one block."""
-        late = np.isin(ids, self.groups) & (ids > 0)
-        self.left_out += int(late.sum())
-        rows = np.concatenate([self.waiting, rows[~late]])
-        ids = np.concatenate([np.zeros(len(self.waiting), np.uint64), ids[~late]])
-        alone = np.flatnonzero(ids == 0)
-        whole = len(alone) - len(alone) % self.block
-        self.waiting = rows[alone[whole:]]
-        begins = np.empty(len(rows), np.intp)  # the row with which each row's block begins
-        begins[alone] = np.repeat(alone[:: self.block], self.block)[: len(alone)]
-        groups, first, back = np.unique(ids[ids > 0], return_index=True, return_inverse=True)
-        grouped = np.flatnonzero(ids)
-        begins[grouped] = grouped[first][back]
-        self.groups = np.concatenate([self.groups, groups[np.argsort(first)]])[-MOST_GROUPS:]
-        taken = np.setdiff1d(np.arange(len(rows)), alone[whole:])
-        order = taken[np.argsort(begins[taken], kind="stable")]
-        return rows[order], np.unique(begins[order], return_counts=True)[1]
-
-
-def _ids(group: ArrayLike, n: int) -> Ids:
-    try:
-        given = group if isinstance(group, np.ndarray) else np.array(group, np.uint64)
-    except (OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"groups are unsigned 64-bit numbers, 0 for none: {error}") from error
-    if given.shape != (n,) or (n and given.dtype.kind not in "iu") or (given < 0).any():
-        raise ShapeError(
-            f"group must be ({n},) unsigned 64-bit numbers, 0 for none, got {given.dtype} {given.shape}"
-        )
-    return given.astype(np.uint64)
-
-
-IDLE = 0.2  # a part's prior that nothing is wrong with it
-PRIOR = np.array([IDLE, (1 - IDLE) / 2, (1 - IDLE) / 2])  # nothing, over-, underconfident
+PRIOR = np.array([IDLE, (1 - IDLE) / 2, (1 - IDLE) / 2])
+"""A part's prior of nothing, overconfidence and underconfidence."""
 PRIOR.setflags(write=False)
-SPACING = 32  # labels between two starting times
-THIN = 1.4  # of two starts with ages closer than this ratio, one is enough
+
+SPACING = 32
+"""Labels between two starting times."""
+
+THIN = 1.4
+"""Of two starts with ages closer than this ratio, one is enough."""
+
+SPAN = 96
+"""Blocks at once: each pays 1/10 to 501, and a float holds what 96 of them make."""
+
+_SIZES = len(SHIFTS[OF_PARTS])
+_BETS = 2 * len(SHIFTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -457,12 +224,6 @@ def _learned(belief: Floats, logs: Floats, told: NDArray[np.intp]) -> Floats:
     return belief
 
 
-# Errors that cancel over bins or classes are found ten times sooner by these bets than by any sum over all
-# labels, so a small share will do; one direction is what others find as well.
-SIGNED, OF_BINS, OF_CLASSES = 0.8, 0.12, 0.08
-SPAN = 96  # blocks at once: each pays 1/10 to 501, and a float holds what 96 of them make
-
-
 def signed_stakes(*, tolerance: float, arl: float, block: int = 1) -> Floats:
     """The stake of each signed bet at a label (2 S,).
 
@@ -484,7 +245,7 @@ def signed_stakes(*, tolerance: float, arl: float, block: int = 1) -> Floats:
     rest = np.ones(len(SHIFTS))
     if block == 1 and tolerance > 0:
         rest = np.minimum(arl ** (-2 * tolerance / SHIFTS) + 1 / (8 * tolerance * SHIFTS * arl), 1)
-    stakes = SIGNED * weights(block=block) / (1 + rest)
+    stakes = SIGNED_STAKE * weights(block=block) / (1 + rest)
     return np.concatenate([stakes, stakes])
 
 
@@ -505,12 +266,12 @@ class Wealth:
 
     def evidence(self, stakes: Floats) -> float:
         """The statistic: the worth of all bets together."""
-        of_parts = OF_BINS * self.by_bin.worth + OF_CLASSES * self.by_class.worth
+        of_parts = BINS_STAKE * self.by_bin.worth + CLASSES_STAKE * self.by_class.worth
         return float(self.signed.worth @ stakes) + of_parts
 
     def began(self, stakes: Floats) -> Floats:
         """The label and time (2,) at which the change began, by the bets that won most on their stake."""
-        won = [float(self.signed.worth @ stakes) / SIGNED, self.by_bin.worth, self.by_class.worth]
+        won = [float(self.signed.worth @ stakes) / SIGNED_STAKE, self.by_bin.worth, self.by_class.worth]
         start: Floats = (self.signed, self.by_bin, self.by_class)[won.index(max(won))].began
         return start
 
@@ -521,7 +282,7 @@ class Wealth:
         signed, signed_worth = self.signed.after(rounds, firsts)
         by_bin, of_bins = self.by_bin.after(rounds.bins, firsts, rounds.sizes, rounds.times)
         by_class, of_classes = self.by_class.after(rounds.classes, firsts, rounds.sizes, rounds.times)
-        evidence = signed_worth @ stakes + OF_BINS * of_bins + OF_CLASSES * of_classes
+        evidence = signed_worth @ stakes + BINS_STAKE * of_bins + CLASSES_STAKE * of_classes
         return Wealth(int(ends[-1]), signed, by_bin, by_class), evidence
 
     def flat(self) -> Floats:
@@ -542,9 +303,6 @@ class Wealth:
             PartBets.from_flat(by_bin, parts=bins),
             PartBets.from_flat(by_class, parts=CLASS_SLOTS),
         )
-
-
-_BETS = 2 * len(SHIFTS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,20 +30,17 @@ from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import Binned
 from calib_serve.core.options.servers import DriftOptions
-from calib_serve.monitor.drift.bets import (
-    CLASS_SLOTS,
-    MOST_GROUPS,
-    SPAN,
-    Incoming,
-    PartBets,
-    Rounds,
-    Wealth,
-    signed_stakes,
-)
+from calib_serve.monitor.drift.bets import SPAN, PartBets, Wealth, signed_stakes
+from calib_serve.monitor.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
 
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
+ARL, BLOCK, TOLERANCE = DriftOptions.arl, DriftOptions.block, DriftOptions.tolerance
+
 _SPEAKS = 1.0  # nats: the belief that nothing is wrong with it fell to a third or below
+_FORMAT = 1
+_MOST_BINS = 1000
+_MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
 
 
 class _Shifted:
@@ -199,13 +196,6 @@ def _seen(bets: PartBets, at: int, part: int) -> tuple[int, float, float]:
     """The number of labels, mean confidence and accuracy of a part since start ``at``."""
     count, confidence, correct = bets.seen[:, part, at].tolist()
     return int(count), confidence / count, correct / count
-
-
-ARL, BLOCK, TOLERANCE = DriftOptions.arl, DriftOptions.block, DriftOptions.tolerance
-
-_FORMAT = 1
-_MOST_BINS = 1000
-_MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
 
 
 class Detector:

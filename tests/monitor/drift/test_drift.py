@@ -11,7 +11,8 @@ from plain_detector import PlainDetector
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.monitor import Detector
-from calib_serve.monitor.drift.bets import SPACING, BlockCells, PartBets, payoffs
+from calib_serve.monitor.drift.bets import SPACING, PartBets
+from calib_serve.monitor.drift.rounds import BlockCells, payoffs
 from calib_serve.monitor.drift.statistics import ConfidenceShift
 
 

@@ -1,0 +1,188 @@
+"""The outputs of a fused graph: probabilities in the place of scores, and what was requested beside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse._decisions import decision_names, inner_edges
+from calib_serve.fuse.onnx._decisions import show_decisions
+from calib_serve.fuse.onnx._graph import Editor, dtype_of, work_type
+from calib_serve.fuse.onnx._probabilities import (
+    _softmax,
+    cast,
+    clamped_log,
+    count_below,
+    is_flat,
+    log_odds,
+    look_up,
+    mix,
+    of_each,
+    reduce,
+    widen,
+)
+from calib_serve.fuse.onnx._shapes import _two_columns, flat, unflat
+from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift
+from calib_serve.scores import LABELS, PROBABILITIES
+
+Returns = Literal["same", "probabilities", "all"]
+ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
+
+
+def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
+    """Add an output of the raw scores, "raw_" and the name of the calibrated one; describe the edit.
+
+    The passes then leave the logits as they are. Raises FuseError where the name is taken, or an input shift
+    leaves no raw scores in the graph.
+    """
+    if artifact.input_shift is not None and not artifact.input_shift.is_nothing:
+        raise FuseError(
+            "the input shift acts before the whole model, so there are no raw scores to keep with --keep-raw "
+            "(keep_raw=True); run the raw model beside the calibrated one"
+        )
+    name, value = f"raw_{tail.output.name}", tail.logits
+    types = editor.model.meta["types"]
+    if str(tail.output.name) in types:  # not of a tensor inside
+        types[name] = types[str(tail.output.name)]
+    for node in tail.path:
+        value = editor.copy(node, [value, *(v for v in node.inputs[1:] if v is not None)])
+    if not tail.path:
+        value = editor.node("Identity", [value])
+    editor.add_output(value, name)
+    return f"the raw scores are output {name!r}"
+
+
+def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
+    """Add an activation to scores that the graph does not normalise, so that steps can act before it.
+
+    Probabilities become their logarithm and a Softmax of it, those of labels their log-odds and a Sigmoid;
+    log-probabilities get a LogSoftmax. None of it changes them.
+    """
+    old, name = tail.logits, tail.logits.name
+    if tail.outputs == "probabilities":
+        logits = clamped_log(editor, old)
+        scores = _softmax(editor, logits)
+        what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
+    elif tail.outputs == "label_probabilities":
+        logits = log_odds(editor, old)
+        scores = editor.node("Sigmoid", [logits])
+        what = f"{name!r} holds probabilities of labels: their log-odds are calibrated (Sigmoid added)"
+    else:
+        logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1})
+        what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
+    tail = tail.replace_scores(editor, old, scores)
+    activation = scores.producer()
+    path = tail.path if activation is None else (activation, *tail.path)
+    return Tail(logits, tail.output, path, activation, tail.outputs, tail.followers), what
+
+
+def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> tuple[Tail, str]:
+    """Add the steps on probabilities, and the requested outputs.
+
+    Nothing acts on the logits afterwards.
+    """
+    steps = [s for s in (artifact.mixture, artifact.table) if s is not None]
+    if returns == "same" and not steps and not decision_names(artifact):
+        return tail, ""
+    own = dtype_of(tail.logits)
+    probs = _probabilities(editor, tail, artifact)
+    done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in steps]
+    if steps:
+        _show_followers(editor, tail, probs)
+        tail = _same(editor, tail, probs)
+    if returns == "probabilities":
+        tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
+        done.append("output 'probabilities'")
+    elif returns == "all":
+        logits = cast(editor, _unbounded(editor, probs, tail), own) if steps else tail.logits
+        shown = cast(editor, probs, own)
+        every = _all_of_labels if tail.outputs in LABELS else _all
+        tail = _show(editor, tail, [logits, shown, *every(editor, shown, inner_edges(artifact))], list(ALL))
+        done.append(f"outputs {', '.join(ALL)}")
+    if decision_names(artifact):
+        done.append(show_decisions(editor, probs, artifact, own))
+    return tail, "; ".join(done)
+
+
+def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
+    dtype, activation, table = work_type(tail.logits.dtype), tail.activation, artifact.table
+    if artifact.is_multilabel:
+        if activation is not None and tail.logits.dtype == dtype:
+            probs = activation.outputs[0]
+        else:
+            probs = editor.node("Sigmoid", [cast(editor, tail.logits, dtype)])
+        return probs if table is None else of_each(editor, probs, table.edges, table.values)
+    if artifact.mixture is not None:
+        probs = mix(editor, cast(editor, tail.logits, dtype), artifact.mixture, artifact.classes)
+    elif (
+        activation is not None
+        and activation.op_type == "Softmax"
+        and is_flat(tail.logits)
+        and tail.logits.dtype == dtype
+    ):
+        probs = activation.outputs[0]
+    else:
+        logits = flat(editor, cast(editor, tail.logits, dtype))
+        probs = _softmax(
+            editor, _two_columns(editor, logits, probability=False) if tail.one_column else logits
+        )
+    return probs if table is None else look_up(editor, probs, table, artifact.classes)
+
+
+def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
+    """Make unbounded scores from ``probs``: their logarithm, or the log-odds of labels."""
+    return log_odds(editor, probs) if tail.outputs in LABELS else clamped_log(editor, probs)
+
+
+def _same(editor: Editor, tail: Tail, probs: ir.Value) -> Tail:
+    """Put ``probs`` in the place of the chosen output, with its name, type and meaning."""
+    scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
+    shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
+    shown = cast(editor, shown, dtype_of(scores))
+    tail = tail.replace_scores(editor, scores, shown)
+    editor.remove_unused(scores)
+    return tail
+
+
+def _show_followers(editor: Editor, tail: Tail, probs: ir.Value) -> None:
+    """Connect readers of the logits to the steps' result: decisions to probabilities, others to their log."""
+    bridges = [n.outputs[0] for n in tail.followers & editor.made]
+    for value in (tail.logits, *bridges):
+        for node in (n for n in tail.readers(value) if n.op_type in DECISIONS and ignores_shift(n)):
+            one = cast(editor, probs, dtype_of(value)) if node.op_type == "Hardmax" else probs
+            editor.move(value, unflat(editor, one, value.shape), [node])
+    others = [n for n in tail.readers(tail.logits) if n not in tail.path]
+    if others:
+        shown = cast(editor, _unbounded(editor, probs, tail), dtype_of(tail.logits))
+        editor.move(tail.logits, shown, others)
+
+
+def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) -> Tail:
+    shown = editor.replace_output(tail.output, values, names)
+    editor.remove_unused(tail.output)
+    return replace(tail, output=shown[0])
+
+
+def _all(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value]:
+    """Make confidence, predicted class and bin, (n,)."""
+    confidence = reduce(editor, "ReduceMax", probs, keepdims=0)
+    predicted = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 0})
+    exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(probs.dtype))
+    number = count_below(editor, exact, edges[None], keepdims=0)
+    return [confidence, predicted, number]
+
+
+def _all_of_labels(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value]:
+    """Make confidence, decision (p above a half) and bin of each label, (n, L)."""
+    dtype = dtype_of(probs)
+    one, half = (editor.number(v, dtype, "number") for v in (1.0, 0.5))
+    confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])])
+    true = editor.node("Greater", [probs, half])
+    predicted = cast(editor, true, ir.DataType.INT64)
+    exact = widen(editor, cast(editor, confidence, work_type(dtype)), 1)
+    number = count_below(editor, exact, edges[None, :, None], keepdims=0)
+    return [confidence, predicted, number]
