@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Preprocessing, read_picture
+from calib_serve.core.data_files import map_npy, read_npz
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.files import import_object, map_npy, open_regular, read_npz
+from calib_serve.core.files import import_object, open_regular
 from calib_serve.core.names import check_names
 from calib_serve.scores import labels01, read_rows
 

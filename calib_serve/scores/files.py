@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.core.files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.names import shown
 from calib_serve.scores.databases import open_engine
 from calib_serve.scores.kinds import Outputs

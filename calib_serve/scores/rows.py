@@ -17,15 +17,9 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from calib_serve.core.data_files import LONGEST_LINE, check_header, most_unpacked, open_parquet
 from calib_serve.core.errors import InputError
-from calib_serve.core.files import (
-    LONGEST_LINE,
-    check_header,
-    most_unpacked,
-    open_parquet,
-    open_regular,
-    short_lines,
-)
+from calib_serve.core.files import open_regular, short_lines
 from calib_serve.core.names import shown
 
 TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")

@@ -15,8 +15,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from calib_serve.core.data_files import check_header, open_parquet
 from calib_serve.core.errors import InputError, Refused
-from calib_serve.core.files import check_header, open_parquet, short_lines
+from calib_serve.core.files import short_lines
 from calib_serve.core.names import By, shown
 from calib_serve.core.options.label import LabelColumns
 from calib_serve.integrations.collect.source import DeadLetter
