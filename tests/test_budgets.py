@@ -22,7 +22,7 @@ import calib_serve
 ROOT = Path(calib_serve.__file__).parent
 
 LINES = 78_800
-TWO_HOMES = 5
+TWO_HOMES = 4
 """Names of public functions and classes that two modules or more define."""
 BARE_CONSTANTS = 256
 """Module-level names of a bare number."""
