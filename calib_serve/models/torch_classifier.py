@@ -76,8 +76,8 @@ def measured_outputs(
 def _full_float32() -> Iterator[None]:
     """Convolve in float32 proper on a GPU too, whatever the process is set to."""
     # TF32, torch's default there, keeps 10 bits of 23. On an H200 it moved a ResNet-20's logits by 0.01,
-    # and by half of _NOISE_OF_BATCHES from batch to batch; without it they move by 1e-5, in 1.3 to 1.6 times the
-    # time.
+    # and by half of _NOISE_OF_BATCHES from batch to batch; without it they move by 1e-5, in 1.3 to 1.6
+    # times the time.
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32
     cudnn.allow_tf32 = False
