@@ -23,9 +23,8 @@ from calib_serve.models.torch_classifier import TorchClassifier, from_module
 from calib_serve.scores import Outputs
 
 _INSIDE = "network."
-_NOISE_OF_PADDING = (
-    1e-3  # how far a text's logits may move as its batch is padded, relative to how far texts differ
-)
+_NOISE_OF_PADDING = 1e-3
+"""How far a text's logits may move as its batch is padded, relative to how far texts differ."""
 _ROUNDING = 1e-5  # relative to the largest logit
 
 
