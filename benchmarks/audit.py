@@ -78,7 +78,7 @@ PLAIN = "SELECT count(id), sum(confidence), sum(predicted), count(model), count(
 
 
 def audited(folder: Path, asked: argparse.Namespace, **options: bool) -> list[float]:
-    from calib_serve.integrations.audit import audit
+    from calib_serve.integrations.audit.measuring import audit
 
     found = audit(
         folder / "predictions.parquet",

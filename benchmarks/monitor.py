@@ -34,7 +34,8 @@ from prometheus_client import CollectorRegistry
 
 from calib_serve import Reporter
 from calib_serve.receipts import Keyring
-from calib_serve.torchserve._observer import Emitter, Observer
+from calib_serve.torchserve._channel import Emitter
+from calib_serve.torchserve._observer import Observer
 
 N = 20_000
 BATCHES = (1, 8, 64)

@@ -40,7 +40,7 @@ from calib_serve.artifact import LogitMap
 from calib_serve.receipts.environment import KEYRING
 from calib_serve.torchserve import Batching, pack
 from calib_serve.torchserve.archive._archive import write_archive
-from calib_serve.torchserve.configuration import Ports
+from calib_serve.torchserve.properties import Ports
 from calib_serve.torchserve.server import Server
 
 BARE = '''

@@ -16,7 +16,7 @@ from calib_serve.fuse import calibrated as calibrated
 from calib_serve.fuse import fuse_onnx as fuse_onnx
 from calib_serve.fuse import fuse_torch as fuse_torch
 from calib_serve.fuse import fuse_triton as fuse_triton
-from calib_serve.integrations.collect import send_label_file as send_label_file
+from calib_serve.integrations.collect.sending import send_label_file as send_label_file
 from calib_serve.metrics import Verdict as Verdict
 from calib_serve.metrics import evaluate as evaluate
 from calib_serve.metrics import judge as judge

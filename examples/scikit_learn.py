@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
-from calib_serve.integrations.sklearn import CalibratedClassifier
+from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 from calib_serve.metrics import accuracy, ece, nll
 
 DATA = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}

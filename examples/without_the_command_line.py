@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
 import calib_serve as cs
-from calib_serve.integrations.sklearn import CalibratedClassifier
+from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 
 x, y = load_digits(return_X_y=True)
 x = (x / 16).astype(np.float32)

@@ -30,7 +30,8 @@ from calib_serve.core.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.papers import Curve, validation_size
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.receipts.batch import ServedPrediction

@@ -46,7 +46,7 @@ def _audit(
     output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Measure the calibration of logged predictions."""
-    from calib_serve.integrations.audit import audit
+    from calib_serve.integrations.audit.measuring import audit
 
     columns = _columns(options.column)
     with stages("audit", quiet=output.json) as progress:

@@ -29,7 +29,15 @@ from calib_serve.core.errors import InputError, LedgerError, Refused
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import DriftOptions, WatchOptions
 from calib_serve.ledger import Binding, Held, Intake, Ledger, PredictionIds
-from calib_serve.monitor.checks import Check, Checks, counting_checks, drift_check, file_check, samples_check
+from calib_serve.monitor.checks import (
+    TOLD_FOR,
+    Check,
+    Checks,
+    counting_checks,
+    drift_check,
+    file_check,
+    samples_check,
+)
 from calib_serve.monitor.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.monitor.drift.detector import TOLERANCE, Detector
 from calib_serve.monitor.drift.statistics import ConfidenceShift
@@ -78,14 +86,12 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import WatchKeywords
 
+
 logger = logging.getLogger(__name__)
 
 _OBSERVE_EVERY = 600.0  # seconds between looks of label budgets at what was served
-_REFRESH_EVERY = 2.0  # seconds between looks for versions
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
-_LATELY = 900.0  # seconds for which sums of a reporter with another contract are told
-_AT_ONCE = 1_000  # of what was held that is counted in one transaction
 
 
 def _digest(facts: object) -> str:
@@ -197,7 +203,7 @@ class Watch:
         # Once here: counting may begin before the feed's thread, and needs the versions and their budgets.
         self.refresh_versions()
         self._observe_served()
-        self.feed.also(self.refresh_versions, every=_REFRESH_EVERY)
+        self.feed.also(self.refresh_versions, every=2.0)
         self.feed.also(self._observe_served, every=_OBSERVE_EVERY)
         self.feed.also(self.give_up_held, every=_OBSERVE_EVERY)
         self.checks = Checks(
@@ -365,7 +371,7 @@ class Watch:
                 f"{n} predictions and labels of {model} {version} wait for a day: tell of it, or name it"
             )
         for (model, version), at in list(self._divided.items()):
-            if self._clock() - at < _LATELY:
+            if self._clock() - at < TOLD_FOR:
                 raise InputError(
                     f"a reporter adds predictions of {model} {version} up over a threshold of the contract "
                     "here, whose clause misses them: start it with the artifact that has this contract"
@@ -432,7 +438,7 @@ class Watch:
         """Count some of the items that wait for a version; return their number."""
         with self.ledger.transaction():
             # Taken out and counted in one transaction: a crash leaves it waiting.
-            rows = self.ledger.take_held(version, most=_AT_ONCE)
+            rows = self.ledger.take_held(version, most=1_000)
             for row in rows:
                 told = json.loads(row.content)
                 if row.kind == "label":

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact import Artifact, Contract
 
+
 log = logging.getLogger(__name__)
 
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")

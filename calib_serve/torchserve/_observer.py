@@ -1,27 +1,12 @@
-"""The observer of a TorchServe worker: counts and signs predictions, and sends the counters on.
-
-A line for each request would cost 12 microseconds and 0.7 kB of log; so a worker accumulates in memory and
-sends changes once a second, when many are pending, and when it ends. The server sums over workers and keeps
-the sums of dead workers: only what a killed worker had not sent yet is lost. It reads a line back with a
-regular expression, and silently drops or cuts what does not match: ``LINE`` mirrors it (TorchServe 0.12,
-``org.pytorch.serve.metrics.Metric``), so that every line is known to arrive before it is sent.
-"""
+"""The observer of a TorchServe worker: counts and signs predictions, and sends the counters on."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
-import os
-import re
-import socket
-import stat
-import sys
 import threading
 import time
-from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import CalibServeError, InputError, ModelError
+from calib_serve.core.errors import CalibServeError, ModelError
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.core.process import on_hangup
 from calib_serve.receipts import (
-    BY_NAME,
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
@@ -44,206 +28,25 @@ from calib_serve.receipts import (
     Recorder,
     ReporterShadow,
     SampleLog,
-    SeriesKey,
     SignedReceipt,
     Tag,
     from_environment,
     parse_policy,
 )
+from calib_serve.torchserve._channel import Emitter
 from calib_serve.torchserve.mar_options import ModelOptions
 from calib_serve.torchserve.metrics_file import of_this_worker, undeclared
 
 if TYPE_CHECKING:
     from calib_serve.ledger import Binding, PredictionIds
 
-LINE = re.compile(
-    r"\[METRICS]\s*([\w\s]+)\.([\w\s]+):([0-9\-,.e]+)\|#([^|]*)(\|#type:([^|,]+))?"
-    r"\|#hostname:([^,]+),([^,]+)(,(.*))?",
-    re.ASCII,
+log = logging.getLogger(__name__)
+
+_DROPPED = (
+    "the metrics file %s lacks %d of the series that this worker sends, such as %s: TorchServe drops them,"
+    " unless model_metrics_auto_detect=true. Print a file that has all:"
+    " python -m calib_serve.torchserve.metrics_file %s"
 )
-"""What the server accepts; group 3 is the value, group 4 the labels."""
-
-_LONGEST = 200  # characters of a label value; longer names are cut
-_UNSAFE = re.compile(r"[^\w .;/@+=()\[\]{}<>~!?*&^$'-]")
-
-
-def label_value(text: str) -> str:
-    """Encode ``text`` as a label value that the channel carries whole: in percents, where it must be.
-
-    Letters and digits of any script stay. What separates fields (``: , |``), ends lines in any
-    alphabet, or starts an escape (``%``) is encoded, so different texts stay different up to
-    200 characters.
-
-    >>> label_value("digits v1")
-    'digits v1'
-    >>> label_value("a:b,c|d")
-    'a%3Ab%2Cc%7Cd'
-    """
-    encoded = _UNSAFE.sub(_percent, text) if _UNSAFE.search(text) else text
-    if encoded != encoded.strip() or not encoded:
-        # Only an empty text becomes a bare "%": a "%" in a text is encoded.
-        encoded = re.sub(r"^\s|\s$", "%20", encoded) or "%"
-    return encoded if len(encoded) <= _LONGEST else encoded[: _LONGEST - 3] + "..."
-
-
-def _percent(match: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass"))
-
-
-def metric_line(name: str, value: float, labels: Sequence[str], *, host: str, second: int) -> str:
-    """Write one line for one update; ``labels`` in the order of the series, already as ``label_value``.
-
-    Raises InputError where the server would drop the line: a value that is not finite, is
-    negative for a counter, or is 1e16 and more (the server reads no ``+``).
-    """
-    series = BY_NAME[name]
-    if len(labels) != len(series.labels):
-        raise InputError(f"{name} has the labels {series.labels}, got {len(labels)} values")
-    if not math.isfinite(value) or abs(value) >= 1e16 or (series.in_torchserve == "counter" and value < 0):
-        raise InputError(f"{name} cannot carry the value {value}; the server would drop it")
-    pairs = ",".join(f"{key}:{text}" for key, text in zip(series.labels, labels, strict=True))
-    kind = series.in_torchserve.upper()
-    return f"[METRICS]{name}.Count:{float(value)!r}|#{pairs}|#type:{kind}|#hostname:{host},{second}"
-
-
-_ERRORS = "calib_monitor_errors_total"
-_AHEAD = 32 << 10  # bytes; the server reads 17 kB ahead of the line that it counts, at most
-
-
-def to_stdout(text: str) -> None:
-    """Write lines where the server reads them, independent of logging and print."""
-    # Not through logging or print: a library that reconfigures either would lose metrics. The
-    # newline first ends what a print(..., end="") may have left open.
-    sys.stdout.flush()
-    data = memoryview(b"\n" + text.encode("utf-8", "replace"))
-    while data:
-        data = data[os.write(1, data) :]
-
-
-def wait_until_counted(*, seconds: float = 5.0) -> None:
-    """Wait until the server has counted every line written to stdout, where stdout is a pipe.
-
-    The server reads the pipe ahead of counting. So lines that add 0 are appended: once these are read, the
-    lines before them are counted. Gives up after ``seconds``.
-    """
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl  # noqa: PLC0415 - not on every platform
-        import termios  # noqa: PLC0415
-
-        end, left = time.monotonic() + seconds, array("i", [0])
-
-        def taken() -> bool:
-            while time.monotonic() < end:
-                fcntl.ioctl(1, termios.FIONREAD, left)
-                if not left[0]:
-                    return True
-                time.sleep(0.001)
-            return False
-
-        # Wait until it is empty: a write to a full pipe without a reader would block forever.
-        if stat.S_ISFIFO(os.fstat(1).st_mode) and taken():
-            line = metric_line(_ERRORS, 0, ("emit",), host=_host(), second=int(time.time())) + "\n"
-            to_stdout(line * (_AHEAD // len(line) + 1))
-            taken()
-
-
-def _host() -> str:
-    return label_value(socket.gethostname())
-
-
-class Emitter:
-    r"""Sums counters and keeps the last value of gauges until the next flush.
-
-    ``interval``: seconds between flushes; ``limit``: pending updates that trigger an early flush. ``write``
-    gets one text of whole lines. ``before_flush`` is called first, to add what others hold back.
-
-    >>> sent = []
-    >>> emitter = Emitter(write=sent.append, host="h", clock=lambda: 0.0)
-    >>> emitter.add("calib_feedback_refused_total", 1, "duplicate")
-    >>> emitter.add("calib_feedback_refused_total", 1, "duplicate")
-    >>> emitter.flush()
-    1
-    >>> sent[0]
-    '[METRICS]calib_feedback_refused_total.Count:2.0|#reason:duplicate|#type:COUNTER|#hostname:h,0\n'
-    """
-
-    def __init__(
-        self,
-        *,
-        write: Callable[[str], None] = to_stdout,
-        host: str | None = None,
-        clock: Callable[[], float] = time.time,
-        interval: float = 1.0,
-        limit: int = 10_000,
-    ) -> None:
-        if not interval > 0 or limit < 1:
-            raise InputError(f"interval and limit must be positive, got {interval} and {limit}")
-        self._write, self._clock, self._interval, self._limit = write, clock, interval, limit
-        self._host = label_value(host) if host else _host()
-        self._waiting: dict[SeriesKey, float] = {}
-        self._updates = 0
-        # Re-entrant: a flush adds what others hold back, and many updates flush.
-        self._lock = threading.RLock()
-        self._thread: threading.Thread | None = None
-        self.before_flush: Callable[[], None] = lambda: None
-
-    def add(self, name: str, value: float, *labels: str) -> None:
-        """Add ``value`` to a counter."""
-        self.add_all({(name, labels): value})
-
-    def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
-        """Add to many counters at once: (name, labels) to value."""
-        with self._lock:
-            for key, value in changes.items():
-                self._waiting[key] = self._waiting.get(key, 0) + value
-            self._updates += len(changes)
-            if self._updates >= self._limit:
-                self.flush()
-
-    def failed(self, *stages: str, times: int = 1) -> None:
-        """Count failures of the monitoring itself; ``times=0`` starts their series."""
-        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
-
-    def set(self, name: str, value: float, *labels: str) -> None:
-        """Set a gauge."""
-        if BY_NAME[name].in_torchserve != "gauge":
-            raise InputError(f"{name} is a counter; add to it")
-        with self._lock:
-            self._waiting[name, labels] = value
-
-    def flush(self) -> int:
-        """Send pending updates; return the number of lines. A line that fails counts as an error."""
-        with self._lock:
-            self.before_flush()
-            # Taken first: what is counted while lines are written goes with the next flush.
-            waiting, self._waiting, self._updates = self._waiting, {}, 0
-            lines, second = [], int(self._clock())
-            for (name, labels), value in waiting.items():
-                values = tuple(map(label_value, labels))
-                try:
-                    lines.append(metric_line(name, value, values, host=self._host, second=second))
-                except InputError:
-                    self.failed("emit")
-            if lines:
-                self._write("\n".join(lines) + "\n")
-            return len(lines)
-
-    def start(self) -> None:
-        """Start flushing on a timer, in a thread."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="calib-emit", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(self._interval)
-            try:
-                self.flush()
-            except Exception:  # the timer must survive any failure of a flush
-                self.failed("emit")
-
-
-# --- The observer -----------------------------------------------------------------------------------
 
 
 def live_keyring(path: str, emitter: Emitter) -> LiveKeyring:
@@ -272,19 +75,6 @@ def host_sample_log() -> SampleLog | None:
         return SampleLog(folder, rate=float(rate or ServeOptions.sample_rate), flush_seconds=seconds).start()
     except (ValueError, OSError) as error:
         raise ModelError(f"cannot keep samples in {folder} at rate {rate}: {error}") from error
-
-
-log = logging.getLogger(__name__)
-
-_MOST_IDS = 100_000  # ids that wait for the ledger
-_IDS_AT_ONCE = 500
-_PATIENCE = 0.25  # seconds that one prediction waits for a ledger which others write to
-
-_DROPPED = (
-    "the metrics file %s lacks %d of the series that this worker sends, such as %s: TorchServe drops them,"
-    " unless model_metrics_auto_detect=true. Print a file that has all:"
-    " python -m calib_serve.torchserve.metrics_file %s"
-)
 
 
 def observe(
@@ -441,7 +231,7 @@ class IdWriter:
                 "requests name ids, and %s names no ledger to keep them: labels need receipts", LEDGER
             )
         # Bounded: a ledger that stays away must not take the worker's memory.
-        room = 0 if self._where is None else _MOST_IDS - len(self._waiting)
+        room = 0 if self._where is None else 100_000 - len(self._waiting)
         made = [Binding(self._model, id, str(one)) for id, one in named if one is not None and is_id(id)]
         self._waiting.extend(made[:room])
         if lost := len(named) - len(made[:room]):
@@ -456,7 +246,7 @@ class IdWriter:
 
     def _flush(self) -> None:
         while self._waiting:
-            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), _IDS_AT_ONCE))]
+            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
             try:
                 bound = self._opened().bind(some, now=time.time())
             except (CalibServeError, OSError) as error:
@@ -473,5 +263,6 @@ class IdWriter:
         if self._ids is None:
             from calib_serve.ledger import Ledger, PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
 
-            self._ids = PredictionIds(Ledger(str(self._where), timeout=_PATIENCE))
+            # Seconds that one prediction waits for a ledger which others write to.
+            self._ids = PredictionIds(Ledger(str(self._where), timeout=0.25))
         return self._ids

@@ -1,14 +1,7 @@
-"""Replies in a request's own protocol, and receipts in the replies of foreign handlers.
-
-A client that read the reply of that handler before still reads it: headers add nothing to it, and in the body
-only members are added that KServe's protocols leave room for. Who asks for the body gets the reply inside
-another object.
-"""
+"""Replies of our own handlers in a request's own protocol."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,21 +11,15 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.oip import Tensor, as_entry
 from calib_serve.receipts import KEYRING, LABEL_BUDGET, LabelChoice, from_environment
-from calib_serve.torchserve._handler import AnyPrediction, LabelsPrediction, Prediction, RowDecisions
+from calib_serve.torchserve._predictions import AnyPrediction, LabelsPrediction, Prediction, RowDecisions
 from calib_serve.torchserve._requests import Message
 from calib_serve.torchserve.mar_options import ModelOptions
 
 ASKING = "x-calib-receipt"
 """The header, or gRPC input, that asks with "body" for receipts in the body."""
 
-MOST_IN_HEADER = 32
-"""Receipts of one request; more would break clients and proxies that limit a header's length."""
-
-_MOST_IDS = 256
-"""Classes in the sets of one request, for the same reason."""
-
-
-# --- Facts of one prediction -------------------------------------------------------------
+Columns = Mapping[str, Callable[[Sequence[Any]], Tensor]]
+"""Output tensors by name, each made of a request's predictions."""
 
 
 def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | LabelChoice]:
@@ -88,12 +75,6 @@ def full_reply(
     if any(one.receipt is not None for one in prediction.choices):
         reply["receipts"] = facts_of(prediction, names)["labels"]
     return reply
-
-
-# --- Tensors of the Open Inference Protocol -----------------------------------------------------
-
-Columns = Mapping[str, Callable[[Sequence[Any]], Tensor]]
-"""Output tensors by name, each made of a request's predictions."""
 
 
 def reply_tensor(name: str, datatype: str, values: Any) -> Tensor:
@@ -171,92 +152,3 @@ def refusal(message: Message, status: int, reason: str, *, model: str, version: 
         outputs = [reply_tensor("error", "BYTES", [reason]), reply_tensor("code", "INT32", [status])]
         return v2_reply(message, outputs, model=model, version=version)
     return {"code": status, "message": reason} if message.form == "plain" else {"error": reason}
-
-
-# --- In the replies of somebody else's handler --------------------------------------------------
-
-
-_HEADERS: Mapping[str, Callable[[Any], str]] = {
-    "confidence": repr,
-    "label": str,
-    "receipt": str,
-    "abstain": json.dumps,
-    "act": json.dumps,
-}
-"""What of ``facts_of`` has a header "x-calib-" of its own, and how it is written there."""
-
-
-def in_headers(put: Callable[[str, str], None], rows: Sequence[AnyPrediction]) -> bool:
-    """Call ``put`` with each header's name and value; several rows, and labels, are joined by commas.
-
-    The ids of a set's classes are joined by spaces. Returns False where sets are left out, as together they
-    are of more than 256 classes.
-    """
-    facts = [facts_of(row, ()) for row in rows]
-    each = [one for whole in facts for one in whole.get("labels", [whole])]
-    for name, text in _HEADERS.items():
-        if found := [text(one[name]) for one in each if name in one]:
-            put(f"x-calib-{name}", ", ".join(found))
-    signed = [one for one in each if "receipt" in one]
-    if not all(one.get("label_wanted", True) for one in signed):
-        put("x-calib-label-wanted", ", ".join(json.dumps(one.get("label_wanted", True)) for one in signed))
-    sets = [one["set"] for one in each if "set" in one]
-    if sum(map(len, sets)) > _MOST_IDS:
-        return False
-    if sets:
-        put("x-calib-set", ", ".join(" ".join(map(str, ids)) for ids in sets))
-    return True
-
-
-_BESIDE = ("confidence", "receipt", "receipt_label", "label_wanted", "set", "abstain", "act")
-"""The columns that stand beside another handler's own outputs."""
-_LISTS = {"confidence": "confidences", "receipt": "receipts", "set": "sets", "abstain": "abstentions"} | {
-    "act": "acts",
-    "labels": "labels",
-}
-
-
-def in_protocol(
-    reply: Any, message: Message, rows: Sequence[AnyPrediction], names: Sequence[str], made: Columns
-) -> Any:
-    """Add receipts and confidences beside the predictions in a KServe envelope's reply.
-
-    v1: lists ``receipts``, ``confidences``, ``sets``, ``abstentions`` and ``acts``, or ``labels``. v2:
-    ``parameters`` of each output, and over gRPC, which drops these, output tensors, the ``made`` columns. Any
-    other reply as it is.
-    """
-    body = _parsed(reply)
-    each = [facts_of(one, names) for one in rows]
-    if message.form == "v1" and isinstance(body, dict) and len(body.get("predictions") or ()) == len(rows):
-        shown = {name: many for name, many in _LISTS.items() if all(name in one for one in each)}
-        lists = {many: [one[name] for one in each] for name, many in shown.items()}
-        body = {**body, **lists}
-    elif message.form == "v2" and isinstance(body, dict) and len(body.get("outputs") or ()) == len(rows):
-        outputs = [
-            {**output, "parameters": {**output.get("parameters", {}), **_parameters(one)}}
-            for output, one in zip(body["outputs"], each, strict=True)
-        ]
-        more = [made[name](rows) for name in _BESIDE if name in made] if message.grpc else []
-        body = {**body, "outputs": [*outputs, *map(as_entry, more)]}
-    return json.dumps(body) if isinstance(reply, str) else body
-
-
-def in_body(reply: Any, rows: Sequence[AnyPrediction], names: Sequence[str]) -> dict[str, Any]:
-    """Wrap a reply: ``{"prediction": reply, "confidence": ...}``; ``instances`` where rows are several."""
-    each = [facts_of(one, names) for one in rows]
-    return {"prediction": _parsed(reply), **(each[0] if len(each) == 1 else {"instances": each})}
-
-
-def _parameters(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn lists to texts for the Open Inference Protocol, whose parameters are plain."""
-    return {name: json.dumps(value) if isinstance(value, list) else value for name, value in one.items()}
-
-
-def _parsed(reply: Any) -> Any:
-    """Parse a reply's text, where it is JSON."""
-    if isinstance(reply, (bytes, bytearray)):
-        reply = bytes(reply).decode("utf-8", "replace")
-    if isinstance(reply, str):
-        with contextlib.suppress(ValueError):
-            return json.loads(reply)
-    return reply

@@ -126,9 +126,6 @@ def read_tensors(message: Message) -> dict[str, Tensor]:
     return found
 
 
-# --- What a classifier is asked for -------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class RequestRows:
     """The rows of ``message``: ``payloads`` and ``tags``, one each; a refused message has none.

@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.receipts import Tag
 from calib_serve.scores import infer_outputs, to_logits
-from calib_serve.torchserve._handler import (
+from calib_serve.torchserve._decoding import Payload, decode, decode_lists
+from calib_serve.torchserve._handler import CalibratedHandler
+from calib_serve.torchserve._model import load_runtime
+from calib_serve.torchserve._predictions import (
     INVALID,
     AnyPrediction,
-    CalibratedHandler,
     Failure,
     LabelsPrediction,
     Prediction,
     Result,
     Row,
     all_or_none,
-    check_requests,
 )
-from calib_serve.torchserve._model import Payload, decode, decode_lists, load_runtime
 from calib_serve.torchserve._replies import columns, full_reply, refusal, v2_reply
 from calib_serve.torchserve._requests import (
     Message,
@@ -41,13 +41,13 @@ from calib_serve.torchserve._requests import (
     read_messages,
     read_request,
 )
+from calib_serve.torchserve._worker import check_requests
 from calib_serve.torchserve.mar_options import ModelOptions
 
 __all__ = ["CalibratedClassifier", "Failure", "LabelsPrediction", "Prediction"]
 
 log = logging.getLogger(__name__)
 
-_PIECE = 64  # rows decoded and run at once, if the model's batches are smaller
 _LOGITS = ("logits", "label_logits")
 _PHRASE = {400: "Bad Request", 500: "Internal Server Error"}
 _PLAIN = RequestRows(Message("plain", None, {}))
@@ -176,7 +176,7 @@ class CalibratedClassifier(CalibratedHandler):
     def _results(self, requests: Sequence[RequestRows]) -> list[list[Result]]:
         """One result a row for each request, or one failure with the reason."""
         payloads = [p for one in requests for p in (one.payloads or [Failure(400, one.refused)])]
-        piece = max(self._batch_size, _PIECE)
+        piece = max(self._batch_size, 64)  # rows decoded and run at once
         rows = [
             row
             for i in range(0, len(payloads), piece)

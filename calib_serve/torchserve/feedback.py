@@ -47,10 +47,11 @@ from calib_serve.receipts import (
     read_document,
     read_lines,
 )
-from calib_serve.torchserve._handler import WorkerHandler, check_requests
-from calib_serve.torchserve._observer import Emitter, host_sample_log, live_keyring
+from calib_serve.torchserve._channel import Emitter
+from calib_serve.torchserve._observer import host_sample_log, live_keyring
 from calib_serve.torchserve._replies import refusal, reply_tensor, v2_reply
 from calib_serve.torchserve._requests import Message, as_text, read_messages, read_tensors
+from calib_serve.torchserve._worker import WorkerHandler, check_requests
 from calib_serve.torchserve.mar_options import SECTION
 
 __all__ = ["CalibrationFeedback", "Publisher", "parse_items"]
@@ -59,7 +60,6 @@ log = logging.getLogger(__name__)
 
 _COUNTED = {"ttl_days": float, "arl": float, "tolerance": float, "block": int}
 """Options of the watch that an archive may carry."""
-_LOOK_EVERY = 5.0  # seconds between looks at what has turned mature
 
 
 class CalibrationFeedback(WorkerHandler):
@@ -210,7 +210,7 @@ class Publisher:
     def _run(self) -> None:
         while True:
             # Labels turn mature while none comes in.
-            self._fresh.wait(_LOOK_EVERY)
+            self._fresh.wait(5.0)
             self._fresh.clear()
             self.publish()
             time.sleep(self._interval)

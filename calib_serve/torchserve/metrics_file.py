@@ -52,6 +52,7 @@ _GAUGES = (
     ("GPUMemoryUsed", "Megabytes", _GPU),
     ("GPUUtilization", "Percent", _GPU),
 )
+_MOST_VALUES = 100_000
 
 
 def metrics_file(yours: Path | None = None) -> str:
@@ -111,9 +112,6 @@ def _ours() -> dict[str, Any]:
 
 def _entry(name: str, unit: str, labels: Sequence[str]) -> dict[str, Any]:
     return {"name": name, "unit": unit, "dimensions": list(labels)}
-
-
-_MOST_VALUES = 100_000
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from calib_serve.ledger import Ledger
 from calib_serve.monitor import shadow_states
 from calib_serve.receipts import LEDGER, MODELS, Version, host_setting, shadow_tag
 from calib_serve.torchserve.archive._packing import labelled_models, served_artifact
-from calib_serve.torchserve.configuration import read_properties
-from calib_serve.torchserve.server import Management
+from calib_serve.torchserve.management import Management
+from calib_serve.torchserve.properties import read_properties
 
 __all__ = ["Exchange", "Host", "PromotionEvidence", "Running", "evidence_of", "swap"]
 

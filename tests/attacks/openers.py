@@ -42,11 +42,12 @@ from calib_serve.receipts.outbox import _Spool
 from calib_serve.receipts.samples import read_samples
 from calib_serve.scores import Scores
 from calib_serve.torchserve.archive._archive import read_archive
-from calib_serve.torchserve.configuration import adjusted, read_properties
+from calib_serve.torchserve.configuration import adjusted
+from calib_serve.torchserve.management import Tokens
 from calib_serve.torchserve.metrics_file import metrics_file
 from calib_serve.torchserve.promotion import Host
-from calib_serve.torchserve.seam._host import Request
-from calib_serve.torchserve.server import Tokens
+from calib_serve.torchserve.properties import read_properties
+from calib_serve.torchserve.seam._requests import Request
 from calib_serve.web import read_tokens
 
 __all__ = ["OPENERS", "READERS"]

@@ -30,10 +30,11 @@ from small_models import archive, everything, temperature
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import Contract, LogitMap
-from calib_serve.artifact.manifest import digest, pack_tensors, sha256
+from calib_serve.artifact.manifest import digest, pack_tensors
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.files import sha256
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse import fuse_onnx
 from calib_serve.integrations.collect.reading import read_label_rows
@@ -46,10 +47,10 @@ from calib_serve.monitor.contract_check import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.samples import SampleLog, read_samples
 from calib_serve.scores import Scores
-from calib_serve.torchserve._model import decode
-from calib_serve.torchserve.configuration import edit_properties, read_properties
+from calib_serve.torchserve._decoding import decode
 from calib_serve.torchserve.feedback import parse_items
 from calib_serve.torchserve.mar_options import ModelOptions
+from calib_serve.torchserve.properties import edit_properties, read_properties
 from calib_serve.web import read_tokens
 
 __all__ = ["READERS", "sound_archive", "warm_up"]

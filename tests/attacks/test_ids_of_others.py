@@ -16,7 +16,8 @@ from real_watch import RING, make_watch, talk_to
 from calib_serve.core.errors import InputError
 from calib_serve.ledger import Ledger
 from calib_serve.ledger.prediction_ids import Binding, PredictionIds
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts.classes import Classes
 from calib_serve.web import Token
 

@@ -21,7 +21,7 @@ from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fit import fit_neural_clamping
-from calib_serve.integrations.sklearn import CalibratedClassifier
+from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 from calib_serve.models import from_module
 from calib_serve.torchserve.foreign import calibrate_archive
 from calib_serve.web import MonitoringOptions

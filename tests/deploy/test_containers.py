@@ -10,7 +10,7 @@ import pytest
 import yaml
 from command_line import calib_serve
 
-from calib_serve.torchserve.configuration import read_properties
+from calib_serve.torchserve.properties import read_properties
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

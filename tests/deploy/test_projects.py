@@ -15,7 +15,8 @@ import yaml
 from manifests import check
 from real_servers import needed
 
-from calib_serve.app.projects import KINDS, write_project
+from calib_serve.app.projects.kinds import KINDS
+from calib_serve.app.projects.project import write_project
 
 COMPOSE = json.loads(
     files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text("utf-8")

@@ -27,7 +27,7 @@ from processes import free_ports, started
 from real_servers import needed
 
 from calib_serve import Keyring
-from calib_serve.torchserve.configuration import read_properties
+from calib_serve.torchserve.properties import read_properties
 
 pytestmark = pytest.mark.server
 

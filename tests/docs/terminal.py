@@ -20,8 +20,8 @@ import httpx
 from doc_blocks import ROOT
 from processes import free_ports
 
-from calib_serve.torchserve.configuration import read_properties
-from calib_serve.torchserve.server import find_java
+from calib_serve.torchserve.process import find_java
+from calib_serve.torchserve.properties import read_properties
 
 PORTS = (8000, 8080, 8081, 8082, 7070, 7071, 9300, 9090)  # those that pages name
 _NUMBER = re.compile(rf"(?<![\d.])({'|'.join(map(str, PORTS))})(?!\d)")

@@ -25,7 +25,8 @@ from real_servers import needed
 from terminal import Terminal
 from test_docs import check_ours
 
-from calib_serve.app.projects import KINDS, project_files, write_project
+from calib_serve.app.projects.kinds import KINDS
+from calib_serve.app.projects.project import project_files, write_project
 
 CONTAINERS = ("docker ", "kubectl ")
 

@@ -6,7 +6,8 @@ import pytest
 from buckets import bucket  # noqa: F401  a fixture
 from real_servers import Server
 
-from calib_serve.integrations.collect import Collector, open_dead_letters, open_source
+from calib_serve.integrations.collect.collector import Collector
+from calib_serve.integrations.collect.opening import open_dead_letters, open_source
 
 
 @pytest.fixture(scope="session")

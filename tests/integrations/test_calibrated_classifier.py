@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit import fit_temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.integrations.sklearn import CalibratedClassifier, ScoreCalibrator
+from calib_serve.integrations.sklearn.estimators import CalibratedClassifier, ScoreCalibrator
 from calib_serve.scores import softmax
 
 

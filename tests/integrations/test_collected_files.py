@@ -17,7 +17,7 @@ from collecting import at_work, by_receipt, command, counted, predict, until
 from sizes import sized
 
 from calib_serve.core.errors import InputError
-from calib_serve.integrations.collect import open_source
+from calib_serve.integrations.collect.opening import open_source
 
 pytestmark = pytest.mark.server
 

@@ -15,7 +15,8 @@ from libraries import library
 from logs import START, Logs, expected, some_logs
 from pyarrow import parquet
 
-from calib_serve.integrations.audit import PASSWORD, Audit, audit
+from calib_serve.integrations.audit.measuring import Audit, audit
+from calib_serve.scores.databases import PASSWORD
 
 library("ibis")
 

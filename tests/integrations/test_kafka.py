@@ -11,7 +11,8 @@ from collecting import at_work, by_receipt, collecting, command, counted, predic
 from kafka_brokers import QUICK, Brokers
 from sizes import sized
 
-from calib_serve.integrations.collect import Collector, open_dead_letters, open_source
+from calib_serve.integrations.collect.collector import Collector
+from calib_serve.integrations.collect.opening import open_dead_letters, open_source
 
 pytestmark = pytest.mark.server
 

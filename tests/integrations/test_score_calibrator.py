@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit import fit_by_name, select
 from calib_serve.fit.samples import Samples
-from calib_serve.integrations.sklearn import ScoreCalibrator
+from calib_serve.integrations.sklearn.estimators import ScoreCalibrator
 from calib_serve.scores import log_softmax, softmax
 
 RNG = np.random.default_rng(5)

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from calib_serve.core.errors import REASONS, LedgerError, Refused
 from calib_serve.ledger import Ledger
-from calib_serve.ledger.intake import Classes, Intake
+from calib_serve.ledger.intake import Intake
 from calib_serve.monitor import Detector
 from calib_serve.monitor.feed import DriftFeed
 from calib_serve.receipts import Keyring
+from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.sums import Key
 
 pytestmark = pytest.mark.store

@@ -14,7 +14,8 @@ from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
 from calib_serve.core.errors import LedgerError
 from calib_serve.ledger import Ledger
 from calib_serve.monitor.contracts import ClauseState
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction, ServedSums
 

@@ -13,11 +13,13 @@ from real_watch import RING, talk_to
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.policy import LabelPolicy
 from calib_serve.receipts.recorder import count_choices
-from calib_serve.torchserve._observer import Emitter, Observer
+from calib_serve.torchserve._channel import Emitter
+from calib_serve.torchserve._observer import Observer
 
 pytestmark = pytest.mark.store
 

@@ -17,7 +17,7 @@ from real_watch import make_watch, talk_to
 from rules_by_numpy import by_numpy
 
 from calib_serve import evaluate, judge
-from calib_serve.integrations.audit import audit
+from calib_serve.integrations.audit.measuring import audit
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calib_serve.core.errors import Refused
-from calib_serve.ledger.intake import Classes
+from calib_serve.receipts.classes import Classes
 
 SHIFTED = ("1", "2", "3")  # the class with id 0 is called "1"
 

@@ -14,8 +14,8 @@ from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import InputError
 from calib_serve.ledger import Ledger, intake
-from calib_serve.monitor.versions import FollowedVersions
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import FollowedVersions, Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction, ServedReceipt, ServedSums
 from calib_serve.receipts.classes import Classes

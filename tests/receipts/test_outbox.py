@@ -24,7 +24,8 @@ from calib_serve.artifact import Clause, Contract, LogitMap
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction, ServedSums
 from calib_serve.receipts.counters import RegistrySink, SeriesCounts

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from calib_serve.core.errors import ConflictError, InputError
 from calib_serve.ledger import Ledger
 from calib_serve.monitor.estimates import estimate
-from calib_serve.monitor.watch import ServedPrediction, Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
+from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.policy import LEAST_CHANCE, LabelPolicy, parse_policy
 from calib_serve.receipts.sums import Sums

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from calib_serve.core.errors import Refused
 from calib_serve.ledger import Ledger
-from calib_serve.ledger.intake import Classes, Intake
+from calib_serve.ledger.intake import Intake
 from calib_serve.receipts import DAY, Keyring
+from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.nonces import NONCE_BYTES
 
 NOW = 1_700_000_000.0

@@ -23,7 +23,7 @@ from calib_serve.receipts.series import (
     WORKERS,
     Series,
 )
-from calib_serve.torchserve._observer import LINE
+from calib_serve.torchserve._channel import LINE
 
 pytestmark = pytest.mark.server
 

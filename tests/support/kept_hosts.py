@@ -22,7 +22,8 @@ import numpy as np
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
 from calib_serve.ledger import Ledger
 from calib_serve.monitor import Detector
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import DAY, Keyring, KeyTimes, Shadow
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.samples import SampleLog

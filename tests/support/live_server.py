@@ -21,7 +21,7 @@ import torch
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
 from calib_serve.torchserve import Batching, pack, pack_feedback
-from calib_serve.torchserve.configuration import Ports
+from calib_serve.torchserve.properties import Ports
 from calib_serve.torchserve.server import Server
 
 CLASSES, WIDTH = 10, 16

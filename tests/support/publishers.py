@@ -64,7 +64,8 @@ def watch(folder: Path) -> None:
     from calib_serve.ledger import Ledger
     from calib_serve.metrics.confusion import Confusion
     from calib_serve.monitor.priors import LabelledBefore
-    from calib_serve.monitor.watch import Watch, Watched
+    from calib_serve.monitor.versions import Watched
+    from calib_serve.monitor.watch import Watch
     from calib_serve.receipts import Keyring, Shadow
     from calib_serve.receipts.batch import ServedPrediction
     from calib_serve.receipts.classes import Classes

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.ledger import Ledger
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 from calib_serve.web.app import create_app

@@ -19,7 +19,7 @@ from sizes import sized
 from calib_serve import load_artifact
 from calib_serve.core.errors import ModelError
 from calib_serve.torchserve import pack_around, read_archive, stored_archives
-from calib_serve.torchserve.archive._archive import MANIFEST
+from calib_serve.torchserve.archive._forms import MANIFEST
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,9 @@ from live_server import temperature_artifact, torchscript
 
 from calib_serve.core.errors import FuseError, IntegrityError
 from calib_serve.torchserve import pack
-from calib_serve.torchserve.archive._archive import MANIFEST, read_archive, write_archive
+from calib_serve.torchserve.archive._archive import read_archive, write_archive
 from calib_serve.torchserve.archive._contents import shipped
+from calib_serve.torchserve.archive._forms import MANIFEST
 from calib_serve.torchserve.metrics_file import metrics_file
 
 

@@ -14,7 +14,7 @@ from real_watch import make_watch
 from calib_serve.core.errors import InputError
 from calib_serve.monitor import Detector
 from calib_serve.receipts.series import SERIES, WORKERS
-from calib_serve.torchserve._observer import LINE, Emitter, label_value, metric_line
+from calib_serve.torchserve._channel import LINE, Emitter, label_value, metric_line
 from calib_serve.torchserve.feedback import Publisher
 
 anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=80)

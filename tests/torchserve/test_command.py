@@ -20,8 +20,9 @@ from processes import started, with_sigint_ignored
 import calib_serve
 from calib_serve.core.errors import ServerError
 from calib_serve.torchserve import pack
-from calib_serve.torchserve.configuration import read_properties
-from calib_serve.torchserve.server import Server, Tokens
+from calib_serve.torchserve.management import Tokens
+from calib_serve.torchserve.properties import read_properties
+from calib_serve.torchserve.server import Server
 
 ROOT = Path(calib_serve.__file__).parents[1]
 

@@ -22,10 +22,11 @@ from calib_serve.receipts import group_number
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
 from calib_serve.torchserve import _observer as observer
 from calib_serve.torchserve import pack, pack_around
-from calib_serve.torchserve._handler import Ending
-from calib_serve.torchserve._observer import Emitter
+from calib_serve.torchserve._channel import Emitter
+from calib_serve.torchserve._predictions import Prediction
+from calib_serve.torchserve._worker import Ending
 from calib_serve.torchserve.archive._archive import read_archive, write_archive
-from calib_serve.torchserve.classifier import CalibratedClassifier, Prediction
+from calib_serve.torchserve.classifier import CalibratedClassifier
 from calib_serve.torchserve.wrapped import CalibratedWrapper
 
 with warnings.catch_warnings():  # it leaves its version file open

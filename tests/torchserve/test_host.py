@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.torchserve.seam import _host
-from calib_serve.torchserve.seam._host import Answer, Request, alternatives, random_requests, varied
+from calib_serve.torchserve.seam import _host, _trial
+from calib_serve.torchserve.seam._host import Answer
+from calib_serve.torchserve.seam._requests import Request, alternatives, random_requests, varied
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
 
@@ -230,14 +231,14 @@ class Process:
 
 def test_a_trial_is_waited_for_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(np.arange(0, 1e5, 4.0))
-    monkeypatch.setattr(_host.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(_trial.time, "monotonic", lambda: float(next(now)))
     seen: list[tuple[int, int]] = []
 
     def watch(*says: str, seconds: float = 10.0, code: int | None = 0) -> str:
         process: Any = Process(tmp_path / "done", *says, code=code)
         (tmp_path / "done").unlink(missing_ok=True)
         try:
-            return _host._watch(process, tmp_path / "done", seconds, lambda *told: seen.append(told))
+            return _trial._watch(process, tmp_path / "done", seconds, lambda *told: seen.append(told))
         finally:
             assert process.stdin.closed
 

@@ -21,7 +21,8 @@ from calib_serve.artifact import Artifact
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import sha256
-from calib_serve.torchserve._model import decode, decode_lists, load_runtime
+from calib_serve.torchserve._decoding import decode, decode_lists
+from calib_serve.torchserve._model import load_runtime
 from calib_serve.torchserve.feedback import parse_items
 from calib_serve.torchserve.mar_options import ModelOptions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calib_serve.core.errors import ServerError
-from calib_serve.torchserve.server import find_java
+from calib_serve.torchserve.process import find_java
 
 pytestmark = pytest.mark.server
 

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import Outputs, sigmoid, softmax
 from calib_serve.scores.form import Form
-from calib_serve.torchserve.seam._handler import PlaceRecorder
-from calib_serve.torchserve.seam._host import Answer, Request
+from calib_serve.torchserve.seam._host import Answer
 from calib_serve.torchserve.seam._proof import NotOneRow, Place, Seen, prove_batches, prove_reply
+from calib_serve.torchserve.seam._recorder import PlaceRecorder
+from calib_serve.torchserve.seam._requests import Request
 
 Floats = np.ndarray
 Net = Callable[[Floats], Floats]

@@ -23,9 +23,9 @@ from calib_serve.core.errors import ModelError
 from calib_serve.receipts.environment import KEYRING
 from calib_serve.torchserve import _observer as observer
 from calib_serve.torchserve import pack
-from calib_serve.torchserve._handler import Ending
-from calib_serve.torchserve._observer import Emitter
+from calib_serve.torchserve._channel import Emitter
 from calib_serve.torchserve._requests import MOST_ROWS, decode_base64, read_message, read_request
+from calib_serve.torchserve._worker import Ending
 
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)

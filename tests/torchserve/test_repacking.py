@@ -16,7 +16,8 @@ from live_server import temperature_artifact
 from others_archives import archived
 
 from calib_serve.torchserve import read_archive, recalibrated, remarks
-from calib_serve.torchserve.archive._archive import CONFIG, MANIFEST
+from calib_serve.torchserve.archive._archive import CONFIG
+from calib_serve.torchserve.archive._forms import MANIFEST
 
 pytestmark = pytest.mark.server
 

@@ -13,7 +13,13 @@ from calib_serve.core.oip import Tensor
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
 from calib_serve.receipts.recorder import LabelChoice
 from calib_serve.receipts.wire import SignedReceipt, UnwantedReceipt
-from calib_serve.torchserve._handler import NOTHING, LabelsPrediction, Prediction, RowDecisions, row_decisions
+from calib_serve.torchserve._predictions import (
+    NOTHING,
+    LabelsPrediction,
+    Prediction,
+    RowDecisions,
+    row_decisions,
+)
 from calib_serve.torchserve._replies import columns, full_reply
 from calib_serve.torchserve.mar_options import ModelOptions
 

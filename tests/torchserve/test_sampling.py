@@ -8,7 +8,8 @@ import numpy as np
 
 from calib_serve.receipts import Keyring, Label
 from calib_serve.receipts.samples import SampleLog, read_samples
-from calib_serve.torchserve._observer import Emitter, Observer
+from calib_serve.torchserve._channel import Emitter
+from calib_serve.torchserve._observer import Observer
 
 LOGITS = np.array([[2.0, 0.5, -1.0], [0.0, 1.0, 0.25]])
 SERVED = [(0, 0.8), (1, 0.5)]

@@ -24,9 +24,11 @@ from PIL import Image
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import sigmoid, softmax
 from calib_serve.torchserve.seam import _trial_worker
-from calib_serve.torchserve.seam._handler import PlaceRecorder, functions, load_handler, places, sigmoids
-from calib_serve.torchserve.seam._host import Request
-from calib_serve.torchserve.seam._trial_worker import answer, collect, look
+from calib_serve.torchserve.seam._finding import look
+from calib_serve.torchserve.seam._handler import functions, load_handler, places
+from calib_serve.torchserve.seam._recorder import PlaceRecorder, sigmoids
+from calib_serve.torchserve.seam._requests import Request
+from calib_serve.torchserve.seam._trial_worker import answer, collect
 
 with warnings.catch_warnings():  # it leaves the file of its version open
     warnings.simplefilter("ignore", ResourceWarning)

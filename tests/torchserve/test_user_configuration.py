@@ -9,23 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 from command_line import calib_serve
-from live_server import (
-    Running,
-    foreign,
-    inputs,
-    samples,
-    temperature_artifact,
-    torchscript,
-    total,
-    until,
-)
+from live_server import Running, foreign, inputs, samples, temperature_artifact, torchscript, total, until
 
 from calib_serve.core.errors import ServerError
 from calib_serve.receipts import Keyring
 from calib_serve.torchserve import pack, pack_feedback
-from calib_serve.torchserve.configuration import Ports, parse_properties
 from calib_serve.torchserve.metrics_file import metrics_file, undeclared
 from calib_serve.torchserve.promotion import Host
+from calib_serve.torchserve.properties import Ports, parse_properties
 from calib_serve.torchserve.server import Server
 
 METERED = """

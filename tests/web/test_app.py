@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from calib_serve.core.bins import Bins
 from calib_serve.ledger import Ledger
 from calib_serve.monitor import Detector
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.series import LEDGER_LABELS

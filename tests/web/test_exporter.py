@@ -5,7 +5,8 @@ import pytest
 from calib_serve.ledger import Ledger
 from calib_serve.monitor import Alarm
 from calib_serve.monitor.drift.detector import ShiftedBin
-from calib_serve.monitor.watch import Watch, Watched
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes

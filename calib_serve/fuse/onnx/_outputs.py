@@ -13,7 +13,7 @@ from calib_serve.fuse._decisions import decision_names, inner_edges
 from calib_serve.fuse.onnx._decisions import show_decisions
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, work_type
 from calib_serve.fuse.onnx._probabilities import (
-    _softmax,
+    add_softmax,
     cast,
     clamped_log,
     count_below,
@@ -25,7 +25,7 @@ from calib_serve.fuse.onnx._probabilities import (
     reduce,
     widen,
 )
-from calib_serve.fuse.onnx._shapes import _two_columns, flat, unflat
+from calib_serve.fuse.onnx._shapes import flat, split_column, unflat
 from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift
 from calib_serve.scores import LABELS, PROBABILITIES
 
@@ -65,7 +65,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     old, name = tail.logits, tail.logits.name
     if tail.outputs == "probabilities":
         logits = clamped_log(editor, old)
-        scores = _softmax(editor, logits)
+        scores = add_softmax(editor, logits)
         what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
     elif tail.outputs == "label_probabilities":
         logits = log_odds(editor, old)
@@ -127,8 +127,8 @@ def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
         probs = activation.outputs[0]
     else:
         logits = flat(editor, cast(editor, tail.logits, dtype))
-        probs = _softmax(
-            editor, _two_columns(editor, logits, probability=False) if tail.one_column else logits
+        probs = add_softmax(
+            editor, split_column(editor, logits, probability=False) if tail.one_column else logits
         )
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
 

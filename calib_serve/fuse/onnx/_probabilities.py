@@ -20,7 +20,7 @@ def cast(editor: Editor, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     return editor.node("Cast", [value], {"to": dtype.value})
 
 
-def _softmax(editor: Editor, logits: ir.Value) -> ir.Value:
+def add_softmax(editor: Editor, logits: ir.Value) -> ir.Value:
     """Make probabilities of logits."""
     return editor.node("Softmax", [logits], {"axis": -1})
 
@@ -45,7 +45,7 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
     dtype = dtype_of(logits)
     scales = editor.number(step.scales[:, None], dtype, "scales")
     # All temperatures in one softmax: the graph does not grow with their number.
-    parts = _softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
+    parts = add_softmax(editor, editor.node("Mul", [widen(editor, logits, 1), scales]))
     weights = editor.number(step.weights[None, :-1], dtype, "weights")
     mixed = editor.node("MatMul", [weights, parts])
     summed = editor.node("Squeeze", [mixed, _axes(editor, 1)])

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.fuse.onnx._graph import Editor, dtype_of, users
-from calib_serve.fuse.onnx._probabilities import _softmax, clamped_log, is_flat
+from calib_serve.fuse.onnx._probabilities import add_softmax, clamped_log, is_flat
 from calib_serve.fuse.onnx._tail import Tail, class_axis
 
 
@@ -64,9 +64,9 @@ def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     """
     old, followers = tail.logits, tail.followers
     bare = tail.activation is None
-    logits = _two_columns(editor, old, probability=bare and tail.outputs == "probability")
+    logits = split_column(editor, old, probability=bare and tail.outputs == "probability")
     if tail.outputs == "probability":
-        scores = _softmax(editor, logits)
+        scores = add_softmax(editor, logits)
         column = editor.number([1], ir.DataType.INT64, "column")
         one = editor.node("Gather", [scores, column], {"axis": 1})
     else:
@@ -76,7 +76,7 @@ def widen_column(editor: Editor, tail: Tail) -> tuple[Tail, str]:
         shown, odds = _odds(editor, logits)
         editor.move(old, odds, reading)
         followers |= {n for n in (shown.producer(),) if n is not None}
-    # A Sigmoid goes with the column: the _softmax of (0, z) is the same number.
+    # A Sigmoid goes with the column: the softmax of (0, z) is the same number.
     replaced = old if tail.activation is None else tail.activation.outputs[0]
     rest = tuple(node for node in tail.path if node is not tail.activation)
     tail = tail.replace_scores(editor, replaced, one)
@@ -93,7 +93,7 @@ def _odds(editor: Editor, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
     return scores, editor.node("MatMul", [scores, difference])
 
 
-def _two_columns(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:
+def split_column(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:
     """Make (0, z) from a logit z (n, 1), or log(1 - p), log p from a probability."""
     dtype = dtype_of(one)
     if probability:

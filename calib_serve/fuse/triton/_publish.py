@@ -20,7 +20,7 @@ SHARED = ("backend", "platform", "max_batch_size", "input", "output", "parameter
 
 
 @contextmanager
-def _staging_folder(root: Path) -> Iterator[Path]:
+def staging_folder(root: Path) -> Iterator[Path]:
     """Make an empty folder beside the repository ``root``, for one process at a time; removed afterwards."""
     place, lock = (root.parent / f".{root.name}.{what}" for what in ("staging", "lock"))
     with ExitStack() as held:

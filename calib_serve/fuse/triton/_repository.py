@@ -32,12 +32,13 @@ from calib_serve.fuse.triton._config import (
     python,
     receipts,
 )
-from calib_serve.fuse.triton._publish import Pack, _staging_folder, writing
+from calib_serve.fuse.triton._publish import Pack, staging_folder, writing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from calib_serve.core.options.keywords import TritonKeywords
+
 
 BACKEND = '''"""Signs and counts the predictions of the model beside it."""
 
@@ -93,7 +94,7 @@ def fuse_triton(
         raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
     models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
     root = Path(repository).resolve()
-    with _staging_folder(root) as place:
+    with staging_folder(root) as place:
         pack = Pack(place, root, name, settings.version, models)
         pack.check()
         graph = fields_of(GraphOptions, settings)

@@ -17,14 +17,8 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.faces import modules_of
 from calib_serve.scores import LABELS
-from calib_serve.torchserve.archive._archive import (
-    Archive,
-    Content,
-    is_archive,
-    opened,
-    read_archive,
-    scratch,
-)
+from calib_serve.torchserve.archive._archive import Archive, Content, read_archive, scratch
+from calib_serve.torchserve.archive._forms import is_archive, opened
 from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
 
 SHADOW = "shadow"

@@ -26,7 +26,6 @@ from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, leave
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
     HASHES,
-    MANIFEST,
     Archive,
     Content,
     content_digest,
@@ -49,9 +48,11 @@ from calib_serve.torchserve.archive._contents import (
     shipped,
     with_section,
 )
+from calib_serve.torchserve.archive._forms import MANIFEST
 from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.torchserve.seam._handler import INFERENCE
-from calib_serve.torchserve.seam._host import SECONDS, Request, alternatives, run_trial
+from calib_serve.torchserve.seam._requests import Request, alternatives
+from calib_serve.torchserve.seam._trial import SECONDS, run_trial
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,8 +62,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"
 _ARTIFACT = "calibration"
-_MOST = 8  # samples that are sent to find a seam
-_CLOSE = 1e-4  # confidences that are the same
 _OTHER_LOOPS = ("asyncCommunication", "continuousBatching")
 # Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
 _NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
@@ -383,7 +382,7 @@ class Seam:
 
 def some_requests(data: LabelledRequests) -> list[tuple[Request, ...]]:
     """Pick some samples from first to last, each in the forms that it may be sent in."""
-    some = np.unique(np.linspace(0, len(data) - 1, _MOST).astype(int)).tolist()
+    some = np.unique(np.linspace(0, len(data) - 1, 8).astype(int)).tolist()
     return [alternatives(data.files[i] if data.rows is None else data.rows[i]) for i in some]
 
 
@@ -490,5 +489,5 @@ def _check_one(
         wanted = [max(float(probs[k]), 1 - float(probs[k])) for k in labels]
         served = [max(c, 1 - c) for c in served]  # by any threshold
     for one, other in zip(served, wanted, strict=True):
-        if not abs(one - other) < _CLOSE:
+        if not abs(one - other) < 1e-4:
             raise ModelError(f"the calibrated handler's confidence is {one:.6f}, the artifact's {other:.6f}")

@@ -38,16 +38,14 @@ from calib_serve.scores import (
     leaves,
     to_probs,
 )
-from calib_serve.torchserve.seam._handler import PlaceRecorder
-from calib_serve.torchserve.seam._host import Answer, Request, varied
+from calib_serve.torchserve.seam._host import Answer
+from calib_serve.torchserve.seam._recorder import PlaceRecorder
+from calib_serve.torchserve.seam._requests import Request, varied
 
 Floats = NDArray[np.float64]
 Ask = Callable[[Sequence[Request]], Answer]
 
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
-_TRIES = 2  # more requests, where one is answered from memory
-_LEAST = 1e-12  # of a chosen probability
-_MOST_NAMED = 3  # of them for another request
 _MOST_CLASSES = 12  # that are tried one by one as the likeliest
 _STEEPNESS = ((0.05, 0.4), (0.5, 0.8))
 """Of a class's probability to the next one's: pairs of sure ones, and of unsure ones, in one order."""
@@ -162,7 +160,7 @@ class Place:
         self.recorder.put = put
         try:
             # Other scores than its own pass, so any request will do that is not answered from a cache.
-            for one in (request, *(varied(request, next(self.fresh)) for _ in range(_TRIES))):
+            for one in (request, *(varied(request, next(self.fresh)) for _ in range(2))):
                 got = self.ask([one or request])
                 if got.failure:
                     return None
@@ -440,7 +438,7 @@ class _Named:
         """
         place, watched = self._watched.place, self._watched
         differ: dict[str, list[bool]] = {}
-        for k, sure in itertools.product(list(self._alone)[:_MOST_NAMED], (0.4, 0.9, 0.9999)):
+        for k, sure in itertools.product(list(self._alone)[:3], (0.4, 0.9, 0.9999)):
             probs = self._probs(k, next(one for one in self._alone if one != k), sure=sure)
             mine, other = _labels(watched.ask(probs)), _labels(place.with_probs(request, probs))
             for leaf in mine.keys() & other.keys() & watched.moved:
@@ -499,7 +497,7 @@ def _mixtures(place: Place, row: Floats) -> list[tuple[Floats, Floats, Floats]]:
             spread = 1 - 0.3 * rank / len(own)
             ends = [0.5 + np.where(own > 0.5, 0.5, -0.5) * (1 - r) * spread for r in steepness]
         else:
-            ends = [np.maximum(np.power(r, rank.astype(np.float64)), _LEAST) for r in steepness]
+            ends = [np.maximum(np.power(r, rank.astype(np.float64)), 1e-12) for r in steepness]
             ends = [end / end.sum() for end in ends]
         found.append((ends[0], (ends[0] + ends[1]) / 2, ends[1]))
     return found

@@ -1,0 +1,143 @@
+"""Predictions of a handler: what it answers for each row, and why it answers none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.receipts import LabelChoice, SignedReceipt
+
+T = TypeVar("T")
+
+
+class RowDecisions(NamedTuple):
+    """A set's class ids, likeliest first; whether to abstain; whether the prediction may be acted on.
+
+    None where not decided.
+    """
+
+    in_set: tuple[int, ...] | None = None
+    abstain: bool | None = None
+    act: bool | None = None
+
+
+NOTHING = RowDecisions()
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One prediction.
+
+    Args:
+        probabilities: Calibrated, (K,) float64.
+        predicted: Class id.
+        confidence: Probability of the predicted class.
+        logits: Logits of the probabilities (K,).
+        receipt: None if receipts are off.
+        decisions: The classes in its set, whether to abstain and whether it may be acted on, where the
+            artifact or the archive says so.
+    """
+
+    probabilities: NDArray[np.float64]
+    predicted: int
+    confidence: float
+    logits: NDArray[Any]
+    receipt: SignedReceipt | None = None
+    decisions: RowDecisions = NOTHING
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsPrediction:
+    """One prediction of a multi-label model.
+
+    Args:
+        probabilities: Calibrated, (L,) float64.
+        predicted: Labels whose probability is the archive's threshold or more.
+        choices: Those of labels that receipts are for.
+        logits: Logits of the probabilities (L,).
+    """
+
+    probabilities: NDArray[np.float64]
+    predicted: tuple[int, ...]
+    choices: Sequence[LabelChoice]
+    logits: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one item has no prediction.
+
+    Args:
+        status: HTTP status.
+        reason: In words, which are shown to the client.
+    """
+
+    status: int
+    reason: str
+
+
+INVALID = Failure(500, "the model's output for this input is NaN or infinite")
+
+
+class Row(NamedTuple):
+    """One row's calibrated probabilities (K,), and its logits (K,)."""
+
+    probs: NDArray[np.float64]
+    logits: NDArray[Any]
+
+
+AnyPrediction = Union[Prediction, LabelsPrediction]
+Result = Union[AnyPrediction, Failure]
+
+
+def all_or_none(rows: Sequence[T | Failure]) -> list[T | Failure]:
+    """Fail a request of several rows by its worst failure, as it has one status; else return the rows.
+
+    >>> all_or_none([1, Failure(500, "no"), Failure(400, "too short")])
+    [Failure(status=400, reason='instance 2: too short')]
+    """
+    failures = [(row.status, i, row.reason) for i, row in enumerate(rows) if isinstance(row, Failure)]
+    if not failures:
+        return list(rows)
+    status, i, reason = min(failures)  # errors of the client, which it can mend, come first
+    return [Failure(status, f"instance {i}: {reason}")]
+
+
+def row_decisions(
+    artifact: Artifact,
+    probs: Sequence[NDArray[np.float64]],
+    *,
+    abstain_below: float | None = None,
+    segments: str | Sequence[str] = "",
+) -> list[RowDecisions]:
+    """Decide by calibrated probabilities, each (K,), as artifact and archive (``abstain_below``) say.
+
+    ``segments`` of each, or of all: what may be acted on there may depend on them.
+    """
+    # Most archives decide nothing: then there is no array to stack.
+    rules = (artifact.sets, artifact.abstain, abstain_below, artifact.contract)
+    if not probs or all(rule is None for rule in rules):
+        return [NOTHING] * len(probs)
+    p = np.stack(probs)
+    sets: Sequence[Any] = [None] * len(p)
+    if artifact.sets is not None:
+        inside = artifact.sets(p)
+        sets = [_likeliest_first(row, np.flatnonzero(of)) for row, of in zip(p, inside, strict=True)]
+    below: Sequence[Any] = [None] * len(p)
+    if artifact.abstain is not None:
+        below = artifact.abstain(p).tolist()
+    elif abstain_below is not None:
+        below = (p.max(axis=1) < abstain_below).tolist()
+    acts: Sequence[Any] = [None] * len(p)
+    if artifact.contract is not None and artifact.contract.has_acts:
+        acts = artifact.contract.acts(p.max(axis=1), p.argmax(axis=1), segments).tolist()
+    return [RowDecisions(*one) for one in zip(sets, below, acts, strict=True)]
+
+
+def _likeliest_first(probs: NDArray[np.float64], ids: NDArray[np.intp]) -> tuple[int, ...]:
+    return tuple(ids[np.argsort(-probs[ids], kind="stable")].tolist())

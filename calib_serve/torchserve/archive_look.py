@@ -1,0 +1,184 @@
+"""A look at a foreign archive: what its handler answered to one request, and where its class scores pass."""
+
+from __future__ import annotations
+
+import ast
+import io
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calib_serve.core.data_files import ZIP_ERRORS
+from calib_serve.core.errors import ModelError
+from calib_serve.core.options.base import changed
+from calib_serve.core.options.data import ArchiveOptions
+from calib_serve.scores import LABELS, Outputs, shows, to_probs
+from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, unpacked
+from calib_serve.torchserve.seam._requests import Request, alternatives
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import ArchiveKeywords
+
+
+@dataclass(frozen=True)
+class ArchiveLook:
+    """An archive's handler and what one request showed of it.
+
+    Args:
+        name: Name of the model.
+        version: Its version.
+        handler: Its file or module.
+        envelope: Of the requests, or None.
+        code: File of an eager model.
+        model_file: Serialized file of the model.
+        sha256: Of the model's file.
+        calibrated: Whether ``pack_around`` made the archive.
+        batch_size: Most requests of a batch.
+        classes: Number of classes.
+        class_names: Names of the classes (K,).
+        seam: As in ``pack_around``.
+        output: As in ``pack_around``.
+        outputs: As in ``pack_around``.
+        one_score: Whether a single score is all of a row.
+        request: Request that was answered, in words.
+        body: Whether the handler takes it as a body alone, as an envelope passes it on.
+        together: Whether it answers several at once, and it is proved which score is whose.
+        alone_because: Why not, if so.
+        reply: Reply of the handler.
+        confidence: Whether the reply shows one.
+        note: Why the classes have no names, where they have none.
+        model: Options of ``calib-serve fit`` that load the archive's model, unpacked into the folder
+            ``parts``, for methods that need it; None where it cannot be loaded.
+    """
+
+    name: str
+    version: str
+    handler: str
+    envelope: str | None
+    code: str | None
+    model_file: str | None
+    sha256: str | None
+    calibrated: bool
+    batch_size: int
+    classes: int
+    class_names: tuple[str, ...]
+    seam: str
+    output: str
+    outputs: Outputs
+    one_score: bool
+    request: str
+    body: bool
+    together: bool
+    alone_because: str
+    reply: Any
+    confidence: bool
+    note: str
+    model: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return asdict(self)
+
+
+def look_at_archive(
+    archive: str | Path,
+    options: ArchiveOptions | None = None,
+    *,
+    probe: str | Path | None = None,
+    **keywords: Unpack[ArchiveKeywords],
+) -> ArchiveLook:
+    """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
+
+    Args:
+        archive: An archive of TorchServe; of one that ``pack_around`` made, the handler inside is asked.
+        options: An ``ArchiveOptions``; keywords replace its fields.
+        probe: A file that the handler answers; by default a made-up request.
+        **keywords: Fields of ``ArchiveOptions``: ``batch_size``, ``outputs``, ``probe_timeout``, ``seam``.
+
+    Raises:
+        ModelError: Where the handler answers nothing, or no class scores are found.
+    """
+    asked = changed(options or ArchiveOptions(), keywords, look_at_archive)
+    with unpacked(archive) as found:
+        where = find_seam(
+            found.folder,
+            requests=() if probe is None else alternatives(Path(probe)),
+            seam=asked.place,
+            output=asked.output,
+            kind=asked.outputs,
+            batch_size=asked.batch_size or 2,
+            seconds=asked.probe_timeout,
+        )
+        names, note = _listed(found, where)
+        model = found.archive.model
+        return ArchiveLook(
+            name=found.archive.name,
+            version=found.archive.version,
+            handler=found.handler,
+            envelope=model.get("envelope"),
+            code=model.get("modelFile"),
+            model_file=model.get("serializedFile"),
+            sha256=found.sha256,
+            calibrated=found.artifact is not None,
+            batch_size=found.batch_size,
+            classes=where.classes,
+            class_names=names,
+            seam=where.place,
+            output=where.output,
+            outputs=where.kind,
+            one_score=where.columns == 1,
+            request=_in_words(where),
+            body=where.bare,
+            together=where.batches,
+            alone_because=where.alone_because,
+            reply=where.reply,
+            confidence=any(shows(where.reply, p) for p in _told(where)),
+            note=note,
+            model=_loadable(found, where),
+        )
+
+
+def _listed(found: ForeignArchive, seam: Seam) -> tuple[tuple[str, ...], str]:
+    try:
+        return tuple(name for *_, name in found.class_names(seam.classes, seam.class_names)), ""
+    except ModelError as error:
+        return (), str(error)
+
+
+def _told(seam: Seam) -> list[float]:
+    """List the probabilities that a reply may show: the likeliest class's, or those of labels."""
+    probs = to_probs(seam.rows[:1], seam.kind)[0]
+    return [float(p) for p in probs] if seam.kind in LABELS else [float(probs.max())]
+
+
+def _in_words(seam: Seam) -> str:
+    request = Request.from_dict(dict(seam.requests[0]))
+    shown = f"{request.content_type}, {len(request.body)} bytes"
+    if request.content_type == "application/octet-stream" or "image" in request.content_type:
+        return shown
+    text = request.body.decode("utf-8", "replace")
+    return f"{shown}: {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _loadable(found: ForeignArchive, seam: Seam) -> str | None:
+    """Name the command that fits the model itself, where the handler could then run a changed one."""
+    model = found.archive.model
+    file, code = model.get("serializedFile"), model.get("modelFile")
+    if file is None or "model" not in seam.places:
+        return None
+    if code is not None:
+        made = [
+            node.name
+            for node in ast.parse(found.archive.read(code)).body
+            if isinstance(node, ast.ClassDef)
+        ]  # fmt: skip
+        return f"--model parts/{code}:{made[0]} --weights parts/{file}" if len(made) == 1 else None
+    try:
+        with zipfile.ZipFile(io.BytesIO(found.archive.read(file))) as packed:
+            script = any(name.partition("/")[2].startswith("code/") for name in packed.namelist())
+    except ZIP_ERRORS:
+        return None
+    return f"--model parts/{file}" if script else None
