@@ -23,7 +23,7 @@ from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem, Shape, along_path
 
-_RIDGE = 1e-6
+_RIDGE = 1e-6  # keeps the optimum finite where a class never occurs
 _GAP = 1e-8  # of the penalised NLL
 
 ODIR_STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
