@@ -35,8 +35,9 @@ import peers
 from calib_serve.core.bins import Bins
 from calib_serve.metrics import evaluate, paired_changes
 from calib_serve.metrics.calibration import cumulative
-from calib_serve.metrics.plausible import Sample, Shift
+from calib_serve.metrics.plausible import Shift
 from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.resampled import Sample
 from calib_serve.scores import softmax
 
 Floats = np.ndarray

@@ -9,8 +9,8 @@ client as a 400, and the other requests of the batch are answered as usual.
 import numpy as np
 
 from calib_serve.core.errors import InputError
-from calib_serve.torchserve.classifier import CalibratedClassifier
 from calib_serve.torchserve._predictions import Prediction
+from calib_serve.torchserve.classifier import CalibratedClassifier
 
 
 class Handler(CalibratedClassifier):

@@ -18,14 +18,13 @@ from calib_serve.artifact.facts import ModelFacts as ModelFacts
 from calib_serve.artifact.facts import PriorCorrection as PriorCorrection
 from calib_serve.artifact.facts import Score as Score
 from calib_serve.artifact.facts import Selection as Selection
-from calib_serve.artifact.facts import random_inputs as random_inputs
-from calib_serve.artifact.facts import response as response
-from calib_serve.artifact.facts import same_response as same_response
 from calib_serve.artifact.manifest import read_yaml as read_yaml
+from calib_serve.artifact.model_response import random_inputs as random_inputs
+from calib_serve.artifact.model_response import response as response
+from calib_serve.artifact.model_response import same_response as same_response
 from calib_serve.artifact.preprocessing import Preprocessing as Preprocessing
 from calib_serve.artifact.preprocessing import is_picture_shape as is_picture_shape
 from calib_serve.artifact.preprocessing import opened_picture as opened_picture
-from calib_serve.artifact.preprocessing import preprocessing_of as preprocessing_of
 from calib_serve.artifact.preprocessing import read_picture as read_picture
 from calib_serve.artifact.steps import Examples as Examples
 from calib_serve.artifact.steps import Floats as Floats
@@ -37,3 +36,4 @@ from calib_serve.artifact.steps import ProbTable as ProbTable
 from calib_serve.artifact.steps import Step as Step
 from calib_serve.artifact.tensors import load as load
 from calib_serve.artifact.tensors import read_plainly as read_plainly
+from calib_serve.artifact.transforms import preprocessing_of as preprocessing_of

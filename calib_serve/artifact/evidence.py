@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.decisions import Abstain, AbstainFacts, PredictionSets, SetFacts, ThresholdFacts
+from calib_serve.core.text import NAMED_IN_A_SENTENCE
 from calib_serve.metrics import (
     SelectiveEvaluation,
     SetEvaluation,
@@ -18,8 +19,6 @@ from calib_serve.metrics import (
     evaluate_abstention,
     evaluate_sets,
 )
-
-_NAMED = 10  # classes in a sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +130,10 @@ def _of_sets(sets: PredictionSets, artifact: Artifact, facts: SetFacts | None) -
                 why = "as the most likely class is in every set; a higher coverage says more"
             said.append(f"They hold more, {_percent(facts.held)} of these samples, {why}.")
     if always := facts.always_in:
-        names = [artifact.class_names[k] if artifact.class_names else str(k) for k in always[:_NAMED]]
-        more = f" and {len(always) - _NAMED} more" if len(always) > _NAMED else ""
+        names = [
+            artifact.class_names[k] if artifact.class_names else str(k) for k in always[:NAMED_IN_A_SENTENCE]
+        ]
+        more = f" and {len(always) - NAMED_IN_A_SENTENCE} more" if len(always) > NAMED_IN_A_SENTENCE else ""
         said.append(
             f"Every set holds {', '.join(names)}{more} ({len(always)} of {artifact.classes} classes): so few "
             "samples, or so many at probability 0, allow none of them to be left out."

@@ -33,7 +33,7 @@ PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
 PARAMS_LIMIT = 1 << 30  # bytes; a head of a large model has some hundred millions
 _DEPTH_LIMIT = 50
-_EVENT_LIMIT = 100_000  # values; each takes about ten microseconds
+_VALUES_LIMIT = 100_000  # values; each takes about ten microseconds
 _LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 
 
@@ -119,7 +119,7 @@ def write_manifest(content: Mapping[str, Any]) -> str:
             f"the manifest would have {size} bytes, more than the {_MANIFEST_LIMIT} that are read: shorten "
             "the class names, or leave them out"
         )
-    if text.count("\n") > _EVENT_LIMIT // 2:
+    if text.count("\n") > _VALUES_LIMIT // 2:
         try:
             _refuse_tricks(text.encode())
         except ValueError as error:
@@ -166,8 +166,8 @@ def _refuse_tricks(text: bytes) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEPTH_LIMIT:
             raise ValueError(f"it is nested deeper than {_DEPTH_LIMIT}")
-        if count > _EVENT_LIMIT:
-            raise ValueError(f"it holds more than {_EVENT_LIMIT} values")
+        if count > _VALUES_LIMIT:
+            raise ValueError(f"it holds more than {_VALUES_LIMIT} values")
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:

@@ -19,9 +19,11 @@ from calib_serve.scores import LEAST, log_softmax, softmax
 
 Floats = NDArray[np.floating[Any]]
 
-
 LARGEST = float(np.finfo(np.float32).max)
 """Largest number that may act on a model's scores: a served model computes in float32."""
+
+S = TypeVar("S", bound="StepBase")
+Exact = NDArray[np.float64]
 
 
 def tensor(
@@ -37,9 +39,6 @@ def tensor(
     # Frozen all the way down: writing into the array would change what was fitted.
     array.setflags(write=False)
     return array
-
-
-S = TypeVar("S", bound="StepBase")
 
 
 class StepBase:
@@ -80,9 +79,6 @@ class StepBase:
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}
         return cls(**held, **{name: options[name] for name in cls.option_names if name in options})
-
-
-Exact = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,10 +414,6 @@ STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
 """Kinds of steps, in the order in which they act."""
 
 
-_MOST_EXAMPLES = 8
-_MOST_NUMBERS = 20_000  # of scores; a manifest's tensors stay small for many classes
-
-
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Samples of the fit with their calibrated probabilities.
@@ -457,5 +449,6 @@ class Examples:
         >>> Examples.rows(100, 10).tolist()
         [0, 14, 28, 42, 56, 70, 84, 99]
         """
-        kept = min(_MOST_EXAMPLES, samples, _MOST_NUMBERS // classes)
+        # A manifest's tensors stay small for many classes.
+        kept = min(8, samples, 20_000 // classes)
         return np.linspace(0, samples - 1, kept).astype(np.intp)

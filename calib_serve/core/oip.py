@@ -29,8 +29,7 @@ _NUMPY = {
 }
 FLOATS = ("FP16", "BF16", "FP32", "FP64")
 DATATYPES = (*_NUMPY, "BYTES")
-_MOST = 1 << 28  # elements of one tensor
-_MOST_AXES = 16
+_MOST_ELEMENTS = 1 << 28  # of one tensor
 _WRITTEN_AS = {"BOOL": "b", **dict.fromkeys(FLOATS, "iuf")}  # kinds of numpy's; of whole numbers "iuf" too
 
 
@@ -128,11 +127,11 @@ def _size(datatype: str, shape: Any) -> int:
         sizes = list(shape)
     except TypeError:
         sizes = [None]
-    if len(sizes) > _MOST_AXES or not all(type(size) is int and size >= 0 for size in sizes):
+    if len(sizes) > 16 or not all(type(size) is int and size >= 0 for size in sizes):
         raise ShapeError(f"a shape is a list of sizes, such as [1, 16], got {str(shape)[:80]}")
     size: int = math.prod(sizes)
-    if size > _MOST:
-        raise ShapeError(f"a tensor has at most {_MOST} values, got shape {sizes}")
+    if size > _MOST_ELEMENTS:
+        raise ShapeError(f"a tensor has at most {_MOST_ELEMENTS} values, got shape {sizes}")
     return size
 
 

@@ -14,6 +14,11 @@ MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "unknown"
 _UNIT = "\N{NO-BREAK SPACE}"
 
+NAMED_IN_A_SENTENCE = 10
+"""Classes or labels that a sentence names; of more it names these."""
+NAMED_IN_A_MESSAGE = 5
+"""Names, ids or labels that an error shows of many."""
+
 
 def percent(value: float, digits: int = 1) -> str:
     r"""Write a fraction in percent.

@@ -21,18 +21,22 @@ from scipy.optimize import brentq
 
 from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
 from calib_serve.core.errors import CalibServeError, FitError
+from calib_serve.core.text import NAMED_IN_A_SENTENCE
 from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.fit.folds import folds_of
+from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
 from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fit_by_name
 from calib_serve.fit.output.tables import table_of, temperature_row
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.fit.samples import Samples
 from calib_serve.scores import PROBABILITIES, log_probs, log_softmax, softmax
 
 Floats = NDArray[np.float64]
 
-_FARTHEST = 50.0  # of a bias
-_CLOSE = 1e-9  # of a bias
-_NAMED = 10
+_ZERO = 1e-9  # a probability below it was 0 before rounding, or is as good as 0
+_FLOORS = (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
+_RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass")
+"""Methods that use the order of probabilities alone, or change none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +49,8 @@ class Absent:
     def remark(self, names: Sequence[str] = ()) -> str:
         """Name the classes without a sample, in a sentence."""
         missing = np.setdiff1d(np.arange(self.classes), self.seen)
-        called = ", ".join(names[k] if names else str(k) for k in missing[:_NAMED].tolist())
-        more = ", ..." if len(missing) > _NAMED else ""
+        called = ", ".join(names[k] if names else str(k) for k in missing[:NAMED_IN_A_SENTENCE].tolist())
+        more = ", ..." if len(missing) > NAMED_IN_A_SENTENCE else ""
         whole = f"{len(missing)} of {self.classes} classes have no sample ({called}{more})"
         return f"{whole}: nothing is learnt of them"
 
@@ -68,8 +72,8 @@ class Absent:
                 return _mass(samples, self._steps(artifact, samples, t, bias), outside) - wanted
 
             # Where even the lowest bias gives absent classes more than a temperature does, it stays.
-            low, high = -_FARTHEST, _FARTHEST
-            bias = low if excess(low) >= 0 else brentq(excess, low, high, xtol=_CLOSE)
+            low, high = -50.0, 50.0
+            bias = low if excess(low) >= 0 else brentq(excess, low, high, xtol=1e-9)
             steps = self._steps(artifact, samples, t, bias)
         made = complete(steps, samples, method=artifact.method, fit={}, class_names=artifact.class_names)
         return replace(made, fit=artifact.fit, versions=artifact.versions)
@@ -132,15 +136,6 @@ def _mass(samples: Samples, steps: tuple[Step, ...], classes: NDArray[np.intp]) 
     return sum(float(artifact.of_logits(z)[:, classes].sum()) for _, z in samples.chunks()) / len(samples)
 
 
-_ZERO = 1e-9  # a probability below it was 0 before rounding, or is as good as 0
-_TRIED = (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
-_FOLDS = 3
-_MOST = 100_000  # samples that a floor is chosen on
-_BLOCK = 1 << 20  # values
-_RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass")
-"""Methods that use the order of probabilities alone, or change none."""
-
-
 @dataclass(frozen=True)
 class Floor:
     """The ``share`` of probabilities of (nearly) 0, and the floor ``least`` that replaces them, or None."""
@@ -161,7 +156,7 @@ class Floor:
         if self.least is None:
             return samples
         logits = np.empty((len(samples), samples.classes))
-        for rows, z in samples.chunks(values=_BLOCK):
+        for rows, z in samples.chunks(values=1 << 20):
             logits[rows] = np.maximum(log_softmax(z), np.log(self.least))
         return replace(samples, logits=logits, rows=None)
 
@@ -187,13 +182,13 @@ def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
     share = float(np.mean([(log_softmax(z) < np.log(_ZERO)).mean() for _, z in samples.chunks()]))
     if share == 0 or samples.outputs == "label_probabilities" or method in _RANKED:
         return Floor(share) if share else None
-    samples = samples.some(_MOST)
+    samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
     by = "platt" if samples.classes == 2 else "temperature"
     try:
-        fold = folds_of(samples, folds=_FOLDS, seed=seed)
+        fold = folds_of(samples, folds=3, seed=seed)
     except CalibServeError:
         return Floor(share)
-    tried = {least: _held_out(Floor(share, least), samples, fold, by) for least in (None, *_TRIED)}
+    tried = {least: _held_out(Floor(share, least), samples, fold, by) for least in (None, *_FLOORS)}
     return Floor(share, min(tried, key=lambda least: tried[least]))
 
 

@@ -32,13 +32,18 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import DecideKeywords
 
 Floats = NDArray[np.float64]
-
-_BLOCK = 1 << 20  # probabilities scored at once
 # Served probabilities are float32 and rounded: a sample whose score is the threshold, as of many under
 # binning, must not fall out of its set by a last bit.
 _MARGIN = 4 * float(np.finfo(np.float32).eps)
-_KEPT = 0.2  # of the samples, to choose the options of RAPS on
 _PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)  # Angelopoulos 2021, appendix E
+
+_RISKS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+_FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
+_REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
+_SEEN = (
+    "{what}; thresholds found there promise nothing, as the probabilities were fitted to them. Give samples "
+    "that it has not seen, or fit again on a part and keep the rest for this"
+)
 
 
 def fit_sets(
@@ -133,7 +138,7 @@ def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: in
     of = np.arange(n) if groups is None else groups
     units = int(of.max()) + 1
     drawn = np.zeros(units, bool)
-    drawn[np.random.default_rng(seed).permutation(units)[: int(_KEPT * units)]] = True
+    drawn[np.random.default_rng(seed).permutation(units)[: int(0.2 * units)]] = True
     return np.asarray(drawn[of])
 
 
@@ -149,7 +154,7 @@ def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: 
         labels: Class ids (n,).
     """
     found = np.empty(len(labels))
-    step = max(1, _BLOCK // probs.shape[1])
+    step = max(1, (1 << 20) // probs.shape[1])  # about a million probabilities at once
     for start in range(0, len(labels), step):
         rows = slice(start, start + step)
         y = labels[rows]
@@ -206,9 +211,6 @@ def _raps_options(
     return {"penalty": min(sizes, key=sizes.__getitem__), "free_ranks": free_ranks}
 
 
-_RISKS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
-
-
 def fit_abstain(
     probs: ArrayLike,
     labels: ArrayLike,
@@ -255,10 +257,6 @@ def _unreachable(p: NDArray[np.floating[Any]], y: NDArray[np.intp], risk: float,
     can = "no risk up to 0.9 can be promised" if found is None else f"{found:.3g} can be promised"
     few = f", of which at least {least} must be answered rightly" if len(y) < 4 * least else ""
     return f"{said}: there are {len(y)} samples{few}; on them {can}. Give more samples, or a higher risk"
-
-
-_FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
-_REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
 
 
 def decide(
@@ -438,9 +436,3 @@ def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
 
 def _hash(row: NDArray[Any]) -> int:
     return hash(np.asarray(row, np.float64).tobytes())
-
-
-_SEEN = (
-    "{what}; thresholds found there promise nothing, as the probabilities were fitted to them. Give samples "
-    "that it has not seen, or fit again on a part and keep the rest for this"
-)

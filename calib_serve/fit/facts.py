@@ -21,8 +21,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import CALIBRATE, MORE, Confusion, Moved, Verdict, confidence_of_labels
 from calib_serve.scores import ONE_COLUMN, Outputs
 
-_COUNTED = 10_000  # classes; of more, a manifest holds no counts
-_SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion
+_SHARES = 1_000  # classes; of more, a manifest holds neither shares nor a confusion
 _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read in pieces
 
 
@@ -148,7 +147,7 @@ def complete(
             predicted = np.bincount(top, minlength=samples.classes)
             if not samples.part:
                 told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
-    few = samples.classes <= _COUNTED
+    few = samples.classes <= 10_000  # of more, a manifest holds no counts
     return replace(
         artifact,
         data={**artifact.data, **told},

@@ -22,13 +22,15 @@ from calib_serve.fit.clamping.efficient import checked_inputs, fit_neural_clampi
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
 from calib_serve.fit.facts import remarked, with_selection
+from calib_serve.fit.folds import FOLDS, stratified
 from calib_serve.fit.from_scores import AUTO, calibrate, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, unmeasured, with_metrics
-from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, sample_remarks
+from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
+from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.output.selection import default_candidates
 from calib_serve.fit.progress import Progress, stage
-from calib_serve.fit.samples import Samples, stratified
+from calib_serve.fit.samples import Samples
 from calib_serve.fit.shares import correctable, for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import ClassShares, as_shares
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from calib_serve.core.options.keywords import ModelFitKeywords
-
 
 Data = tuple[ArrayLike, ArrayLike]
 """Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""
@@ -84,10 +85,12 @@ SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
 
 _WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its methods' options
 _HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
-_FOLDS = 5
 _GAIN_FOLDS = 3  # of Neural Clamping beside the best output method, each of which costs a fit
-_FEWEST = 12  # samples of such folds, in which a method may make folds again
 _SURE = NormalDist().inv_cdf(0.95)
+
+_OF_LOADING = (
+    "weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"
+)  # fmt: skip
 
 
 def calibrate_model(
@@ -193,11 +196,6 @@ def _check_normalised_once(pictures: Preprocessing | None, options: Mapping[str,
 
 def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
     return Dataset(as_array(data[0], "inputs"), as_array(data[1], "labels"), class_names)
-
-
-_OF_LOADING = (
-    "weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"
-)  # fmt: skip
 
 
 def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
@@ -420,7 +418,7 @@ class _Work:
     def _gain_of_clamping(self, given: Samples, output: str) -> Gain:
         """Fit both methods to the same folds and judge them on the same held-out samples."""
         y, n = checked_inputs(self.classifier, self.given.inputs, given.labels), len(given)
-        if n < _FEWEST:
+        if n < 12:  # a method may make folds of each fold
             raise FitError(f"{n} samples are too few to compare methods on folds of them")
         # The same folds for both, so that the gain is of pairs: its error is far below that of either loss.
         fold = stratified(y, folds=_GAIN_FOLDS, seed=self.seed)
@@ -530,7 +528,7 @@ class _Work:
         if then is not None:
             on += f", {then} by folds of these"
             samples = Samples.of(z, labels, outputs="logits")
-            fold = stratified(samples.labels, folds=min(_FOLDS, len(labels) // 2), seed=self.seed)
+            fold = stratified(samples.labels, folds=min(FOLDS, len(labels) // 2), seed=self.seed)
             fit = partial(fit_by_name, then, seed=self.seed)
             try:
                 for rows, p in samples.held_out(fold, lambda f: fit(z[fold != f], labels[fold != f])):

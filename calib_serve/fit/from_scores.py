@@ -16,6 +16,7 @@ from calib_serve.core.options.fit import FitOptions
 from calib_serve.core.text import percent
 from calib_serve.fit._unseen import Unseen
 from calib_serve.fit.facts import remarked
+from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
 from calib_serve.fit.measure import cross_validated, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, own_options
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 _OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
 AUTO = (*_OF_LABELS, "keep_predictions")
-_FOLDS = 5
-_ENOUGH = 50  # labels, to tell skill from chance
 
 Test = Union[Scores, tuple[Any, Any]]
 
@@ -116,7 +115,7 @@ def _without_skill(scores: Scores) -> list[str]:
     Each score less its class's mean is summed over the true classes: 0 but for chance where scores and labels
     are independent. Below two standard errors it is said.
     """
-    if scores.labels is None or scores.labels.ndim > 1 or len(scores) < _ENOUGH:
+    if scores.labels is None or scores.labels.ndim > 1 or len(scores) < 50:  # too few to tell skill
         return []
     # The covariance of a class's score with its indicator, summed over classes: shuffled labels make it 0.
     logits, labels = scores.logits, scores.labels.astype(np.intp)
@@ -209,7 +208,7 @@ def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -
     given = options.get("candidates")
     if for_shares and given:
         check_correctable(given, samples.classes)
-    folds = options.get("folds") or min(_FOLDS, samples.units // 2)
+    folds = options.get("folds") or min(FOLDS, samples.units // 2)
     # Fewer than four samples, or groups of them: folds would hold one each.
     if folds < 2:
         try:

@@ -17,9 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact, LogitMap, Step
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds, with_selection
+from calib_serve.fit.folds import folds_of
 from calib_serve.fit.output.binary import check_range, platt
 from calib_serve.fit.output.candidates import check_options
-from calib_serve.fit.output.selection import HeldOut, choose, harm_to_accuracy
+from calib_serve.fit.output.held_out import HeldOut
+from calib_serve.fit.output.selection import choose, harm_to_accuracy
 from calib_serve.fit.output.tables import (
     check_table,
     equal_width,
@@ -31,11 +33,29 @@ from calib_serve.fit.output.tables import (
 )
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.progress import Progress
-from calib_serve.fit.samples import ClassWeight, Samples, folds_of
+from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.metrics import confidence_of_labels, evaluate_label_probs, judge_probs
 from calib_serve.scores import LABELS, Outputs, Scores, check_ungrouped, log_probs, sigmoid
 
 Floats = NDArray[np.float64]
+
+Row = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
+"""(probabilities, whether the label is true, weights), each (n,), to inner edges and values."""
+_LEAST = 10  # samples in which a label is true, and in which it is not, below which it is not fitted alone
+LABEL_METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "none": (),
+        "temperature": (),
+        "platt": (),
+        "histogram-width": ("bins", "smoothing"),
+        "histogram-mass": ("bins", "smoothing"),
+        "isotonic": (),
+    }
+)
+"""Name -> its options, by rising flexibility."""
+Criterion = Literal["nll", "brier"]
+# Tables need hundreds of samples in which a label is true, so they are asked for by name.
+_CANDIDATES = ("none", "temperature", "platt")
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,24 +126,6 @@ class LabelSamples(Samples):
         z: NDArray[Any] = self.read(slice(0, len(self))).reshape(-1, 1)
         weight = None if self.weight is None else np.repeat(self.weight, self.classes)
         return Samples(np.concatenate([np.zeros_like(z), z], axis=1), self.labels.reshape(-1), weight)
-
-
-Row = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
-"""(probabilities, whether the label is true, weights), each (n,), to inner edges and values."""
-
-_LEAST = 10  # samples in which a label is true, and in which it is not, below which it is not fitted alone
-
-LABEL_METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "none": (),
-        "temperature": (),
-        "platt": (),
-        "histogram-width": ("bins", "smoothing"),
-        "histogram-mass": ("bins", "smoothing"),
-        "isotonic": (),
-    }
-)
-"""Name -> its options, by rising flexibility."""
 
 
 def label_options(method: str) -> tuple[str, ...]:
@@ -250,13 +252,6 @@ def _kept(samples: LabelSamples) -> dict[int, str]:
     return dict.fromkeys(few.tolist(), f"true, or not true, in fewer than {_LEAST} samples")
 
 
-Criterion = Literal["nll", "brier"]
-
-# Tables need hundreds of samples in which a label is true, so they are asked for by name.
-_CANDIDATES = ("none", "temperature", "platt")
-_REPLICATES = 200
-
-
 def select_labels(
     samples: LabelSamples,
     *,
@@ -363,5 +358,5 @@ def _described(probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
 
 def _estimates(probs: Floats, samples: LabelSamples, level: float, seed: int) -> dict[str, Any]:
     how: dict[str, Any] = {"sample_weight": samples.weight, "level": level, "seed": seed}
-    found = evaluate_label_probs(probs, samples.labels, replicates=_REPLICATES, **how)
+    found = evaluate_label_probs(probs, samples.labels, replicates=200, **how)
     return {name: estimate.as_dict() for name, estimate in found.estimates().items()}

@@ -28,6 +28,9 @@ Reduction = Literal["mean", "sum", "none"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of logits (..., K) and class ids (...,)."""
 
+Weight = Callable[[Tensor, Tensor], Tensor]
+"""u(log p, y): log-probabilities (..., K) and class ids (...,) to weights (...,)."""
+
 
 def wide(logits: Tensor) -> Tensor:
     """Return half precision as single.
@@ -92,10 +95,6 @@ def reduced(losses: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return losses
     raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-
-
-Weight = Callable[[Tensor, Tensor], Tensor]
-"""u(log p, y): log-probabilities (..., K) and class ids (...,) to weights (...,)."""
 
 
 def focal_weight(*, gamma: float) -> Weight:
@@ -385,9 +384,6 @@ def mixup(loss: Loss, logits: Tensor, labels: Tensor, partners: Tensor, share: f
     return share * loss(logits, labels) + (1 - share) * loss(logits, partners)
 
 
-_NOTHING = 1e-12  # a square below this is rounding, and the root has no gradient at 0
-
-
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
     """Return the batch's maximum mean calibration error (Kumar 2018, eq. 5), kernel exp(-|r - r'| / width).
 
@@ -435,7 +431,7 @@ def mmce_weighted(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tens
 
 
 def _root(square: Tensor) -> Tensor:
-    some = square > _NOTHING
+    some = square > 1e-12  # below is rounding, and the root has no gradient at 0
     return torch.where(some, torch.where(some, square, torch.ones_like(square)).sqrt(), 0 * square)
 
 

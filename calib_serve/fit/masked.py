@@ -43,12 +43,11 @@ from calib_serve.fit.samples import Samples
 from calib_serve.models import Progress
 
 Floats = NDArray[np.floating[Any]]
-
-
-_UPDATES = 2_000
-_ONE_THREAD = 1 << 23  # multiplications of a batch
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits (b, K), class ids (b,)) -> the mean loss."""
+
+_COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"
+_INSTEAD = "give it more training samples, or fit tuned-head, which starts from the deployed one"
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ class Masking:
         True
         """
         batch = min(self.batch, max(16, n // 8))
-        epochs = max(self.epochs, math.ceil(_UPDATES / math.ceil(n / batch)))
+        epochs = max(self.epochs, math.ceil(2_000 / math.ceil(n / batch)))
         return replace(self, epochs=epochs, batch=batch)
 
 
@@ -319,7 +318,7 @@ def train_masked(
 def _threads_for(how: Masking, width: int) -> Iterator[None]:
     """Run on one thread for small batches, where threads cost more than they save."""
     threads = torch.get_num_threads()
-    if how.batch * width * (how.hidden or 1) < _ONE_THREAD:
+    if how.batch * width * (how.hidden or 1) < 1 << 23:  # multiplications of a batch
         torch.set_num_threads(1)
     try:
         yield
@@ -544,10 +543,6 @@ def fit_masked_head(
         packages=("torch",),
     )
     return remarked(artifact, after=[f"{_COLLAPSED}; {_INSTEAD}"] if collapsed else [])
-
-
-_COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"
-_INSTEAD = "give it more training samples, or fit tuned-head, which starts from the deployed one"
 
 
 def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:

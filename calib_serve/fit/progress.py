@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.data_files import read_npz
 from calib_serve.core.errors import FitError
-from calib_serve.core.files import private_folder, read_npz, sha256, write_atomically
+from calib_serve.core.files import private_folder, sha256, write_atomically
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how much of it is done, how much of it there is)."""

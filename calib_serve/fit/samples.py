@@ -1,20 +1,10 @@
-"""The calibration set as every fitter sees it: checked once, read in chunks of rows, held out in folds.
-
-Folds part no group, and no row that is there twice. They depend on what the samples are and on the seed,
-not on their order: a row that is repeated, and one that weighs as much, are in the same fold, and so are
-all the other rows.
-"""
+"""The calibration set as every fitter sees it: checked once, and read in chunks of rows."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
 import numpy as np
@@ -23,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import are_counts, as_array, as_floats, repeated, some_of
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.fit.measured import VALUES_WORTH_THREADS
+from calib_serve.fit.threads import cores
 from calib_serve.metrics import group_codes
 from calib_serve.scores import Outputs, Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.intp]
@@ -38,8 +29,6 @@ ClassWeight = Union[ArrayLike, Literal["balanced"], None]
 # Values a chunk holds: a few chunks in float64 fit a core's cache, and never double the memory of
 # logits that are memory-mapped from disk.
 _CHUNK = 1 << 17
-_WORTH_THREADS = 1 << 20  # values; below, starting threads costs more than they save
-_SPANS_PER_CORE = 4  # to balance the load
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,9 +224,9 @@ class Samples:
     def over_cores(self, function: Callable[[slice], Out]) -> list[Out]:
         """Call ``function`` with runs of samples that cover them, in order, on all cores if that pays."""
         n = len(self)
-        if self.size < _WORTH_THREADS or cores() == 1:
+        if self.size < VALUES_WORTH_THREADS or cores() == 1:
             return [function(slice(0, n))]
-        step = -(-n // (cores() * _SPANS_PER_CORE))
+        step = -(-n // (4 * cores()))  # four runs a core balance the load
         with ThreadPoolExecutor(cores()) as pool:
             return list(pool.map(function, (slice(i, min(i + step, n)) for i in range(0, n, step))))
 
@@ -303,145 +292,3 @@ def sample_weights(
     if not np.isfinite(weight).all() or (weight < 0).any() or weight.sum() == 0:
         raise InputError("weights must be finite, not negative and not all zero")
     return np.asarray(weight * (len(weight) / weight.sum()))
-
-
-_MANY = 1_000_000  # samples, above which rows are not compared: as many hide what is repeated
-_DIGITS = 1e9  # of a row's content that tell it from others
-
-
-def content(samples: Samples) -> NDArray[np.float64]:
-    """A number (n,) that tells rows of logits apart; a constant added to a row does not change it."""
-    same = np.empty(len(samples))
-    for part, z in samples.chunks(np.float64):
-        same[part] = content_of(z - z.max(axis=1, keepdims=True))
-    return same
-
-
-def content_of(z: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A number (m,) that tells rows apart, of logits (m, K) less their largest."""
-    # A random projection: equal rows have equal numbers, and others all but surely not.
-    return np.asarray(np.einsum("nk,k->n", z, np.random.default_rng(0).standard_normal(z.shape[1])))
-
-
-def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:
-    """The fold (n,) of each sample, every class spread evenly over all of them.
-
-    Rows of which there are many, as of a model of few distinct scores, are spread like any other. InputError
-    for more folds than there are samples, or groups.
-    """
-    classes = samples.labels if samples.labels.ndim == 1 else np.zeros(len(samples), np.intp)
-    if samples.groups is not None:
-        return _of_groups(samples.groups, folds=folds, seed=seed)
-    if len(samples) > _MANY:
-        return stratified(classes, folds=folds, seed=seed)
-    return stratified(classes, folds=folds, seed=seed, same=content(samples))
-
-
-def stratified(
-    labels: NDArray[Any], *, folds: int, seed: int, same: NDArray[np.float64] | None = None
-) -> Ints:
-    """The fold (n,) of each sample: drawn by ``seed``, every class spread evenly over all folds.
-
-    ``same`` (n,) is what rows are known by: equal ones share a fold, in whatever order they come.
-
-    >>> stratified(np.array([0, 0, 1, 1]), folds=2, seed=0).reshape(2, 2).sum(axis=1).tolist()
-    [1, 1]
-    """
-    n = len(labels)
-    if not 2 <= folds <= n:
-        raise InputError(f"folds must be between 2 and the number of samples, {n}, got {folds}")
-    rng = np.random.default_rng(seed)
-    if same is None:
-        return _dealt(labels, rng, folds)
-    order, unit = _units(labels, same, most=max(n // (20 * folds), 1))
-    first = np.flatnonzero(np.diff(unit, prepend=-1))
-    fold = np.empty(n, np.intp)
-    fold[order] = _dealt(labels[order[first]], rng, folds)[unit]
-    # Few distinct rows may leave a fold empty: then they are spread, too.
-    return fold if len(np.unique(fold)) == folds else _dealt(labels, rng, folds)
-
-
-def _dealt(labels: NDArray[Any], rng: np.random.Generator, folds: int) -> Ints:
-    n = len(labels)
-    shuffled = rng.permutation(n)
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    fold = np.empty(n, np.intp)
-    fold[by_class] = np.arange(n) % folds
-    return fold
-
-
-def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tuple[Ints, Ints]:
-    """Order the rows by label and content; return the unit (n,) of each, too. Large units are split."""
-    scale = float(np.abs(same).max(initial=0)) or 1.0
-    known = np.rint(same * (_DIGITS / scale))  # the last bits of a sum are no difference
-    order = np.lexsort((known, labels))
-    new = np.ones(len(order), bool)
-    new[1:] = (np.diff(known[order]) != 0) | (np.diff(labels[order]) != 0)
-    unit = np.cumsum(new) - 1
-    new |= np.bincount(unit)[unit] > most
-    return order, np.cumsum(new) - 1
-
-
-def _of_groups(groups: Ints, *, folds: int, seed: int) -> Ints:
-    """Assign whole groups, the largest first, each to the fold that holds least by then."""
-    count = int(groups.max()) + 1
-    if not 2 <= folds <= count:
-        raise InputError(f"folds must be between 2 and the number of groups, {count}, got {folds}")
-    size = np.bincount(groups, minlength=count)
-    # The largest first: a large group that came last would leave one fold far larger.
-    drawn = np.random.default_rng(seed).permutation(count)
-    held = np.zeros(folds)
-    fold = np.empty(count, np.intp)
-    for group in drawn[np.argsort(-size[drawn], kind="stable")]:
-        fold[group] = held.argmin()
-        held[fold[group]] += size[group]
-    return fold[groups]
-
-
-_CGROUPS = Path("/sys/fs/cgroup")
-
-
-def cores() -> int:
-    """Count the cores that this process may use: by the system, its affinity and its container's quota."""
-    count = getattr(os, "process_cpu_count", os.cpu_count)() or 1  # Python 3.13 heeds PYTHON_CPU_COUNT
-    if hasattr(os, "sched_getaffinity"):
-        count = min(count, len(os.sched_getaffinity(0)))
-    quota = _quota(_CGROUPS)
-    return count if quota is None else max(1, min(count, int(quota)))
-
-
-@cache
-def _quota(root: Path) -> float | None:
-    """The cores that a container's control group (version 2, else 1) grants, None without a limit.
-
-    A container sees its own group as the root. A host's process is not limited by the root.
-    """
-    try:
-        granted, period = (root / "cpu.max").read_text().split()
-        return None if granted == "max" else int(granted) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        pass
-    try:
-        granted, period = ((root / "cpu" / f"cpu.cfs_{of}_us").read_text() for of in ("quota", "period"))
-        return int(granted) / int(period) if int(granted) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
-
-
-def one_thread(values: int) -> AbstractContextManager[Any]:
-    """Run linear algebra on one thread for problems of so few ``values`` that more threads only wait.
-
-    On two cores, matrices of 77 classes and 5,000 samples take less than half the time. By threadpoolctl,
-    where scikit-learn brought it along; else the environment decides (OMP_NUM_THREADS).
-    """
-    blas = _blas() if values < _WORTH_THREADS else None
-    return blas.limit(limits=1, user_api="blas") if blas else nullcontext()
-
-
-@cache
-def _blas() -> Any:
-    """Find the libraries of linear algebra once, which takes a millisecond; None without threadpoolctl."""
-    try:
-        return import_module("threadpoolctl").ThreadpoolController()
-    except ImportError:
-        return None

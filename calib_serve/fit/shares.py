@@ -19,7 +19,9 @@ from calib_serve.artifact import Artifact, Examples, LogitMap, PriorCorrection, 
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import confusion_facts
-from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.fit.folds import FOLDS, folds_of
+from calib_serve.fit.measured import MOST_SAMPLES_COUNTED
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     ClassShares,
     Confusion,
@@ -34,13 +36,13 @@ from calib_serve.metrics import (
 from calib_serve.scores import Outputs, Scores
 
 Floats = NDArray[np.float64]
-
-_MOST = 1_000_000  # samples that are counted
 _FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as that of the structured methods
 
 _MIXTURES = ("temperature-mixture", "ensemble-temperature")
 
 _LOST = "its class shares were corrected without labelled samples; fit it again, with these as prior"
+
+Parts = Iterator[tuple[Union[slice, NDArray[np.intp]], Floats]]
 
 
 def class_shares_of(artifact: Artifact) -> Floats:
@@ -176,7 +178,7 @@ def confused(artifact: Artifact, samples: Samples) -> Artifact:
     """The artifact with its confusion on the calibration set, counted here unless the fit has."""
     if "confusion" in artifact.data:
         return artifact
-    samples = samples.some(_MOST)
+    samples = samples.some(MOST_SAMPLES_COUNTED)
     top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
     for part, chunk in samples.chunks():
         probs = artifact.of_logits(chunk)
@@ -201,18 +203,13 @@ def correctable(method: str, classes: int, of: str | None = None) -> bool:
     return not (method in _MIXTURES or tables or (method == "isotonic" and of == "top"))
 
 
-Parts = Iterator[tuple[Union[slice, NDArray[np.intp]], Floats]]
-
-_FOLDS = 5
-
-
 @dataclass(frozen=True, eq=False)
 class PriorEstimate:
     """The class shares of samples without labels, by two estimates; the first decides.
 
     Args:
         counted: Of the predicted classes and confidences, by the confusion with labels on the calibration set
-            (``calib_serve.metrics.shares.bbse``); it asks for nothing but label shift, and tests that. None
+            (``calib_serve.metrics.bbse``); it asks for nothing but label shift, and tests that. None
             where the artifact holds no confusion.
         likely: Of the probabilities themselves (``em``), which must be calibrated for each class.
         old: Shares in the calibration set (K,).
@@ -361,7 +358,7 @@ def fitted_for_shares(
 def _held_out(
     samples: Samples, again: Callable[[Samples], Artifact], old: Floats, new: Floats, seed: int
 ) -> Parts:
-    fold = folds_of(samples, folds=min(_FOLDS, len(samples) // 2), seed=seed)
+    fold = folds_of(samples, folds=min(FOLDS, len(samples) // 2), seed=seed)
     for rows, probs in samples.held_out(fold, lambda f: again(samples.take(fold != f))):
         yield rows, corrected(probs, old, new)
 

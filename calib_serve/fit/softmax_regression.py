@@ -1,310 +1,42 @@
 """Penalised softmax regression, softmax(W x + b): the convex problem of every linear calibrator.
 
 The objective is the weighted mean NLL plus ``off`` sum of W_kj^2 off the diagonal, ``diagonal`` sum of
-(W_kk - 1)^2, and ``bias`` sum of b_k^2. x is the logits times ``scale``, or the log-probabilities.
-
-It is minimised by L-BFGS around a preconditioner (Nocedal 2006, algorithm 7.4). scipy's L-BFGS takes none,
-and with a good one these problems need a handful of gradients instead of hundreds. With p the probabilities
-and x~ = (x, 1), the Hessian is the mean of (diag p - p p^T) (x) x~ x~^T plus the penalty. Few parameters:
-we factor it whole. A full matrix of many classes: we keep the blocks of one class each, mean p_k (1 - p_k)
-x~ x~^T, and give them all one shape, h_k C, so that a single eigendecomposition inverts them all.
+(W_kk - 1)^2, and ``bias`` sum of b_k^2. x is the logits times ``scale``, or the log-probabilities. It is
+minimised by L-BFGS around a preconditioner, an approximate inverse of its Hessian.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 from scipy.special import logsumexp
 
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.fit.folds import BEATEN, folds_of
+from calib_serve.fit.lbfgs import Minimum, Vector, minimise
+from calib_serve.fit.preconditioners import Chunk, Floats, Solve, of_blocks, of_diagonal, of_matrix, of_pairs
+from calib_serve.fit.samples import Samples
 
-Vector = NDArray[np.float64]
 Shape = Literal["full", "diagonal"]
 """Of W."""
-Objective = Callable[[Vector], tuple[float, Vector]]
-
-_MEMORY = 12
-_ARMIJO = 1e-4
-
-
-@dataclass(frozen=True)
-class Minimum:
-    """The end of a search: the point, its value and gradient, the iterations and evaluations it took.
-
-    ``gap`` estimates how far the value is above the optimum: half the squared gradient in the
-    preconditioner's norm.
-    """
-
-    x: Vector
-    value: float
-    gradient: Vector
-    gap: float
-    iterations: int
-    evaluations: int
-
-    def certificate(self) -> dict[str, Any]:
-        """The manifest's entry of the search."""
-        return {
-            "gradient_norm": float(np.linalg.norm(self.gradient)),
-            "gap": self.gap,
-            "iterations": self.iterations,
-            "evaluations": self.evaluations,
-        }
-
-
-def minimise(
-    objective: Objective,
-    start: Vector,
-    precondition: Callable[[Vector], Vector],
-    *,
-    gap: float,
-    rounding: float = 1e-13,
-    max_iterations: int = 500,
-) -> Minimum:
-    """Follow ``objective`` (value and gradient) from ``start`` until its ``gap`` is closed.
-
-    ``precondition`` applies an approximate inverse Hessian; values are exact to ``rounding``. Ends
-    at ``max_iterations`` too, and where rounding leaves nothing to gain: look at the ``gap``.
-    """
-    x, (value, gradient) = start, objective(start)
-    pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=_MEMORY)
-    iteration, evaluations = 0, 1
-    scale = 1.0  # how far the preconditioner is off along the last step
-    while True:
-        step = -_two_loops(gradient, pairs, precondition, scale)
-        slope = float(gradient @ step)
-        here = Minimum(x, value, gradient, max(-slope / 2, 0.0), iteration, evaluations)
-        if here.gap <= gap or iteration == max_iterations:
-            return here
-        found = _line_search(objective, here, step, slope, rounding * max(1.0, abs(value)))
-        if found is None:
-            if not pairs:
-                return here
-            pairs.clear()  # the pairs are unreliable: start again
-            continue
-        x_next, value_next, gradient_next, tried = found
-        iteration, evaluations = iteration + 1, evaluations + tried
-        s, y = x_next - x, gradient_next - gradient
-        if (curvature := float(s @ y)) > 0:
-            pairs.append((s, y, curvature))
-            scale = curvature / float(y @ precondition(y))
-        x, value, gradient = x_next, value_next, gradient_next
-
-
-def _two_loops(
-    gradient: Vector,
-    pairs: deque[tuple[Vector, Vector, float]],
-    precondition: Callable[[Vector], Vector],
-    scale: float,
-) -> Vector:
-    """The inverse Hessian, estimated from preconditioner and pairs, times the gradient."""
-    q = gradient.copy()
-    alphas = []
-    for s, y, curvature in reversed(pairs):
-        alphas.append(float(s @ q) / curvature)
-        q -= alphas[-1] * y
-    r = scale * precondition(q)
-    for (s, y, curvature), alpha in zip(pairs, reversed(alphas), strict=True):
-        r += (alpha - float(y @ r) / curvature) * s
-    return r
-
-
-def _line_search(
-    objective: Objective, here: Minimum, step: Vector, slope: float, noise: float
-) -> tuple[Vector, float, Vector, int] | None:
-    """The first point along ``step`` that gains enough: backtracking with a parabola."""
-    t = 1.0
-    for tried in range(1, 30):
-        x = here.x + t * step
-        value, gradient = objective(x)
-        # A gain below ``noise`` is within rounding: accept the step.
-        if here.value - value >= -_ARMIJO * t * slope - noise:
-            return x, value, gradient, tried
-        bend = value - here.value - t * slope
-        best = -slope * t * t / (2 * bend) if np.isfinite(bend) and bend > 0 else t / 10
-        t = min(max(best, t / 10), t / 2)
-    return None
-
-
-Floats = NDArray[np.floating[Any]]
-Chunk = tuple[Floats, Floats, NDArray[np.float64]]
-"""Features x (m, K), probabilities p (m, K) and weights (m,) that sum to 1 over all chunks."""
-Solve = Callable[[Vector], Vector]
-"""Applies the inverse."""
-Curved = Callable[[Vector], Solve]
-"""The inverse for a ridge, the penalty's second derivative, one number per parameter.
-
-Sums over samples are taken once for all ridges.
-"""
-
-
-def of_matrix(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """The Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen."""
-    size = classes * (classes + 1)
-    blocks = np.zeros((classes, classes + 1, classes, classes + 1))
-    hessian = blocks.reshape(size, size)
-    for x, p, w in chunks:
-        x1 = _with_one(x)
-        weighted = p * np.sqrt(w)[:, None]
-        outer = (weighted[:, :, None] * x1[:, None, :]).reshape(len(x), size)
-        hessian -= outer.T @ outer
-        for k in range(classes):
-            blocks[k, :, k, :] += (x1 * (p[:, k] * w)[:, None]).T @ x1
-    # A block is a row of W with its b; the parameters are all rows of W, then all of b.
-    order = np.arange(size).reshape(classes, classes + 1)
-    order = np.concatenate([order[:, :-1].ravel(), order[:, -1]])
-    ordered = hessian[np.ix_(order, order)]
-    return lambda ridge: _factored(ordered, ridge)
-
-
-def of_diagonal(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """The Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
-    sums = _DiagonalHessian(classes)
-    for chunk in chunks:
-        sums.add(chunk)
-    matrix = sums.matrix()
-    return lambda ridge: _factored(matrix, ridge)
-
-
-class _DiagonalHessian:
-    """The Hessian of a diagonal and b, summed up chunk by chunk."""
-
-    def __init__(self, classes: int) -> None:
-        self._shared = np.zeros((2 * classes, 2 * classes))
-        self._own = np.zeros((3, classes))
-
-    def add(self, chunk: Chunk) -> None:
-        x, p, w = chunk
-        px = p * x
-        both = np.concatenate([px, p], axis=1) * np.sqrt(w)[:, None].astype(p.dtype)
-        self._shared += both.T @ both
-        self._own += [w @ (px * x), w @ px, w @ p]
-
-    def matrix(self) -> NDArray[np.float64]:
-        hessian = -self._shared
-        classes = self._own.shape[1]
-        k = np.arange(classes)
-        hessian[k, k] += self._own[0]
-        hessian[k, classes + k] += self._own[1]
-        hessian[classes + k, k] += self._own[1]
-        hessian[classes + k, classes + k] += self._own[2]
-        return hessian
-
-
-def of_pairs(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """The 2 x 2 blocks of a diagonal (K,) and b (K,), one per class: for any K."""
-    own = np.zeros((3, classes))
-    for x, p, w in chunks:
-        u = p * (1 - p) * w[:, None]
-        own += [np.einsum("nk,nk->k", u * x, x), (u * x).sum(axis=0), u.sum(axis=0)]
-    return lambda ridge: _pairs(own, ridge)
-
-
-def _pairs(own: NDArray[np.float64], ridge: Vector) -> Solve:
-    classes = own.shape[1]
-    floor = 1e-8 * max(float(own.max()), 1e-300)
-    a, c = own[0] + ridge[:classes] + floor, own[2] + ridge[classes:] + floor
-    b = own[1]
-    determinant = a * c - b * b
-
-    def solve(g: Vector) -> Vector:
-        top, bottom = g[:classes], g[classes:]
-        solved = np.concatenate([c * top - b * bottom, a * bottom - b * top])
-        return np.asarray(solved / np.tile(determinant, 2))
-
-    return solve
-
-
-def of_blocks(chunks: Iterable[Chunk], classes: int) -> Curved:
-    """The blocks of each class, all taken to be h_k C plus the ridge: for many classes.
-
-    With D the ridge of a row and its b, C v = omega D v gives (h_k C + D)^-1 = V diag(1 / (h_k
-    omega + 1)) V^T; the diagonal entry's own ridge is one rank-one change a class (Sherman-Morrison).
-    Blocks overestimate joint changes of all classes, so two small spaces are solved exactly and added:
-    the diagonal with b, and one vector added to all rows, which changes no probability.
-    """
-    h = np.zeros(classes)
-    c = np.zeros((classes + 1, classes + 1))
-    spread = 0.0
-    together = _DiagonalHessian(classes)
-    for chunk in chunks:
-        together.add(chunk)
-        x, p, w = chunk
-        u = p * (1 - p)
-        share = u.sum(axis=1, dtype=np.float64) * w
-        h += w @ u
-        spread += float(share.sum())
-        x1 = _with_one(x)
-        c += (x1 * share[:, None].astype(x.dtype)).T @ x1
-    h = np.maximum(h / spread, 1e-12)
-    matrix = together.matrix()
-    return lambda ridge: _blocks(h, c, matrix, ridge)
-
-
-def _blocks(
-    h: NDArray[np.float64], c: NDArray[np.float64], together: NDArray[np.float64], ridge: Vector
-) -> Solve:
-    classes = len(h)
-    own_ridge = np.concatenate([ridge[: classes * classes : classes + 1], ridge[-classes:]])
-    coarse = _factored(together, own_ridge)
-    off = ridge[1] if classes > 1 else ridge[0]
-    row = np.append(np.full(classes, off), ridge[-1])
-    common = np.maximum((classes - 1) * row, 1e-300)
-    row = np.maximum(row, 1e-9 * np.trace(c) / len(c))
-    root = 1 / np.sqrt(row)
-    omega, v = linalg.eigh(root[:, None] * c * root)
-    v = root[:, None] * v
-    gain = 1 / (h[:, None] * np.maximum(omega, 0) + 1)  # (K, K + 1)
-    # A_k^-1 e_k, one row per class, and how much the diagonal's ridge differs from the others'.
-    column = (gain * v[:classes]) @ v.T
-    change = ridge[0] - row[0]
-    own = column[np.arange(classes), np.arange(classes)]
-    factor = change / np.maximum(1 + change * own, 1e-3)
-    k = np.arange(classes)
-
-    def solve(g: Vector) -> Vector:
-        rows = np.concatenate([g[:-classes].reshape(classes, classes), g[-classes:, None]], axis=1)
-        y = ((rows @ v) * gain) @ v.T
-        y -= (factor * y[k, k])[:, None] * column
-        y += rows.sum(axis=0) / common
-        both = coarse(np.concatenate([rows[k, k], rows[:, -1]]))
-        y[k, k] += both[:classes]
-        y[:, -1] += both[classes:]
-        return np.concatenate([y[:, :-1].ravel(), y[:, -1]])
-
-    return solve
-
-
-def _with_one(x: Floats) -> Floats:
-    return np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)
-
-
-def _factored(hessian: NDArray[np.float64], ridge: Vector) -> Solve:
-    # Adding one number to all scores changes no probability: the Hessian is singular but for the
-    # ridge, and where that is 0 this floor stands in.
-    floor = 1e-9 * np.trace(hessian) / len(hessian) + 1e-300
-    factor = linalg.cho_factor(
-        hessian + np.diag(np.maximum(ridge, floor)), overwrite_a=True, check_finite=False
-    )
-    return lambda g: np.asarray(linalg.cho_solve(factor, g, check_finite=False))
-
 
 # Parameters up to which the Hessian itself, factored, is the preconditioner.
 _EXACT_MATRIX = 700
 _EXACT_DIAGONAL = 1000
+
 _SINGLE = 1 << 21  # logits above which passes are in float32; sums over samples stay in float64
-_SINGLE_ROUGH = 1 << 18
-_MOST_CLASSES = 4096
-_CHUNK = 1 << 21
+SINGLE_ROUGH = 1 << 18
+"""Logits above which passes are in float32 where they choose a strength, not the result."""
 _REFRESH = 25  # iterations after which a new preconditioner is worth its price
-_MOST_ITERATIONS = 2000
+
+GAP_OF_FOLDS = 1e-4
+"""Gap of the objective that a fit to folds may leave: far below what folds can tell apart."""
+PATIENCE = 2
+"""Strengths in a row that must be worse before weaker ones are left out."""
 
 
 @dataclass(frozen=True)
@@ -340,7 +72,7 @@ class Problem:
     ) -> Problem:
         """Make the problem on logits times ``scale``, or on log-softmax of them."""
         k = samples.classes
-        if shape == "full" and k > _MOST_CLASSES:
+        if shape == "full" and k > 4096:
             raise InputError(
                 f"a full matrix for {k} classes has {k * k:.1e} numbers, more than any calibration set "
                 "can tell; choose vector, structured-vector or temperature"
@@ -371,7 +103,7 @@ class Problem:
         """
         x = np.zeros(self.size) if start is None else start
         iterations = evaluations = 0
-        while iterations < _MOST_ITERATIONS:
+        while iterations < 2000:
             found = minimise(
                 lambda theta: self.evaluate(theta, penalty),
                 x,
@@ -484,22 +216,17 @@ class Problem:
     @property
     def _dtype(self) -> type[np.floating[Any]]:
         # By size alone, so that the same numbers in another float type give the same answer.
-        return np.float32 if self.samples.size > (_SINGLE_ROUGH if self.rough else _SINGLE) else np.float64
+        return np.float32 if self.samples.size > (SINGLE_ROUGH if self.rough else _SINGLE) else np.float64
 
     @property
     def _chunk(self) -> int:
         """The values in a chunk: for many classes enough rows that their sums into (K, K) cost little."""
         cached = 1 << 18 if self._dtype is np.float32 else 1 << 17
-        return max(cached, min(2 * self.samples.classes**2, _CHUNK)) if self.shape == "full" else cached
+        return max(cached, min(2 * self.samples.classes**2, 1 << 21)) if self.shape == "full" else cached
 
     @property
     def _rounding(self) -> float:
         return 1e-7 if self._dtype is np.float32 else 1e-13
-
-
-_GAP = 1e-4  # of the objective; far below what folds can tell apart
-_PATIENCE = 2
-_BEATEN = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -530,8 +257,8 @@ def along_path(
 
     ``start`` is where the first one starts, or one such place a fold.
 
-    The path ends early once the score has risen ``_PATIENCE`` times in a row: weaker penalties only overfit
-    more, and are slow to fit. A penalty that the first fold shows to be worse than the best, by ``_BEATEN``
+    The path ends early once the score has risen ``PATIENCE`` times in a row: weaker penalties only overfit
+    more, and are slow to fit. A penalty that the first fold shows to be worse than the best, by ``BEATEN``
     standard errors, is not tried on the others: its score is the best's and the first fold's difference.
     """
     problem = replace(problem, rough=True)
@@ -550,7 +277,7 @@ def along_path(
             for f in range(folds):
                 # Folds are alike: the curvature of the first serves them all.
                 about = about or train[f].preconditioner(penalty, thetas[f])
-                thetas[f] = train[f].solve(penalty, thetas[f], gap=_GAP, about=about).x
+                thetas[f] = train[f].solve(penalty, thetas[f], gap=GAP_OF_FOLDS, about=about).x
                 losses.append(held_out[f].losses(thetas[f]) * weight[fold == f])
                 if scores and _beaten(losses[0], best_losses[0]):
                     break
@@ -562,8 +289,8 @@ def along_path(
             scores.append(float(np.concatenate(losses).mean()))
         if scores[-1] == min(scores):
             best, best_losses = list(thetas), losses
-        tail = scores[-_PATIENCE - 1 :]
-        if len(tail) > _PATIENCE and tail == sorted(tail):
+        tail = scores[-PATIENCE - 1 :]
+        if len(tail) > PATIENCE and tail == sorted(tail):
             break
     if not scores:
         raise FitError("even the strongest penalty did not converge; choose a simpler method")
@@ -574,4 +301,4 @@ def along_path(
 
 def _beaten(losses: Vector, best: Vector) -> bool:
     difference = losses - best
-    return bool(difference.mean() > _BEATEN * difference.std() / np.sqrt(len(difference)))
+    return bool(difference.mean() > BEATEN * difference.std() / np.sqrt(len(difference)))

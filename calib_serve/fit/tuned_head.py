@@ -22,10 +22,12 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact, Head, ModelFacts
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.fit.folds import stratified
+from calib_serve.fit.lbfgs import minimise
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.output.temperature import temperature
-from calib_serve.fit.samples import Samples, stratified
-from calib_serve.fit.softmax_regression import minimise
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.softmax_regression import PATIENCE
 from calib_serve.models import Progress
 from calib_serve.scores import softmax
 
@@ -34,9 +36,6 @@ Exact = NDArray[np.float64]
 
 STRENGTHS: tuple[float, ...] = (np.inf, *(10 ** (-i / 2) for i in range(13)))
 """What is tried, strongest first: infinity, which leaves the head as it is, and 1 to 1e-6."""
-
-_PATIENCE = 2  # strengths in a row that must be worse before weaker ones are left out
-_GAP = 1e-7  # of the penalised NLL
 
 
 def fit_tuned_head(
@@ -165,7 +164,7 @@ class _Problem:
         # The Hessian's diagonal where the search begins: along these axes the rest of it is small.
         p = softmax(self.offset + self.x @ start.T)
         curved = np.outer((p * (1 - p)).mean(axis=0), np.square(self.x).mean(axis=0)).ravel() + 2 * strength
-        found = minimise(objective, start.ravel(), lambda g: g / curved, gap=_GAP)
+        found = minimise(objective, start.ravel(), lambda g: g / curved, gap=1e-7)
         return np.asarray(found.x.reshape(shape))
 
     def moved(self, head: Head, t: float, change: Exact) -> Head:
@@ -206,7 +205,7 @@ def _path(
         if progress:
             progress(done, len(strengths))
         # The NLL along the path has one valley but for noise.
-        if len(tried) > _PATIENCE and tried[-1].nll >= tried[-2].nll >= tried[-3].nll > min(
+        if len(tried) > PATIENCE and tried[-1].nll >= tried[-2].nll >= tried[-3].nll > min(
             one.nll for one in tried
         ):
             break

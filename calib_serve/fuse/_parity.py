@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, ProbTable, random_inputs, response, same_response
+from calib_serve.core.data_files import read_npz
 from calib_serve.core.errors import FuseError, InputError
-from calib_serve.core.files import read_npz
 from calib_serve.fuse._decision_parity import check_decisions
 
 Floats = NDArray[np.floating[Any]]

@@ -19,17 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.bins import Bins
-from calib_serve.metrics.calibration import Truth
-from calib_serve.metrics.intervals import (
-    Estimate,
-    accuracy_at_least,
-    calibrated_share,
-    drawn_labels,
-    inverted,
-)
+from calib_serve.metrics.classwise import Truth
+from calib_serve.metrics.distributions import accuracy_at_least
+from calib_serve.metrics.intervals import Estimate, calibrated_share, drawn_labels, inverted
+from calib_serve.metrics.measured import LABELS_A_CLASS_THAT_TELL
 from calib_serve.metrics.plausible import (
     STEPS,
-    Sample,
     Shift,
     event_error,
     fitted_shift,
@@ -40,12 +35,16 @@ from calib_serve.metrics.plausible import (
     signs,
     wider,
 )
+from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import design_effect
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
 _SHIFTS = np.linspace(-4, 4, 17)  # of one-sided errors, in standard errors of a bin's gap
+
+Turned = Callable[[Floats], dict[str, tuple[Floats, Floats]]]
+"""From signs (r, n): each error (r,) of a truth as off as it looks, and of a calibrated one."""
 
 
 def error_intervals(
@@ -165,9 +164,6 @@ def _one_sided(
         yield Estimate(looks.value, min(worst.low, looks.high), looks.high, middle)
 
 
-_ENOUGH = 10  # labels a class, in mean, to tell which classes are off
-
-
 def _classwise(
     sample: Sample,
     observed: float,
@@ -199,7 +195,7 @@ def _classwise(
     found = inverted(
         observed, *along(fitted), level=level, elsewhere=calibrated_share(gaps, effect * variance)
     )
-    if sample.n >= _ENOUGH * sample.classes:
+    if sample.n >= LABELS_A_CLASS_THAT_TELL * sample.classes:
         return found
     # Few labels do not tell which classes are off: noise hides most of an error spread over all classes.
     spread = Shift(0.0, np.random.default_rng([seed, 5]).choice([-1.0, 1.0], sample.classes))
@@ -220,12 +216,6 @@ def _drawn_classwise(sample: Sample, draws: int, seed: int, shifts: Sequence[tup
             chosen = [np.floor(place + chance).astype(np.intp) for place in places]
             found.append([sample.residuals.ece(np.choose(side, labels)) for side in chosen])
     return np.array(found).T
-
-
-_FEWER = 4
-
-Turned = Callable[[Floats], dict[str, tuple[Floats, Floats]]]
-"""From signs (r, n): each error (r,) of a truth as off as it looks, and of a calibrated one."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +283,7 @@ def _of_top_label(sample: Sample) -> Turned:
     def errors(turned: Floats) -> dict[str, tuple[Floats, Floats]]:
         noise = turned[:, sample.order] * (sample.correct - fitted)
         off = sample.errors(fitted + noise)
-        null = sample.errors(sample.confidence + noise[::_FEWER])  # their mean alone is needed
+        null = sample.errors(sample.confidence + noise[::4])  # their mean alone is needed
         return {name: (off[name], null[name]) for name in off}
 
     return errors

@@ -20,35 +20,19 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import are_counts
 from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.core.options.evaluate import MeasureOptions
-from calib_serve.metrics.calibration import (
-    NODES,
-    Ranked,
-    cumulative,
-    equal_mass_edges,
-    gap_errors,
-    on_grid,
-    smoothed,
-    tie_ends,
-)
-from calib_serve.metrics.intervals import (
-    Estimate,
-    calibrated_share,
-    inverted,
-    quantile_of,
-    share_interval,
-    student_quantile,
-)
-from calib_serve.metrics.plausible import STEPS
+from calib_serve.metrics.calibration import Ranked, cumulative, equal_mass_edges, gap_errors, tie_ends
+from calib_serve.metrics.distributions import student_quantile
+from calib_serve.metrics.intervals import Estimate, calibrated_share, inverted, quantile_of, share_interval
+from calib_serve.metrics.plausible import REACH, STEPS
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import MEANS, measured_rows, row_slices
+from calib_serve.metrics.smooth import NODES, on_grid, smoothed
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
 _THREADS = 2
-_BLOCK = 1 << 17  # probabilities of a block of rows
-_RUN = 1 << 17  # rows of which one number each is read
-_FAR = 4.0  # standard errors beyond the observed error that the line of truths goes
+_ROWS_OF_A_RUN = 1 << 17  # rows of which one number each is read
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +87,7 @@ class Rows:
 
         # numpy releases the interpreter's lock in these loops, so two threads use two cores.
         with np.errstate(invalid="ignore"), ThreadPoolExecutor(_THREADS) as pool:
-            parts = list(pool.map(block, row_slices(p.shape, size=_BLOCK)))
+            parts = list(pool.map(block, row_slices(p.shape, size=1 << 17)))
         sums = _added(found for found, _, _ in parts)
         of_groups = [totals for _, totals, _ in parts if totals is not None]
         said, came, noise = _added(cells for _, _, cells in parts)
@@ -154,7 +138,9 @@ class Rows:
 def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
     """The sum of ``function`` over runs of rows that cover 0..n."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return _added(pool.map(function, (slice(i, min(i + _RUN, n)) for i in range(0, n, _RUN))))
+        return _added(
+            pool.map(function, (slice(i, min(i + _ROWS_OF_A_RUN, n)) for i in range(0, n, _ROWS_OF_A_RUN)))
+        )
 
 
 def _added(parts: Iterable[Floats]) -> Floats:
@@ -269,7 +255,7 @@ class _Drawn:
         usual = float(error(noise).std()) if self.draws else 0.0
         # Where all gaps are 0 there is no direction; chance gives one.
         shape = gaps if np.abs(gaps).sum() > 0 else noise[0]
-        far = (observed + _FAR * max(usual, 1e-12)) / max(float(error(shape[None])[0]), 1e-300)
+        far = (observed + REACH * max(usual, 1e-12)) / max(float(error(shape[None])[0]), 1e-300)
         line = (STEPS * far).reshape(-1, *[1] * gaps.ndim) * shape
         drawn = np.stack([error(truth + noise) for truth in line])
         return inverted(observed, error(line), drawn, level=self.level, elsewhere=elsewhere)

@@ -16,20 +16,14 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import p_value, percent, percent_change
 from calib_serve.metrics._error_intervals import error_changes
 from calib_serve.metrics.calibration import cumulative, tie_ends
-from calib_serve.metrics.intervals import (
-    Estimate,
-    drawn_quantile,
-    mean_interval,
-    quantile_of,
-    resamples,
-    student_beyond,
-    student_quantile,
-)
-from calib_serve.metrics.plausible import Sample
+from calib_serve.metrics.distributions import student_beyond, student_quantile
+from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of, resamples
 from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
 
 Floats = NDArray[np.float64]
+Codes = NDArray[np.intp]
 
 _DRAWS = 200  # of what calibration errors show by chance, at most
 
@@ -188,9 +182,6 @@ def change_of_mean(
     if groups is not None:
         return Change(estimate, student_beyond(estimate.value / error, float(groups.max())))
     return Change(estimate, 2 * NormalDist().cdf(-abs(estimate.value) / error))
-
-
-Codes = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,10 @@ import numpy as np
 
 from calib_serve.core.options.base import Tolerant
 from calib_serve.core.text import chance, percent, percent_change, points, rounded_up
+from calib_serve.metrics.distributions import equivalence_power
 from calib_serve.metrics.gaps import FEW, RISK, Cells, judged_alone
-from calib_serve.metrics.intervals import equivalence_power
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
-_MATTERS = 0.2  # an error that may be larger than this is no finding
 TOLERANCE = Tolerant.tolerance
 """How far confidence may be from the truth on average, unless told otherwise: two points."""
 _ORDER = (
@@ -37,6 +36,10 @@ _REPAIR = {
     "highest": "Its highest probabilities are off: fit platt, beta or isotonic on more events.",
     "shape": "Try a method that sees all classes (vector, matrix, Dirichlet), or retrain.",
 }
+
+Level = Literal["calibrated", "no_error_found", "too_little", "off"]
+"""``calibrated``: the error is proven to be within the tolerance; ``off``: an error is proven, and may be
+beyond it. Else ``no_error_found``: a large one would have been seen; ``too_little``: not even that."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,8 @@ def _calibrated(done: Sequence[Line], note: str) -> str:
 
 def _open(done: Sequence[Line]) -> Level:
     """Choose the level where nothing is proven: whether a relevant error would have been seen."""
-    return "too_little" if _main(done).tested.most > _MATTERS else "no_error_found"
+    # An error that may be larger than 20 points is no finding.
+    return "too_little" if _main(done).tested.most > 0.2 else "no_error_found"
 
 
 def _none_found(worst: Line, done: Sequence[Line], n: float, of: str) -> str:
@@ -267,11 +271,6 @@ def _of_small(small: int, kinds: int) -> str:
         return ""
     have = "has" if small == 1 else "have"
     return f"{small:,} of {kinds:,} classes {have} too few predictions (under {FEW}) to be judged alone."
-
-
-Level = Literal["calibrated", "no_error_found", "too_little", "off"]
-"""``calibrated``: the error is proven to be within the tolerance; ``off``: an error is proven, and may be
-beyond it. Else ``no_error_found``: a large one would have been seen; ``too_little``: not even that."""
 
 
 @dataclass(frozen=True)
@@ -354,10 +353,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-_STEPS = 40
-_ROUNDED = 1.1  # what is said is rounded up
-
-
 def samples_needed(
     n: float,
     cells: Cells,
@@ -378,7 +373,8 @@ def samples_needed(
     def fails(times: float) -> float:
         wrong = 1 - float(equivalence_power(distance * times, len(cells.count), risk=RISK))
         if classes is not None:
-            alone = judged_alone(classes.count * times * _ROUNDED, n * times * _ROUNDED)
+            # By a tenth more, as the number that is told is rounded up.
+            alone = judged_alone(classes.count * times * 1.1, n * times * 1.1)
             wrong += float((1 - equivalence_power(of_each[alone] * times, 1, risk=RISK)).sum())
         return wrong
 
@@ -386,7 +382,7 @@ def samples_needed(
     low, high = 0.0, 1.0
     while fails(high) > 1 - power:
         low, high = high, 2 * high
-    for _ in range(_STEPS):
+    for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if fails(middle) > 1 - power else (low, middle)
     return math.ceil(n * high)

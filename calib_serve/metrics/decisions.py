@@ -14,24 +14,19 @@ from calib_serve.core.arrays import as_array
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import percent, percent_within
-from calib_serve.metrics.intervals import (
-    Estimate,
-    accuracy_at_least,
-    beta_binomial_at_most,
-    binomial_at_most,
-    conformal_rank,
-    exact_interval,
-    mean_interval,
-)
+from calib_serve.metrics.distributions import accuracy_at_least, beta_binomial_at_most, binomial_at_most
+from calib_serve.metrics.intervals import Estimate, conformal_rank, exact_interval, mean_interval
 from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
 
 Floats = NDArray[np.float64]
 
 # Thresholds are fixed before any sample is seen, so that each test is exact, also of tied confidences.
 _STEPS = 32  # thresholds to a doubling of the odds c / (1 - c)
-_MOST = 20  # doublings; above lie confidences that float32 hardly tells from 1
+_MOST_DOUBLINGS = 20  # above lie confidences that float32 hardly tells from 1
 # Doublings of the odds of a confidence of 1 - risk.
 _STARTS = (-16, -8, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 8)
+
+_SIZES = (1, 2, 3, 5, 10, 30, 100, 300)  # the last size of each group of sizes
 
 
 @dataclass(frozen=True)
@@ -140,13 +135,13 @@ def _sequence(classes: int, risk: float) -> Iterator[tuple[float, float]]:
     for doublings in _STARTS:
         step = _step(usual + doublings, last)
         shares[step] = shares.get(step, 0.0) + 0.5 / len(_STARTS)
-    for step in range(_MOST * _STEPS, last, -1):
+    for step in range(_MOST_DOUBLINGS * _STEPS, last, -1):
         yield 1 / (1 + 2 ** (-step / _STEPS)), shares.get(step, 0.0)
     yield 0.0, shares.get(last, 0.0)
 
 
 def _step(doublings: float, last: int) -> int:
-    return min(max(round(doublings * _STEPS), last), _MOST * _STEPS)
+    return min(max(round(doublings * _STEPS), last), _MOST_DOUBLINGS * _STEPS)
 
 
 @dataclass(frozen=True)
@@ -232,9 +227,6 @@ def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: 
         # Where all are alike nothing varies: each group then counts once.
         n = float(groups) if share in (0, 1) else n / design_effect(hits.astype(np.float64), codes)
     return exact_interval(share * n, n, level=level)
-
-
-_SIZES = (1, 2, 3, 5, 10, 30, 100, 300)  # the last size of each group of sizes
 
 
 @dataclass(frozen=True)

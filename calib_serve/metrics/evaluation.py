@@ -28,7 +28,8 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.metrics.plausible import Sample
+from calib_serve.metrics.measured import MOST_ROWS_RESAMPLED, ROWS_DRAWN_FOR_AREAS
+from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
@@ -43,10 +44,6 @@ SMOOTH = ("aupr_correct", "aupr_incorrect", "aurc", "e_aurc")
 """Metrics that are smooth in the sample's sums, so that resamples tell their errors."""
 
 FLOORS = frozenset(("noise_floor", "positive_noise_floor"))
-
-_MANY = 200_000  # rows, above which nothing is resampled row by row
-_FEWER = 10_000  # rows that intervals of areas are drawn from, then
-_REPLICATES, _DRAWS = 200, 100
 _SHARE = 8  # of the replicates are drawn from each of as many possible truths
 
 
@@ -170,13 +167,13 @@ def evaluate_probs(
     # possible truths, some thousand passes over all rows: that holds its level where bins are nearly empty.
     # Rows that weigh have no such labels to draw, and of ten million rows it is too much work, and 56 bytes
     # each too much memory. Sums keep nine bytes of a row and take gaps for normal, as those of many rows are.
-    if sample_weight is None and len(y) <= _MANY:
+    if sample_weight is None and len(y) <= MOST_ROWS_RESAMPLED:
         return _of_samples(p, y, groups, options)
     # Counts stay counts: divided by their mean they would not say how many rows there are.
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     p, y, _, codes = weighing_rows(p, y, sample_weight, groups)
     rows = Rows.of(p, y, None if raw is None else raw[raw > 0], codes, bins=options.bins, edges=options.edges)
-    found, top, of_event = estimates(rows, options, draws=min(options.replicates // _SHARE, _DRAWS))
+    found, top, of_event = estimates(rows, options, draws=min(options.replicates // _SHARE, 100))
     if options.replicates:
         found |= _areas(found, p, rows, options)
     return Evaluation(n=len(y), classes=p.shape[1], bins=top, positive_bins=of_event, **dict[str, Any](found))
@@ -191,14 +188,14 @@ def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, options: MeasureOp
     rng = np.random.default_rng([options.seed, 6])
     n = len(rows.weight)
     if np.ptp(rows.weight):
-        drawn = rng.choice(n, min(n, _FEWER), p=rows.weight / rows.mass)
+        drawn = rng.choice(n, min(n, ROWS_DRAWN_FOR_AREAS), p=rows.weight / rows.mass)
     else:
-        drawn = some_of(n, _FEWER)
+        drawn = some_of(n, ROWS_DRAWN_FOR_AREAS)
     small = _of_samples(
         p.take(drawn, axis=0),
         rows.labels[drawn],
         None if rows.groups is None else rows.groups[drawn],
-        replace(options, replicates=min(options.replicates, _REPLICATES)),
+        replace(options, replicates=min(options.replicates, 200)),
     ).estimates()
     if rows.groups is None:
         narrower = math.sqrt(len(drawn) * float((rows.weight**2).sum())) / rows.mass

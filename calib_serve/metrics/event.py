@@ -16,16 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.metrics.calibration import smooth_curve
 from calib_serve.metrics.intervals import Estimate, EstimateRecord, quantile_of
 from calib_serve.metrics.samples import weighing_rows
+from calib_serve.metrics.smooth import smooth_curve
 
 Floats = NDArray[np.float64]
 Strategy = Literal["uniform", "quantile"]
 
-_LEAST = 1e-10
-_ROUNDS = 50
-_SPAN = 0.75  # of the samples are near a point: R's default
+_LEAST_P = 1e-10
 _POINTS = 400  # at which the curve is fitted where samples are more
 
 
@@ -48,14 +46,14 @@ def checked_event(
 
 
 def _logit(p: Floats) -> Floats:
-    inside = np.clip(p, _LEAST, 1 - _LEAST)
+    inside = np.clip(p, _LEAST_P, 1 - _LEAST_P)
     return np.asarray(np.log(inside) - np.log1p(-inside))
 
 
 def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any) -> tuple[Floats, Floats]:
     """Coefficients (k,) of y on columns (k, n), and robust standard errors (by groups)."""
     theta = np.zeros(len(columns))
-    for _ in range(_ROUNDS):
+    for _ in range(50):
         # Beyond 30 exp gains nothing in float64, and may overflow.
         fitted = 1 / (1 + np.exp(-np.clip(offset + theta @ columns, -30, 30)))
         curvature = (columns * (w * fitted * (1 - fitted))) @ columns.T
@@ -173,7 +171,7 @@ def loess(x: Floats, y: Floats, weight: Floats, at: Floats) -> Floats:
 
     Each point sees the nearest three quarters of the samples, by the tricube kernel.
     """
-    near = min(max(math.ceil(_SPAN * len(x)), 3), len(x))
+    near = min(max(math.ceil(0.75 * len(x)), 3), len(x))
     order = np.argsort(x)
     x, y, weight = x[order], y[order], weight[order]
     found = np.empty(len(at))
@@ -390,5 +388,5 @@ def evaluate_event(
         e50=Estimate(_weighted_quantile(errors, w, 0.5)),
         e90=Estimate(_weighted_quantile(errors, w, 0.9)),
         brier=Estimate(float(np.average((p - y) ** 2, weights=w))),
-        nll=Estimate(float(np.average(-np.log(np.maximum(likely, _LEAST)), weights=w))),
+        nll=Estimate(float(np.average(-np.log(np.maximum(likely, _LEAST_P)), weights=w))),
     )

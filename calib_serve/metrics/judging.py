@@ -25,22 +25,13 @@ from calib_serve.metrics.conclusion import (
     direction,
     line_of,
 )
-from calib_serve.metrics.gaps import (
-    RISK,
-    Cells,
-    ClassGap,
-    Pair,
-    Shape,
-    class_gaps,
-    class_totals,
-    equal_mass,
-    finest,
-    shape_of_event,
-    shape_of_top_two,
-)
+from calib_serve.metrics.gaps import RISK, Cells, ClassGap, class_gaps, class_totals, equal_mass, finest
+from calib_serve.metrics.intervals import NORMAL_95
 from calib_serve.metrics.labels import checked_label_probs, confidence_of_labels
+from calib_serve.metrics.measured import MOST_SAMPLES_JUDGED, MOST_SAMPLES_SHAPED
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked, design_effect, row_blocks, weighing_rows
+from calib_serve.metrics.shape import Pair, Shape, shape_of_event, shape_of_top_two
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
 if TYPE_CHECKING:
@@ -51,14 +42,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
-_SINGLE = 1.5  # tolerances that a class alone may be off, unless told otherwise
-_MOST = 500_000  # samples that are judged
-_MOST_SHAPED = 100_000  # samples that the test of shape looks at
+_OF_A_CLASS = 1.5  # tolerances that a class alone may be off, unless told otherwise
 _RARE = 0.1  # share of an event, below which its error is judged relative to it
-_HIGHEST = 0.99  # quantile of P(y = 1)
-_RELATIVE = 0.2  # of expected events: how far they may be off
-_SURE = 1.96
-_SURELY = 3.29  # standard errors, of what is said without being asked
+_RELATIVE_TOLERANCE = 0.2  # of expected events: how far they may be off
 _WAYS = ("too high", "too low", "too high in some ranges and too low in others")
 
 
@@ -104,9 +90,9 @@ class _Sample:
 
     def spaced(self) -> _Sample:
         """All samples, or some spread over very many, for the costly test of shape."""
-        if len(self.first) <= _MOST_SHAPED:
+        if len(self.first) <= MOST_SAMPLES_SHAPED:
             return self
-        on = some_of(len(self.first), _MOST_SHAPED)
+        on = some_of(len(self.first), MOST_SAMPLES_SHAPED)
         rows: dict[str, Any] = {
             name: row[on] for name, row in vars(self).items() if isinstance(row, np.ndarray)
         }
@@ -157,8 +143,8 @@ def judge_probs(
         return _judged_labels(np.asarray(p, np.float64), y, names, weight, (tolerance, single))
     n = len(p)
     # By then bounds lie far below any usual tolerance; more rows would only take time.
-    if n > _MOST:
-        some = some_of(n, _MOST)
+    if n > MOST_SAMPLES_JUDGED:
+        some = some_of(n, MOST_SAMPLES_JUDGED)
         p, y, codes = p.take(some, axis=0), y[some], _codes(None if codes is None else codes[some])
         weight = None if weight is None else weight[some]
     sample = _Sample.of(p, y, groups=codes, weight=weight, names=names, tolerance=tolerance, of_class=single)
@@ -191,7 +177,7 @@ def _turned_around(s: _Sample) -> str:
     ranks = Separation.of(p, came)
     area, error = float(ranks.auroc()), float(ranks.auroc_error())
     error *= math.sqrt(design_effect(p - came, s.groups))
-    if not area + _SURELY * error < 0.5:  # also NaN
+    if not area + 3.29 * error < 0.5:  # also NaN; nobody asked, so p < .001
         return ""
     return (
         f"Class “{s.names[1]}” is rarer where its probability is higher (AUROC {area:.2f}): these may be "
@@ -201,7 +187,7 @@ def _turned_around(s: _Sample) -> str:
 
 def _class_tolerance(tolerance: float, given: float | None) -> float:
     """The tolerance of a class alone; InputError where either is not a difference of probabilities."""
-    single = min(_SINGLE * tolerance, 0.999) if given is None else given
+    single = min(_OF_A_CLASS * tolerance, 0.999) if given is None else given
     if not (0 < tolerance < 1 and 0 < single < 1):
         raise InputError(
             f"tolerance must lie between 0 and 1, got {tolerance if given is None else (tolerance, given)}; "
@@ -255,7 +241,7 @@ def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
     # Of an event of 0.5 % a tolerance of two points would allow a probability that is always 0.
     share = float(np.average(came, weights=weight))
     rarer = max(min(share, 1 - share), 1 / len(came))
-    return tolerance if rarer >= _RARE else min(tolerance, _RELATIVE * rarer)
+    return tolerance if rarer >= _RARE else min(tolerance, _RELATIVE_TOLERANCE * rarer)
 
 
 def _event_shape(s: _Sample) -> Shape:
@@ -287,7 +273,7 @@ def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
     if not 0 < whole < _RARE:
         return []
     lines = []
-    high = p >= np.quantile(p, _HIGHEST)
+    high = p >= np.quantile(p, 0.99)
     parts = (
         ("events", "expected events", np.ones(len(p), bool)),
         ("highest", "those of the highest percent", high),
@@ -299,11 +285,11 @@ def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
         error = math.sqrt(cells.effect * float(cells.noise[0]) + 1)
         apart = abs(said - seen)
         # Only what is surely off counts, so that the tolerance is of the truth and not of chance.
-        beyond = max(apart - _SURE * error, 0.0) / max(said, seen)
-        chance = cells.p if beyond > _RELATIVE / 2 else 1.0
+        beyond = max(apart - NORMAL_95 * error, 0.0) / max(said, seen)
+        chance = cells.p if beyond > _RELATIVE_TOLERANCE / 2 else 1.0
         tested = Tested(
-            name, what, chance, apart / max(said, 1e-12), (apart + _SURE * error) / max(said, 1e-12),
-            _RELATIVE, required=False,
+            name, what, chance, apart / max(said, 1e-12), (apart + NORMAL_95 * error) / max(said, 1e-12),
+            _RELATIVE_TOLERANCE, required=False,
         )  # fmt: skip
         words = f"{said:,.0f} events are expected and {seen:,.0f} occur (O/E {seen / max(said, 1e-12):.2f})"
         where = "" if name == "events" else "of the highest percent of P(y = 1), "

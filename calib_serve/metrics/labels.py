@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Floats = NDArray[np.float64]
-
-_DRAWS = 200  # of signs, at most
 _STEPS = np.linspace(0, 1, 16) ** 1.5
 """Where possible truths lie between calibrated and much further off than it looks."""
 
@@ -211,7 +209,7 @@ def evaluate_label_probs(
     # Wilson's interval needs a number of samples: as many equal ones as are as much evidence.
     worth = float(w.sum() ** 2 / (w**2).sum())  # equal weights that are as much evidence
     gaps = _Gaps(p, y, w, bins=options.bins, edges=options.edges)
-    true, drawn = gaps.eces(min(options.replicates, _DRAWS), options.seed)
+    true, drawn = gaps.eces(min(options.replicates, 200), options.seed)
 
     def error(value: float, column: int, elsewhere: float) -> Estimate:
         return inverted(value, true[:, column], drawn[:, :, column], level=level, elsewhere=elsewhere)

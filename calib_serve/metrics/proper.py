@@ -29,8 +29,6 @@ from calib_serve.scores import LARGEST, ProbsView, two_columns
 
 Floats = NDArray[np.float64]
 
-_ROUNDED = 1e-6  # sums of soft labels
-
 
 def soft_or_hard(
     probs: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
@@ -44,7 +42,7 @@ def soft_or_hard(
         p, _ = checked(probs, np.zeros(len(y), np.intp))
         shares = as_floats(y, "labels")
         whole = shares.shape == p.shape and bool((shares >= 0).all())
-        if not whole or np.abs(shares.sum(axis=1) - 1).max() > _ROUNDED:
+        if not whole or np.abs(shares.sum(axis=1) - 1).max() > 1e-6:
             raise InputError(f"soft labels are {p.shape}, shares that sum to 1; got {shares.shape}")
     return p.astype(np.float64), shares, checked_weights(sample_weight, len(p))
 

@@ -11,16 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.scores import ProbsView, row_weights
+from calib_serve.scores import SUM_OF_16_BITS, ProbsView, row_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Codes = NDArray[np.intp]
-
-_ROW_SUM = 1e-2  # tolerance of a row's sum: float16 and bfloat16 round many classes
 _OF_LABELS = ("", "; of labels, of which any number may be true, say --outputs label_logits (outputs=)")
-_BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
-
+BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
 
 MEANS = (
     *("accuracy", "mean_confidence", "signed_gap", "nll", "brier", "brier_top_label", "entropy"),
@@ -70,7 +67,7 @@ def negative_log(p: Floats) -> Floats:
         return np.abs(np.log(p))
 
 
-def row_slices(shape: tuple[int, ...], *, size: int = _BLOCK) -> Iterator[slice]:
+def row_slices(shape: tuple[int, ...], *, size: int = BLOCK) -> Iterator[slice]:
     """Runs of the rows of an array (n, K), each of about ``size`` elements."""
     step = max(1, size // shape[1])
     for start in range(0, shape[0], step):
@@ -132,7 +129,7 @@ def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[An
     if p.dtype.kind != "f":
         p = p.astype(np.float64)
     # Written so that a NaN fails too.
-    if not (p.min() >= 0 and np.abs(_row_sums(p) - 1).max() <= _ROW_SUM):
+    if not (p.min() >= 0 and np.abs(_row_sums(p) - 1).max() <= SUM_OF_16_BITS):
         raise InputError(
             "each row of probs must be non-negative and sum to 1; pass probabilities, or "
             "softmax(logits) if these are logits"
@@ -203,9 +200,6 @@ def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
     return y.astype(np.intp, copy=False)
 
 
-_FEWEST = 2
-
-
 def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
     """The group of each sample as a number from 0 (n,).
 
@@ -230,7 +224,7 @@ def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
     if given.dtype.kind == "f" and not np.isfinite(given).all():
         raise InputError("a group is NaN or infinite; give each sample without a group one of its own")
     distinct, codes = np.unique(given, return_inverse=True)
-    if len(distinct) < _FEWEST:
+    if len(distinct) < 2:
         raise InputError("all samples are of one group: how much they vary cannot be told from one")
     # Groups of one sample each are independent samples: the plain formulas hold.
     return None if len(distinct) == n else codes.astype(np.intp)

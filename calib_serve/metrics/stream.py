@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.text import NAMED_IN_A_MESSAGE
 from calib_serve.metrics._sums import class_cells
 from calib_serve.metrics.samples import negative_log, of_classes
 from calib_serve.scores import Outputs, Scores
 
 Floats = NDArray[np.float64]
-
-_SHOWN = 5  # names in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +120,8 @@ class Tally:
         names = self.class_names or other.class_names
         if self.said.shape != other.said.shape or other.class_names not in ((), names):
             raise InputError(
-                f"sums of {self.said.shape} classes and bins {list(self.class_names[:_SHOWN])} and of "
-                f"{other.said.shape} {list(other.class_names[:_SHOWN])} do not add up"
+                f"sums of {self.said.shape} classes and bins {list(self.class_names[:NAMED_IN_A_MESSAGE])} "
+                f"and of {other.said.shape} {list(other.class_names[:NAMED_IN_A_MESSAGE])} do not add up"
             )
         return Tally(
             self.top + other.top,

@@ -19,7 +19,9 @@ from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.files import import_object, open_regular, sha256
 from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.models.dataset import Dataset, load_data
-from calib_serve.models.hugging_face import data_of, is_folder, load_folder
+from calib_serve.models.hugging_face import load_folder
+from calib_serve.models.hugging_face_data import data_of
+from calib_serve.models.hugging_face_folder import is_folder
 from calib_serve.models.torch_classifier import from_module
 from calib_serve.scores import Outputs
 
@@ -36,9 +38,6 @@ _OTHERS = {
 
 _INSTEAD = "export it to ONNX, or write its logits and labels into a file (calib-serve fit, calibrate)"
 _WEIGHTS = (".pt", ".pth", ".bin", ".ckpt")
-_PICKLE = b"\x80"  # a pickle's first byte
-
-_START = 4096  # bytes of a pickle, in which its class is named
 
 Kind = Literal["onnx", "torchscript", "exported", "state_dict"]
 
@@ -176,7 +175,7 @@ def _kind(path: Path) -> Kind:
 
 def _starts_as_pickle(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(1) == _PICKLE
+        return file.read(1) == b"\x80"
 
 
 def _is_pickled_module(path: Path) -> bool:
@@ -186,7 +185,7 @@ def _is_pickled_module(path: Path) -> bool:
         if data is None:
             return False
         with archive.open(data) as file:
-            start = file.read(_START)
+            start = file.read(4096)  # of a pickle, in which its class is named
     with suppress(ValueError):  # cut off, or no pickle
         for op, what, _ in pickletools.genops(start):
             if (

@@ -18,6 +18,7 @@ from calib_serve.core.packages import check_onnxruntime
 from calib_serve.models.classifier import (
     GIVE_SHAPE,
     NO_SHIFT,
+    SAME_LOGITS,
     Floats,
     Loss,
     Progress,
@@ -38,11 +39,8 @@ except ImportError as error:
     check_onnxruntime()  # pip would say that it is installed
     raise MissingDependency("onnxruntime", "onnx") from error
 
-
 _NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-_TOLERANCE = 1e-4  # relative to the largest logit
-_PROBED = 8  # made-up inputs
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -155,7 +153,7 @@ def load_onnx(
     dtype, sizes = _taken(session, path)
     if sizes:
         check_sizes(path, [None, *sizes[1:]], input_shape)  # a batch of one size is filled up
-    probe = random_inputs(input_shape or (sizes[1:] if sizes else None), samples=_PROBED, dtype=dtype)
+    probe = random_inputs(input_shape or (sizes[1:] if sizes else None), samples=8, dtype=dtype)
     if probe is None:
         raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
     shape = probe.shape[1:]
@@ -262,7 +260,7 @@ def _features(
         features = _run(session, probe)
         for bias in _biases(node, constants, logits.shape[1]):
             again = features @ weight.T + bias
-            if np.abs(again - logits).max() <= _TOLERANCE * (1 + np.abs(logits).max()):
+            if np.abs(again - logits).max() <= SAME_LOGITS * (1 + np.abs(logits).max()):
                 return session, Head((weight,), (bias,))
     return "no Gemm or MatMul of the graph makes its logits; name its weight with last_linear", None
 

@@ -1,17 +1,8 @@
-"""A classifier on torch: TorchScript, an exported program, or a module of your own.
-
-Its last linear layer is found by measurement: forward hooks do not fire inside a loaded TorchScript file,
-and names are not reliable. But in every kind of torch module a weight can be replaced: with an identity
-matrix in place of a candidate's weight and zeros in place of its bias, the model returns that layer's input.
-It is the last linear layer if those features, times the old weight plus the old bias, are the model's
-outputs.
-"""
+"""A classifier on torch: TorchScript, an exported program, or a module of your own."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,113 +24,24 @@ from calib_serve.models.classifier import (
     measured_kind,
     width,
 )
-from calib_serve.models.dataset import layout_advice
-from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
+from calib_serve.models.input_shapes import layout_advice
+from calib_serve.models.last_linear import LastLinear, find_last_linear, frozen_copy
+from calib_serve.scores import LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
-_TOLERANCE = 1e-4  # relative to the largest logit; the same sums in another order
-
-
-@dataclass(frozen=True, eq=False)
-class LastLinear:
-    """``name`` of the layer, its weight and bias, and ``body``: the model that stops before it."""
-
-    name: str
-    head: Head
-    body: nn.Module
-
-
-def frozen_copy(network: nn.Module) -> nn.Module:
-    """A copy whose weights do not require gradients, so that only inputs do."""
-    # Without no_grad the copy of a script module's weights would be part of a graph; and copying
-    # an exported program warns of torch's own internals.
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        copied = copy.deepcopy(network)
-    for parameter in copied.parameters():
-        parameter.requires_grad_(False)
-    return copied
-
-
-def find_last_linear(
-    network: nn.Module, probe: Tensor, outputs: Outputs, *, name: str | None = None
-) -> LastLinear:
-    """The layer whose product is the model's logits; ``name`` restricts the search to one layer.
-
-    Raises ModelError, which lists what was tried.
-    """
-    if outputs in (*ONE_COLUMN, *LABELS):
-        raise ModelError(f"the model returns {outputs}, and a new head makes a logit for each class")
-    if outputs != "logits":
-        raise ModelError(
-            f"the model returns {outputs}: a softmax follows its last linear layer; "
-            "export it without the softmax to reach its features"
-        )
-    with torch.no_grad():
-        logits = network(probe)
-        tried = _candidates(network, int(logits.shape[1]), name)
-        for candidate in reversed(tried):
-            found = _proved(network, candidate, probe, logits)
-            if found:
-                return found
-    if name is not None and not tried:
-        raise ModelError(f"{name!r} is not a linear layer with {logits.shape[1]} outputs; {_named(network)}")
-    raise ModelError(
-        f"no linear layer makes the model's {logits.shape[1]} logits (tried: {', '.join(tried) or 'none'}); "
-        "its output must be the last linear layer's product, with nothing after it, "
-        f"and its weights must be in the file (not frozen); {_named(network)}"
-    )
-
-
-def _candidates(network: nn.Module, classes: int, name: str | None) -> list[str]:
-    names = [
-        parameter.removesuffix("weight").removesuffix(".")
-        for parameter, value in network.named_parameters()
-        if parameter.rpartition(".")[2] == "weight" and value.ndim == 2 and value.shape[0] == classes
-    ]
-    wanted = None if name is None else name.removesuffix(".weight")
-    return [n for n in names if wanted in (None, n)]
-
-
-def _named(network: nn.Module) -> str:
-    layers = [n.removesuffix(".weight") for n, p in network.named_parameters() if p.ndim == 2]
-    return f"its matrices are: {', '.join(layers) or 'none'}"
-
-
-def _proved(network: nn.Module, name: str, probe: Tensor, logits: Tensor) -> LastLinear | None:
-    body = frozen_copy(network)
-    parameters = dict(body.named_parameters())
-    dot = f"{name}." if name else ""
-    weight, bias = parameters[f"{dot}weight"], parameters.get(f"{dot}bias")
-    old_weight = weight.detach().clone()
-    old_bias = logits.new_zeros(len(old_weight)) if bias is None else bias.detach().clone()
-    # With I for W and 0 for b the layer hands on its input.
-    weight.data = torch.eye(old_weight.shape[1], dtype=weight.dtype, device=weight.device)
-    if bias is not None:
-        bias.data = bias.new_zeros(old_weight.shape[1])
-    try:
-        features = body(probe)
-        again = features @ old_weight.T + old_bias
-    except (RuntimeError, ValueError, TypeError):
-        return None  # the widened output does not fit what follows: not the last layer
-    if again.shape != logits.shape:
-        return None
-    if not float((again - logits).abs().max()) <= _TOLERANCE * (1 + float(logits.abs().max())):
-        return None
-    return LastLinear(name, Head((old_weight.cpu().numpy(),), (old_bias.cpu().numpy(),)), body)
-
-
-_ROWS = 8
-_NOISE = 1e-3  # how far one row's outputs may move, relative to the largest, as its batch changes
+_PROBED_ROWS = 8
+_NOISE_OF_BATCHES = 1e-3
+"""How far one row's outputs may move, relative to the largest, as its batch changes."""
+_MIXED_TOLERANCE = 5e-3  # of a probability
 
 
 def probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str) -> Tensor:
     """The same few inputs every time: half in [0, 1], half around zero; whole numbers are 0 or 1."""
     generator = torch.Generator().manual_seed(0)
     if not dtype.startswith("float"):
-        shape = (_ROWS, *input_shape)
+        shape = (_PROBED_ROWS, *input_shape)
         return torch.randint(0, 2, shape, generator=generator).to(device, getattr(torch, dtype))
-    pixels = torch.rand((_ROWS // 2, *input_shape), generator=generator)
-    centred = torch.randn((_ROWS // 2, *input_shape), generator=generator)
+    pixels = torch.rand((_PROBED_ROWS // 2, *input_shape), generator=generator)
+    centred = torch.randn((_PROBED_ROWS // 2, *input_shape), generator=generator)
     return torch.cat([pixels, centred]).to(device)
 
 
@@ -155,14 +57,14 @@ def measured_outputs(
         out = _run(network, probe)
         again = _run(network, probe)
         alone = _run(network, probe[:1])
-        last = _run(network, probe[_ROWS // 2 :])
+        last = _run(network, probe[_PROBED_ROWS // 2 :])
     scale = float(out.abs().max()) + 1e-12
     drift = max(
         float((out - again).abs().max()),
         float((out[:1] - alone).abs().max()),
-        float((out[_ROWS // 2 :] - last).abs().max()),
+        float((out[_PROBED_ROWS // 2 :] - last).abs().max()),
     )
-    if not drift <= _NOISE * scale:
+    if not drift <= _NOISE_OF_BATCHES * scale:
         raise ModelError(
             f"one input's outputs move by {drift:.2g} between runs or batches: the model is in training "
             "mode (dropout or batch statistics are on); call model.eval() before exporting it"
@@ -174,7 +76,8 @@ def measured_outputs(
 def _full_float32() -> Iterator[None]:
     """Convolve in float32 proper on a GPU too, whatever the process is set to."""
     # TF32, torch's default there, keeps 10 bits of 23. On an H200 it moved a ResNet-20's logits by 0.01,
-    # and by half of _NOISE from batch to batch; without it they move by 1e-5, in 1.3 to 1.6 times the time.
+    # and by half of _NOISE_OF_BATCHES from batch to batch; without it they move by 1e-5, in 1.3 to 1.6
+    # times the time.
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32
     cudnn.allow_tf32 = False
@@ -204,9 +107,6 @@ def _run(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__
-
-
-_MIXED_TOLERANCE = 5e-3  # of a probability
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,16 @@ from calib_serve.scores import softmax
 
 _ALONE = ("none", "temperature")
 
+_SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
+_METRICS = {
+    "accuracy": accuracy,
+    "entropy": entropy,
+    "ece": ece,
+    "adaptive_ece": adaptive_ece,
+    "classwise_ece": classwise_ece,
+    "nll": nll,
+}
+
 
 def ablation(
     cal: Samples,
@@ -184,9 +194,6 @@ def _says_of_orders(orders: list[tuple[str, ...]], counts: Sequence[int]) -> tup
     return tuple(f"by ECE at {n} bins: {', '.join(order)}" for n, order in zip(counts, orders, strict=True))
 
 
-_SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
-
-
 def ece_by_temperature(
     logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, *, bins: int = 15
 ) -> NDArray[np.float64]:
@@ -257,16 +264,6 @@ def _says_of_room(found: dict[str, float], optimum: Sequence[Any]) -> tuple[str,
             "a temperature alone cannot calibrate this model"
         )
     return tuple(says)
-
-
-_METRICS = {
-    "accuracy": accuracy,
-    "entropy": entropy,
-    "ece": ece,
-    "adaptive_ece": adaptive_ece,
-    "classwise_ece": classwise_ece,
-    "nll": nll,
-}
 
 
 def stability(

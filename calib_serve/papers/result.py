@@ -23,6 +23,10 @@ from calib_serve.scores import Scores, two_columns
 Samples = Union[Scores, tuple[Any, Any]]
 """A model's scores and labels, as ``Scores.of`` takes them, or ``Scores``; or a model's inputs and labels."""
 
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all)."""
+Cell = str | int | float | None
+
 
 def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
     """Scores and labels as logits (n, K) and class ids (n,); weighted rows are repeated."""
@@ -39,12 +43,6 @@ def arrays(samples: Samples, fit: object) -> tuple[NDArray[Any], NDArray[Any]]:
     if fit is None or isinstance(samples, Scores):
         return in_logits(samples)
     return as_array(samples[0]), as_array(samples[1])
-
-
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all)."""
-
-Cell = str | int | float | None
 
 
 @dataclass(frozen=True)

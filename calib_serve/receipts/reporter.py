@@ -259,9 +259,9 @@ class Reporter:
         segment: str | Sequence[str] = "",
         group: str | Sequence[str] = "",
     ) -> list[list[LabelChoice]]:
-        """Count the decisions of a multi-label model; signed receipts by row, of at most 32 decisions each.
+        """Count the choices of a multi-label model; signed receipts by row, of at most 32 choices each.
 
-        A row that is no probabilities has no decisions, and counts as invalid.
+        A row that is no probabilities has no choices, and counts as invalid.
 
         Args:
             probs: Calibrated probabilities of each label (n, L).

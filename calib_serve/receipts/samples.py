@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.data_files import read_npz
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.files import make_private, private_folder, read_npz
+from calib_serve.core.files import make_private, private_folder
 from calib_serve.receipts.nonces import NONCE_BYTES
 from calib_serve.receipts.wire import DAY, Label
 

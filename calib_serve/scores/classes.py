@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.kinds import NUMBERED, CellNames
+from calib_serve.core.text import NAMED_IN_A_MESSAGE
+from calib_serve.scores.recognition import NUMBERED, CellNames
 
 Ids = NDArray[np.intp]
 
@@ -20,9 +21,6 @@ MISSING = ("", "na", "nan", "n/a", "null", "none", "<na>", "nat")
 
 _NEGATIVE = ("false", "no", "f", "n", "negative", "neg", "0")
 _POSITIVE = ("true", "yes", "t", "y", "positive", "pos", "1")
-_SHOWN = 5  # labels in a message
-_FEW = 1 << 16  # whole numbers that are counted, not sorted
-_LARGEST = 2.0**62  # of an id
 
 
 def class_ids(
@@ -80,7 +78,7 @@ def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
 
 def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
     """The distinct labels, as plain values or None, and the index of each row's label among them."""
-    if labels.dtype.kind in "iu" and labels.size and np.ptp(labels) < _FEW:
+    if labels.dtype.kind in "iu" and labels.size and np.ptp(labels) < 1 << 16:  # counted, not sorted
         low = labels.min()
         place = (labels.ravel() - low).astype(np.intp)
         there = np.bincount(place) > 0
@@ -120,7 +118,7 @@ def plain_label(value: Any) -> Any:
         return bool(value)
     if isinstance(value, (int, float, np.number)):
         number = float(value)
-        whole = math.isfinite(number) and abs(number) < _LARGEST and number == int(number)
+        whole = math.isfinite(number) and abs(number) < 2.0**62 and number == int(number)
         return int(value) if whole else number
     return str(value).strip()
 
@@ -248,8 +246,10 @@ def _as_whole(label: Any) -> str:
 
 
 def _strangers(found: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    return [label for label in found if str(label) not in names][:_SHOWN]
+    return [label for label in found if str(label) not in names][:NAMED_IN_A_MESSAGE]
 
 
 def _shown(labels: Sequence[Any]) -> str:
-    return ", ".join(map(shown, labels[:_SHOWN])) + (", ..." if len(labels) > _SHOWN else "")
+    return ", ".join(map(shown, labels[:NAMED_IN_A_MESSAGE])) + (
+        ", ..." if len(labels) > NAMED_IN_A_MESSAGE else ""
+    )

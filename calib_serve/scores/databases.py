@@ -18,7 +18,6 @@ from calib_serve.core.errors import CalibServeError, InputError, MissingDependen
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
 
 _FILES = ("duckdb", "pyspark")  # engines that read Parquet files themselves
-_LINE = 300  # characters of an engine's own words
 
 
 class Engine:
@@ -243,4 +242,4 @@ def _pattern(where: str, engine: str) -> str:
 def _said(error: Exception, secret: str | None) -> str:
     """The first line of an engine's error, shortened, without the password."""
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return (text.replace(secret, "***") if secret else text)[:_LINE]
+    return (text.replace(secret, "***") if secret else text)[:300]

@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.core.files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.names import shown
 from calib_serve.scores.databases import open_engine
 from calib_serve.scores.kinds import Outputs
+from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
-from calib_serve.scores.table import TAKEN, RawScores, Roles, lists_first, of_arrays, of_roles, roles_of
+from calib_serve.scores.table import TAKEN, Roles, lists_first, roles_of
 
 # The first array that a file has is read: logits tell more than the probabilities beside them.
 _SCORES: Mapping[str, Outputs | None] = {
@@ -47,7 +48,6 @@ _BESIDE = {
     "id": ("ids", "id"),
 }
 _OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
-_ROWS = 1 << 14  # of a text, converted together
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,6 @@ def _read_file(path: Path, asked: _Asked) -> RawScores:
         raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
 
 
-# Arrays
-
-
 def _read_npy(path: Path, asked: _Asked) -> RawScores:
     if asked.split is not None:
         raise InputError(f"{path} holds one array, so there is no split {asked.split!r}; leave the split out")
@@ -228,9 +225,6 @@ def _splits(names: Collection[str]) -> list[str]:
     return sorted({n.removesuffix(e) for n, e in found if e})
 
 
-# Tables
-
-
 def _of_table(
     roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1
 ) -> RawScores:
@@ -270,7 +264,7 @@ def _columns(rows: Iterator[list[Any]], names: Sequence[str], roles: Roles) -> d
     place = [names.index(name) for name in kept]
     parts: list[list[NDArray[Any]]] = [[] for _ in kept]
     same: dict[Any, Any] = {}  # one text for all equal ones
-    while piece := list(islice(rows, _ROWS)):
+    while piece := list(islice(rows, 1 << 14)):
         for k, (name, at) in enumerate(zip(kept, place, strict=True)):
             cells = [row[at] for row in piece]
             parts[k].append(

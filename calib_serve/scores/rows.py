@@ -17,21 +17,13 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from calib_serve.core.data_files import LONGEST_LINE, check_header, most_unpacked, open_parquet
 from calib_serve.core.errors import InputError
-from calib_serve.core.files import (
-    LONGEST_LINE,
-    check_header,
-    most_unpacked,
-    open_parquet,
-    open_regular,
-    short_lines,
-)
+from calib_serve.core.files import open_regular, short_lines
 from calib_serve.core.names import shown
 
 TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
 """Endings of texts, before .gz where they are packed."""
-
-_ROWS = 4096  # of Parquet at once
 
 
 def is_json(path: Path) -> bool:
@@ -92,7 +84,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> tuple[Sequence[str], Iterato
 
         try:
             with file:
-                for batch in file.iter_batches(_ROWS, columns=read):
+                for batch in file.iter_batches(4096, columns=read):
                     yield from batch.to_pylist()
         except (ArrowException, OSError, ValueError) as error:
             raise InputError(f"cannot read {path}: {error}") from error

@@ -15,26 +15,11 @@ from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.classes import class_ids, without
-from calib_serve.scores.kinds import (
-    LABELS,
-    NUMBERED,
-    ONE_COLUMN,
-    PROBABILITIES,
-    CellNames,
-    Outputs,
-    exact,
-    recognise,
-    to_logits,
-    to_probs,
-)
-from calib_serve.scores.table import RawScores, of_arrays, of_columns
+from calib_serve.scores.kinds import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, to_logits, to_probs
+from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns
+from calib_serve.scores.recognition import FEW, NUMBERED, CellNames, recognise
 
 Floats = NDArray[np.floating[Any]]
-
-_SLACK = 1e-3  # of sums of probabilities that are rounded
-_FEW = 20  # probabilities; fewer may all be above a half
-_NOTHING = -800.0  # a logit below the largest by so much is of a probability of 0
-_NORMAL = 1e-6  # how far rows of probabilities may be from 1 before they are divided by their sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +149,7 @@ class Scores:
                 f"probs and classes are (n, k), labels (n,), got {p.shape}, {of.shape}, {y.shape}"
             )
         rest = 1 - p.sum(axis=1, keepdims=True)
-        if (rest < -_SLACK).any():
+        if (rest < -1e-3).any():  # more than rounding
             raise InputError("the k largest probabilities of a sample sum to 1 at most")
         found = of == y[:, None]
         rank = np.where(found.any(axis=1), found.argmax(axis=1), p.shape[1])
@@ -398,7 +383,7 @@ class ProbsView:
         if self._outputs == "probabilities":
             total = p.sum(axis=1, keepdims=True)
             # Half precision rounds rows further from 1 than metrics in float64 may see.
-            if np.abs(total - 1).max(initial=0) > _NORMAL:
+            if np.abs(total - 1).max(initial=0) > 1e-6:
                 p /= total
         return p
 
@@ -427,7 +412,7 @@ class ProbsView:
         z = to_logits(self._values[rows], self._outputs).astype(np.float64)
         z -= z.max(axis=1, keepdims=True)
         true = z[np.arange(len(z)), labels]
-        np.maximum(z, _NOTHING, out=z)
+        np.maximum(z, -800.0, out=z)  # whose probability is 0
         p = np.exp(z)
         total = np.einsum("nk->n", p)
         p /= total[:, None]
@@ -494,7 +479,7 @@ def made(
 
 def _of_the_predicted(values: Floats, kind: Outputs) -> list[str]:
     """Warn where one column may hold the probability of whichever class was predicted, not of class 1."""
-    if kind != "probability" or len(values) < _FEW or values.min() < 0.5:
+    if kind != "probability" or len(values) < FEW or values.min() < 0.5:
         return []
     return [
         "no probability of class 1 is below 0.5: if they are of whichever class was predicted, all that is "

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calib_serve.core.data_files import ZIP_ERRORS
 from calib_serve.core.errors import ModelError
-from calib_serve.core.files import ZIP_ERRORS
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.scores import LABELS, Outputs, shows, to_probs

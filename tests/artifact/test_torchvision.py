@@ -11,7 +11,8 @@ import pytest
 from libraries import torchvision_here
 from PIL import Image
 
-from calib_serve.artifact.preprocessing import Preprocessing, preprocessing_of, read_picture
+from calib_serve.artifact.preprocessing import Preprocessing, read_picture
+from calib_serve.artifact.transforms import preprocessing_of
 from calib_serve.core.errors import InputError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

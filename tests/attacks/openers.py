@@ -31,7 +31,7 @@ from calib_serve.integrations.collect.tables import read_label_rows
 from calib_serve.ledger import Ledger
 from calib_serve.models import load_model
 from calib_serve.models.dataset import load_data
-from calib_serve.models.labelled import read_texts
+from calib_serve.models.labelled_texts import read_texts
 from calib_serve.monitor.contract_check import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.client import read_token

@@ -21,7 +21,7 @@ from calib_serve.core.options.servers import ServeOptions
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.ledger import Ledger
 from calib_serve.models import from_module
-from calib_serve.models.classifier import CachedClassifier
+from calib_serve.models.cached_classifier import CachedClassifier
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import Outcome, ServedPrediction

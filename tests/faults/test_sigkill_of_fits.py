@@ -17,7 +17,7 @@ from calib_serve.artifact import Artifact, InputShift
 from calib_serve.fit.clamping.fit import fit_neural_clamping
 from calib_serve.fit.masked import Masking, fit_masked_head
 from calib_serve.models import TorchClassifier, from_module
-from calib_serve.models.classifier import CachedClassifier
+from calib_serve.models.cached_classifier import CachedClassifier
 from calib_serve.scores import softmax
 
 pytestmark = pytest.mark.server

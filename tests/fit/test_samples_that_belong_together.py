@@ -11,7 +11,8 @@ from scipy.optimize import minimize_scalar
 from calib_serve import calibrate
 from calib_serve.core.errors import InputError
 from calib_serve.fit import fit_temperature
-from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.fit.folds import folds_of
+from calib_serve.fit.samples import Samples
 from calib_serve.scores import log_softmax, softmax
 
 

@@ -11,7 +11,7 @@ from fuse_artifacts import artifact
 from fuse_texts import LAYER, TWO, W, graph
 
 from calib_serve import Artifact
-from calib_serve.artifact.facts import random_inputs, response
+from calib_serve.artifact.model_response import random_inputs, response
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse import fuse_onnx
 

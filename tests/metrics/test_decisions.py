@@ -10,7 +10,7 @@ from scipy import stats
 
 from calib_serve import metrics
 from calib_serve.core.errors import ShapeError
-from calib_serve.metrics.intervals import beta_binomial_at_most
+from calib_serve.metrics.distributions import beta_binomial_at_most
 
 
 def binary(confidence: np.ndarray, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

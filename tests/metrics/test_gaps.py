@@ -9,21 +9,16 @@ import pytest
 from scipy import optimize, stats
 
 from calib_serve import judge
-from calib_serve.metrics.gaps import (
-    _OF_CLASSES,
-    Cells,
-    ClassGap,
+from calib_serve.metrics.gaps import Cells, ClassGap, class_gaps, class_totals, equal_mass, finest
+from calib_serve.metrics.judging import _of_all, _of_classes, _of_label, _of_shape, _Sample
+from calib_serve.metrics.shape import (
+    CLASSES_WITH_SLOPES,
     Pair,
     _class_slopes,
     _effect_of_features,
-    class_gaps,
-    class_totals,
-    equal_mass,
-    finest,
     shape_of_event,
     shape_of_top_two,
 )
-from calib_serve.metrics.judging import _of_all, _of_classes, _of_label, _of_shape, _Sample
 
 RNG = np.random.default_rng(8)
 N = 900
@@ -567,7 +562,7 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
 
 
 def test_of_classes_that_are_predicted_alike_the_first_have_lines() -> None:
-    classes = np.arange(2 * _OF_CLASSES)
+    classes = np.arange(2 * CLASSES_WITH_SLOPES)
     predicted = np.concatenate([classes, classes[1::2]])  # every other one is predicted twice
     slopes = _class_slopes(np.full(len(predicted), 0.75), predicted)
     np.testing.assert_array_equal(slopes, 0.25 * (predicted[:, None] == classes[1::2]))
@@ -603,9 +598,9 @@ def test_one_error_of_shape_that_stands_out_speaks_alone() -> None:
 
 
 def test_lines_over_the_rank_are_of_the_classes_predicted_most() -> None:
-    predicted = np.repeat(np.arange(_OF_CLASSES + 3), np.arange(1, _OF_CLASSES + 4))
+    predicted = np.repeat(np.arange(CLASSES_WITH_SLOPES + 3), np.arange(1, CLASSES_WITH_SLOPES + 4))
     rank = np.linspace(0.01, 0.99, len(predicted))
     slopes = _class_slopes(rank, predicted)
-    assert slopes.shape == (len(predicted), _OF_CLASSES)
-    most = np.arange(_OF_CLASSES + 2, 2, -1)  # the three that are predicted least are left out
+    assert slopes.shape == (len(predicted), CLASSES_WITH_SLOPES)
+    most = np.arange(CLASSES_WITH_SLOPES + 2, 2, -1)  # the three that are predicted least are left out
     np.testing.assert_array_equal(slopes, np.where(predicted[:, None] == most, rank[:, None] - 0.5, 0.0))

@@ -9,7 +9,8 @@ import pytest
 from scipy import special, stats
 
 from calib_serve import metrics
-from calib_serve.metrics import intervals as tails
+from calib_serve.metrics import distributions as tails
+from calib_serve.metrics import intervals
 
 
 def draw(rng: np.random.Generator, n: int, power: float) -> tuple[np.ndarray, np.ndarray]:
@@ -93,39 +94,40 @@ def test_of_chi_square(x: float, freedom: float, distance: float) -> None:
 
 def test_the_interval_of_a_share_lies_within_its_range_and_is_wider_towards_the_middle() -> None:
     for value in (0.02, 0.97):
-        found = tails.share_interval(value, 0.02, level=0.95)
+        found = intervals.share_interval(value, 0.02, level=0.95)
         assert 0 < found.low < value < found.high < 1
         assert (found.high - value > value - found.low) == (value < 0.5)
     # A share whose error is small beside both ends has the plain interval.
-    found = tails.share_interval(0.5, 0.001, level=0.95)
+    found = intervals.share_interval(0.5, 0.001, level=0.95)
     assert (found.low, found.high) == pytest.approx((0.5 - 0.00196, 0.5 + 0.00196), abs=1e-6)
-    assert tails.share_interval(1e-9, 0.1, level=0.95).high == 1.0  # nothing is known, and nothing overflows
+    # Nothing is known, and nothing overflows.
+    assert intervals.share_interval(1e-9, 0.1, level=0.95).high == 1.0
     # The log-odds of an end are infinite.
-    assert tails.share_interval(1.0, 0.0, level=0.95).low == 1.0
-    assert math.isnan(tails.share_interval(0.4, math.nan, level=0.95).low)
+    assert intervals.share_interval(1.0, 0.0, level=0.95).low == 1.0
+    assert math.isnan(intervals.share_interval(0.4, math.nan, level=0.95).low)
 
 
 def test_the_interval_of_resamples_is_students_and_holds_what_they_add_in_mean() -> None:
     drawn = 0.3 + 0.001 * np.random.default_rng(0).standard_normal(10_000)
     # Errors so small that log-odds are straight: t of 7 degrees of freedom, and 8 / 7 of the variance.
-    found = tails.resampled_interval(0.3, drawn, level=0.95, samples=8)
+    found = intervals.resampled_interval(0.3, drawn, level=0.95, samples=8)
     half = stats.t.ppf(0.975, 7) * 0.001 * math.sqrt(8 / 7)
     assert (found.low, found.high) == pytest.approx((0.3 - half, 0.3 + half), rel=3e-4)
-    moved = tails.resampled_interval(0.3, drawn + 0.002, level=0.95)
+    moved = intervals.resampled_interval(0.3, drawn + 0.002, level=0.95)
     assert moved.high - moved.low == pytest.approx(2 * 1.96 * 0.001 * math.sqrt(5), rel=0.02)
     # Draws at an end of the range, which have no log-odds, are as far away as they are.
-    ends = tails.resampled_interval(0.1, np.array([0.0, 0.1, 0.0, 0.1]), level=0.95)
-    assert ends == tails.share_interval(0.1, 0.1 / math.sqrt(2), level=0.95)
-    assert tails.resampled_interval(1.0, np.ones(9), level=0.95).low == 1.0
-    assert math.isnan(tails.resampled_interval(0.4, np.full(9, math.nan), level=0.95).low)
+    ends = intervals.resampled_interval(0.1, np.array([0.0, 0.1, 0.0, 0.1]), level=0.95)
+    assert ends == intervals.share_interval(0.1, 0.1 / math.sqrt(2), level=0.95)
+    assert intervals.resampled_interval(1.0, np.ones(9), level=0.95).low == 1.0
+    assert math.isnan(intervals.resampled_interval(0.4, np.full(9, math.nan), level=0.95).low)
 
 
 def test_chance_lies_in_the_bins_that_may_be_calibrated() -> None:
-    assert tails.calibrated_share(np.array([0.5, -1.0, 1.0, 0.0]), np.ones(4)) == 1.0
+    assert intervals.calibrated_share(np.array([0.5, -1.0, 1.0, 0.0]), np.ones(4)) == 1.0
     # Two of four are far off, and chance adds as the standard errors of the others: 2 + 1 of 10.
     gaps, variance = np.array([50.0, 1.0, -60.0, 0.5]), np.array([9.0, 4.0, 16.0, 1.0])
-    assert tails.calibrated_share(gaps, variance) == pytest.approx(0.3)
+    assert intervals.calibrated_share(gaps, variance) == pytest.approx(0.3)
     # None is clearly off, all together are.
-    together = tails.calibrated_share(np.full(15, 1.5), np.ones(15))
+    together = intervals.calibrated_share(np.full(15, 1.5), np.ones(15))
     assert together == pytest.approx(1 / 15)
-    assert tails.calibrated_share(np.array([3.0, 0.0]), np.array([0.0, 0.0])) == 0.0
+    assert intervals.calibrated_share(np.array([3.0, 0.0]), np.array([0.0, 0.0])) == 0.0

@@ -127,7 +127,7 @@ def test_ece_terms_add_up_to_the_ece(sample) -> None:
 @settings(deadline=None, max_examples=40)
 def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
     """What the bootstrap computes from weights is what it would from the drawn rows themselves."""
-    from calib_serve.metrics.plausible import Sample
+    from calib_serve.metrics.resampled import Sample
 
     probs, labels = sample
     n = len(labels)

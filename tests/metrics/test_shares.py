@@ -9,7 +9,9 @@ import pytest
 from sizes import sized
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.metrics.shares import Confusion, as_shares, bbse, corrected, em
+from calib_serve.metrics.confusion import Confusion
+from calib_serve.metrics.label_shift import bbse
+from calib_serve.metrics.shares import as_shares, corrected, em
 from calib_serve.scores import softmax
 
 

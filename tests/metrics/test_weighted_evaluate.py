@@ -50,7 +50,7 @@ def test_many_rows_in_one_pass_give_what_they_give_row_by_row(
     z, y = draw(classes)
     groups = np.arange(N) // 4 if grouped else None
     by_row = evaluate(z, y, outputs="logits", replicates=400, groups=groups).estimates()
-    monkeypatch.setattr(evaluation, "_MANY", N - 1)
+    monkeypatch.setattr(evaluation, "MOST_ROWS_RESAMPLED", N - 1)
     at_once = evaluate(z, y, outputs="logits", replicates=400, groups=groups).estimates()
     for name, one in by_row.items():
         other = at_once[name]
@@ -102,7 +102,7 @@ def test_a_verdict_weighs_as_metrics_do() -> None:
 def test_logits_of_any_size_keep_the_nll_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = np.array([[2000.0, 0.0], [0.0, 1e4]] * 20, np.float32), np.array([1, 1] * 20)
     by_row = evaluate(z, y, outputs="logits", replicates=0)
-    monkeypatch.setattr(evaluation, "_MANY", 1)
+    monkeypatch.setattr(evaluation, "MOST_ROWS_RESAMPLED", 1)
     at_once = evaluate(z, y, outputs="logits", replicates=0)
     assert at_once.nll.value == pytest.approx(by_row.nll.value) == pytest.approx(1000.0)
     assert at_once.entropy.value == 0

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.models.dataset import Dataset, check_input_shape, load_data
+from calib_serve.models.dataset import Dataset, load_data
+from calib_serve.models.input_shapes import check_input_shape
 
 RNG = np.random.default_rng(0)
 X = RNG.random((12, 3, 4, 4)).astype(np.float32)

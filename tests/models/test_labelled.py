@@ -10,7 +10,8 @@ import pytest
 from hugging_face import table
 
 from calib_serve.core.errors import InputError
-from calib_serve.models.labelled import LabelledRequests, read_requests, read_texts
+from calib_serve.models.labelled import LabelledRequests, read_requests
+from calib_serve.models.labelled_texts import read_texts
 
 KNOWN = (("n01", "cat"), ("n02", "crane"), ("n03", "crane"))
 

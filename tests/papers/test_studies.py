@@ -13,7 +13,7 @@ from calib_serve.fit.on_model import ON_MODEL, FitOnModel
 from calib_serve.metrics import ece, nll
 from calib_serve.models import from_module
 from calib_serve.papers import ablation, bin_effect, optimal_temperature, shift, stability, validation_size
-from calib_serve.papers.data import CORRUPTIONS, corrupt
+from calib_serve.papers.corruptions import CORRUPTIONS, corrupt
 from calib_serve.papers.methods import ece_by_temperature
 from calib_serve.scores import softmax
 

@@ -18,7 +18,8 @@ from calib_serve.fit.output.linear import fit_vector
 from calib_serve.fit.samples import Samples
 from calib_serve.models.classifier import finite_logits
 from calib_serve.scores import Outputs, Scores, from_probs, infer_outputs, softmax, to_logits, to_probs
-from calib_serve.scores.kinds import log_softmax, recognise, sigmoid
+from calib_serve.scores.kinds import log_softmax, sigmoid
+from calib_serve.scores.recognition import recognise
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def watch(folder: Path) -> None:
     from calib_serve.artifact import Clause, Contract
     from calib_serve.core.bins import Bins
     from calib_serve.ledger import Ledger
-    from calib_serve.metrics.shares import Confusion
+    from calib_serve.metrics.confusion import Confusion
     from calib_serve.monitor.priors import LabelledBefore
     from calib_serve.monitor.versions import Watched
     from calib_serve.monitor.watch import Watch

@@ -26,7 +26,7 @@ from calib_serve.scores import (
     softmax,
     to_logits,
 )
-from calib_serve.scores.form import Rounded, as_json, shown_as
+from calib_serve.scores.replies import Rounded, as_json, shown_as
 
 Pair = namedtuple("Pair", ["logits", "features"])
 K = 4

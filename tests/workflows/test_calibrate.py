@@ -42,7 +42,8 @@ def test_every_output_method_says_what_it_does_to_samples_it_has_not_seen(method
 
 
 def test_folds_are_held_out_by_hand() -> None:
-    from calib_serve.fit.samples import Samples, folds_of
+    from calib_serve.fit.folds import folds_of
+    from calib_serve.fit.samples import Samples
 
     z, y = drawn()
     fold = folds_of(Samples.of(z, y), folds=5, seed=3)

@@ -12,7 +12,7 @@ from sizes import sized
 from calib_serve import Artifact, calibrate, calibrate_model, estimate_prior, with_prior
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import classwise_ece, nll
-from calib_serve.metrics.shares import Confusion
+from calib_serve.metrics.confusion import Confusion
 
 SHARES = np.array([0.3, 0.2, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit.measure import recalibrated_losses
+from calib_serve.fit.refinement import recalibrated_losses
 from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll
 from calib_serve.scores import softmax
 

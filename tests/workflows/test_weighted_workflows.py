@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve import Scores, calibrate, compare
-from calib_serve.fit.measure import recalibrated_losses
+from calib_serve.fit.refinement import recalibrated_losses
 from calib_serve.papers import bin_effect
 
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ __all__ = [
     "SendLimits",
 ]
 
-_MOST = 10_000  # labels that the watch takes in one request
+_MOST_LABELS = 10_000  # that the watch takes in one request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class SendLimits(Checked):
     """Labels a request."""
 
     def _check(self) -> None:
-        check(1 <= self.batch <= _MOST, "batch", f"must be 1 to {_MOST}, got {self.batch}")
+        check(1 <= self.batch <= _MOST_LABELS, "batch", f"must be 1 to {_MOST_LABELS}, got {self.batch}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _OF_FOLDER = "is of samples: name the folder to keep them in"
-_LONGEST = 1e30  # labels; what the detector may multiply it with still fits a float
+_LONGEST_RUN = 1e30  # labels; what the detector may multiply it with still fits a float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,11 @@ class DriftOptions(Tolerant):
 
     def _check(self) -> None:
         check(self.block >= 1, "block", f"is a number of labels, at least 1, got {self.block}")
-        check(2 <= self.arl <= _LONGEST, "arl", f"is a number of labels, 2 to {_LONGEST:.0e}, got {self.arl}")
+        check(
+            2 <= self.arl <= _LONGEST_RUN,
+            "arl",
+            f"is a number of labels, 2 to {_LONGEST_RUN:.0e}, got {self.arl}",
+        )
         check(0 <= self.tolerance < 0.5, "tolerance", f"must be in [0, 0.5), got {self.tolerance}")
 
 

@@ -37,7 +37,7 @@ from calib_serve.fit.clamping.objective import (
 )
 from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.facts import measured_on_folds, reference_bins
-from calib_serve.fit.output.selection import facts_of_probabilities
+from calib_serve.fit.output.held_out import facts_of_probabilities
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress

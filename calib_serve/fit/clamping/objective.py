@@ -33,6 +33,12 @@ Vector = NDArray[np.float64]
 
 _LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
 
+Penalty = Union[float, Literal["tenth"]]
+Start = Literal["zero", "data", "random"]
+
+Solver = Callable[["Objective", Vector], "Solution"]
+"""(objective, first coefficients) -> solution."""
+
 
 @dataclass(frozen=True, eq=False)
 class Objective:
@@ -198,10 +204,6 @@ class Solution:
     logits: NDArray[np.float32]
 
 
-Solver = Callable[[Objective, Vector], Solution]
-"""(objective, first coefficients) -> solution."""
-
-
 @dataclass(frozen=True)
 class QuasiNewton:
     """L-BFGS over delta and log T together, with T solved exactly before and after.
@@ -254,10 +256,6 @@ def solution(
     """The solution at these coefficients and T, with their known logits."""
     value = focal_loss(logits, objective.labels, t, objective.gamma)[0] + objective.penalty(coefficients)
     return Solution(coefficients, t, value, passes, logits)
-
-
-Penalty = Union[float, Literal["tenth"]]
-Start = Literal["zero", "data", "random"]
 
 
 @dataclass(frozen=True)

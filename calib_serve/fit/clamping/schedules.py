@@ -37,6 +37,8 @@ from calib_serve.scores import softmax
 Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]
 
+Run = tuple[Candidate, Objective, Solution]
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -258,9 +260,6 @@ def fit_neural_clamping_toolkit(
     first = first_coefficients(base, "random", spread=schedule.spread, seed=seed)
     (run,) = _runs(base, chosen, first, Descent(schedule, seed, augmentation, progress))
     return _artifact(run, schedule, normalisation, class_names, {"start": "random", "seed": seed})
-
-
-Run = tuple[Candidate, Objective, Solution]
 
 
 def _objective(

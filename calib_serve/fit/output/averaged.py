@@ -25,19 +25,23 @@ from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
+from calib_serve.fit.folds import folds_of
+from calib_serve.fit.measured import LEAST_STRENGTH_BY_SAMPLES_OF_A_CLASS
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
-from calib_serve.fit.output.temperature import Base, base
-from calib_serve.fit.samples import Samples, folds_of, one_thread
-from calib_serve.fit.softmax_regression import Problem, Shape, Solve
+from calib_serve.fit.output.mixture import Base, base
+from calib_serve.fit.preconditioners import Solve
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.softmax_regression import GAP_OF_FOLDS, PATIENCE, SINGLE_ROUGH, Problem, Shape
+from calib_serve.fit.threads import one_thread
 from calib_serve.metrics import mean_error
 from calib_serve.scores import log_softmax
 
 Floats = NDArray[np.float64]
 
-_LEAST = 0.01  # of the largest weight; members below are left out
-_MATRIX = 1024  # classes above which a matrix is not tried
-_MISSING = 0.1  # share of the classes without a label, above which no class gets a map of its own
+STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+_FEWER = (3.0, 0.3, 0.03, 0.003)  # of many classes
+_MANY = 64  # classes, of more of which fewer strengths are tried, and a matrix where it is better than others
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,10 @@ class Averaged:
             t = 1.0 if samples.classes == 2 else found.t
             folds = Folds.of(samples, fold, t, found)
             members = scalars(folds, found.losses(samples))
-            if len(np.unique(samples.labels)) >= (1 - _MISSING) * samples.classes:
+            # Where a tenth of the classes or more have no label, no class gets a map of its own.
+            if len(np.unique(samples.labels)) >= (1 - 0.1) * samples.classes:
                 members += structured(folds, "diagonal", members)
-                if 2 < samples.classes <= _MATRIX:
+                if 2 < samples.classes <= 1024:
                     members += structured(folds, "full", members)
             return cls(samples, fold, t, found, tuple(members))
 
@@ -106,7 +111,7 @@ class Averaged:
         evidence = HeldOutGain(float(gain.mean()), mean_error(gain, groups))
         weight *= evidence.share
         weight[0] += 1 - evidence.share
-        weight[weight < _LEAST * weight.max()] = 0
+        weight[weight < 0.01 * weight.max()] = 0
         names = (member.name for member in self.members)
         return dict(zip(names, (weight / weight.sum()).tolist(), strict=True)), evidence
 
@@ -170,18 +175,6 @@ def fit_structured_average(
     return Averaged.of(samples, folds_of(samples, folds=folds, seed=seed)).artifact()
 
 
-STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-_FEWER = (3.0, 0.3, 0.03, 0.003)  # of many classes
-_OWN = 5.0  # over the samples a class: the least strength
-_MANY = 64  # classes
-_PATIENCE = 2
-_GAP = 1e-4  # of the NLL
-_SLOW = 8  # iterations after which a new preconditioner pays
-_CLOSE = 15.0  # nats over the first fold's samples, by which a strength may be beaten and yet matter
-_SINGLE = 1 << 18  # logits above which features are in float32
-_LARGE = 1 << 22  # logits above which a fold does not copy its features
-
-
 @dataclass(frozen=True, eq=False)
 class Member:
     """A calibration under one strength: its map for each fold, and its held-out losses (n,), weighted."""
@@ -207,7 +200,9 @@ class Folds:
     @classmethod
     def of(cls, samples: Samples, fold: NDArray[np.intp], t: float, base: Base) -> Folds:
         """Make samples of features log-softmax(z / t); the mixture's noise weighs little in training."""
-        x = np.empty((len(samples), samples.classes), np.float32 if samples.size > _SINGLE else np.float64)
+        x = np.empty(
+            (len(samples), samples.classes), np.float32 if samples.size > SINGLE_ROUGH else np.float64
+        )
         for part, z in samples.chunks(np.float64):
             x[part] = log_softmax(z / t)
         whole, ratio = replace(samples, logits=x, rows=None), t / base.t
@@ -229,7 +224,7 @@ class Folds:
 def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Samples:
     """Copy rows, times ``ratio``: gathering them in every pass would cost as much as the pass."""
     part = samples.take(rows)
-    if ratio == 1 and samples.size > _LARGE:
+    if ratio == 1 and samples.size > 1 << 22:  # of so many logits none are copied
         return part
     x = samples.logits[rows]
     return replace(part, logits=x if ratio == 1 else x * x.dtype.type(ratio), rows=None)
@@ -275,7 +270,7 @@ def _log_p_true(samples: Samples, weight: Floats, bias: Floats) -> Floats:
 def strengths_of(n: int, classes: int) -> list[float]:
     """Strengths to try for n samples, strongest first, down to where a few samples a class outweigh them."""
     tried = _FEWER if classes > _MANY else STRENGTHS
-    return [s for s in tried if s >= min(_OWN * classes / n, tried[0])]
+    return [s for s in tried if s >= min(LEAST_STRENGTH_BY_SAMPLES_OF_A_CLASS * classes / n, tried[0])]
 
 
 def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Member]:
@@ -291,7 +286,8 @@ def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Mem
     best = min((step.loss for step in first), default=math.inf)
     if k > _MANY and shape == "full" and best >= least:
         return []
-    close = _CLOSE / len(folds.index[0])
+    # By 15 nats over the first fold's samples a strength may be beaten there and yet matter.
+    close = 15.0 / len(folds.index[0])
     name = "structured-vector" if shape == "diagonal" else "structured-matrix"
     members = []
     for step in first:
@@ -320,10 +316,10 @@ class _PathStep:
 
 
 def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> list[_PathStep]:
-    """Follow the first fold's path, until its held-out loss has risen ``_PATIENCE`` times in a row."""
+    """Follow the first fold's path, until its held-out loss has risen ``PATIENCE`` times in a row."""
     n, k = len(problem.samples), problem.samples.classes
     theta = np.zeros(problem.size)
-    gap = _GAP * max(problem.nll(theta), 1e-2)
+    gap = GAP_OF_FOLDS * max(problem.nll(theta), 1e-2)
     found: list[_PathStep] = []
     curved = None
     for strength in strengths:
@@ -334,11 +330,12 @@ def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> l
             end = problem.solve(penalty, theta, gap=gap, about=about)
         except FitError:
             break
-        theta, curved = end.x, None if end.iterations > _SLOW else curved
+        # A new preconditioner pays after eight iterations.
+        theta, curved = end.x, None if end.iterations > 8 else curved
         w, b = problem.map(theta)
         log_p = _log_p_true(folds.test[0], w * folds.ratio, b)
         found.append(_PathStep(strength, theta, float(-folds.base.mixed(log_p, k).mean()), gap, about))
-        tail = [step.loss for step in found[-_PATIENCE - 1 :]]
-        if len(tail) > _PATIENCE and tail == sorted(tail):
+        tail = [step.loss for step in found[-PATIENCE - 1 :]]
+        if len(tail) > PATIENCE and tail == sorted(tail):
             break
     return found

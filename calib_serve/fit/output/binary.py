@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete
+from calib_serve.fit.lbfgs import ARMIJO, Minimum
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.softmax_regression import Minimum
 from calib_serve.scores import LARGEST
 
 Floats = NDArray[np.float64]
+
+_GAP = 1e-14  # of a cross-entropy of order 1
+_MOST_STEPS = 200
+_SMALLEST_STEP = 1e-9  # below it rounding decides
 
 
 def fit_platt(samples: Samples) -> Artifact:
@@ -126,12 +130,6 @@ def _nll(z: Floats, positive: NDArray[np.intp], weight: Floats) -> float:
     return float(weight @ np.logaddexp(0, np.where(positive == 1, -z, z)) / weight.sum())
 
 
-_GAP = 1e-14  # of a cross-entropy of order 1
-_MOST = 200
-_ARMIJO = 1e-4
-_SMALLEST = 1e-9  # of a step, below which rounding decides
-
-
 def platt_targets(positive: NDArray[np.intp], weight: Floats) -> Floats:
     """Targets (n,) in place of 0 and 1, drawn inwards by one sample's weight (Platt 1999).
 
@@ -157,21 +155,23 @@ def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
     x, share = x / scale, weight / weight.sum()
     theta = np.zeros(x.shape[1])
     value, p = _objective(x, targets, share, theta)
-    for iteration in range(1, _MOST + 1):
+    for iteration in range(1, _MOST_STEPS + 1):
         gradient = x.T @ (share * (p - targets))
         step = _newton((x * (share * p * (1 - p))[:, None]).T @ x, gradient)
         gap = float(gradient @ step) / 2
         length = 1.0
         # Half steps, until the gain is a share of what the gradient promises (Armijo).
-        while gap > _GAP and length > _SMALLEST:
+        while gap > _GAP and length > _SMALLEST_STEP:
             trial = _objective(x, targets, share, theta - length * step)
-            if trial[0] <= value - 2 * _ARMIJO * length * gap:
+            if trial[0] <= value - 2 * ARMIJO * length * gap:
                 break
             length /= 2
-        if gap <= _GAP or length <= _SMALLEST:
+        if gap <= _GAP or length <= _SMALLEST_STEP:
             return Minimum(theta / scale, value, gradient * scale, max(gap, 0.0), iteration, iteration)
         theta, (value, p) = theta - length * step, trial
-    raise FitError(f"the logistic regression did not converge in {_MOST} steps; look for extreme scores")
+    raise FitError(
+        f"the logistic regression did not converge in {_MOST_STEPS} steps; look for extreme scores"
+    )
 
 
 def _objective(x: Floats, targets: Floats, share: Floats, theta: Floats) -> tuple[float, Floats]:

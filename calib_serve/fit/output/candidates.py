@@ -1,25 +1,25 @@
-"""The output calibrators by name, from the simplest to the most flexible, and checks of a set for them."""
+"""The output calibrators by name, from the simplest to the most flexible."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import FitError, InputError
+from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check_keywords
 from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.averaged import fit_structured_average
 from calib_serve.fit.output.binary import fit_beta, fit_platt
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
+from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.output.linear import (
     fit_dirichlet_odir,
     fit_matrix,
@@ -28,18 +28,12 @@ from calib_serve.fit.output.linear import (
     fit_structured_vector,
     fit_vector,
 )
-from calib_serve.fit.output.tables import (
-    fit_histogram_mass,
-    fit_histogram_width,
-    fit_isotonic,
-    fit_venn_abers,
-)
-from calib_serve.fit.output.temperature import (
-    fit_ensemble_temperature,
-    fit_temperature,
-    fit_temperature_mixture,
-)
-from calib_serve.fit.samples import ClassWeight, Samples, content_of, one_thread
+from calib_serve.fit.output.mixture import fit_ensemble_temperature, fit_temperature_mixture
+from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
+from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.output.venn_abers import fit_venn_abers
+from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.threads import one_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,6 +42,13 @@ if TYPE_CHECKING:
 
 Fitter = Callable[..., Artifact]
 """(samples, *, the method's own options) -> Artifact."""
+
+KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixture", "ensemble-temperature"))
+"""Methods that keep the order of a sample's classes, and so every predicted class."""
+_OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
+"""What ``calibrate_model`` fits: people ask for it with logits, too."""
+TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType({"platt": fit_platt, "beta": fit_beta})
+"""Those of two classes alone."""
 
 
 def fit_none(samples: Samples) -> Artifact:
@@ -76,16 +77,6 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
     }
 )
 """Name -> fitter, by rising flexibility: one number, a vector, a matrix, a table."""
-
-
-KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixture", "ensemble-temperature"))
-"""Methods that keep the order of a sample's classes, and so every predicted class."""
-
-_OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
-"""What ``calibrate_model`` fits: people ask for it with logits, too."""
-
-TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType({"platt": fit_platt, "beta": fit_beta})
-"""Those of two classes alone."""
 
 
 def fit_by_name(
@@ -185,88 +176,3 @@ def _fitter(method: str) -> Fitter:
             f"{', '.join(_OF_MODELS)}"
         )
     return known[method]
-
-
-_FEW = 20  # samples
-_REPEATED = 0.5  # share of rows that others repeat, which is worth a word
-_TIED = 0.01  # share of rows whose largest logit is not alone
-_NAMED = 10  # classes
-_ROUNDING = 1e-12  # of the number that tells rows apart, relative to the largest
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """For each sample: whether it is right, whether its largest logit ties, a number for its content."""
-
-    right: NDArray[np.bool_]
-    tied: NDArray[np.bool_]
-    same: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, samples: Samples) -> _Rows:
-        """Look at the logits in one pass; a constant added to a row makes no other row."""
-        right, tied = np.empty((2, len(samples)), bool)
-        same = np.empty(len(samples))
-
-        def look(span: slice) -> None:
-            for part in samples.parts(within=span):
-                z = samples.read(part, np.float64)
-                predicted = z.argmax(axis=1)
-                d = z - z[np.arange(len(z)), predicted, None]
-                right[part] = predicted == samples.labels[part]
-                tied[part] = np.count_nonzero(d == 0, axis=1) > 1
-                same[part] = content_of(d)
-
-        samples.over_cores(look)
-        return cls(right, tied, same)
-
-    @property
-    def constant(self) -> bool:
-        """Whether all rows are the same, but for rounding."""
-        return bool(np.ptp(self.same) <= _ROUNDING * max(1, np.abs(self.same).max()))
-
-
-def sample_remarks(samples: Samples) -> list[str]:
-    """Warn of the set's gaps, a sentence each.
-
-    Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
-    and sets of which no sample is right: whatever is fitted to them is wrong for others.
-    """
-    rows, n, k = _Rows.of(samples), len(samples), samples.classes
-    counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
-    seen = np.unique(counted)
-    if len(seen) == 1:
-        raise FitError(
-            f"all {n} labels are of class {seen[0]}: a calibration fitted to them would predict that class "
-            "alone; add samples of other classes"
-        )
-    if rows.constant:
-        raise FitError(
-            "the logits are the same for every sample, so that only the share of each class could be learnt; "
-            "check that these are the model's scores of different inputs"
-        )
-    if not rows.right.any():
-        raise FitError(
-            f"not one of {n} samples is classified right; check that the labels belong to these logits and "
-            "classes are in one order"
-        )
-    said = []
-    if n < _FEW:
-        said.append(f"{n} samples tell little: gather at least {_FEW}, and some of each class")
-    if rows.right.all():
-        said.append(
-            "every sample is classified right: how often the model is wrong is not known, but for less than "
-            f"about 1 in {n + 1}"
-        )
-    if len(seen) < k:
-        missing = np.setdiff1d(np.arange(k), seen)
-        named = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
-        said.append(
-            f"{len(missing)} of {k} classes have no sample ({named}): no label says how likely they are"
-        )
-    distinct = len(np.unique(rows.same))
-    if n - distinct >= _REPEATED * n:
-        said.append(f"only {distinct} of {n} rows of logits are distinct: intervals take all for independent")
-    if rows.tied.mean() > _TIED:
-        said.append(f"in {int(rows.tied.sum())} of {n} rows the largest logit ties: the first class is taken")
-    return said

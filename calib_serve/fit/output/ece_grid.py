@@ -20,6 +20,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
+from calib_serve.fit.measured import ERROR_OF_AN_INTERPOLATED_ECE, LOG_T_BETWEEN_KNOTS
 from calib_serve.fit.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -32,11 +33,6 @@ GRIDS = MappingProxyType(
     }
 )
 """Grids in use: 0 to 5 by .001, 0 to 10 by .01 and 0 to 10 by .1, all without 0."""
-
-_KNOT = 0.2  # in log T: quintics are then accurate to a few 1e-7
-_COPIED = 1 << 20  # logits that are sorted in memory; larger sets are read through their order
-_SURE = 1e-9  # a confidence this close to 1 is taken to be 1
-_ERROR = 2e-6  # of an ECE by quintics; values within twice this of the least are evaluated exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +64,7 @@ class Gaps:
         order = np.argsort(second, kind="stable")
         weight = samples.weights
         in_order, below = samples.take(order), None
-        if samples.size <= _COPIED:
+        if samples.size <= 1 << 20:  # sorted in memory; larger sets are read through their order
             z = in_order.read(slice(None), np.float64)
             below = z.max(axis=1, keepdims=True) - z
         return cls(in_order, below, second[order], ties[order], correct[order], weight[order])
@@ -79,7 +75,8 @@ class Gaps:
 
     def unsure(self, t: float) -> int:
         """How many of the first rows may have another confidence than at T = 0."""
-        return int(np.searchsorted(self.second, t * (np.log(self.samples.classes) - np.log(_SURE))))
+        # A confidence within 1e-9 of 1 is taken to be 1.
+        return int(np.searchsorted(self.second, t * (np.log(self.samples.classes) - np.log(1e-9))))
 
     def knot(self, t: float) -> Floats:
         """Confidence and its first two derivatives in log T, (3, n)."""
@@ -124,7 +121,7 @@ def fit_temperature_ece(
     values = _grid(grid)
     gaps = Gaps.of(samples)
     rough = ece_of_grid(gaps, values, bins=bins)
-    near = np.flatnonzero(rough <= rough.min() + 2 * _ERROR)
+    near = np.flatnonzero(rough <= rough.min() + 2 * ERROR_OF_AN_INTERPOLATED_ECE)
     exact = np.array([_ece(gaps, t, bins) for t in values[near]])
     best = float(values[near[int(exact.argmin())]])
     return complete(
@@ -147,7 +144,9 @@ def ece_of_grid(gaps: Gaps, grid: Floats, *, bins: int = 15) -> Floats:
     # Tied logits can hold many samples on an edge, at 1/3 say; edges belong to the bin below.
     inner = np.linspace(0, 1, bins + 1)[1:-1] + 1e-9
     log_t = np.log(grid)
-    knots = np.linspace(log_t[0], log_t[-1], 1 + max(1, int(np.ceil((log_t[-1] - log_t[0]) / _KNOT))))
+    knots = np.linspace(
+        log_t[0], log_t[-1], 1 + max(1, int(np.ceil((log_t[-1] - log_t[0]) / LOG_T_BETWEEN_KNOTS)))
+    )
     cell = np.clip(np.searchsorted(knots, log_t, side="right") - 1, 0, len(knots) - 2)
     out = np.empty(len(grid))
     left = gaps.knot(float(np.exp(knots[0])))

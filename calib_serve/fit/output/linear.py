@@ -17,13 +17,19 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, LogitMap, Mixture
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
+from calib_serve.fit.folds import FOLDS
+from calib_serve.fit.lbfgs import Vector
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.softmax_regression import Penalty, Problem, Shape, Vector, along_path
+from calib_serve.fit.softmax_regression import Penalty, Problem, Shape, along_path
 
-_RIDGE = 1e-6
-_GAP = 1e-8
-_FOLDS = 5
+_RIDGE = 1e-6  # keeps the optimum finite where a class never occurs
+_GAP = 1e-8  # of the penalised NLL
+
+ODIR_STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
+"""The seven values that lambda and mu are chosen from, strongest first."""
+STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
+"""What the penalties are multiplied with, strongest first; 1 is the authors' choice for all data."""
 
 
 def fit_vector(samples: Samples, *, ridge: float = _RIDGE) -> Artifact:
@@ -75,19 +81,12 @@ def _solved(
     return problem.map(found.x), certificate
 
 
-ODIR_STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
-"""The seven values that lambda and mu are chosen from, strongest first."""
-
-# The paper leaves the diagonal free. This small ridge keeps it finite where a class is never mistaken.
-_DIAGONAL = 1e-8
-
-
 def fit_dirichlet_odir(
     samples: Samples,
     *,
     lam: float | None = None,
     mu: float | None = None,
-    folds: int = _FOLDS,
+    folds: int = FOLDS,
     seed: int = 0,
 ) -> Artifact:
     """Fit softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
@@ -103,7 +102,7 @@ def fit_matrix_odir(
     *,
     lam: float | None = None,
     mu: float | None = None,
-    folds: int = _FOLDS,
+    folds: int = FOLDS,
     seed: int = 0,
 ) -> Artifact:
     """Fit softmax(W z + b) on logits with ODIR; otherwise as ``fit_dirichlet_odir`` (Kull 2019)."""
@@ -155,7 +154,7 @@ def _fit_odir(
 
 def _check_folds(folds: int, name: str, given: float | None) -> None:
     """Raise InputError where ``folds`` is given beside the option that folds would choose."""
-    if given is not None and folds != _FOLDS:
+    if given is not None and folds != FOLDS:
         raise InputError(f"folds choose {name}, which is given: leave one of both out")
 
 
@@ -170,18 +169,15 @@ def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray
 
 def _odir(classes: int, lam: float, mu: float) -> Penalty:
     # Means, as in the paper's equation; published code sums the squares by default.
-    return Penalty(lam / (classes * (classes - 1)), _DIAGONAL, mu / classes)
-
-
-STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
-"""What the penalties are multiplied with, strongest first; 1 is the authors' choice for all data."""
+    # The paper leaves the diagonal free. This small ridge keeps it finite where a class is never mistaken.
+    return Penalty(lam / (classes * (classes - 1)), 1e-8, mu / classes)
 
 
 def fit_structured_vector(
     samples: Samples,
     *,
     strength: float | None = None,
-    folds: int = _FOLDS,
+    folds: int = FOLDS,
     seed: int = 0,
 ) -> Artifact:
     """Fit a temperature, then one scale and one bias per class, penalised by strength K / n.
@@ -196,7 +192,7 @@ def fit_structured_matrix(
     samples: Samples,
     *,
     strength: float | None = None,
-    folds: int = _FOLDS,
+    folds: int = FOLDS,
     seed: int = 0,
 ) -> Artifact:
     """Fit as ``fit_structured_vector``, with a full matrix, off the diagonal by strength K (K - 1) / n.

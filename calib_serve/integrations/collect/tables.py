@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from calib_serve.core.data_files import check_header, open_parquet
 from calib_serve.core.errors import InputError
-from calib_serve.core.files import check_header, open_parquet, short_lines
+from calib_serve.core.files import short_lines
 from calib_serve.integrations.collect.reading import (
     USUAL,
     LabelFields,

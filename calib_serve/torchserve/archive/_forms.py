@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
+from calib_serve.core.data_files import ZIP_ERRORS, most_unpacked, refuse_bomb
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.core.files import ZIP_ERRORS, most_unpacked, open_regular, refuse_bomb
+from calib_serve.core.files import open_regular
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 

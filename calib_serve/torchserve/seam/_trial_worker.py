@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.data_files import map_npy
 from calib_serve.core.errors import CalibServeError, ModelError
-from calib_serve.core.files import map_npy
 from calib_serve.scores import Form, Outputs, as_json, class_count, infer_outputs, to_logits
 from calib_serve.torchserve.seam._finding import initialize, look, recorded
 from calib_serve.torchserve.seam._handler import load_handler

@@ -7,9 +7,10 @@ import pytest
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FitError, InputError
+from calib_serve.fit.folds import folds_of
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.fit.samples import Samples
 
 METHODS = [*(name for name in CANDIDATES if name != "none"), "auto"]
 Arrays = tuple[np.ndarray, np.ndarray]

@@ -14,8 +14,8 @@ from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.ece_grid import GRIDS, fit_temperature_ece
 from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir
+from calib_serve.fit.output.mixture import fit_temperature_mixture
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
-from calib_serve.fit.output.temperature import fit_temperature_mixture
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import ece, nll
 from calib_serve.scores import softmax

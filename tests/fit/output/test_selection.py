@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import LogitMap, Score
+from calib_serve.fit.folds import folds_of
 from calib_serve.fit.output import candidates
 from calib_serve.fit.output.candidates import fit_none
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 from calib_serve.scores import softmax
 

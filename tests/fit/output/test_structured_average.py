@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calib_serve.fit.folds import folds_of
 from calib_serve.fit.output.averaged import Averaged, HeldOutGain, fit_structured_average, strengths_of
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.selection import select
-from calib_serve.fit.samples import Samples, folds_of
+from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 
 

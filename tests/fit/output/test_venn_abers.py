@@ -9,7 +9,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calib_serve.artifact import ProbTable
 from calib_serve.fit import VennAbers, fit_venn_abers
-from calib_serve.fit.output.tables import merged
+from calib_serve.fit.output.venn_abers import merged
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import softmax
 

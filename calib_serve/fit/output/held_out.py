@@ -1,0 +1,235 @@
+"""Results of held-out samples: a candidate's losses on its folds, and metrics and verdict of a fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.core.bins import Bins
+from calib_serve.core.errors import FitError
+from calib_serve.fit.facts import HeldOutFacts, confusion_facts
+from calib_serve.fit.folds import BEATEN, folds_of
+from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.fit.samples import Samples
+from calib_serve.metrics import (
+    Estimate,
+    Event,
+    Moved,
+    Separation,
+    Tops,
+    evaluate_probs,
+    event_error,
+    judge_probs,
+    mean_interval,
+)
+from calib_serve.scores import log_probs, softmax
+
+Floats = NDArray[np.float64]
+FoldFit = Callable[[int], Artifact]
+"""A fold -> the fit to all others."""
+
+_DRAWS = 100  # of an ECE's possible truths, of each
+_BINNED = ("ece", "noise_floor", "positive_ece", "positive_noise_floor", "refinement_auroc")
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """One candidate's held-out results per sample, each (n,); multi-label results have no ``predicted``."""
+
+    nll: Floats
+    brier: Floats
+    confidence: Floats
+    correct: Floats
+    predicted: Floats | None = None
+
+    @classmethod
+    def of(cls, probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
+        """Describe probabilities (n, K) against class ids (n,)."""
+        p_true, top = probs[np.arange(len(probs)), labels], probs.argmax(axis=1)
+        nll = -log_probs(p_true)  # finite where p_true is 0
+        brier = np.einsum("nk,nk->n", probs, probs) - 2 * p_true + 1
+        rows = np.stack([nll, brier, np.minimum(probs.max(axis=1), 1.0), top == labels, top])
+        return cls(*rows)
+
+    @property
+    def tops(self) -> Tops:
+        """The predicted classes with their confidences, and whether they are right."""
+        assert self.predicted is not None, "one class a sample"
+        return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
+
+
+def raced(
+    fit: FoldFit,
+    samples: Samples,
+    fold: NDArray[np.intp],
+    rivals: Mapping[str, HeldOut],
+    criterion: str,
+) -> HeldOut:
+    """Held-out results of a ``fit``; FitError where the first fold alone shows that a rival is better.
+
+    ``fit`` is asked for the first fold twice, so it should remember what it has fitted.
+    """
+    if rivals:
+        first = np.flatnonzero(fold == 0)
+        ours = getattr(over_folds(fit, samples.take(first), np.zeros(len(first), np.intp)), criterion)
+        for name, rival in rivals.items():
+            worse = ours - getattr(rival, criterion)[first]
+            # By a twentieth of the score too: differences below are left to all folds.
+            if worse.mean() > max(BEATEN * worse.std() / math.sqrt(len(first)), 0.05 * ours.mean()):
+                raise FitError(
+                    f"dropped after the first fold: its {criterion} is {worse.mean():.4f} above {name}'s"
+                )
+    return over_folds(fit, samples, fold)
+
+
+def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOut:
+    """The results of each fold's ``fit`` on that fold, without holding all probabilities."""
+    out = np.empty((5, len(samples)))
+    for rows, probs in samples.held_out(fold, fit):
+        held = HeldOut.of(probs, samples.labels[rows])
+        out[:, rows] = list(vars(held).values())
+    return HeldOut(*out)
+
+
+def confidence_auroc(held: HeldOut, weights: Floats) -> Floats:
+    """Area under the ROC curve (r,) of confidence for being right, for every row of sample weights (r, n)."""
+    order = np.argsort(held.confidence, kind="stable")
+    ends = np.flatnonzero(np.diff(held.confidence[order], append=np.inf)) + 1
+    at = np.concatenate([[0], ends])
+    w = weights[:, order]
+    right, seen = (np.cumsum(what, axis=1) for what in (w * held.correct[order], w))
+    right, seen = (np.concatenate([np.zeros((len(w), 1)), c], axis=1)[:, at] for c in (right, seen))
+    with np.errstate(invalid="ignore"):
+        return Separation(right, seen - right).auroc()
+
+
+def held_out_facts(
+    samples: Samples,
+    fit: Callable[[Samples], Artifact],
+    *,
+    folds: int,
+    class_names: Sequence[str] = (),
+    level: float = 0.95,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> HeldOutFacts:
+    """Measure every sample under a fit to the other folds: metrics, verdict and confusion.
+
+    Args:
+        samples: The calibration set.
+        fit: Function from samples to an artifact; what it raises is raised.
+        folds: Number of folds.
+        class_names: Names of the classes (K,).
+        level: Coverage of the intervals, a fraction.
+        seed: Seed by which folds are drawn.
+        progress: Called with how many folds are done, and of how many.
+
+    Raises:
+        InputError: For folds that the samples cannot fill.
+    """
+    fold = folds_of(samples, folds=folds, seed=seed)
+
+    def of_fold(f: int) -> Artifact:
+        if progress:
+            progress(f, folds)
+        return fit(samples.take(fold != f))
+
+    return facts_of_folds(of_fold, samples, fold, class_names, level=level, seed=seed)
+
+
+def facts_of_folds(
+    fit: FoldFit,
+    samples: Samples,
+    fold: NDArray[np.intp],
+    class_names: Sequence[str],
+    *,
+    level: float,
+    seed: int,
+) -> HeldOutFacts:
+    """Measure every sample under its fold's ``fit``."""
+    probs = np.empty((len(samples), samples.classes))
+    for rows, p in samples.held_out(fold, fit):
+        probs[rows] = p
+    plain = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
+    found = facts_of_probabilities(plain, probs, samples, class_names=class_names, level=level, seed=seed)
+    top, confidence = probs.argmax(axis=1), probs.max(axis=1)
+    return found._replace(confusion=confusion_facts(samples, top, confidence, on="held-out folds"))
+
+
+def facts_of_probabilities(
+    before: Floats,
+    after: Floats,
+    samples: Samples,
+    *,
+    class_names: Sequence[str] = (),
+    level: float = 0.95,
+    seed: int = 0,
+) -> HeldOutFacts:
+    """Measure held-out probabilities, without and with calibration.
+
+    Args:
+        before: Probabilities (n, K) without.
+        after: Probabilities (n, K) with calibration.
+        samples: Their labels, weights and groups.
+        class_names: Names of the classes (K,).
+        level: Coverage of the intervals, a fraction.
+        seed: Seed of the random draws.
+    """
+    held = [HeldOut.of(p, samples.labels) for p in (before, after)]
+    plain, calibrated = (
+        _estimates(one, p, samples, level, seed) for one, p in zip(held, (before, after), strict=True)
+    )
+    verdict = judge_probs(
+        after, samples.labels, sample_weight=samples.weight, groups=samples.groups, class_names=class_names
+    )
+    moved = Moved.between(*(one.tops for one in held), level=level, **weighing(samples))
+    return HeldOutFacts(plain, calibrated, verdict, moved)
+
+
+def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, seed: int) -> Artifact:
+    """Fit the method called ``name`` to all folds but one."""
+    return fit_by_name(name, samples.take(fold != f), seed=seed)
+
+
+def weighing(samples: Samples | None) -> dict[str, Any]:
+    """The keywords by which a mean weighs these samples."""
+    return {} if samples is None else {"weight": samples.weight, "groups": samples.groups}
+
+
+def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, seed: int) -> dict[str, Any]:
+    means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
+    found = {name: mean_interval(x, level=level, **weighing(samples)) for name, x in means.items()}
+    if samples.weight is None and samples.groups is None:
+        # Each of these is quick; evaluate_probs, which weights and groups need, computes far more.
+        found |= _binned("", held.confidence, held.correct, level, seed)
+        if samples.classes == 2:
+            positive = np.clip(probs[:, 1], 0, 1)
+            found |= _binned("positive_", positive, (samples.labels == 1).astype(float), level, seed)
+        found["refinement_auroc"] = Estimate(float(confidence_auroc(held, np.ones((1, len(samples))))[0]))
+    else:
+        told = evaluate_probs(
+            probs,
+            samples.labels,
+            sample_weight=samples.weight,
+            groups=samples.groups,
+            replicates=_DRAWS,
+            level=level,
+            seed=seed,
+        ).estimates()
+        found |= {name: told[name] for name in _BINNED if name in told}
+    return {name: estimate.as_dict() for name, estimate in found.items()}
+
+
+def _binned(prefix: str, p: Floats, came_true: Floats, level: float, seed: int) -> dict[str, Estimate]:
+    """Estimate the ECE of probabilities (n,), and what chance alone gives."""
+    bins = Bins.tally(p, came_true)
+    ece = event_error(
+        Event(p, bins=len(bins), edges="right"), came_true, draws=_DRAWS, level=level, seed=seed
+    )
+    return {f"{prefix}ece": ece, f"{prefix}noise_floor": Estimate(bins.noise_floor())}

@@ -1,0 +1,96 @@
+"""Gaps of a calibration set, and sets that nothing can be learnt from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import FitError
+from calib_serve.core.text import NAMED_IN_A_SENTENCE
+from calib_serve.fit.folds import content_of
+from calib_serve.fit.samples import Samples
+
+_FEW = 20
+"""Samples, of which fewer are remarked on."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """For each sample: whether it is right, whether its largest logit ties, a number for its content."""
+
+    right: NDArray[np.bool_]
+    tied: NDArray[np.bool_]
+    same: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, samples: Samples) -> _Rows:
+        """Look at the logits in one pass; a constant added to a row makes no other row."""
+        right, tied = np.empty((2, len(samples)), bool)
+        same = np.empty(len(samples))
+
+        def look(span: slice) -> None:
+            for part in samples.parts(within=span):
+                z = samples.read(part, np.float64)
+                predicted = z.argmax(axis=1)
+                d = z - z[np.arange(len(z)), predicted, None]
+                right[part] = predicted == samples.labels[part]
+                tied[part] = np.count_nonzero(d == 0, axis=1) > 1
+                same[part] = content_of(d)
+
+        samples.over_cores(look)
+        return cls(right, tied, same)
+
+    @property
+    def constant(self) -> bool:
+        """Whether all rows are the same, but for rounding."""
+        return bool(np.ptp(self.same) <= 1e-12 * max(1, np.abs(self.same).max()))
+
+
+def sample_remarks(samples: Samples) -> list[str]:
+    """Warn of the set's gaps, a sentence each.
+
+    Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
+    and sets of which no sample is right: whatever is fitted to them is wrong for others.
+    """
+    rows, n, k = _Rows.of(samples), len(samples), samples.classes
+    counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
+    seen = np.unique(counted)
+    if len(seen) == 1:
+        raise FitError(
+            f"all {n} labels are of class {seen[0]}: a calibration fitted to them would predict that class "
+            "alone; add samples of other classes"
+        )
+    if rows.constant:
+        raise FitError(
+            "the logits are the same for every sample, so that only the share of each class could be learnt; "
+            "check that these are the model's scores of different inputs"
+        )
+    if not rows.right.any():
+        raise FitError(
+            f"not one of {n} samples is classified right; check that the labels belong to these logits and "
+            "classes are in one order"
+        )
+    said = []
+    if n < _FEW:
+        said.append(f"{n} samples tell little: gather at least {_FEW}, and some of each class")
+    if rows.right.all():
+        said.append(
+            "every sample is classified right: how often the model is wrong is not known, but for less than "
+            f"about 1 in {n + 1}"
+        )
+    if len(seen) < k:
+        missing = np.setdiff1d(np.arange(k), seen)
+        named = ", ".join(map(str, missing[:NAMED_IN_A_SENTENCE])) + (
+            ", ..." if len(missing) > NAMED_IN_A_SENTENCE else ""
+        )
+        said.append(
+            f"{len(missing)} of {k} classes have no sample ({named}): no label says how likely they are"
+        )
+    distinct = len(np.unique(rows.same))
+    if n - distinct >= 0.5 * n:
+        said.append(f"only {distinct} of {n} rows of logits are distinct: intervals take all for independent")
+    if rows.tied.mean() > 0.01:
+        said.append(f"in {int(rows.tied.sum())} of {n} rows the largest logit ties: the first class is taken")
+    return said
