@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, ModelFacts
-from calib_serve.core.data_files import ZIP_ERRORS
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.options.base import changed, divided
 from calib_serve.core.options.data import ArchiveOptions
