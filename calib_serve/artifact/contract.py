@@ -37,7 +37,7 @@ from calib_serve.artifact.contract_text import (
     PROMISES,
     Scope,
     clause_facts,
-    read_contract,
+    parse_contract,
     scopes_of,
     written,
 )
@@ -201,7 +201,7 @@ class Contract:
         Raises:
             InputError: For an invalid document; it says what is wrong.
         """
-        return cls.of(read_contract(text), class_names)
+        return cls.of(parse_contract(text), class_names)
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:

@@ -23,7 +23,7 @@ Fields = Mapping[str, Any]
 """Fields of a clause, by name."""
 
 
-def read_contract(text: str | bytes) -> Any:
+def parse_contract(text: str | bytes) -> Any:
     """Parse the YAML document of a contract.
 
     Raises InputError for text that is no YAML, and for a name given twice.
