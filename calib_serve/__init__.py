@@ -1,9 +1,8 @@
 """Calib Serve: calibrated confidence for deployed classifiers, proved in production.
 
-Everything in ``__all__`` is public and follows semantic versioning, and so do the names in the faces of the
-rooms that docs/api.md shows. Names are imported when they are first used, so that ``import calib_serve``
-costs next to nothing. With ``import *`` come those whose extras are installed; any other raises
-MissingDependency, which names its extra.
+Everything in ``__all__`` is public and follows semantic versioning. Names are imported when they are first
+used, so that ``import calib_serve`` costs next to nothing. With ``import *`` come those whose extras are
+installed; any other raises MissingDependency, which names its extra.
 """
 
 from importlib.util import find_spec
