@@ -27,7 +27,7 @@ A message says what was wrong, what we got, and what to do about it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 Reason = Literal[
     "malformed",
@@ -44,19 +44,7 @@ Reason = Literal[
 ]
 """Why a label was not counted; also the value of the ``reason`` label in Prometheus."""
 
-REASONS: tuple[Reason, ...] = (
-    "malformed",
-    "unknown_key",
-    "bad_signature",
-    "expired",
-    "dated_ahead",
-    "unknown_version",
-    "bad_label",
-    "not_wanted",
-    "unknown_id",
-    "forgotten",
-    "duplicate",
-)
+REASONS: tuple[Reason, ...] = get_args(Reason)
 
 EXTRA_OF = {
     **dict.fromkeys(("torch", "PIL", "pillow"), "torch"),

@@ -36,7 +36,6 @@ Floats = NDArray[np.float64]
 # binning, must not fall out of its set by a last bit.
 _MARGIN = 4 * float(np.finfo(np.float32).eps)
 _PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)  # Angelopoulos 2021, appendix E
-
 _RISKS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
 _FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
 _REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing

@@ -20,7 +20,6 @@ from calib_serve.papers.result import Curve, Fit, OutputFit, Progress, Samples, 
 
 _SIZES = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 _METRICS: dict[str, Callable[..., float]] = {"ece": ece, "nll": nll}
-
 Logits = Callable[[NDArray[Any]], NDArray[Any]]
 """Inputs (n, ...) to logits (n, K): the deployed model."""
 

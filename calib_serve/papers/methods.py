@@ -43,7 +43,6 @@ from calib_serve.papers.result import (
 from calib_serve.scores import softmax
 
 _ALONE = ("none", "temperature")
-
 _SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
 _METRICS = {
     "accuracy": accuracy,

@@ -14,7 +14,6 @@ from calib_serve.scores.kinds import sigmoid, softmax
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _LONGEST_TEXT = 4_000  # characters of a text whose numbers are read: pictures and such are longer
-
 Leaf = Union["Rounded", str]
 """A number, or a text without its numbers."""
 
