@@ -30,6 +30,7 @@ __all__ = [
     "preprocessing",
     "refuse_file_options",
 ]
+
 _KEYS = ("transforms", "mean", "std", "image_size", "resize_shorter", "crop", "interpolation")
 
 

@@ -60,13 +60,14 @@ except ImportError as error:
 
 log = logging.getLogger("calib_serve.gateway")
 
+Version = tuple[str, str]
+
 LABELS = "/v1/labels"
 PREFIX = "/calibration"
 """Below it are metrics, and the page of a watch in this process."""
 
 _LABELS, _BELOW = LABELS.encode(), f"{PREFIX}/".encode()
 _STATUS: tuple[tuple[type[Exception], int], ...] = ((Full, 429), (TooLarge, 413), (InputError, 400))
-Version = tuple[str, str]
 
 
 class Part(Protocol):

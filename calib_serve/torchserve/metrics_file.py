@@ -52,7 +52,7 @@ _GAUGES = (
     ("GPUMemoryUsed", "Megabytes", _GPU),
     ("GPUUtilization", "Percent", _GPU),
 )
-_MOST_VALUES = 100_000
+_MOST_VALUES = 100_000  # in a document, aliases written out
 
 
 def metrics_file(yours: Path | None = None) -> str:
