@@ -42,6 +42,7 @@ from calib_serve.core.options.label import CollectOptions, LabelOptions
 from calib_serve.core.options.pack import AroundOptions, FeedbackOptions, PackOptions
 from calib_serve.core.options.servers import (
     AppOptions,
+    DriftOptions,
     GatewayOptions,
     ListenOptions,
     ServeOptions,
@@ -59,7 +60,16 @@ OPTIONS = (
     *(EvaluateOptions, CompareOptions, JudgeOptions, DecideOptions, ReportOptions, AuditOptions),
     *(ContractOptions, PlanOptions, RefitOptions, ServedRefitOptions, ArchiveOptions),
     *(OnnxOptions, ModuleOptions, TorchOptions, TritonOptions, PackOptions, AroundOptions, FeedbackOptions),
-    *(LabelOptions, CollectOptions, WatchOptions, AppOptions, ListenOptions, GatewayOptions, ServeOptions),
+    *(
+        LabelOptions,
+        CollectOptions,
+        DriftOptions,
+        WatchOptions,
+        AppOptions,
+        ListenOptions,
+        GatewayOptions,
+        ServeOptions,
+    ),
 )
 """Classes whose fields are all keywords that a function takes."""
 

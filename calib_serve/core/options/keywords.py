@@ -323,6 +323,14 @@ class CollectKeywords(TypedDict, total=False):
     wait: Any
 
 
+class DriftKeywords(TypedDict, total=False):
+    """Fields of ``DriftOptions``."""
+
+    arl: float
+    block: int
+    tolerance: float
+
+
 class WatchKeywords(TypedDict, total=False):
     """Fields of ``WatchOptions``."""
 

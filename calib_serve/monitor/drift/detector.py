@@ -21,7 +21,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +32,11 @@ from calib_serve.core.options.evaluate import Binned
 from calib_serve.core.options.servers import DriftOptions
 from calib_serve.monitor.drift.bets import SPAN, PartBets, Wealth, signed_stakes
 from calib_serve.monitor.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from calib_serve.core.options.keywords import DriftKeywords
 
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
@@ -211,7 +216,7 @@ class Detector:
     Args:
         options: Options; None: their defaults.
         bins: Number of bins of confidence, of equal width.
-        **given: Fields of ``DriftOptions``: ``arl``, ``block``, ``tolerance``.
+        **keywords: Fields of ``DriftOptions``: ``arl``, ``block``, ``tolerance``.
 
     >>> d = Detector(arl=1000, tolerance=0.01)
     >>> alarms = d.update(np.full(200, 0.9), np.zeros(200))
@@ -219,8 +224,14 @@ class Detector:
     ('overconfident', True)
     """
 
-    def __init__(self, options: DriftOptions | None = None, *, bins: int = Binned.bins, **given: Any) -> None:
-        options = changed(options or DriftOptions(), given)
+    def __init__(
+        self,
+        options: DriftOptions | None = None,
+        *,
+        bins: int = Binned.bins,
+        **keywords: Unpack[DriftKeywords],
+    ) -> None:
+        options = changed(options or DriftOptions(), keywords, type(self))
         if not 1 <= bins <= _MOST_BINS:
             raise InputError(f"bins must be 1 to {_MOST_BINS}, got {bins}")
         self.arl, self.tolerance = float(options.arl), float(options.tolerance)
