@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Preprocessing
     from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
     from calib_serve.models import Classifier
-    from calib_serve.scores import Outputs, Scores
+    from calib_serve.scores import Outputs, Schema, Scores
 
 __all__ = [
     "ModelSamples",
@@ -39,10 +39,10 @@ def file_scores(
     options: FileOptions,
     *,
     split: str | None,
-    outputs: Outputs | None = None,
-    expected: Outputs | None = None,
+    outputs: str | None = None,
+    expected: Schema | Outputs | None = None,
 ) -> Scores:
-    """Read the scores of a file; note its remarks on stderr. Keywords as in ``Scores.read``."""
+    """Read the scores of a file; note what was read on stderr. Keywords as in ``Scores.read``."""
     from calib_serve.scores import Scores
 
     # What is not given is left out, so that the reader's own defaults hold.
@@ -54,7 +54,7 @@ def file_scores(
         "expected": expected,
     }
     found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
-    note(found.remarks)
+    note([found.reading])
     return found
 
 
@@ -62,12 +62,12 @@ def plain_scores(
     path: str | Path, options: PlainData, artifact: Artifact, *, calibrated: bool = False
 ) -> Scores:
     """Read scores of an artifact's model, or of the model as it is ``calibrated``; no labels are needed."""
-    from calib_serve.scores import Scores
+    from calib_serve.scores import Schema, Scores
 
-    expected = "probabilities" if calibrated else artifact.model.outputs
+    expected = Schema("probabilities", artifact.class_names) if calibrated else artifact.schema
     given: dict[str, Any] = {"split": options.split, "columns": options.columns, "expected": expected}
     found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
-    note(found.remarks)
+    note([found.reading])
     return found
 
 
@@ -123,7 +123,7 @@ def archive_scores(
             progress=progress,
             seam=options.seam,
             probe_timeout=options.probe_timeout,
-            outputs=options.outputs,
+            outputs=options.kind,
         )
     return found.parts[0], found.artifact
 
@@ -136,12 +136,12 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
                 "this calibration changes the model itself, which its scores cannot show; name the model "
                 "with --model, and data that the fit has not seen"
             )
-        return file_scores(data, options, split=options.split, expected=artifact.model.outputs)
+        return file_scores(data, options, split=options.split, expected=artifact.schema)
     from calib_serve.models import logits_under
     from calib_serve.scores import Scores
 
     refuse_file_options(options, "--model")
-    asked = model_samples(data, options, artifact=artifact, outputs=options.outputs)
+    asked = model_samples(data, options, artifact=artifact, outputs=options.kind)
     # A new head returns logits, whatever the model returned before.
     kind = "logits" if artifact.head is not None else asked.classifier.outputs
     z = logits_under(asked.classifier, asked.inputs, artifact)

@@ -220,7 +220,7 @@ def _of_model(
     note([remark for part in parts for remark in part.remarks])
     train = None if source.train_split is None else parts.pop()
     shape = parts[0].inputs.shape[1:]
-    classifier = load_model(model, weights=source.weights, input_shape=shape, outputs=source.outputs)
+    classifier = load_model(model, weights=source.weights, input_shape=shape, outputs=source.kind)
     note(weights_remarks(model, source.weights))
     trained_on = None if train is None else (train.inputs, train.labels)
     return [(part.inputs, part.labels) for part in parts], FitOnModel(classifier, train=trained_on, seed=seed)

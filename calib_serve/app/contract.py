@@ -135,7 +135,7 @@ def _check(
     if options.segments is not None:
         own["segments"] = read_npy(Path(options.segments))
     found = check_contract(
-        promised, calibrated.probs[:], calibrated.labelled(), groups=calibrated.groups, **own
+        promised, calibrated.probs[:], calibrated.labelled(), groups=calibrated.clusters, **own
     )
     if output.json:
         print_json(found.as_dict())

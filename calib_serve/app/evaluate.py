@@ -83,7 +83,7 @@ def _evaluate(
     if source.from_ is not None:
         found, calibration = archive_scores(data, source, calibration, quiet=shown.json)
     else:
-        expected = None if calibration is None else calibration.model.outputs
+        expected = None if calibration is None else calibration.schema
         found = file_scores(data, source, split=source.split, expected=expected)
     how = fields_of(MeasureOptions, options)
     # Before it is calibrated: the artifact knows its fit's samples by the scores that the model gave.
@@ -160,7 +160,9 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
         return None
     # Their exact intervals count samples: as a report has them, rows that weigh are there as often.
     found = found if found.weights is None else found.take(repeated(found.weights))
-    return evaluate_decisions(calibration, found.probs[:], found.labelled(), level=level, groups=found.groups)
+    return evaluate_decisions(
+        calibration, found.probs[:], found.labelled(), level=level, groups=found.clusters
+    )
 
 
 def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":

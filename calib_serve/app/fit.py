@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
 from calib_serve.app._data import PictureOptions, preprocessing, refuse_file_options
 from calib_serve.app._progress import stages
-from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json, show_verdict
+from calib_serve.app._show import artifact_facts, artifact_tables, console, note, print_json, show_verdict
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check
 from calib_serve.core.options.data import DataOptions
@@ -144,10 +144,11 @@ def _of_scores(
     given = {"labels": source.labels, "engine": options.engine, **source.of_scores}
     read = {name: value for name, value in given.items() if value is not None}
     fitted = Scores.read(data, split=source.split, **read)
+    note([fitted.reading])
     # Read before the fit: a split that does not exist should not cost one.
     test = None
     if options.test_split is not None:
-        test = Scores.read(data, split=options.test_split, expected=fitted.outputs, **read)
+        test = Scores.read(data, split=options.test_split, expected=fitted.schema, **read)
     return calibrate(fitted, method=options.method, test=test, progress=progress, **own)
 
 
@@ -161,7 +162,7 @@ def _of_archive(
     asked: dict[str, Any] = {
         "seam": source.seam,
         "probe_timeout": source.probe_timeout,
-        "outputs": source.outputs,
+        "outputs": source.kind,
     }
     archive = str(source.from_)
     return calibrate_archive(archive, data, options.method, splits=splits, progress=progress, **asked, **own)
@@ -188,7 +189,7 @@ def _of_model(
         class_names=given.class_names,
         pictures=given.pictures,
         weights=source.weights,
-        outputs=source.outputs,
+        outputs=source.kind,
         progress=progress,
         **own,
     )

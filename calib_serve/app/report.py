@@ -106,7 +106,7 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
     """Read scores, and put them into the artifact's order of classes."""
     from calib_serve.fit import seen
 
-    expected = None if fitted is None else fitted.model.outputs
+    expected = None if fitted is None else fitted.schema
     scores = file_scores(data, source, split=source.split, expected=expected)
     found = scores if fitted is None else scores.in_order(fitted.class_names)
 
@@ -121,7 +121,7 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
         return artifact.probs(found)
 
     own = None if fitted is None else seen(fitted, scores)  # a report on samples of the fit says so
-    beside = {"groups": scores.groups, "sample_weight": scores.weights, "own": own}
+    beside = {"groups": scores.clusters, "sample_weight": scores.weights, "own": own}
     return _Samples(found.name, probs, found.labelled(), found.class_names, beside)
 
 
@@ -130,7 +130,7 @@ def _of_model(data: str, source: ModelData, fitted: "Artifact | None") -> _Sampl
 
     refuse_file_options(source, "--model")
     # Numbers do not show that logits are of labels; the artifact knows.
-    outputs = source.outputs or (fitted.model.outputs if fitted and fitted.is_multilabel else None)
+    outputs = source.kind or (fitted.model.outputs if fitted and fitted.is_multilabel else None)
     asked = model_samples(data, source, artifact=fitted, outputs=outputs)
 
     def probs(artifact: "Artifact | None") -> Any:

@@ -58,6 +58,7 @@ from calib_serve.scores import (
     LABELS,
     ONE_COLUMN,
     Outputs,
+    Schema,
     Scores,
     alike,
     sigmoid,
@@ -306,6 +307,13 @@ class Artifact:
     def _of(self, kind: type[S]) -> tuple[S, ...]:
         return tuple(step for step in self.steps if isinstance(step, kind))
 
+    @property
+    def schema(self) -> Schema:
+        """What its model's scores are, for whatever reads others of them."""
+        model = self.model
+        outputs = model.scale or model.outputs or "logits"
+        return Schema(outputs=outputs, class_names=self.class_names, columns=model.columns)
+
     def accepted(self, scores: Scores) -> Scores:
         """Return the scores with their columns in this artifact's order, by name.
 
@@ -345,7 +353,7 @@ class Artifact:
         >>> artifact.probs([[0.25, 0.75]]).round(9).tolist()
         [[0.25, 0.75]]
         """
-        given = Scores.of(scores, outputs=outputs, expected=self.model.outputs or "logits")
+        given = Scores.of(scores, outputs=outputs, expected=self.schema)
         return self.of_logits(self._logits_of(self.accepted(given)))
 
     def calibrated(self, scores: Scores) -> Scores:

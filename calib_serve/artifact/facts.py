@@ -41,6 +41,8 @@ class ModelFacts:
         seam: Where an archive's handler passes its scores on, as in ``pack_around``.
         output: Which output of the seam holds them.
         pictures: How pictures became the inputs that it was fitted on, or a mapping of that.
+        scale: How its scores were written, where not as ``outputs``, such as "percent".
+        columns: Columns or the array of a table that its scores were read from, in order.
 
     Raises:
         InputError: For a fact of another type.
@@ -60,10 +62,12 @@ class ModelFacts:
     seam: str | None = None
     output: str | None = None
     pictures: Preprocessing | None = None
+    scale: str | None = None
+    columns: tuple[str, ...] = ()
     _held: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("sha256", "source", "input_dtype", "last_linear", "seam", "output"):
+        for name in ("sha256", "source", "input_dtype", "last_linear", "seam", "output", "scale"):
             _check(name, getattr(self, name), isinstance(getattr(self, name), str), "a text")
         mixed = self.mixed_precision
         _check("mixed_precision", mixed, isinstance(mixed, bool), "true or false")
@@ -73,6 +77,9 @@ class ModelFacts:
         )
         _check("response", numbers, right, "a list of finite numbers")
         object.__setattr__(self, "response", None if numbers is None else tuple(map(float, numbers)))
+        named = isinstance(self.columns, Sequence) and all(isinstance(name, str) for name in self.columns)
+        _check("columns", self.columns, named, "a list of texts")
+        object.__setattr__(self, "columns", tuple(self.columns or ()))
         try:
             check_outputs(self.outputs)
         except InputError as error:
@@ -109,7 +116,7 @@ class ModelFacts:
             return dict(self._held)
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         known["pictures"] = None if self.pictures is None else self.pictures.as_dict()
-        return {name: plain(value, name) for name, value in known.items() if value is not None}
+        return {name: plain(value, name) for name, value in known.items() if value not in (None, ())}
 
     def fits(self, sha256: str) -> bool:
         """Tell whether the model file may have this hash; True where the artifact's is unknown.

@@ -135,7 +135,7 @@ class _Field:
 
 def _of_classes(fit: Scores, test: Scores, seed: int) -> _Field:
     fitted, z, y = Samples.of(fit), test.logits, test.labelled()
-    weighing: dict[str, Any] = {"sample_weight": test.weights, "groups": test.groups}
+    weighing: dict[str, Any] = {"sample_weight": test.weights, "groups": test.clusters}
     predicted = Tops.of(test.probs, y).predicted
 
     def evaluate(artifact: Artifact, replicates: int) -> tuple[Evaluation, float]:

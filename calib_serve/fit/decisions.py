@@ -24,7 +24,7 @@ from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import abstention, checked, conformal_rank, group_codes, one_of_each
-from calib_serve.scores import LABELS, Outputs, Scores
+from calib_serve.scores import LABELS, Scores
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -318,10 +318,10 @@ def decide(
         raise InputError("the promise is of samples as they come, each of weight 1; leave sample_weight out")
     samples = Samples.of(artifact.accepted(read))
     refuse_seen(artifact, samples)
-    return _with_decisions(artifact, samples, asked, read.groups)
+    return _with_decisions(artifact, samples, asked, read.clusters)
 
 
-def refuse_labels(artifact: Artifact, outputs: Outputs | None) -> None:
+def refuse_labels(artifact: Artifact, outputs: str | None) -> None:
     """Refuse multi-label models: sets and abstention promise for one true class a sample.
 
     Args:

@@ -99,6 +99,9 @@ def calibrate(
         artifact = _fitted_to_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
     else:
         artifact = _fitted(Samples.of(found, class_weight=weight), method, own, prior=asked.prior, **how)
+    scale = found.schema.outputs if found.schema.outputs != found.outputs else None
+    model = replace(artifact.model, scale=scale, columns=found.schema.columns)
+    artifact = replace(artifact, model=model)
     return remarked(artifact, before=found.remarks, after=_without_skill(found))
 
 
@@ -258,5 +261,5 @@ def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
         test.labelled(),
         seed=seed,
         sample_weight=test.weights,
-        groups=test.groups,
+        groups=test.clusters,
     )

@@ -82,7 +82,7 @@ def recalibrated_losses(
         scores: Class scores (n, K); or ``Scores``, with weights and groups. Of more than 50,000 rows some are
             used.
         labels: Class ids (n,), or names.
-        outputs: Kind of the scores; found where None.
+        outputs: Kind of the scores; see ``Scores.of``.
         method: Name of the recalibration; by default beta for two classes and structured vector scaling for
             more, or a temperature for more than a million logits and where those cannot be fitted.
         folds: Number of folds; by default 5, of 20,000 samples or more 2.

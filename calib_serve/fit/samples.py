@@ -79,7 +79,7 @@ class Samples:
             sample_weight: (n,).
             class_weight: (K,), times the weight of its samples; "balanced": every class that occurs weighs
                 the same.
-            outputs: Kind of the scores; found where None.
+            outputs: Kind of the scores; None: logits.
             groups: Which samples belong together (n,), numbers or text.
 
         Raises:
@@ -88,7 +88,8 @@ class Samples:
         """
         if isinstance(logits, Samples):
             return logits._reweighted(labels, sample_weight, class_weight)
-        given = Scores.of(logits, labels, outputs=outputs, sample_weight=sample_weight, groups=groups)
+        beside = {"sample_weight": sample_weight, "groups": groups}
+        given = Scores.of(logits, labels, outputs=outputs, expected="logits", **beside)
         if given.is_multilabel:
             raise InputError(f"{given.outputs} have a calibrator for each label, which calibrate() fits")
         y, codes = given.labelled(), group_codes(given.groups, len(given))

@@ -296,7 +296,7 @@ def evaluate(
         raise InputError("soft labels are for fits, nll and brier; evaluate wants one class a sample")
     how: dict[str, Any] = {
         "sample_weight": found.weights,
-        "groups": found.groups,
+        "groups": found.clusters,
         **fields_of(MeasureOptions, asked),
     }
     return replace(evaluate_probs(found.probs, y, **how), remarks=found.remarks)

@@ -435,7 +435,7 @@ def judge(
         tolerance=asked.tolerance,
         class_tolerance=asked.class_tolerance,
         sample_weight=scored.weights,
-        groups=scored.groups,
+        groups=scored.clusters,
         class_names=scored.class_names,
     )
     return replace(found, reasons=(*found.reasons, *scored.remarks))

@@ -38,6 +38,8 @@ from calib_serve.scores.replies import same_format as same_format
 from calib_serve.scores.replies import shown_as as shown_as
 from calib_serve.scores.replies import shows as shows
 from calib_serve.scores.rows import read_rows as read_rows
+from calib_serve.scores.scales import Scaled as Scaled
+from calib_serve.scores.schema import Schema as Schema
 from calib_serve.scores.scores import ProbsView as ProbsView
 from calib_serve.scores.scores import Scores as Scores
 from calib_serve.scores.scores import check_ungrouped as check_ungrouped

@@ -40,7 +40,7 @@ def class_ids(
     >>> ids.tolist(), names, remark
     ([0, 1], ('no', 'yes'), '')
     """
-    found, at = _distinct(labels)
+    found, at = distinct(labels)
     gone = [k for k, label in enumerate(found) if is_missing(label) and label not in names]
     if gone:
         rows = np.flatnonzero(np.isin(at, gone))
@@ -53,7 +53,7 @@ def class_ids(
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label, as ``_distinct`` gives it, is a missing one."""
+    """Whether a label, as ``distinct`` gives it, is a missing one."""
     return label is None or _is_nan(label) or (isinstance(label, str) and label.lower() in MISSING)
 
 
@@ -61,8 +61,10 @@ def _is_nan(label: Any) -> bool:
     return isinstance(label, float) and math.isnan(label)
 
 
-def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
+def without(labels: NDArray[Any], ignored: Sequence[Any], names: Sequence[str] = ()) -> NDArray[np.bool_]:
     """Tell which rows (n,) have a label that is not ``ignored``; NA and NaN stand for a missing one.
+
+    ``names`` are those of classes, which are never missing.
 
     >>> without(np.array([0, 255, 1]), [255]).tolist()
     [True, False, True]
@@ -70,13 +72,13 @@ def without(labels: NDArray[Any], ignored: Sequence[Any]) -> NDArray[np.bool_]:
     wanted = {plain_label(label) for label in ignored}
     no_label = any(is_missing(label) for label in wanted)
     texts = {str(label) for label in wanted if not is_missing(label)}
-    found, at = _distinct(labels)
-    out = [str(label) in texts or (no_label and is_missing(label)) for label in found]
+    found, at = distinct(labels)
+    out = [str(label) in texts or (no_label and is_missing(label) and label not in names) for label in found]
     kept = ~np.array(out, bool)[at]
     return kept if labels.ndim == 1 else np.asarray(kept.reshape(labels.shape).all(axis=1))
 
 
-def _distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
+def distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
     """The distinct labels, as plain values or None, and the index of each row's label among them."""
     if labels.dtype.kind in "iu" and labels.size and np.ptp(labels) < 1 << 16:  # counted, not sorted
         low = labels.min()
@@ -220,8 +222,11 @@ def _are_positions(names: tuple[str, ...]) -> bool:
 def _of_two(found: list[Any], column: str) -> list[int] | None:
     """The ids of two classes, from common words for yes and no, or from the name of the scores' column."""
     texts = [str(label).lower() for label in found]
-    if all(text in (*_NEGATIVE, *_POSITIVE) for text in texts):
-        return [int(text in _POSITIVE) for text in texts]
+    words = [text for text in texts if text in (*_NEGATIVE, *_POSITIVE)]
+    ids = [int(text in _POSITIVE) for text in words]
+    # Two words for no, such as F and N, are two classes of which neither is the event.
+    if len(words) == len(texts) and len(set(ids)) == len(texts):
+        return ids
     if column and len(found) <= 2 and column in found:
         return [int(label == column) for label in found]
     return None

@@ -26,41 +26,40 @@ from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
 from calib_serve.core.names import shown
 from calib_serve.scores.databases import open_engine
-from calib_serve.scores.kinds import Outputs
-from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles
+from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles, texts_in
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
-from calib_serve.scores.table import TAKEN, Roles, lists_first, roles_of
+from calib_serve.scores.table import TAKEN, Roles, listed, roles_of, said_by
 
-# The first array that a file has is read: logits tell more than the probabilities beside them.
-_SCORES: Mapping[str, Outputs | None] = {
-    "logits": "logits",
-    "log_probs": "log_probs",
-    "probs": "probabilities",
-    "label_logits": "label_logits",
-    "label_probs": "label_probabilities",
-    **dict.fromkeys(("probabilities", "proba", "y_prob", "y_proba"), "probabilities"),
-    **dict.fromkeys(("scores", "outputs", "y_score"), None),
-}
-_BESIDE = {
-    "label": ("labels", "label", "y", "y_true", "targets", "target"),
-    "weight": ("weights", "weight", "sample_weight"),
-    "group": ("groups", "group"),
-    "id": ("ids", "id"),
-}
+_SCORES = (
+    *("logits", "log_probs", "probs", "label_logits", "label_probs"),
+    *("probabilities", "proba", "y_prob", "y_proba", "scores", "outputs", "y_score"),
+)
+"""Arrays of scores; the first that is there is read: logits tell more than the probabilities beside them."""
 _OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """The split and columns asked of a file, and the names of its label, weight and group."""
+    """The split and columns asked of a file, and the names of its label, weight and group.
+
+    ``classes``: names of classes that are known; ``told``: whether the kind of scores is;
+    ``expected``: columns of an artifact, which are taken where all are there.
+    """
 
     split: str | None
     columns: Sequence[str] | None
     beside: Mapping[str, str | None]
+    classes: Sequence[str] = ()
+    told: bool = False
+    expected: Sequence[str] = ()
 
     def roles(self, names: Sequence[str], index: Sequence[str] = ()) -> Roles:
         """Find the role of each column."""
-        return roles_of(names, columns=self.columns, index=index, **dict[str, Any](self.beside))
+        beside = dict[str, Any](self.beside)
+        columns = self.columns
+        if columns is None and self.expected and {*self.expected} <= {*names}:
+            columns = self.expected
+        return roles_of(names, columns=columns, classes=self.classes, index=index, **beside)
 
 
 def read_source(
@@ -68,6 +67,9 @@ def read_source(
     *,
     split: str | None = None,
     columns: Sequence[str] | None = None,
+    expected: Sequence[str] = (),
+    classes: Sequence[str] = (),
+    told: bool = False,
     engine: str | None = None,
     password_file: str | Path | None = None,
     label: str | None = None,
@@ -85,15 +87,16 @@ def read_source(
     asked = {"label": label, "weight": weight, "group": group}
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
+    wanted = _Asked(split, columns, inside, classes, told, expected)
     if engine is not None or holds_files(path):
         if apart:
             raise InputError(
                 f"the rows of {where} come in any order, so what belongs to each cannot lie in a file of its "
                 f"own ({', '.join(apart.values())}): put it into a column"
             )
-        found = _read_table(where, engine, password_file, _Asked(split, columns, inside))
+        found = _read_table(where, engine, password_file, wanted)
     else:
-        found = _read_file(path, _Asked(split, columns, inside))
+        found = _read_file(path, wanted)
     for what, name in apart.items():
         found = _beside(found, what, read_npy(Path(name)), name)
     return _named(found, path.name.partition(".")[0])
@@ -153,53 +156,57 @@ def _read_npy(path: Path, asked: _Asked) -> RawScores:
         raise InputError(f"{path} holds one array, so there is no split {asked.split!r}; leave the split out")
     if given := [name for name in asked.beside.values() if name is not None]:
         raise InputError(f"{path} holds one array, and nothing called {given[0]!r}")
-    return of_arrays(read_npy(path), **dict.fromkeys(_BESIDE))
+    return of_arrays(read_npy(path))
 
 
 def _read_npz(path: Path, asked: _Asked) -> RawScores:
     # Only what is asked for is unpacked: such files may hold gigabytes of inputs, too.
-    kept = {_in_split(name, asked.split) for name in _wanted(asked)} | {"class_names", "calibrated_by"}
-    arrays, names = read_npz(path, wanted=kept.__contains__)
-    return _from_arrays(path, names, arrays.__getitem__, asked)
+    with_names = read_npz(path, wanted={"class_names", "calibrated_by"}.__contains__)
+    known, names = with_names
+    roles = _roles_in(path, names, asked)
+    kept = {_in_split(name, asked.split) for name in (*roles.scores, *roles.others)}
+    arrays, _ = read_npz(path, wanted=kept.__contains__)
+    return _from_arrays(roles, {**known, **arrays}.__getitem__, names, asked)
 
 
 def _read_safetensors(path: Path, asked: _Asked) -> RawScores:
     with safe_open(path, framework="numpy") as arrays:
-        return _from_arrays(path, list(arrays.keys()), arrays.get_tensor, asked)
+        names = list(arrays.keys())
+        return _from_arrays(_roles_in(path, names, asked), arrays.get_tensor, names, asked)
 
 
-def _wanted(asked: _Asked) -> set[str]:
-    return {*_SCORES, *chain(*_BESIDE.values()), *(name for name in asked.beside.values() if name)}
+def _roles_in(path: Path, names: Collection[str], asked: _Asked) -> Roles:
+    """The roles of a split's arrays, by their names."""
+    own = [name for name in names if asked.split is None or name.startswith(f"{asked.split}_")]
+    own = [name if asked.split is None else name.removeprefix(f"{asked.split}_") for name in own]
+    called = next((name for name in _SCORES if name in own), None)
+    if called is None:
+        raise InputError(_no_scores(path, names, asked.split))
+    return replace(asked, columns=(called,)).roles(own)
 
 
 def _from_arrays(
-    path: Path,
-    names: Collection[str],
-    get: Callable[[str], NDArray[Any]],
-    asked: _Asked,
+    roles: Roles, get: Callable[[str], NDArray[Any]], names: Collection[str], asked: _Asked
 ) -> RawScores:
-    split = asked.split
-    called = next((score for score in _SCORES if _in_split(score, split) in names), None)
-    if called is None:
-        raise InputError(_no_scores(path, names, split))
-    beside: dict[str, Any] = {}
-    said = []
-    for what, known in _BESIDE.items():
-        name = asked.beside.get(what)
-        if name is not None and _in_split(name, split) not in names:
-            raise InputError(
-                f"{path} has no array {_in_split(name, split)}; it has {', '.join(sorted(names))}"
-            )
-        found = [one for one in ((name,) if name else known) if _in_split(one, split) in names]
-        beside[what] = get(_in_split(found[0], split)) if found else None
-        if found and what in TAKEN:
-            said.append(f"{shown(found[0])} {TAKEN[what]}")
-    class_names = tuple(map(str, get("class_names").tolist())) if "class_names" in names else ()
-    source = of_arrays(get(_in_split(called, split)), **beside)
-    by = str(get("calibrated_by")) if "calibrated_by" in names else ""
-    remarks = (*source.remarks, *said)
+    called = {name: get(_in_split(name, asked.split)) for name in (*roles.scores, *roles.others)}
+    scores = called.pop(roles.scores[0])
+    found = {
+        what: called.get(name)
+        for what in ("label", "weight", "group", "id")
+        if (name := getattr(roles, what))
+    }
+    said = [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
+    others = [name for name in roles.left_out if said_by(name) is not None]
+    said += [f"left out: {listed(others)}"] if others else []
+    source = of_arrays(scores, **found)
     return replace(
-        source, class_names=class_names, outputs=_SCORES[called], calibrated_by=by, remarks=remarks
+        source,
+        class_names=tuple(map(str, get("class_names").tolist())) if "class_names" in names else (),
+        outputs=roles.kind,
+        columns=roles.scores,
+        label_name=roles.label or "",
+        calibrated_by=str(get("calibrated_by")) if "calibrated_by" in names else "",
+        remarks=(*source.remarks, *said),
     )
 
 
@@ -225,10 +232,9 @@ def _splits(names: Collection[str]) -> list[str]:
     return sorted({n.removesuffix(e) for n, e in found if e})
 
 
-def _of_table(
-    roles: Roles, table: Mapping[str, NDArray[Any]], split: str | None, first: int = 1
-) -> RawScores:
-    """The rows of a split of a table, whose columns' roles are known."""
+def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], asked: _Asked) -> RawScores:
+    """The rows of a split of a table, whose columns' roles are known but for those called as a class."""
+    split = asked.split
     if roles.split is not None:
         # As texts: a split may be called 1 and be read as a number.
         of = np.array([str(one) for one in table[roles.split].tolist()])
@@ -240,24 +246,34 @@ def _of_table(
         table = {name: column[of == split] for name, column in table.items()}
     elif split is not None:
         raise InputError(f"there is no column split, so there is no split {split!r}; leave the split out")
-    return of_roles(roles, table, first=first)
+    # Of a table of languages, id is Indonesian.
+    if called := {*roles.others} & {*texts_in(None if roles.label is None else table[roles.label])}:
+        roles = replace(asked, classes=(*asked.classes, *called)).roles([*table])
+    return of_roles(roles, table, first=1, told=asked.told)
 
 
 def _read_text(path: Path, asked: _Asked) -> RawScores:
     with open_lines(path) as lines:
-        names, rows = _json_cells(lines) if is_json(path) else cells_of(lines, row_names=True)
+        if is_json(path):
+            (names, rows), commas = _json_cells(lines), False
+        else:
+            names, rows, mark = cells_of(lines, row_names=True)
+            # Beside commas that part columns, a comma in a number may be either.
+            commas = mark != ","
         check_header(path, names)
         # Taken for names, the first row of numbers would be lost.
         if any(_is_fraction(name) for name in names):
             raise InputError("the first line holds numbers; add a line with the names of the columns")
         roles = asked.roles(names)
-        table = _columns(rows, names, roles)
+        table = _columns(rows, names, roles, commas=commas)
     if not len(next(iter(table.values()), ())):
         raise InputError("it has column names but no rows" if roles.scores else "it has no column of scores")
-    return _of_table(roles, table, asked.split)
+    return _of_table(roles, table, asked)
 
 
-def _columns(rows: Iterator[list[Any]], names: Sequence[str], roles: Roles) -> dict[str, NDArray[Any]]:
+def _columns(
+    rows: Iterator[list[Any]], names: Sequence[str], roles: Roles, *, commas: bool
+) -> dict[str, NDArray[Any]]:
     """Read columns in pieces: numbers of scores and weights, and the texts of the others."""
     kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
     numbers = {*roles.scores, roles.weight}
@@ -268,25 +284,24 @@ def _columns(rows: Iterator[list[Any]], names: Sequence[str], roles: Roles) -> d
         for k, (name, at) in enumerate(zip(kept, place, strict=True)):
             cells = [row[at] for row in piece]
             parts[k].append(
-                _floats(cells) if name in numbers else _texts([same.setdefault(c, c) for c in cells])
+                _floats(cells, commas) if name in numbers else _texts([same.setdefault(c, c) for c in cells])
             )
     return {name: _joined(part) for name, part in zip(kept, parts, strict=True)}
 
 
-def _floats(cells: list[Any]) -> NDArray[Any]:
-    """Numbers where all cells are numbers, else the cells: a reader of numbers then names the bad cell."""
-    if cells and isinstance(cells[0], list):
-        try:
-            return np.array(cells, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"lists of scores must be of numbers, and equally long: {error}") from None
+def _floats(cells: list[Any], commas: bool) -> NDArray[Any]:
+    """Numbers where all cells are numbers, else the cells: a reader of numbers then names the bad cell.
+
+    ``commas``: a comma is a decimal one, as spreadsheets write where the language does.
+    """
+    nested = cells and isinstance(cells[0], list) and not any(isinstance(one, dict) for one in cells[0])
     try:
         return np.array(cells, np.float64)
-    except (TypeError, ValueError):
-        pass
+    except (TypeError, ValueError) as error:
+        if nested:
+            raise InputError(f"lists of scores must be of numbers, and equally long: {error}") from None
     try:
-        # Spreadsheets write decimal commas where the language does.
-        return np.array([cell.replace(",", ".") for cell in cells], np.float64)
+        return np.array([cell.replace(",", ".") for cell in cells], np.float64) if commas else _texts(cells)
     except (AttributeError, ValueError):
         return _texts(cells)
 
@@ -349,7 +364,6 @@ def _of_arrow(
 
     index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
     roles = asked.roles(schema.names, index)
-    roles = lists_first(roles, {name for name in schema.names if is_list(schema.field(name).type)})
     kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
     try:
         table = read(kept)
@@ -358,7 +372,7 @@ def _of_arrow(
         arrays = {name: _array(table[name], name) for name in kept}
     except ArrowException as error:
         raise InputError(f"cannot read {path}: {error}") from error
-    return _of_table(roles, arrays, asked.split)
+    return _of_table(roles, arrays, asked)
 
 
 def is_list(kind: Any) -> bool:
@@ -368,6 +382,8 @@ def is_list(kind: Any) -> bool:
 
 def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
     """Convert an Arrow column to an array (n,), or lists to (n, K); missing values become None."""
+    if any(one in str(column.type) for one in ("struct<", "map<")):
+        return _texts([dict(one) if "map<" in str(column.type) else one for one in column.to_pylist()])
     if not is_list(column.type):
         found = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
         return np.asarray(found)
@@ -395,25 +411,28 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
         rows = opened.table(table)
         types = rows.schema()
         roles = asked.roles(list(rows.columns))
-        roles = lists_first(roles, {name for name in rows.columns if types[name].is_array()})
         if roles.split is not None or asked.split is not None:
             rows = _of_split(opened, rows, table, asked.split, roles.split)
-        if not roles.scores:
-            raise InputError(f"{table} has no column of scores beside label and split")
-        wrong = [
-            n
-            for n in roles.scores
-            if not (types[n].is_numeric() or types[n].is_array()) or types[n].is_boolean()
-        ]
+        lists = tuple(name for name in roles.scores if types[name].is_array())
+        numbers = tuple(n for n in roles.scores if types[n].is_numeric() and not types[n].is_boolean())
+        wrong = [name for name in roles.scores if name not in (*lists, *numbers)]
+        if not roles.asked and roles.kind is None:
+            kept = lists or numbers
+            out = {name: "it holds no numbers" for name in roles.scores if name not in kept}
+            roles, wrong = replace(roles, scores=kept, left_out={**roles.left_out, **out}), []
+        if not roles.scores or len(lists) > 1:
+            raise InputError(
+                f"{table} has {listed(lists) if lists else 'none'} as columns of scores: say which "
+                "(--columns, columns=)"
+            )
         if wrong:
             raise InputError(
                 f"{table}: scores are numbers, and {', '.join(wrong[:5])} is {types[wrong[0]]}; name the "
                 "columns of the classes alone (--columns, columns=)"
             )
-        kept = [*roles.scores, *roles.others]
-        batches = opened.batches(rows.select(*kept), f"read {table}")
+        batches = opened.batches(rows.select(*roles.scores, *roles.others), f"read {table}")
         values, beside = _spooled(batches, roles, table)
-    return _of_spooled(roles, values, beside)
+    return _of_spooled(roles, values, beside, told=asked.told)
 
 
 def _of_split(engine: Any, rows: Any, table: str, split: str | None, column: str | None) -> Any:
@@ -476,16 +495,16 @@ def _without_gaps(arrays: list[NDArray[Any]], roles: Roles, rows: int) -> list[N
 
 
 def _of_spooled(
-    roles: Roles, values: NDArray[np.floating[Any]], beside: Mapping[str, NDArray[Any]]
+    roles: Roles, values: NDArray[np.floating[Any]], beside: Mapping[str, NDArray[Any]], *, told: bool
 ) -> RawScores:
     """Make a source of memory-mapped columns without copies; only the first rows are checked."""
     if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
-        found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1)
+        found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1, told=told)
         return replace(found, values=values)
     # Roles of columns are found from the first rows: all rows would not fit into memory.
     few = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
-    shown = {name: column[: 1 << 16] for name, column in beside.items()}
-    found = of_roles(roles, {**few, **shown}, first=1)
+    beside_few = {name: column[: 1 << 16] for name, column in beside.items()}
+    found = of_roles(roles, {**few, **beside_few}, first=1, told=told)
     whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
     columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
     if roles.label_columns:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -12,21 +15,33 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.classes import is_missing, plain_label
-from calib_serve.scores.kinds import Outputs
-from calib_serve.scores.table import LISTS, TAKEN, Roles, by_pattern, check_plausible, lists_first, roles_of
+from calib_serve.scores.classes import distinct, is_missing, plain_label
+from calib_serve.scores.recognition import proves_probabilities
+from calib_serve.scores.scales import kind_of
+from calib_serve.scores.table import TAKEN, Roles, by_pattern, listed, roles_of
 
 Floats = NDArray[np.floating[Any]]
+
+_OF_ONE = ("", "1", "y", "y=1", "y_1", "pos", "positive", "event", "true", "yes", "y_pred", "pred", "class_1",
+           "class1", "predicted", "prediction")  # fmt: skip
+"""What the name of one column calls the class that it is of where that is class 1."""
+
+_VECTOR = {"type", "size", "indices", "values"}
 
 
 @dataclass(frozen=True, eq=False)
 class RawScores:
-    """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row."""
+    """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row.
+
+    ``outputs``: the kind or scale that names say; ``columns`` and ``label_name``: where they were read from.
+    """
 
     values: Floats
     labels: Any = None
     class_names: tuple[str, ...] = ()
-    outputs: Outputs | None = None
+    outputs: str | None = None
+    columns: tuple[str, ...] = ()
+    label_name: str = ""
     weights: Any = None
     groups: Any = None
     ids: Any = None
@@ -44,7 +59,9 @@ class RawScores:
         return replace(self, values=self.values[kept], **parts)
 
 
-def of_arrays(values: NDArray[Any], *, label: Any, weight: Any, group: Any, id: Any) -> RawScores:
+def of_arrays(
+    values: NDArray[Any], *, label: Any = None, weight: Any = None, group: Any = None, id: Any = None
+) -> RawScores:
     """Read an array (n, K), (n,), or of more axes: its samples are then pixels, a picture a group."""
     given = {"labels": label, "weights": weight, "groups": group, "ids": id}
     if text := next((what for what, value in given.items() if isinstance(value, str)), None):
@@ -98,27 +115,50 @@ def of_columns(
     table: Mapping[str, NDArray[Any]],
     *,
     columns: Sequence[str] | None = None,
-    index: Sequence[str] = (),
-    first: int = 0,
+    classes: Sequence[str] = (),
+    told: bool = False,
     label: Any = None,
     weight: Any = None,
     group: Any = None,
     id: Any = None,
 ) -> RawScores:
-    """Read columns by name; ``label``, ``weight``, ``group`` and ``id``: a column's name, or an array."""
+    """Read columns by name; ``label``, ``weight``, ``group`` and ``id``: a column's name, or an array.
+
+    ``classes``: names of classes that are known; ``told``: whether the kind of scores is.
+    """
     beside = {"label": label, "weight": weight, "group": group, "id": id}
     named = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
-    roles = roles_of(list(table), columns=columns, index=index, **named)
-    return of_roles(roles, table, others, first=first)
+    labels = table[named["label"]] if "label" in named and named["label"] in table else others.get("label")
+    roles = roles_of(list(table), columns=columns, classes=(*classes, *texts_in(labels)), **named)
+    return of_roles(roles, table, others, told=told)
+
+
+def texts_in(labels: Any) -> tuple[str, ...]:
+    """The texts among labels, which are names of classes."""
+    found = None if labels is None else as_array(labels, "labels", missing=True)
+    if found is None or found.ndim != 1 or found.dtype.kind not in "OUS":
+        return ()
+    return tuple({label for label in found.tolist() if isinstance(label, str)})
 
 
 def of_roles(
-    roles: Roles, table: Mapping[str, Any], others: Mapping[str, Any] | None = None, *, first: int = 0
+    roles: Roles,
+    table: Mapping[str, Any],
+    others: Mapping[str, Any] | None = None,
+    *,
+    first: int = 0,
+    told: bool = False,
 ) -> RawScores:
-    """Read a table's columns by their roles; ``others`` are arrays, by role, that the table lacks."""
+    """Read a table's columns by their roles; ``others`` are arrays, by role, that the table lacks.
+
+    ``told``: whether the kind of the scores is known otherwise.
+    """
+    roles = _without_texts(roles, table)
     if not roles.scores:
-        raise InputError(f"there is no column of scores beside {', '.join(map(shown, table)) or 'none'}")
+        raise InputError(
+            f"there is no column of scores beside {listed(list(table))}: say which (--columns, columns=)"
+        )
     found = {
         what: (others or {}).get(what, None if name is None else table[name])
         for what, name in (
@@ -128,35 +168,179 @@ def of_roles(
             ("id", roles.id),
         )
     }
-    kind: Outputs | None = None
-    names: tuple[str, ...] = ()
-    roles = lists_first(roles, {name for name in roles.scores if table[name].ndim == 2})
-    if table[roles.scores[0]].ndim == 2:
-        values, kind = _numbers(table[roles.scores[0]]), LISTS.get(roles.scores[0])
-    else:
-        values, names = _stacked(roles.scores, table, first), roles.scores
     labels = None if found["label"] is None else as_array(found["label"], "labels", missing=True)
     if roles.label_columns:
         labels = np.stack([table[name] for name in roles.label_columns], axis=1)
-    said = []
-    if names and not roles.asked and not roles.label_columns:
-        said.append(check_plausible(names, values, labels))
-    if roles.left_out:
-        said.append(f"left out, as no class: {', '.join(map(shown, roles.left_out))}")
-    said += [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
-    names, prefix = _without_prefix(names, labels)
-    said.append(prefix)
+    said = [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
+    said += [f"left out: {listed(list(roles.left_out))}"] if roles.left_out else []
+    held = table[roles.scores[0]]
+    names: tuple[str, ...] = ()
+    if len(roles.scores) == 1 and (opened := opened_rows(roles.scores[0], held)) is not None:
+        names, values = tuple(opened), _stacked(list(opened), opened, first)
+    elif held.ndim == 2:
+        values = _numbers(held)
+    else:
+        values = _stacked(roles.scores, table, first)
+        names, prefix = _without_prefix(_names_of(roles, labels), labels)
+        said += [prefix] if prefix else []
+        _check_classes(roles, names, values, labels, told=told)
     return RawScores(
         values,
         labels=labels,
         class_names=names,
-        outputs=kind,
+        columns=roles.scores,
+        label_name=roles.label or "",
+        outputs=roles.kind,
         weights=found["weight"],
         groups=found["group"],
         ids=found["id"],
-        remarks=tuple(line for line in said if line),
+        remarks=tuple(said),
         first=first,
     )
+
+
+def _names_of(roles: Roles, labels: Any) -> tuple[str, ...]:
+    """The classes' names: what the columns' say beside the kind, unless labels are called as columns."""
+    called = set() if labels is None or labels.ndim != 1 else set(map(str, distinct(labels)[0]))
+    short = roles.classes
+    return (
+        roles.scores
+        if "" in short or len({*short}) < len(roles.scores) or called & {*roles.scores}
+        else short
+    )
+
+
+def _without_texts(roles: Roles, table: Mapping[str, Any]) -> Roles:
+    """Leave out columns without a number, and those beside one of lists, unless they are known as scores."""
+    if roles.asked or roles.kind is not None:
+        return roles
+    lists = [name for name in roles.scores if _is_nested(table[name])]
+    if len(lists) > 1:
+        raise InputError(f"the columns {listed(lists)} hold lists: say which (--columns, columns=)")
+    kept = lists or [name for name in roles.scores if _holds_numbers(table[name])]
+    why = "beside lists of scores" if lists else "it holds no numbers"
+    out = {name: why for name in roles.scores if name not in kept}
+    return replace(roles, scores=tuple(kept), left_out={**roles.left_out, **out})
+
+
+def _is_nested(column: NDArray[Any]) -> bool:
+    first = column[0] if len(column) and column.dtype.kind == "O" else None
+    return column.ndim == 2 or isinstance(first, (Mapping, list, tuple))
+
+
+def _holds_numbers(column: NDArray[Any]) -> bool:
+    return column.dtype.kind in "fiub" or not len(column) or any(map(_is_score, column.tolist()))
+
+
+def _is_score(value: Any) -> bool:
+    if not isinstance(value, str):
+        return not is_missing(plain_label(value))
+    try:
+        return math.isfinite(float(value.replace(",", ".")))
+    except ValueError:
+        return False
+
+
+def _check_classes(
+    roles: Roles, names: Sequence[str], values: Floats, labels: NDArray[Any] | None, *, told: bool
+) -> None:
+    """Raise InputError for columns of which nothing says that they, and no others, are the classes.
+
+    Said they are by the user, by sums of 1, by labels that name each of them, and by numbers in their names.
+    """
+    if roles.asked or roles.label_columns or proves_probabilities(values):
+        return
+    if len(names) == 1:
+        _check_event(roles, labels)
+        return
+    if roles.kind is None and not told:
+        return  # refused by its kind
+    called = [] if labels is None else [str(label) for label in distinct(labels)[0]]
+    numbers = [label for label in called if label.removesuffix(".0").lstrip("-").isdecimal()]
+    if called and len(numbers) < len(called):
+        strange = [name for name in names if name not in called] if roles.kind is None else []
+        if strange:
+            raise InputError(
+                f"no label is called {listed(strange)}: say which columns are classes "
+                f"({by_pattern(names)}, columns=)"
+            )
+        return
+    ids = [name.removesuffix(".0").isdecimal() for name in names]
+    if all(ids) or (_numbered(names) and len({*called}) <= len(names)):
+        return
+    if labels is not None and (len(names) == 2 or len(called) != len(names)):
+        raise InputError(
+            f"the labels are {listed(called)}, and nothing says that the columns {listed(names)} are their "
+            f"classes, in this order: say which columns are ({by_pattern(names)}, columns=)"
+        )
+
+
+def _numbered(names: Sequence[str]) -> bool:
+    """Whether names are one word with the numbers 0, 1, ... or 1, 2, ..., in this order."""
+    found = [re.fullmatch(r"(.*?)(\d+)", name) for name in names]
+    if None in found or len({one[1] for one in found if one}) > 1:
+        return False
+    numbers = [int(one[2]) for one in found if one]
+    return numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
+
+
+def _check_event(roles: Roles, labels: NDArray[Any] | None) -> None:
+    """Raise InputError for one column that is of something else than the labels, by its name."""
+    if roles.kind is None or labels is None or labels.ndim != 1:
+        return
+    (of,) = roles.classes
+    called = {str(label).lower() for label in distinct(labels)[0]}
+    if of.lower() not in {*_OF_ONE, *called, (roles.label or "").lower()}:
+        raise InputError(
+            f"the column {roles.scores[0]!r} is of {of!r}, by its name, and the labels are "
+            f"{listed(sorted(called))}: if it is of label 1, say --outputs {kind_of(roles.kind, 1)} "
+            "(outputs=), or name both classes, the other one first (--class-names, class_names=)"
+        )
+
+
+def opened_rows(name: str, rows: Any) -> dict[str, NDArray[Any]] | None:
+    """Columns by class, of rows that are mappings {class: score} or lists of {label, score}; None of others.
+
+    Args:
+        name: Name of the column in errors.
+        rows: Cells, or a list of mappings.
+
+    Raises:
+        InputError: Where a row lacks a class, or a cell is something else.
+
+    >>> opened = opened_rows("probs", [{"cat": 0.25, "dog": 0.75}])
+    >>> {name: column.tolist() for name, column in opened.items()}
+    {'cat': [0.25], 'dog': [0.75]}
+    """
+    cells = rows.tolist() if isinstance(rows, np.ndarray) and rows.dtype.kind == "O" else rows
+    if not isinstance(cells, list) or not cells or not isinstance(cells[0], (Mapping, list, tuple)):
+        return None
+    pairs = [_pairs(cell) for cell in cells]
+    if pairs[0] is None:
+        if isinstance(cells[0], Mapping):
+            way = "; Spark's vectors are lists by vector_to_array" if set(cells[0]) >= _VECTOR else ""
+            raise InputError(
+                f"column {name!r} holds {shown(cells[0])}, which are no scores by class{way}: name other "
+                "columns (--columns, columns=)"
+            )
+        return None
+    names = list(pairs[0])
+    for row, one in enumerate(pairs):
+        if one is None or set(one) != set(names):
+            raise InputError(f"column {name!r}, row {row + 1}: its classes are not those of the first row")
+    held = [one for one in pairs if one is not None]
+    return {str(key): np.array([one[key] for one in held], object) for key in names}
+
+
+def _pairs(cell: Any) -> dict[Any, Any] | None:
+    """Scores by class of a cell."""
+    if isinstance(cell, (list, tuple)) and cell and all(isinstance(one, Mapping) for one in cell):
+        named = ({k.lower(): v for k, v in one.items() if isinstance(k, str)} for one in cell)
+        found = [(one.get("label"), one.get("score", one.get("prob"))) for one in named]
+        return None if any(None in pair for pair in found) else dict(found)
+    if isinstance(cell, Mapping) and cell and not set(cell) >= _VECTOR:
+        return dict(cell) if all(isinstance(v, (int, float)) for v in cell.values()) else None
+    return None
 
 
 def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int) -> Floats:
@@ -194,17 +378,19 @@ def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str
 
 
 def _without_prefix(names: tuple[str, ...], labels: Any) -> tuple[tuple[str, ...], str]:
-    """Class names without the columns' common prefix, such as p_ or logit., where labels lack it."""
+    """Class names without the columns' common beginning, such as p_ or sp, where labels lack it."""
     if len(names) < 2 or labels is None or np.asarray(labels).ndim != 1:
         return names, ""
-    called = {str(label).strip() for label in np.unique(np.asarray(labels, object).astype(str))[:1000]}
-    if called & set(names):
-        return names, ""
-    for mark in ("_", ".", "-", " ", ":"):
-        begins = {name.partition(mark)[0] for name in names}
-        short = tuple(name.partition(mark)[2] for name in names)
-        if len(begins) == 1 and len(set(short)) == len(short) and called & set(short):
-            return short, f"classes are called as the columns without {begins.pop() + mark!r}"
+    called = {str(label) for label in distinct(np.asarray(labels))[0]}
+    same = takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))
+    common = "".join(letters[0] for letters in same)
+    for begins in (re.sub(r"[^_.: -]*$", "", common), common):
+        short = tuple(name.removeprefix(begins) for name in names)
+        if begins and not called & set(names) and called & set(short) and len(set(short)) == len(names):
+            # Where they count from 0, their order says the same.
+            counted = list(short) == [str(k) for k in range(len(names))]
+            said = f"classes are called as the columns without {begins!r}"
+            return (names, "") if counted else (short, said)
     return names, ""
 
 

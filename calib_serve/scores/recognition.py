@@ -1,12 +1,11 @@
-"""Recognise the kind of scores: as told, as named, else by their numbers."""
+"""The kind of scores: as it was said, as their names say, or as rows that sum to 1 prove; else refused."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.scores.kinds import (
@@ -15,27 +14,18 @@ from calib_serve.scores.kinds import (
     SUM_OF_HALF,
     Floats,
     Outputs,
-    check_outputs,
     exact,
 )
+from calib_serve.scores.table import by_pattern, listed
 
 FEW = 20
 """Rows, of which fewer may look alike by chance."""
-SUM_OF_DECIMALS = 0.02
-"""How far a row of probabilities of two decimals may be from 1."""
-_RANKS = (
-    "each row falls from its first column to its last: where columns are ranks, and no classes, say which "
-    "class each is (Scores.of_top)"
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Recognised:
-    """Scores (n, K) of a known kind; ``remark``: the guess behind it, or empty."""
-
-    values: Floats
-    outputs: Outputs
-    remark: str = ""
+_PROOF = 4
+"""Decimals in which the sums of all rows together must agree with 1: by chance few tables have as many."""
+_ROUNDED_SUM = 0.02
+"""How far a row may be from 1 that is said to be of probabilities, as those rounded to 16 bits are."""
+_MOST_OFF = 0.1
+"""How far a row of rounded probabilities may be from 1, of however many classes."""
 
 
 @dataclass(frozen=True)
@@ -54,183 +44,252 @@ class CellNames:
         name = repr(self.names[column]) if self.names else str(column)
         return f"{self.row(row)}, column {name}"
 
+    def columns(self, count: int) -> str:
+        """The names of all columns, for a person."""
+        named = f"{listed(self.names)}" if self.names else f"{count} without names"
+        return f"the column{'s' if count > 1 else ''} {named}"
+
 
 NUMBERED = CellNames()
 """Rows and columns by their numbers, from 0."""
 
 
+@dataclass(frozen=True, eq=False)
+class Recognised:
+    """Scores (n, K) of a known kind; ``why`` it is known, in words."""
+
+    values: Floats
+    outputs: Outputs
+    why: str
+
+
 @dataclass(frozen=True)
 class _Seen:
-    """The range of an array's numbers and of its rows' sums, from one pass.
-
-    ``of_logs``: whether their exponentials sum to 1; ``falls``: whether each row is in descending order.
-    """
+    """The range of an array's numbers and of its rows' sums; ``slack``: how far from 1 rounding takes these."""
 
     low: float
     high: float
     least_sum: float
     most_sum: float
-    of_logs: bool
-    falls: bool
+    slack: float
+    digits: int
     rows: int
     columns: int
 
     @classmethod
     def of(cls, values: Floats) -> _Seen:
-        low, high, least, most, of_logs, falls = np.inf, -np.inf, np.inf, -np.inf, True, True
+        low, high, least, most = np.inf, -np.inf, np.inf, -np.inf
         for block in _blocks(values):
-            sums = np.einsum("nk->n", block, dtype=np.float64)
+            with np.errstate(invalid="ignore", over="ignore"):
+                sums = np.einsum("nk->n", block, dtype=np.float64)
             # numpy's minimum keeps NaN, Python's does not.
             low, high = np.minimum(low, block.min()), np.maximum(high, block.max())
             least, most = np.minimum(least, sums.min()), np.maximum(most, sums.max())
-            of_logs = of_logs and bool(high <= 0) and _sums_to_one(np.exp(block.astype(np.float64)))
-            falls = falls and bool(
-                (block[:, :-1] >= block[:, 1:]).all() and (block[:, 0] != block[0, 0]).any()
-            )
         rows, columns = values.shape
-        several = of_logs and columns > 1
-        ranked = falls and columns > 2 and rows >= FEW
-        return cls(float(low), float(high), float(least), float(most), several, ranked, rows, columns)
+        digits = _digits(values[:1000])
+        slack = max(SUM_OF_HALF, min(columns / 2 * 10.0**-digits, _MOST_OFF)) + 1e-9
+        return cls(float(low), float(high), float(least), float(most), slack, digits, rows, columns)
 
     @property
     def within(self) -> bool:
         """Whether all numbers lie in [0, 1], and not all are 0, as the output of a zeroed layer is."""
         return self.low >= -ROUNDED and self.high <= 1 + ROUNDED and self.high > 0
 
-    def sums_to(self, whole: float) -> bool:
-        """Whether the rows of several columns sum to ``whole``, up to rounding."""
-        slack = whole * (SUM_OF_DECIMALS if self.rows >= FEW else SUM_OF_HALF)
-        return self.columns > 1 and max(whole - self.least_sum, self.most_sum - whole) <= slack + 1e-9
+    @property
+    def off(self) -> float:
+        """How far the sum of a row is from 1 at most."""
+        return max(1 - self.least_sum, self.most_sum - 1)
 
     @property
-    def is_percent(self) -> bool:
-        return self.low >= -ROUNDED and 1 + ROUNDED < self.high <= 102 and self.sums_to(100)
+    def proves(self) -> bool:
+        """Whether the rows can be nothing but probabilities."""
+        enough = self.digits * self.rows >= _PROOF
+        return self.columns > 1 and self.within and self.off <= self.slack and enough
+
+    @property
+    def like_probabilities(self) -> bool:
+        """Whether to call them logits contradicts the numbers."""
+        return self.proves or (self.columns == 1 and self.within and self.rows >= FEW)
+
+
+def _digits(values: Floats) -> int:
+    """The decimals that numbers are written with, 6 of such as are not rounded."""
+    x = values.astype(np.float64)
+    if not (np.abs(x) < 2.0**52).all():
+        return 6
+    return next((d for d in range(1, 6) if (np.abs(x * 10**d - np.rint(x * 10**d)) <= 1e-5).all()), 6)
+
+
+def proves_probabilities(values: Floats) -> bool:
+    """Whether rows of scores (n, K) can be nothing but probabilities: within [0, 1], with sums of 1.
+
+    Sums agree with 1 as far as the numbers' digits allow, over enough rows for their digits.
+
+    >>> [proves_probabilities(np.array(rows)) for rows in ([[0.25, 0.75], [0.5, 0.5]], [[0.2, 0.8]])]
+    [True, False]
+    """
+    return _Seen.of(values).proves
 
 
 def recognise(
     values: Floats,
-    told: Outputs | None = None,
+    said: Outputs | None = None,
     *,
-    called: Outputs | None = None,
-    multilabel: bool = False,
+    named: Outputs | None = None,
+    why: str = "",
     place: CellNames = NUMBERED,
 ) -> Recognised:
-    """Recognise the kind of scores (n, K): as ``told``, as ``called``, else by their numbers.
+    """Scores (n, K) of the kind ``said``, else the ``named`` one that agrees, else what they prove.
 
-    ``multilabel``: labels are (n, L), of which any number is true. Values that are rounded out of [0, 1] are
-    clipped, percent become fractions. InputError for numbers that are not of this kind, naming the row, and
-    for such as may be of two kinds, naming the option.
+    ``why``: where the kind was named. Values that are rounded out of [0, 1] are clipped. InputError for
+    numbers that are not of this kind, naming the row, and where nothing says the kind, naming the option.
 
     >>> found = recognise(np.array([[0.25, 0.75], [0.5, 0.5]]))
-    >>> found.outputs, found.remark
-    ('probabilities', 'read as probabilities: their rows sum to 1')
+    >>> found.outputs, found.why
+    ('probabilities', 'their rows sum to 1')
     """
-    check_outputs(told)
-    columns = values.shape[1]
     seen = _Seen.of(values)
-    why = ""
-    if told is None and called is None:
-        told, why = _by_numbers(seen, multilabel)
-    # An array called logits is taken for logits, unless its numbers show otherwise.
-    if told is None and called == "logits":
-        _refuse_misnamed(seen)
-    kind = told or called
-    assert kind is not None, "told, called, or by its numbers"
-    found = _checked(values, exact(kind, columns), seen, why, place)
-    return replace(found, remark="; ".join(filter(None, (found.remark, _RANKS)))) if seen.falls else found
+    if not np.isfinite([seen.low, seen.high]).all():
+        _refuse_missing(values, place)
+    if said is not None:
+        return _checked(values, exact(said, seen.columns), seen, "as said", place)
+    if named is not None:
+        kind = exact(named, seen.columns)
+        if kind not in PROBABILITIES and kind != "log_probs" and seen.like_probabilities:
+            found = exact("probabilities", seen.columns)
+            raise InputError(
+                f"{place.columns(seen.columns)} {why or 'are called so'}: {kind}; by their numbers they are "
+                f"{found}: say --outputs {found} (outputs={found!r}), or --outputs {kind} if they are {kind}"
+            )
+        return _checked(values, kind, seen, why, place)
+    if seen.proves:
+        return _checked(values, "probabilities", seen, "their rows sum to 1", place)
+    raise InputError(_unsaid(values, seen, place))
 
 
-def _by_numbers(seen: _Seen, multilabel: bool) -> tuple[Outputs, str]:
-    if multilabel:
-        kind: Outputs = "label_probabilities" if seen.within else "label_logits"
-        return kind, f"read as {kind}, one a label: labels are (n, {seen.columns}), 0 or 1"
-    if seen.columns == 1:
-        return _one_column(seen)
-    if seen.is_percent or (seen.within and seen.sums_to(1)):
-        return "probabilities", "read as probabilities: their rows sum to 1"
+def _unsaid(values: Floats, seen: _Seen, place: CellNames) -> str:
+    """What is not known of scores, and the options that say it."""
+    are = "holds numbers" if seen.columns == 1 else "hold numbers"
+    what = f"{place.columns(seen.columns)} {are} from {seen.low:.4g} to {seen.high:.4g}"
+    if seen.within and seen.columns == 1:
+        return (
+            f"{what} that may be probabilities of the event, or no probabilities at all: say --outputs "
+            "probability (outputs=), or what else they are"
+        )
     if seen.within:
-        raise InputError(
-            f"these scores lie within [0, 1] and their rows sum to {seen.least_sum:.3g} to "
-            f"{seen.most_sum:.3g}: they may be probabilities of labels, of which any number is true "
-            "(--outputs label_probabilities, outputs=), logits (--outputs logits), or hold a column that is "
-            "no class (--columns, columns=)"
+        return (
+            f"{what}, and their rows sum to {seen.least_sum:.3g} to {seen.most_sum:.3g}: they may be "
+            "probabilities of labels, of which any number is true (--outputs label_probabilities, outputs=), "
+            f"logits (--outputs logits), or one column is no class ({by_pattern(place.names)}, columns=)"
         )
-    if seen.of_logs:
-        return "log_probs", "read as log-probabilities: their exponentials sum to 1"
-    return "logits", ""
-
-
-def _one_column(seen: _Seen) -> tuple[Outputs, str]:
-    if seen.within:
-        return "probability", "read as probabilities of class 1: they lie within [0, 1]"
-    if seen.low >= 0 and seen.rows >= FEW and 10 < seen.high <= 100 + ROUNDED:
-        raise InputError(
-            f"these scores lie between {seen.low:.3g} and {seen.high:.3g}: percent, or logits? Divide "
-            "percent by 100 (--outputs probability, outputs=), or say --outputs logit"
-        )
-    return "logit", ""
-
-
-def _refuse_misnamed(seen: _Seen) -> None:
-    """Raise InputError for probabilities that are called logits: calibrated as such they would look right."""
-    if seen.rows >= FEW and (seen.is_percent or (seen.within and (seen.sums_to(1) or seen.columns == 1))):
-        kind = exact("probabilities", seen.columns)
-        raise InputError(
-            f"these scores are called logits, and are {kind} by their numbers; say --outputs {kind} "
-            f"(outputs={kind!r}), or --outputs {exact('logits', seen.columns)} if they are logits, too"
-        )
+    maybe = "percent, " if seen.low >= 0 and seen.high <= 100 + ROUNDED else ""
+    ways = "logits" if seen.columns > 1 else "logit, probability"
+    return (
+        f"{what}, which may be {maybe}logits, margins or no scores at all: say which (--outputs {ways}, "
+        f"percent, odds, votes:N, log10, ...; outputs=), and which columns are classes "
+        f"({by_pattern(place.names)}, columns=)"
+    )
 
 
 def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNames) -> Recognised:
-    """The values as numbers of this kind, or InputError; ``why`` says how the kind was guessed."""
+    """The values as numbers of this kind, or InputError; ``why`` the kind is known."""
+    if kind == "log_probs":
+        _check_sums(values, kind, place, slack=max(seen.slack, _ROUNDED_SUM))
     if kind not in PROBABILITIES:
-        _check_logits(values, seen, place)
-        return Recognised(values, kind, why)
-    if kind == "probabilities" and seen.is_percent:
-        said = "read as percent: their rows sum to 100"
-        return _checked(values / 100, kind, _Seen.of(values / 100), said, place)
-    if not (seen.low >= -ROUNDED and seen.high <= 1 + ROUNDED):  # also NaN
-        if np.isnan(seen.low):
-            _check_logits(values, seen, place)
-        row, column = _first(values, lambda block: ~((block >= -ROUNDED) & (block <= 1 + ROUNDED)))
-        raise InputError(
-            f"{kind} lie in [0, 1], and {place.cell(row, column)} holds {values[row, column]:.4g}; logits "
-            "are --outputs logits (outputs=)"
-        )
-    if kind == "probabilities" and not seen.sums_to(1) and not _close(seen):
-        row, _ = _first(
-            values, lambda block: (np.abs(block.sum(axis=1, dtype=float) - 1) > SUM_OF_DECIMALS)[:, None]
-        )
-        raise InputError(
-            f"probabilities of a row sum to 1, and those of {place.row(row)} to {values[row].sum():.4g}; of "
-            "labels, of which any number may be true, say --outputs label_probabilities (outputs=)"
-        )
-    if seen.low < 0 or seen.high > 1:
-        values = np.clip(values, 0, 1)
-    rounded = kind == "probabilities" and max(1 - seen.least_sum, seen.most_sum - 1) > SUM_OF_HALF
-    if rounded:
-        why = f"{why or 'probabilities'}, up to {max(1 - seen.least_sum, seen.most_sum - 1):.2g}"
-    return Recognised(values, kind, why)
-
-
-def _close(seen: _Seen) -> bool:
-    return max(1 - seen.least_sum, seen.most_sum - 1) <= SUM_OF_DECIMALS + 1e-9
-
-
-def _check_logits(values: Floats, seen: _Seen, place: CellNames) -> None:
-    if np.isfinite([seen.low, seen.high]).all():
         if max(-seen.low, seen.high) > 1e30:  # beyond it products overflow
             raise InputError(
                 f"logits go up to {max(-seen.low, seen.high):g}; clip them first, as by np.clip(logits, "
                 "-1e4, 1e4)"
             )
+        return Recognised(values, kind, why)
+    if not (seen.low >= -ROUNDED and seen.high <= 1 + ROUNDED):
+        row, column = _first(values, lambda block: ~((block >= -ROUNDED) & (block <= 1 + ROUNDED)))
+        value = values[row, column]
+        same = int((values == value).any(axis=1).sum())
+        none = f" ({same} rows hold it: if it stands for none, say --missing {value:g}, missing=)" * (
+            same > 1
+        )
+        raise InputError(
+            f"{kind} lie in [0, 1], and {place.cell(row, column)} holds {value:.4g}{none}; of another kind "
+            "say --outputs (outputs=): logits, percent, odds, votes:N, ..."
+        )
+    if kind == "probabilities":
+        _check_sums(values, kind, place, slack=max(seen.slack, _ROUNDED_SUM))
+    if seen.low < 0 or seen.high > 1:
+        values = np.clip(values, 0, 1)
+    if kind == "probabilities" and seen.off > SUM_OF_HALF:
+        why = f"{why}, up to {seen.off:.2g}"
+    return Recognised(values, kind, why)
+
+
+def _check_sums(probs: Floats, kind: Outputs, place: CellNames, *, slack: float) -> None:
+    """Raise InputError where probabilities of several columns do not sum to 1, or one is above 1."""
+    parts = (np.exp(np.minimum(block, 1.0)) if kind == "log_probs" else block for block in _blocks(probs))
+    sums = np.concatenate([np.einsum("nk->n", part, dtype=np.float64) for part in parts])
+    wrong = np.abs(sums - 1) > slack if probs.shape[1] > 1 else sums > 1 + slack
+    if not wrong.any():
         return
-    row, column = _first(values, lambda block: ~np.isfinite(block))
-    what = "missing (NaN)" if np.isnan(values[row, column]) else "infinite"
+    row = int(wrong.argmax())
+    what = "exponentials of log_probs" if kind == "log_probs" else "probabilities"
+    alike = int((probs[wrong] == probs[row]).all(axis=1).sum())
+    same = f" ({alike} rows are like it; a value that stands for none is --missing, missing=)" * (alike > 1)
     raise InputError(
-        f"the score in {place.cell(row, column)} is {what}; leave such rows out, or clip infinite logits, as "
-        "by np.clip(logits, -1e4, 1e4)"
+        f"{what} of a row sum to 1, and those of {place.row(row)} to {sums[row]:.4g}{same}: of labels, "
+        "any number of which may be true, say --outputs label_probabilities (outputs=); a column that is no class "
+        f"is left out by {by_pattern(place.names)} (columns=)"
     )
+
+
+def _refuse_missing(values: Floats, place: CellNames) -> None:
+    row, column = _first(values, lambda block: ~np.isfinite(block))
+    if np.isnan(values[row, column]):
+        raise InputError(
+            f"the score in {place.cell(row, column)} is missing (NaN); leave such rows "
+            "out, or say --missing nan (missing=)"
+        )
+    raise InputError(
+        f"the score in {place.cell(row, column)} is infinite; clip such logits, as by "
+        "np.clip(logits, -1e4, 1e4)"
+    )
+
+
+def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
+    """Raise InputError where many scores are one number that seems to stand for none, such as -999.
+
+    One column: a whole number further from all others than these are from each other. Several: rows
+    whose scores are all the same.
+
+    >>> check_sentinels(np.array([[0.5], [-999], [1.0], [-999]]), "logit", NUMBERED)
+    Traceback (most recent call last):
+    calib_serve.core.errors.InputError: 2 of 4 rows of the column 1 without names hold -999, ...
+    """
+    if kind in PROBABILITIES or len(values) < 3:
+        return
+    if values.shape[1] > 1:
+        same = values.min(axis=1) == values.max(axis=1)
+        value = float(values[same][0, 0]) if same.any() else np.nan
+        same &= values[:, 0] == value
+        odd = len(values) > same.sum() >= max(3, len(values) / 100)
+    else:
+        column = values[:, 0]
+        ends = [float(column.min()), float(column.max())]
+        value, same, odd = np.nan, np.zeros(len(column), bool), False
+        for end in ends:
+            at = column == end
+            rest = column[~at]
+            if (
+                end == round(end)
+                and at.sum() > 1
+                and len(rest)
+                and np.abs(rest - end).min() > np.ptp(rest) > 0
+            ):
+                value, same, odd = end, at, True
+    if odd:
+        raise InputError(
+            f"{int(same.sum())} of {len(values)} rows of {place.columns(values.shape[1])} hold {value:g}, "
+            f"unlike all others, as if it stood for none: say --missing {value:g} (missing=) to leave them out, or "
+            "--missing none if it is a score"
+        )
 
 
 def _first(values: Floats, bad: Any) -> tuple[int, int]:
@@ -247,7 +306,3 @@ def _first(values: Floats, bad: Any) -> tuple[int, int]:
 def _blocks(values: Floats) -> Any:
     step = max(1, (1 << 20) // values.shape[1])
     return (values[i : i + step] for i in range(0, len(values), step))
-
-
-def _sums_to_one(probs: NDArray[np.float64]) -> bool:
-    return bool((np.abs(probs.sum(axis=1) - 1) < SUM_OF_HALF).all())

@@ -46,7 +46,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None,
     if is_json(path):
         return None, _objects(path)
     with _named(path), open_lines(path) as lines:
-        names, _ = cells_of(lines)
+        names, _, _ = cells_of(lines)
         check_header(path, names)
     return names, _mappings(path)
 
@@ -54,7 +54,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None,
 def _mappings(path: Path) -> Iterator[dict[str, str]]:
     # Opened anew: a caller that only wants the names may never read on, and the file would stay open.
     with _named(path), open_lines(path) as lines:
-        names, rows = cells_of(lines)
+        names, rows, _ = cells_of(lines)
         for row in rows:
             yield dict(zip(names, row, strict=True))
 
@@ -133,8 +133,8 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def cells_of(lines: Iterator[str], *, row_names: bool = False) -> tuple[list[str], Iterator[list[str]]]:
-    """The column names and the rows of a text with a separator, each as long as the names.
+def cells_of(lines: Iterator[str], *, row_names: bool = False) -> tuple[list[str], Iterator[list[str]], str]:
+    """The column names and the rows of a text with a separator, each as long as the names, and the separator.
 
     The separator is what the first line has most of outside of quotes. ``row_names``: a first row that is
     longer by one cell begins with its name, as R writes them.
@@ -149,7 +149,8 @@ def cells_of(lines: Iterator[str], *, row_names: bool = False) -> tuple[list[str
     # Not in texts of users: there a cell too many is an unquoted comma, and the text would be cut.
     if row_names and first is not None and len(first) == len(names) + 1:
         names = ["", *names]
-    return names, _even(chain([] if first is None else [first], (row for row in reader if row)), len(names))
+    rest = (row for row in reader if row)
+    return names, _even(chain([] if first is None else [first], rest), len(names)), mark
 
 
 def _outside_quotes(line: str, mark: str) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +17,21 @@ from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.classes import class_ids, without
+from calib_serve.scores.grouping import copies_of, groups_of_ids
 from calib_serve.scores.kinds import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, to_logits, to_probs
-from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns
-from calib_serve.scores.recognition import FEW, NUMBERED, CellNames, recognise
+from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns, opened_rows
+from calib_serve.scores.recognition import FEW, NUMBERED, CellNames, check_sentinels, recognise
+from calib_serve.scores.scales import Scaled, kind_of
+from calib_serve.scores.schema import Schema
+
+log = logging.getLogger(__name__)
 
 Floats = NDArray[np.floating[Any]]
+
+_LOOKED_AT = 100_000
+"""Rows in which labels are compared with the predicted classes."""
+_SURE = -14.0
+"""Logarithm of the chance, by the scores, that all are right, above which all may be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +46,19 @@ class Scores:
         class_names: Names (K,), or ().
         weights: (n,).
         groups: Which samples belong together (n,).
+        copies: Of which row each is a copy (n,), where rows are; None where they are not.
         ids: Names of the samples (n,).
-        remarks: Guesses and omissions, a line each.
+        remarks: What was read and left out, a line each.
         name: Where they came from.
         calibrated_by: Fingerprint of the artifact that made them, or "".
+        schema: What was said and read of their kind and columns.
+        reading: What was read, in one line: kind and why, classes in order, labels, and the remarks.
 
     >>> scores = Scores.of([[0.25, 0.75], [0.5, 0.5]], ["dog", "cat"], class_names=["cat", "dog"])
-    >>> scores.outputs, scores.labels.tolist(), scores.remarks
-    ('probabilities', [1, 0], ('read as probabilities: their rows sum to 1',))
+    >>> scores.outputs, scores.labels.tolist()
+    ('probabilities', [1, 0])
+    >>> scores.reading
+    "the scores: 2 rows of probabilities (their rows sum to 1) of 'cat', 'dog'"
     """
 
     values: Floats
@@ -50,10 +67,13 @@ class Scores:
     class_names: tuple[str, ...] = ()
     weights: NDArray[np.float64] | None = None
     groups: NDArray[Any] | None = None
+    copies: NDArray[np.intp] | None = None
     ids: NDArray[Any] | None = None
     remarks: tuple[str, ...] = ()
     name: str = "the scores"
     calibrated_by: str = ""
+    schema: Schema = field(default_factory=Schema)
+    reading: str = ""
 
     @classmethod
     def of(
@@ -61,14 +81,16 @@ class Scores:
         scores: Any,
         labels: Any = None,
         *,
-        outputs: Outputs | None = None,
+        outputs: str | None = None,
         columns: Sequence[str] | None = None,
         class_names: Sequence[Any] = (),
         sample_weight: Any = None,
         groups: Any = None,
         ids: Any = None,
         ignore_label: Any = None,
-        expected: Outputs | None = None,
+        missing: Any = None,
+        schema: Schema | str | Path | None = None,
+        expected: Schema | Outputs | None = None,
         name: str = "the scores",
     ) -> Scores:
         """Make scores of arrays of any library, a frame, or a mapping of column names to arrays.
@@ -81,15 +103,18 @@ class Scores:
             scores: (n, K), (n,) for one number a sample of a binary model, or (n, K, ...) or (n, ..., K) with
                 labels (n, ...), as of pictures, whose pixels are then samples and each picture a group.
             labels: Ids, names or booleans (n,), (n, L) of a multi-label model, or soft (n, K).
-            outputs: Kind of the scores; without it their numbers say so, and what is ambiguous is refused.
+            outputs: Kind of the scores, or their scale, such as "percent" (``calib_serve.scores.scales``);
+                without it their names say it, or rows that sum to 1, and all else is refused.
             columns: Names of the classes' columns.
             class_names: Names of the classes (K,).
             sample_weight: (n,).
             groups: Which samples belong together (n,).
             ids: Names of the samples (n,).
             ignore_label: One or more labels that stand for none, such as 255; these samples are left out.
-            expected: Kind of the scores where nobody says so, such as that of a fit; numbers
-                that contradict it are refused.
+            missing: One or more scores that stand for none, such as -999; "none" where no score does.
+            schema: What else is said of them, or its file.
+            expected: Kind of the scores where nobody says so, such as that of a fit, and names of its
+                classes; numbers that contradict it are refused.
             name: Name of the scores in messages.
 
         Raises:
@@ -103,16 +128,27 @@ class Scores:
             return scores._again(
                 outputs, labels=labels, weight=sample_weight, group=groups, id=ids, class_names=class_names
             )
-        beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
+        known = {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
+        said = _schema(schema).under({**known, "missing": _texts(missing)})
         table = _as_table(scores)
+        beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
+        if schema is not None and table is not None:
+            ways = {"label": said["labels"], "weight": said["sample_weight"], "group": said["groups"]}
+            beside |= {what: way for what, way in ways.items() if beside[what] is None}
+        beside = _aligned(scores, beside)
+        wanted = _schema(expected)
         if table is not None:
-            source = of_columns(table, columns=columns, **beside)
+            told = said["outputs"] is not None or wanted.outputs is not None
+            names = {"columns": said["columns"], "classes": said["class_names"] or wanted.class_names}
+            if said["columns"] is None and wanted.columns and {*wanted.columns} <= {*table}:
+                names["columns"] = wanted.columns
+            source = of_columns(table, **names, told=told, **beside)
         elif columns is not None:
             raise InputError("columns are of frames and tables; of an array choose them by indexing")
         else:
             source = of_arrays(as_array(scores, name), **beside)
-        given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names, name=name)
-        return made(given, outputs=outputs, expected=expected, ignore_label=ignore_label)
+        found = made(replace(source, name=name), said, expected=wanted, ignore_label=ignore_label)
+        return _in_names(found, said, expected)
 
     @classmethod
     def of_top(
@@ -191,13 +227,15 @@ class Scores:
         *,
         split: str | None = None,
         labels: str | Path | None = None,
-        outputs: Outputs | None = None,
+        outputs: str | None = None,
         columns: Sequence[str] | None = None,
         class_names: Sequence[Any] = (),
         sample_weight: str | Path | None = None,
         groups: str | Path | None = None,
         ignore_label: Any = None,
-        expected: Outputs | None = None,
+        missing: Any = None,
+        schema: Schema | str | Path | None = None,
+        expected: Schema | Outputs | None = None,
         engine: str | None = None,
         password_file: str | Path | None = None,
     ) -> Scores:
@@ -209,13 +247,15 @@ class Scores:
             path: File; a folder or pattern of parquet files; or, with ``engine``, a table.
             split: Split to read, such as "test", where the file has several.
             labels: Column or array of the file, or an npy file.
-            outputs: Kind of the scores; see ``of``.
+            outputs: Kind or scale of the scores; see ``of``.
             columns: Names of the classes' columns.
             class_names: Names of the classes (K,).
             sample_weight: Column or array of the file, or an npy file.
             groups: Column or array of the file, or an npy file.
             ignore_label: One or more labels whose samples are left out.
-            expected: Kind of the scores where nobody says so; see ``of``.
+            missing: One or more scores that stand for none; see ``of``.
+            schema: What else is said of them, or its file.
+            expected: Kind and classes where nobody says so; see ``of``.
             engine: Address of a database.
             password_file: File with the password of ``engine``.
 
@@ -224,19 +264,26 @@ class Scores:
         """
         from calib_serve.scores.files import read_source  # noqa: PLC0415 - engines and readers, for files alone
 
+        texts = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
+        given: dict[str, Any] = {name: None if v is None else str(v) for name, v in texts.items()}
+        given |= {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
+        said = _schema(schema).under({**given, "missing": _texts(missing)})
+        wanted = _schema(expected)
         source = read_source(
             str(path),
             split=split,
-            columns=columns,
+            columns=said["columns"],
+            expected=wanted.columns,
+            classes=said["class_names"] or wanted.class_names,
+            told=said["outputs"] is not None or wanted.outputs is not None,
             engine=engine,
             password_file=password_file,
-            label=None if labels is None else str(labels),
-            weight=None if sample_weight is None else str(sample_weight),
-            group=None if groups is None else str(groups),
+            label=said["labels"],
+            weight=said["sample_weight"],
+            group=said["groups"],
         )
-        given = replace(source, class_names=tuple(map(str, class_names)) or source.class_names)
         try:
-            return made(given, outputs=outputs, expected=expected, ignore_label=ignore_label)
+            return _in_names(made(source, said, expected=wanted, ignore_label=ignore_label), said, expected)
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
 
@@ -247,6 +294,11 @@ class Scores:
     def classes(self) -> int:
         """K, at least 2; the number of labels of a multi-label model."""
         return _classes(self.values, self.outputs)
+
+    @property
+    def clusters(self) -> NDArray[Any] | None:
+        """Which samples count as one for intervals and verdicts (n,): groups, else copies."""
+        return self.copies if self.groups is None else self.groups
 
     @property
     def is_multilabel(self) -> bool:
@@ -279,7 +331,7 @@ class Scores:
         """
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[index]
-            for name in ("labels", "weights", "groups", "ids")
+            for name in ("labels", "weights", "groups", "copies", "ids")
         }
         return replace(self, values=self.values[index], **parts)
 
@@ -318,7 +370,7 @@ class Scores:
 
     def _again(
         self,
-        outputs: Outputs | None,
+        outputs: str | None,
         *,
         labels: Any,
         weight: Any,
@@ -327,7 +379,7 @@ class Scores:
         class_names: Sequence[Any],
     ) -> Scores:
         """The same scores with labels, weights, groups, ids or class names that they lack."""
-        if outputs is not None and exact(outputs, self.values.shape[1]) != self.outputs:
+        if outputs is not None and kind_of(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
         names = tuple(map(str, class_names)) or self.class_names
         if self.class_names and names != self.class_names:
@@ -341,7 +393,8 @@ class Scores:
         found = self if names == self.class_names else replace(self, class_names=names)
         given = RawScores(self.values, labels=labels, class_names=names, name=self.name)
         if labels is not None and labels is not self.labels:
-            found = replace(found, labels=made(given, outputs=self.outputs).labels)
+            said = {**Schema(outputs=self.outputs).under({}), "missing": ("none",)}
+            found = replace(found, labels=made(given, said, expected=Schema()).labels)
         if weight is not None:
             found = replace(found, weights=row_weights(weight, len(self)))
         if group is not None:
@@ -429,78 +482,178 @@ def _classes(values: Floats, outputs: Outputs) -> int:
     return columns if columns > 1 or outputs in LABELS else 2
 
 
-def made(
-    source: RawScores, *, outputs: Outputs | None, expected: Outputs | None = None, ignore_label: Any = None
-) -> Scores:
-    """Check scores from a file or a caller, and make ``Scores`` of them."""
+def _schema(given: Schema | Outputs | str | Path | None) -> Schema:
+    """What is said: a schema, its file, or a kind of scores alone."""
+    if isinstance(given, Schema):
+        return given
+    if given is None or given in get_args(Outputs):
+        return Schema(outputs=None if given is None else str(given))
+    return Schema.load(given)
+
+
+def _texts(missing: Any) -> tuple[str, ...]:
+    return () if missing is None else tuple(map(str, [missing] if np.ndim(missing) == 0 else missing))
+
+
+def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore_label: Any = None) -> Scores:
+    """Check scores from a file or a caller, and make ``Scores`` of them.
+
+    ``said``: entries of ``Schema`` that the user said.
+    """
+    names = said["class_names"] or source.class_names
     # First: a void label often stands beside a void score.
-    source, remarks = _kept(source, ignore_label)
+    source, left_out = _kept(source, ignore_label, names or expected.class_names)
+    source, none = _scored(source, said["missing"] or ())
     values = source.values
-    n = len(values)
+    n, columns = values.shape
     if not n:
         raise InputError("there is no sample")
-    if source.outputs not in (None, "logits") and outputs not in (
-        None,
-        source.outputs,
-        exact(source.outputs, 1),
-    ):
-        raise InputError(f"the scores are named {source.outputs}, and --outputs (outputs=) says {outputs}")
+    outputs = None if said["outputs"] is None else Scaled.parse(said["outputs"])
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), values)
-    names = source.class_names if values.shape[1] > 1 else ()
-    place = CellNames(source.first, names)
-    multilabel = labels is not None and labels.ndim == 2 and not _is_soft(labels)
-    called = _called(source.outputs, expected, values.shape[1])
-    found = recognise(values, outputs, called=called, multilabel=multilabel, place=place)
-    remarks += [found.remark] if found.remark else []
+    named, why = _named(source, expected, columns, outputs)
+    place = CellNames(
+        source.first, source.columns if len(source.columns) == columns else tuple(names) * (columns > 1)
+    )
+    scale = outputs or named
+    if scale is not None:
+        values = scale.values(values, place)
+    kind_said = None if outputs is None else outputs.kind
+    kind_named = None if named is None else named.kind
+    found = recognise(values, kind_said, named=kind_named, why=why, place=place)
     kind = found.outputs
-    classes = _classes(values, kind)
-    if source.class_names and len(source.class_names) not in (classes, values.shape[1]):
-        raise ShapeError(f"{classes} classes but {len(source.class_names)} class names")
-    names = source.class_names if len(source.class_names) == classes else ()
+    if not said["missing"]:
+        check_sentinels(found.values, kind, place)
+    classes = _classes(found.values, kind)
+    if names and len(names) not in (classes, columns):
+        raise ShapeError(f"{classes} classes but {len(names)} class names")
+    own = tuple(names) if len(names) == classes else ()
+    remarks = []
     if labels is not None:
+        if labels.ndim == 2 and kind not in LABELS and not _is_soft(labels):
+            raise InputError(
+                f"labels are ({', '.join(map(str, labels.shape))}), any number of which may be true, and the "
+                f"scores are {kind}: say --outputs label_probabilities or label_logits (outputs=)"
+            )
         column = source.class_names[0] if len(source.class_names) == 1 != classes else ""
-        labels, names, remark = _labels_of(labels, kind, classes, column, replace(place, names=names))
+        labels, own, remark = _labels_of(labels, kind, classes, column, replace(place, names=own))
         remarks += [remark] if remark else []
-        remarks += _of_the_predicted(found.values, kind)
-    check_names(names)
+        if not (outputs or said["labels"]):
+            _check_truths(found.values, kind, labels, source)
+    check_names(own)
+    read = f"{n:,} rows of {scale if scale and scale.scale else kind} ({found.why})"
+    read += f" of {_few(own)}" if own else ""
+    read += f"; labels in {shown(source.label_name)}" if source.label_name else ""
+    groups = None if source.groups is None else _column(source.groups, n, "groups")
+    ids = None if source.ids is None else _column(source.ids, n, "ids")
+    if groups is None and ids is not None and kind not in LABELS and (said_of_ids := groups_of_ids(ids)):
+        groups, remarks = ids, [*remarks, said_of_ids]
+    copies = None
+    if groups is None and labels is not None and labels.ndim == 1 and kind not in LABELS:
+        copies = copies_of(found.values, labels, kind)
+    if copies is not None:
+        remarks += [f"rows repeat with their labels: copies of each of {copies.max() + 1:,} rows are a group"]
+    remarks = [*source.remarks, *left_out, *none, *remarks]
+    reading = "; ".join([f"{source.name}: {read}", *remarks])
+    log.info("%s", reading)
     return Scores(
         values=found.values,
         outputs=kind,
         labels=labels,
-        class_names=tuple(names),
+        class_names=own,
         weights=None if source.weights is None else row_weights(source.weights, n),
-        groups=None if source.groups is None else _column(source.groups, n, "groups"),
-        ids=None if source.ids is None else _column(source.ids, n, "ids"),
-        remarks=(*source.remarks, *remarks),
+        groups=groups,
+        copies=copies,
+        ids=ids,
+        remarks=tuple(remarks),
         name=source.name,
         calibrated_by=source.calibrated_by,
+        schema=Schema(
+            outputs=scale.text if scale and scale.scale else kind,
+            class_names=own,
+            columns=source.columns,
+            labels=source.label_name or None,
+            missing=tuple(said["missing"] or ()),
+        ),
+        reading=reading,
     )
 
 
-def _of_the_predicted(values: Floats, kind: Outputs) -> list[str]:
-    """Warn where one column may hold the probability of whichever class was predicted, not of class 1."""
-    if kind != "probability" or len(values) < FEW or values.min() < 0.5:
-        return []
-    return [
-        "no probability of class 1 is below 0.5: if they are of whichever class was predicted, all that is "
-        "made of them is wrong; give those of class 1"
-    ]
+def _in_names(scores: Scores, said: Mapping[str, Any], expected: Schema | Outputs | None) -> Scores:
+    """The scores; InputError where only they, or only the artifact that expects them, name the classes."""
+    read, own = scores.schema.columns, scores.class_names
+    by_position = said["columns"] or said["class_names"] or not read or scores.outputs in ONE_COLUMN
+    if not isinstance(expected, Schema) or by_position or expected.columns == read:
+        return scores
+    if expected.class_names and not own:
+        raise InputError(
+            f"the artifact's classes are {_few(expected.class_names)}, and {scores.name} name none: say "
+            f"whose the columns are, in order (--class-names, class_names=)"
+        )
+    if own and not expected.class_names and own != tuple(map(str, range(len(own)))):
+        raise InputError(
+            f"the columns are {_few(own)}, and the artifact's classes have no names: say in which order the "
+            "columns are its classes (--columns, columns=)"
+        )
+    return scores
 
 
-def _called(own: Outputs | None, expected: Outputs | None, columns: int) -> Outputs | None:
-    """The kind by the name of the scores' array, else the expected kind for so many columns."""
-    if expected is None or (own is not None and (own != "logits" or expected not in LABELS)):
-        return own
+def _named(
+    source: RawScores, expected: Schema, columns: int, said: Scaled | None
+) -> tuple[Scaled | None, str]:
+    """The kind by the names of the scores, else the expected one, and who says so."""
+    own = None if source.outputs is None else Scaled.parse(source.outputs)
+    wanted = None if expected.outputs is None else Scaled.parse(expected.outputs)
+    # Logits of classes and of labels are both called logits.
+    if own is not None and not (own.kind == "logits" and wanted is not None and wanted.kind in LABELS):
+        if said is not None and exact(said.kind, columns) != exact(own.kind, columns):
+            raise InputError(
+                f"the scores are named {own.text}, and --outputs (outputs=) says {said.text}: leave it "
+                "out, or name other columns (--columns, columns=)"
+            )
+        return own, "by name"
+    if wanted is None:
+        return None, ""
     several: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
-    return several.get(expected, expected) if columns > 1 else expected
+    kind = several.get(wanted.kind, wanted.kind) if columns > 1 else wanted.kind
+    return replace(wanted, kind=kind), "as expected"
 
 
-def _kept(source: RawScores, ignore_label: Any) -> tuple[RawScores, list[str]]:
-    """Leave out samples with the label ``ignore_label``."""
+def _scored(source: RawScores, missing: Sequence[str]) -> tuple[RawScores, list[str]]:
+    """Leave out samples with a score that stands for none."""
+    if not missing or tuple(missing) == ("none",):
+        return source, []
+    try:
+        wanted = [float(one) for one in missing]
+    except ValueError:
+        raise InputError(f"--missing (missing=) is numbers, nan or none, got {', '.join(missing)}") from None
+    cells = np.isin(source.values, wanted) | (np.isnan(source.values) & any(map(math.isnan, wanted)))
+    gone: NDArray[np.bool_] = cells.any(axis=1)
+    said = f"{int(gone.sum())} of {len(gone)} rows are left out: their score is {', '.join(missing)}"
+    return (source.take(~gone), [said]) if gone.any() else (source, [])
+
+
+def _check_truths(values: Floats, kind: Outputs, labels: NDArray[Any], source: RawScores) -> None:
+    """Raise InputError where a column that is called a label holds the predicted class of each row.
+
+    Not where the scores are so sure that all of them may be right.
+    """
+    if not source.label_name or labels.ndim != 1 or kind in LABELS or len(labels) < FEW:
+        return
+    probs = to_probs(values[:_LOOKED_AT], kind)
+    if (probs.argmax(axis=1) != labels[:_LOOKED_AT]).any() or np.log(probs.max(axis=1)).sum() > _SURE:
+        return
+    raise InputError(
+        f"{shown(source.label_name)} is the predicted class in all of {len(labels)} rows, which the scores "
+        f"make unlikely: if it is the truth, say --labels {source.label_name} (labels=), else name the truth"
+    )
+
+
+def _kept(source: RawScores, ignore_label: Any, names: Sequence[str]) -> tuple[RawScores, list[str]]:
+    """Leave out samples with the label ``ignore_label``; a class that is called as none is one."""
     if ignore_label is None or source.labels is None:
         return source, []
     ignored = [ignore_label] if np.ndim(ignore_label) == 0 else list(ignore_label)
-    kept = without(as_array(source.labels, "labels", missing=True), ignored)
+    kept = without(as_array(source.labels, "labels", missing=True), ignored, names)
     out = int((~kept).sum())
     if not out:
         return source, []
@@ -614,10 +767,12 @@ def _column(given: Any, n: int, what: str) -> NDArray[Any]:
 
 
 def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
-    """A frame of pandas or polars, an Arrow table or a mapping as columns by name.
+    """A frame of pandas or polars, an Arrow table, a mapping, or mappings a row, as columns by name.
 
     None of anything else.
     """
+    if isinstance(scores, (list, tuple)) and scores and isinstance(scores[0], Mapping):
+        return opened_rows("scores", list(scores))
     names = getattr(scores, "column_names", None)  # pyarrow
     names = getattr(scores, "columns", None) if names is None else names
     if isinstance(scores, Mapping):
@@ -628,6 +783,25 @@ def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
     if len(set(texts)) < len(texts):
         raise InputError(f"a column is named twice: {shown(next(t for t in texts if texts.count(t) > 1))}")
     return {text: as_array(scores[name], text, missing=True) for text, name in zip(texts, names, strict=True)}
+
+
+def _aligned(scores: Any, beside: Mapping[str, Any]) -> dict[str, Any]:
+    """What belongs to the rows, in their order by the index, where both have one."""
+    index: Any = getattr(scores, "index", None)
+    found = dict(beside)
+    if not hasattr(index, "equals"):
+        return found
+    for what, given in beside.items():
+        other: Any = getattr(given, "index", None)
+        if not hasattr(other, "equals") or index.equals(other):
+            continue
+        if len(index) != len(other) or not (index.is_unique and other.is_unique and index.isin(other).all()):
+            raise InputError(
+                f"the index of the {what} is not that of the scores: give both one index, or arrays "
+                "(to_numpy()) to go by position"
+            )
+        found[what] = given.loc[index]
+    return found
 
 
 def _few(names: Sequence[str]) -> str:

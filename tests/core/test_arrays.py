@@ -99,7 +99,7 @@ def test_everything_that_takes_numbers_takes_them_from(kind: str) -> None:
     for metric in (metrics.ece, metrics.nll, metrics.classwise_ece, metrics.aurc, metrics.smooth_ece):
         assert metric(probs, labels) == pytest.approx(metric(PROBS, LABELS), **exact)
     for scores, plain in ((probs, PROBS), (logits, LOGITS)):
-        found = metrics.evaluate(scores, labels, replicates=16)
+        found = metrics.evaluate(scores, labels, replicates=16, outputs="logits")
         expected = metrics.evaluate(plain, LABELS, replicates=16)
         assert found.brier.value == pytest.approx(expected.brier.value, **exact)
     fitted = fit_temperature(Samples.of(logits, labels, sample_weight=convert(np.ones(200))))
@@ -121,7 +121,7 @@ def test_bfloat16_is_taken_at_its_own_precision() -> None:
     logits = torch.tensor(LOGITS).bfloat16().requires_grad_()
     probs = torch.softmax(logits, dim=1)
     assert as_array(probs).dtype == np.float32
-    assert metrics.evaluate(probs, LABELS, replicates=0).ece.value == pytest.approx(
+    assert metrics.evaluate(probs, LABELS, replicates=0, outputs="probabilities").ece.value == pytest.approx(
         metrics.ece(PROBS, LABELS), abs=0.02
     )
     assert metrics.brier_terms(probs, LABELS).brier == pytest.approx(metrics.brier(PROBS, LABELS), abs=0.01)
@@ -207,7 +207,7 @@ TWO = np.stack([np.zeros_like(ONE), ONE], axis=1)
 def test_one_logit_a_sample_is_two_everywhere(shape: tuple[int, ...]) -> None:
     one = ONE.reshape(shape)
     assert metrics.nll_from_logits(one, BINARY) == metrics.nll_from_logits(TWO, BINARY)
-    found, expected = (metrics.evaluate(z, BINARY, replicates=16) for z in (one, TWO))
+    found, expected = (metrics.evaluate(z, BINARY, replicates=16, outputs="logit") for z in (one, TWO))
     assert found.as_dict() == expected.as_dict()
     artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     np.testing.assert_array_equal(artifact.probs(one), artifact.probs(TWO))

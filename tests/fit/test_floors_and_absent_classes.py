@@ -96,7 +96,7 @@ def test_auto_knows_the_names_of_absent_classes_too_and_measures_all(cross_valid
     z = 3 * rng.standard_normal((300, 5))
     labels = (z / 2 + rng.gumbel(size=z.shape))[:, :3].argmax(axis=1)
     names = ["ant", "bee", "cat", "dog", "eel"]
-    artifact = calibrate(z, labels, class_names=names, cross_validate=cross_validate)
+    artifact = calibrate(z, labels, class_names=names, cross_validate=cross_validate, outputs="logits")
     assert artifact.class_names == tuple(names)
     # Of all five classes: without the absent two it would be lower by a half.
     assert artifact.metrics_before["nll"].value == pytest.approx(nll_from_logits(z, labels))

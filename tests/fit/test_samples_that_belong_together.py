@@ -73,7 +73,7 @@ def test_one_hot_soft_labels_are_hard_ones_and_others_have_the_soft_cross_entrop
 
     best = minimize_scalar(loss, bounds=(0.2, 20), method="bounded", options={"xatol": 1e-11})
     assert fit_temperature(Samples.of(z, soft)).fit["temperature"] == pytest.approx(best.x, rel=1e-6)
-    found = calibrate(z, soft, "structured-vector")
+    found = calibrate(z, soft, "structured-vector", outputs="logits")
     assert found.after["nll"]["value"] == pytest.approx(loss(best.x), abs=0.05)
 
 

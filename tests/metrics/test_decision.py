@@ -181,7 +181,7 @@ def test_repeated_samples_prove_nothing_new() -> None:
 def test_extreme_samples_are_judged(confidence: float) -> None:
     for n in (1, 2, 7):
         p = np.tile([confidence, 1 - confidence], (n, 1))
-        assert judge(p, np.zeros(n, int)).level == "too_little"
+        assert judge(p, np.zeros(n, int), outputs="probabilities").level == "too_little"
         assert np.isfinite([test.most for test in judge(p, np.zeros(n, int)).tests]).all()
     sure = np.tile([1.0, 0.0, 0.0], (4000, 1))
     assert judge(sure, np.zeros(4000, int)).level == "calibrated"
@@ -242,22 +242,28 @@ def stream(seed: int, n: int, *, ratio: float = 1.0, share: float = 0.005) -> tu
 # The nearer to 1 the harder: an event that happens half or twice as often is found more often than these.
 @pytest.mark.parametrize("ratio", sized([0.75, 1.25], [0.5, 0.75, 1.25, 2.0]))
 def test_an_event_that_happens_otherwise_is_hardly_ever_called_calibrated(ratio: float) -> None:
-    levels = [judge(*stream(seed, 20_000, ratio=ratio)).level for seed in range(sized(40, 200))]
+    levels = [
+        judge(*stream(seed, 20_000, ratio=ratio), outputs="probability").level
+        for seed in range(sized(40, 200))
+    ]
     assert levels.count("calibrated") <= 0.05 * len(levels)
-    assert {judge(*stream(seed, 200_000, ratio=ratio)).level for seed in range(sized(2, 10))} == {"off"}
+    assert {
+        judge(*stream(seed, 200_000, ratio=ratio), outputs="probability").level
+        for seed in range(sized(2, 10))
+    } == {"off"}
 
 
 def test_one_that_happens_as_often_as_it_says_is_rarely_off_and_proven_by_enough() -> None:
-    levels = [judge(*stream(seed, 20_000)).level for seed in range(sized(60, 300))]
+    levels = [judge(*stream(seed, 20_000), outputs="probability").level for seed in range(sized(60, 300))]
     assert levels.count("off") <= 0.05 * len(levels) + 3 * np.sqrt(0.05 * len(levels))
-    assert judge(*stream(1, 1_000_000)).level == "calibrated"
+    assert judge(*stream(1, 1_000_000), outputs="probability").level == "calibrated"
 
 
 def test_the_tolerance_of_a_rare_event_is_a_fifth_of_its_share() -> None:
-    found = {test.name: test for test in judge(*stream(2, 100_000)).tests}
+    found = {test.name: test for test in judge(*stream(2, 100_000), outputs="probability").tests}
     assert found["positive"].tolerance == pytest.approx(0.001, rel=0.15)
     assert found["confidence"].tolerance == 0.02
-    usual = {test.name: test for test in judge(*stream(2, 100_000, share=0.2)).tests}
+    usual = {test.name: test for test in judge(*stream(2, 100_000, share=0.2), outputs="probability").tests}
     assert usual["positive"].tolerance == 0.02
     assert "events" not in usual
 

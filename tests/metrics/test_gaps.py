@@ -530,7 +530,7 @@ def test_the_worst_class_is_named_where_it_is_proven_to_be_off_and_may_be_beyond
 
 
 def test_one_sample_of_several_labels_proves_nothing() -> None:
-    assert judge([[0.2, 0.7, 0.9]], [[0, 1, 1]]).level == "too_little"
+    assert judge([[0.2, 0.7, 0.9]], [[0, 1, 1]], outputs="label_probabilities").level == "too_little"
 
 
 @pytest.mark.parametrize("labels", [1, 3])

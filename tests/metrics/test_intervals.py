@@ -60,7 +60,7 @@ def test_intervals_hold_their_estimate_and_are_the_same_for_the_same_seed() -> N
 
 
 def test_infinite_and_undefined_metrics_are_told_as_such() -> None:
-    found = metrics.evaluate([[1.0, 0.0], [1.0, 0.0]], [1, 1], replicates=20)
+    found = metrics.evaluate([[1.0, 0.0], [1.0, 0.0]], [1, 1], replicates=20, outputs="probabilities")
     assert found.nll.value == math.inf
     assert math.isnan(found.refinement_auroc.value)  # no right prediction to compare with
     assert found.as_dict()["nll"] == {"value": None, "low": None, "high": None}

@@ -71,7 +71,7 @@ def test_evaluate_refuses_options_that_cannot_be_right(options: dict[str, object
 
 
 def test_the_fewest_replicates_give_every_error_its_interval() -> None:
-    found = metrics.evaluate(PROBS, LABELS, replicates=16)
+    found = metrics.evaluate(PROBS, LABELS, replicates=16, outputs="probabilities")
     assert np.isfinite([found.ece.low, found.ece.high, found.classwise_ece.low, found.aurc.low]).all()
 
 
@@ -109,7 +109,7 @@ EXTREMES = {
 def test_extreme_but_right_input_gives_numbers_without_a_warning(case: str) -> None:
     probs, labels = EXTREMES[case]
     for bins in (1, 15, 300):
-        found = metrics.evaluate(probs, labels, bins=bins, replicates=16).estimates()
+        found = metrics.evaluate(probs, labels, bins=bins, replicates=16, outputs="probabilities").estimates()
         for name, e in found.items():
             held = e.value if np.isnan(e.debiased) else e.debiased
             assert not e.low > held + 1e-12, name

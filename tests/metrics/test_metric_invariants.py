@@ -28,7 +28,7 @@ def test_the_order_of_the_samples_changes_nothing(sample, random) -> None:
     probs, labels = sample
     order = list(range(len(labels)))
     random.shuffle(order)
-    before = metrics.evaluate(probs, labels, replicates=0).estimates()
+    before = metrics.evaluate(probs, labels, replicates=0, outputs="probabilities").estimates()
     after = metrics.evaluate(probs[order], labels[order], replicates=0).estimates()
     for name, estimate in before.items():
         assert estimate.value == pytest.approx(after[name].value, abs=1e-7, nan_ok=True), name
@@ -37,7 +37,7 @@ def test_the_order_of_the_samples_changes_nothing(sample, random) -> None:
 @given(samples())
 @settings(deadline=None)
 def test_shares_and_errors_lie_where_they_can(sample) -> None:
-    found = metrics.evaluate(*sample, replicates=0).estimates()
+    found = metrics.evaluate(*sample, replicates=0, outputs="probabilities").estimates()
     lowest = {"signed_gap": -1.0, "positive_gap": -1.0}
     highest = {
         "nll": np.inf,
@@ -135,7 +135,7 @@ def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
     whole = Sample(probs, labels, bins=15, edges="right")
     weights = np.bincount(drawn, minlength=n).astype(float)[whole.order]
     weighted = whole.weighted(weights[None])
-    copied = metrics.evaluate(probs[drawn], labels[drawn], replicates=0).estimates()
+    copied = metrics.evaluate(probs[drawn], labels[drawn], replicates=0, outputs="probabilities").estimates()
     for name, values in weighted.items():
         # The noise floor takes the root of a variance, which may be 0 but for its last bits.
         assert values[0] == pytest.approx(copied[name].value, abs=1e-7, nan_ok=True), name

@@ -92,7 +92,9 @@ def test_an_artifact_takes_what_it_was_fitted_on_and_refuses_other_kinds(
     overconfident: tuple[np.ndarray, np.ndarray],
 ) -> None:
     z, y = overconfident
-    of_probs, of_logits = (calibrate(s, y, "temperature", cross_validate=False) for s in (softmax(z), z))
+    of_probs, of_logits = (
+        calibrate(s, y, "temperature", cross_validate=False, outputs="logits") for s in (softmax(z), z)
+    )
     np.testing.assert_allclose(of_probs.probs(softmax(z)), of_logits.probs(z), atol=1e-6)
     with pytest.raises(InputError, match="lie in"):
         of_probs.probs(z)

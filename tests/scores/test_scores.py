@@ -34,7 +34,10 @@ def samples(n: int, seed: int, scale: float = 2.0) -> tuple[NDArray[Any], NDArra
 def test_probabilities_and_logits_of_one_model_give_the_same_everywhere() -> None:
     z, y = samples(2000, 1)
     p = softmax(z)
-    for found in (evaluate(p, y, replicates=0), evaluate(z, y, replicates=0)):
+    for found in (
+        evaluate(p, y, replicates=0, outputs="logits"),
+        evaluate(z, y, replicates=0, outputs="logits"),
+    ):
         assert found.ece == pytest.approx(ece(p, y), abs=1e-9)
     assert judge(p, y).tests[0].error == pytest.approx(judge(z, y).tests[0].error, abs=1e-9)
     fits = [calibrate(s, y, "temperature", cross_validate=False) for s in (p, z)]
@@ -55,11 +58,12 @@ def test_one_probability_a_sample_is_platt_scaled_as_by_scikit_learn() -> None:
     rng = np.random.default_rng(3)
     s = 2 * rng.normal(size=1500)
     p, y = 1 / (1 + np.exp(-s)), (rng.random(1500) < 1 / (1 + np.exp(1 - 0.6 * s))).astype(int)
-    fitted = calibrate(p, y, "platt", cross_validate=False)
+    fitted = calibrate(p, y, "platt", cross_validate=False, outputs="probability")
     expected = calibration._SigmoidCalibration().fit(s, y).predict(s)
     np.testing.assert_allclose(fitted.probs(p)[:, 1], expected, atol=1e-6)
     assert (
-        evaluate(p, y, replicates=0).positive_ece == evaluate(np.c_[1 - p, p], y, replicates=0).positive_ece
+        evaluate(p, y, replicates=0, outputs="probability").positive_ece
+        == evaluate(np.c_[1 - p, p], y, replicates=0, outputs="probability").positive_ece
     )
 
 
@@ -69,7 +73,7 @@ def test_columns_are_found_by_their_names(order: list[int], with_ids: bool) -> N
     z, y = samples(200, 5)
     frame = pd.DataFrame(z, columns=NAMES)
     labels = y if with_ids else np.array(NAMES)[y]
-    fitted = calibrate(frame, labels, "vector", class_names=NAMES, cross_validate=False)
+    fitted = calibrate(frame, labels, "vector", class_names=NAMES, cross_validate=False, outputs="logits")
     turned = frame[[NAMES[k] for k in order]]
     np.testing.assert_allclose(fitted.probs(turned), fitted.probs(z), atol=1e-12)
     assert fitted.predict(turned).tolist() == np.array(NAMES)[fitted.probs(z).argmax(axis=1)].tolist()
@@ -92,7 +96,7 @@ def test_labels_move_with_their_columns() -> None:
 def test_decisions_are_not_made_of_columns_in_another_order_unless_that_is_meant() -> None:
     z, y = samples(600, 7)
     names = np.array(NAMES)
-    fitted = calibrate(pd.DataFrame(z[:300], columns=NAMES), names[y[:300]], "temperature")
+    fitted = calibrate(pd.DataFrame(z[:300], columns=NAMES), names[y[:300]], "temperature", outputs="logits")
     turned = pd.DataFrame(z[300:], columns=NAMES)[["owl", "cat", "dog"]]
     with pytest.raises(InputError, match="another order"):
         decide(fitted, turned, names[y[300:]], coverage=0.9)
@@ -123,13 +127,13 @@ def test_pixels_are_samples_and_pictures_are_groups() -> None:
     rng = np.random.default_rng(9)
     z = rng.normal(size=(4, 3, 5, 6))
     y = rng.integers(0, 3, (4, 5, 6))
-    first, last = Scores.of(z, y), Scores.of(np.moveaxis(z, 1, -1), y)
+    first, last = Scores.of(z, y, outputs="logits"), Scores.of(np.moveaxis(z, 1, -1), y, outputs="logits")
     assert "the 30 places of each of 4 samples" in " ".join(first.remarks)
     np.testing.assert_array_equal(first.values, last.values)
     assert first.labels.tolist() == y.ravel().tolist()
     assert np.bincount(first.groups).tolist() == [30] * 4
     np.testing.assert_array_equal(first.values[7], z[0, :, 1, 1])
-    void = Scores.of(z, np.where(y == 2, 255, y), ignore_label=255)
+    void = Scores.of(z, np.where(y == 2, 255, y), ignore_label=255, outputs="logits")
     assert len(void) == int((y != 2).sum()) == len(void.groups)
     with pytest.raises(ShapeError, match="which axis"):
         Scores.of(rng.normal(size=(4, 3, 3, 3)), rng.integers(0, 3, (4, 3, 3)))
@@ -200,7 +204,7 @@ def test_what_is_described_of_rows_is_their_probabilities_losses_and_entropies(o
 
 def test_columns_stay_where_one_side_has_no_names_or_one_column() -> None:
     z, y = samples(40, 14)
-    named = Scores.of(pd.DataFrame(z, columns=NAMES), np.array(NAMES)[y])
+    named = Scores.of(pd.DataFrame(z, columns=NAMES), np.array(NAMES)[y], outputs="logits")
     assert named.in_order(()) is named
     assert named.in_order(NAMES) is named
     bare = Scores.of(z, y)
@@ -243,10 +247,10 @@ def test_rows_that_sum_to_one_are_shares_of_classes_and_others_are_truths() -> N
     shares = softmax(z[::-1])
     soft = Scores.of(z, shares, outputs="logits")
     np.testing.assert_array_equal(soft.labels, shares)
-    np.testing.assert_array_equal(Scores.of(z, shares).labels, shares)
+    np.testing.assert_array_equal(Scores.of(z, shares, outputs="logits").labels, shares)
     assert Scores.of(z, np.eye(3)[y], outputs="logits").labels.tolist() == y.tolist()
     truths = (z > 0).astype(int)
-    assert Scores.of(z, truths).labels.tolist() == truths.tolist()
+    assert Scores.of(z, truths, outputs="logits").labels.tolist() == truths.tolist()
     assert Scores.of(z, truths).is_multilabel
     for wrong in (shares * 2, np.where(np.arange(3) == 0, -shares, shares + 2 * shares[:, :1] / 2)):
         with pytest.raises(InputError):
@@ -397,7 +401,7 @@ def test_one_probability_a_sample_is_class_1(name: str, shape: tuple[int, ...], 
 
 def test_labels_that_a_table_holds_as_floats_are_class_ids(tmp_path: Path) -> None:
     (tmp_path / "z.csv").write_text("label,score\n0.0,-1.5\n1.0,2.0\n")
-    found = Scores.read(tmp_path / "z.csv")
+    found = Scores.read(tmp_path / "z.csv", outputs="logit")
     assert found.labels.tolist() == [0, 1]
     assert found.logits.tolist() == [[0.0, -1.5], [0.0, 2.0]]
 
@@ -422,9 +426,13 @@ def csv(folder: Path, header: str, *labels: str) -> Path:
 
 
 def test_a_label_is_a_name_or_the_digits_of_an_id(tmp_path: Path) -> None:
-    assert Scores.read(csv(tmp_path, "a,b,c", "a", " c", "b ")).labels.tolist() == [0, 2, 1]
-    assert Scores.read(csv(tmp_path, "a,b,c", "2", " 1", "1.0")).labels.tolist() == [2, 1, 1]
-    assert Scores.read(csv(tmp_path, "0,1,2", "0", "2", "1")).labels.tolist() == [0, 2, 1]
+    assert Scores.read(csv(tmp_path, "a,b,c", "a", " c", "b "), outputs="logits").labels.tolist() == [0, 2, 1]
+    assert Scores.read(csv(tmp_path, "a,b,c", "2", " 1", "1.0"), outputs="logits").labels.tolist() == [
+        2,
+        1,
+        1,
+    ]
+    assert Scores.read(csv(tmp_path, "0,1,2", "0", "2", "1"), outputs="logits").labels.tolist() == [0, 2, 1]
     assert Scores.read(csv(tmp_path, "2,0,1", "0", "2", "1")).labels.tolist() == [1, 0, 2]
     assert Scores.read(csv(tmp_path, "1,2,3", "1", "2", "1")).labels.tolist() == [0, 1, 0]
 

@@ -29,7 +29,7 @@ def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np
 @pytest.mark.parametrize("method", sorted(CANDIDATES))
 def test_every_output_method_says_what_it_does_to_samples_it_has_not_seen(method: str) -> None:
     z, y = drawn()
-    artifact = calibrate(z, y, method, class_names=("a", "b", "c"))
+    artifact = calibrate(z, y, method, class_names=("a", "b", "c"), outputs="logits")
     assert artifact.method == method
     assert artifact.class_names == ("a", "b", "c")
     assert artifact.data["measured_on"] == "5 folds of the calibration set"
@@ -51,14 +51,14 @@ def test_folds_are_held_out_by_hand() -> None:
     for k in range(5):
         part = fit_by_name("temperature", z[fold != k], y[fold != k])
         losses[fold == k] = -np.log(part.probs(z[fold == k])[np.arange((fold == k).sum()), y[fold == k]])
-    found = calibrate(z, y, "temperature", seed=3)
+    found = calibrate(z, y, "temperature", seed=3, outputs="logits")
     assert found.after["nll"]["value"] == pytest.approx(losses.mean(), rel=1e-9)
 
 
 def test_a_test_set_is_measured_instead_with_every_metric() -> None:
     z, y = drawn()
     test = drawn(seed=1)
-    artifact = calibrate(z, y, "temperature", test=test)
+    artifact = calibrate(z, y, "temperature", test=test, outputs="logits")
     wanted = evaluate(artifact.probs(test[0]), test[1], replicates=200)
     assert artifact.after == {name: e.as_dict() for name, e in wanted.estimates().items()}
     assert artifact.data["measured_on"] == "test"
@@ -70,7 +70,7 @@ def test_a_test_set_is_measured_instead_with_every_metric() -> None:
 
 def test_what_cannot_be_cross_validated_is_fitted_and_says_so() -> None:
     z, y = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 1.5], [1.0, 0.5]]), np.array([0, 1, 1, 0])
-    artifact = calibrate(z, y, "temperature")
+    artifact = calibrate(z, y, "temperature", outputs="logits")
     assert artifact.before == {}
     assert artifact.data["measured_on"].startswith("nothing: ")
     assert "was not measured" in str(verdict(artifact))
@@ -186,7 +186,7 @@ def test_scores_that_tell_nothing_of_the_labels_are_remarked_on(classes: int) ->
     y = (softmax(z).cumsum(axis=1) > rng.random((300, 1))).argmax(axis=1)
 
     def remarks(scores: np.ndarray, labels: np.ndarray) -> str:
-        found = calibrate(scores, labels, "none", cross_validate=False)
+        found = calibrate(scores, labels, "none", cross_validate=False, outputs="logits")
         return " ".join(found.fit.remarks)
 
     assert "better than chance" not in remarks(z, y)

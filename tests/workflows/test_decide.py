@@ -23,7 +23,7 @@ CAL, HELD, TEST = draw(800, 0), draw(1500, 1), draw(2000, 2)
 
 @pytest.fixture(scope="module")
 def artifact() -> Artifact:
-    return calibrate(*CAL, "temperature", cross_validate=False)
+    return calibrate(*CAL, "temperature", cross_validate=False, outputs="logits")
 
 
 def test_sets_and_abstention_are_added_and_change_no_probability(artifact: Artifact, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_scores_that_come_again_and_again_are_not_taken_for_those_of_the_fit() -
     levels = rng.standard_normal((6, 3)).astype(np.float32)
     rows = rng.integers(0, 6, (2, 300))
     y = (levels[rows] + rng.gumbel(size=(2, 300, 3))).argmax(axis=2)
-    artifact = calibrate(levels[rows[0]], y[0], "temperature", cross_validate=False)
+    artifact = calibrate(levels[rows[0]], y[0], "temperature", cross_validate=False, outputs="logits")
     assert decide(artifact, levels[rows[1]], y[1], coverage=0.9).sets is not None
 
 

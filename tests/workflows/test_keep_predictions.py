@@ -28,14 +28,14 @@ def leaning(seed: int, n: int = 1500, classes: int = 4) -> tuple[Any, Any]:
 
 def test_every_method_it_may_choose_keeps_the_class_of_every_row() -> None:
     z, y = leaning(0)
-    free = calibrate(z, y)
+    free = calibrate(z, y, outputs="logits")
     assert free.data["moved"]["share"] > 0.05
     assert (free.of_logits(z).argmax(axis=1) != z.argmax(axis=1)).any()
-    kept = calibrate(z, y, keep_predictions=True)
+    kept = calibrate(z, y, keep_predictions=True, outputs="logits")
     assert (kept.of_logits(z).argmax(axis=1) == z.argmax(axis=1)).all()
     assert kept.data["moved"]["share"] == 0
     for name in ("none", "temperature", "temperature-ece", "temperature-mixture", "ensemble-temperature"):
-        one = calibrate(z, y, keep_predictions=True, candidates=[name])
+        one = calibrate(z, y, keep_predictions=True, candidates=[name], outputs="logits")
         assert (one.of_logits(z).argmax(axis=1) == z.argmax(axis=1)).all(), name
 
 
@@ -65,7 +65,7 @@ def test_what_may_change_them_is_refused_by_name() -> None:
 def test_the_artifact_and_every_command_say_what_moves(tmp_path: Path) -> None:
     (z, y), (x, t) = leaning(3), leaning(4)
     np.savez(tmp_path / "s.npz", cal_logits=z, cal_labels=y, test_logits=x, test_labels=t)
-    made = calibrate(z, y, test=(x, t))
+    made = calibrate(z, y, test=(x, t), outputs="logits")
     moved = float((made.of_logits(x).argmax(axis=1) != x.argmax(axis=1)).mean())
     assert made.data["moved"]["share"] == pytest.approx(moved)
     assert f"{100 * moved:.1f}" in " ".join(verdict(made).changed)

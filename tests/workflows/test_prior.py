@@ -87,7 +87,9 @@ def made(n, shares, seed):
 def test_a_fit_with_a_prior_keeps_all_that_monitoring_needs() -> None:
     z, y = made(3000, [0.5, 0.3, 0.2], 0)
     new = {"a": 0.2, "b": 0.2, "c": 0.6}
-    plain, fitted = (calibrate(z, y, "temperature", class_names="abc", prior=p) for p in (None, new))
+    plain, fitted = (
+        calibrate(z, y, "temperature", class_names="abc", prior=p, outputs="logits") for p in (None, new)
+    )
     np.testing.assert_allclose(fitted.probs(z), with_prior(plain, new).probs(z), atol=1e-12)
     assert fitted.fit.prior.new == (0.2, 0.2, 0.6)
     assert fitted.metrics_after["ece"] == plain.metrics_after["ece"]
@@ -109,7 +111,7 @@ def test_a_fit_with_a_prior_keeps_all_that_monitoring_needs() -> None:
 
 def test_auto_leaves_out_what_cannot_be_corrected() -> None:
     z, y = made(600, [0.5, 0.3, 0.2], 2)
-    artifact = calibrate(z, y, prior=[0.2, 0.2, 0.6])
+    artifact = calibrate(z, y, prior=[0.2, 0.2, 0.6], outputs="logits")
     tried = {score.method for score in artifact.selection.scores}
     assert not tried & {"temperature-mixture", "ensemble-temperature", "histogram-mass"}
     assert artifact.fit.prior.how == "given"
@@ -120,20 +122,20 @@ def test_auto_leaves_out_what_cannot_be_corrected() -> None:
 def test_weights_that_differ_within_a_class_leave_no_confusion() -> None:
     z, y = made(400, [0.5, 0.3, 0.2], 3)
     weight = np.random.default_rng(0).random(400) + 0.1
-    artifact = calibrate(z, y, "temperature", sample_weight=weight)
+    artifact = calibrate(z, y, "temperature", sample_weight=weight, outputs="logits")
     assert "differ within a class" in artifact.data["confusion"]["unknown"]
     found = estimate_prior(artifact, z)
     assert found.kind == "unknown"
     with pytest.raises(InputError, match="nothing to correct"):
         with_prior(artifact, found)
-    balanced = calibrate(z, y, "temperature", class_weight="balanced")
+    balanced = calibrate(z, y, "temperature", class_weight="balanced", outputs="logits")
     np.testing.assert_allclose(balanced.data["class_shares"], 1 / 3)
     assert Confusion.of(balanced.data["confusion"], 3).count.sum() == 400
 
 
 def test_traffic_that_cannot_be_is_refused() -> None:
     z, y = made(400, [0.5, 0.3, 0.2], 4)
-    artifact = calibrate(z, y, "temperature")
+    artifact = calibrate(z, y, "temperature", outputs="logits")
     for bad in (np.full((5, 3), np.nan), np.empty((0, 3)), np.zeros((5, 4))):
         with pytest.raises(InputError):
             estimate_prior(artifact, bad)

@@ -20,7 +20,7 @@ def drawn(n: int, factor: float, classes: int = 4, seed: int = 0) -> tuple[np.nd
 @pytest.mark.parametrize("classes", [2, 4])
 def test_what_a_known_factor_costs_is_calibration_and_the_rest_refinement(classes: int) -> None:
     z, y = drawn(6000, 3.0, classes)
-    found = recalibrated_losses(z, y)
+    found = recalibrated_losses(z, y, outputs="logits")
     assert found is not None
     exact = {"nll": nll(softmax(z / 3), y), "brier": brier(softmax(z / 3), y)}
     whole = {"nll": nll(softmax(z), y), "brier": brier(softmax(z), y)}
@@ -34,7 +34,7 @@ def test_what_a_known_factor_costs_is_calibration_and_the_rest_refinement(classe
 
 
 def test_of_a_calibrated_model_nothing_would_be_removed() -> None:
-    found = recalibrated_losses(*drawn(3000, 1.0))
+    found = recalibrated_losses(*drawn(3000, 1.0), outputs="logits")
     assert found is not None
     assert found.nll.calibration.low < 0
     assert abs(found.nll.calibration.value) < 0.01
@@ -58,10 +58,10 @@ def test_the_interval_of_calibration_is_of_pairs() -> None:
 
 def test_where_nothing_can_be_fitted_nothing_is_told() -> None:
     z, y = drawn(40, 1.0)
-    assert recalibrated_losses(z[:1], y[:1]) is None
-    one_class = recalibrated_losses(z, np.zeros(40, int))
+    assert recalibrated_losses(z[:1], y[:1], outputs="logits") is None
+    one_class = recalibrated_losses(z, np.zeros(40, int), outputs="logits")
     assert one_class is None or np.isfinite(one_class.nll.loss.value)
-    right = recalibrated_losses(z, z.argmax(axis=1))
+    right = recalibrated_losses(z, z.argmax(axis=1), outputs="logits")
     assert right is None or np.isfinite(right.nll.refinement.value)
     huge = recalibrated_losses(1e28 * z, y)
     assert huge is None or np.isfinite(huge.nll.loss.value)

@@ -47,7 +47,7 @@ def test_a_calibration_that_drifted_is_replaced_and_the_head_stays() -> None:
 
 def test_a_calibration_that_still_fits_stays() -> None:
     z, y = drifted(1000, 4.0)
-    found = refit(calibrate(z, y, "temperature"), z, y, method="temperature")
+    found = refit(calibrate(z, y, "temperature", outputs="logits"), z, y, method="temperature")
     assert found.artifact is None
 
 
@@ -125,7 +125,7 @@ def test_what_the_scores_are_stays_and_one_logit_is_fitted_as_one() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=800)
     y = (rng.random(800) < 1 / (1 + np.exp(-3 * z - 1))).astype(int)
-    old = calibrate(z[:200], y[:200], "temperature")
+    old = calibrate(z[:200], y[:200], "temperature", outputs="logit")
     assert old.model.outputs == "logit"
     old = replace(old, steps=(LogitMap.temperature(3.0),))
     found = refit(old, z[200:], y[200:], method="vector").artifact

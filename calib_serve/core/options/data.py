@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from calib_serve.core.options.base import (
     RARE,
@@ -45,8 +45,14 @@ class PlainData(ColumnOptions):
 class ScoresOptions(ColumnOptions):
     """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
-    outputs: Kind | None = None
-    """The kind of the scores, where neither their name nor their numbers tell."""
+    outputs: str | None = None
+    """What the scores are, where their names do not say it: logits, probabilities or log_probs; of one column
+    logit or probability; of labels label_logits or label_probabilities; or a scale: percent, odds, votes:N,
+    points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p."""
+    missing: Annotated[tuple[str, ...] | None, RARE] = None
+    """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
+    schema: Annotated[Any, RARE] = None
+    """What else is said of the scores: a file that calib-serve schema wrote."""
     class_names: Annotated[tuple[str, ...] | None, RARE] = None
     """Names of the classes, in order, where the data have none."""
     groups: Any = None
@@ -55,6 +61,15 @@ class ScoresOptions(ColumnOptions):
     """The weight of each sample: a column, or an npy file."""
     ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
     """Labels that mean no label, such as 255,NA: their samples are left out."""
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of a model's own scores, which have no scale."""
+        for kind in get_args(Kind):
+            if self.outputs == kind:
+                return kind  # type: ignore[no-any-return]
+        check(self.outputs is None, "outputs", f"is one of {', '.join(get_args(Kind))}, got {self.outputs!r}")
+        return None
 
     @property
     def of_scores(self) -> dict[str, Any]:

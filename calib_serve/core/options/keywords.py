@@ -26,9 +26,11 @@ class EvaluateKeywords(TypedDict, total=False):
     groups: Any
     ignore_label: Any
     level: float
-    outputs: Kind | None
+    missing: Sequence[str] | None
+    outputs: str | None
     replicates: int
     sample_weight: Any
+    schema: Any
     seed: int
 
 
@@ -39,9 +41,11 @@ class CompareKeywords(TypedDict, total=False):
     columns: Sequence[str] | None
     groups: Any
     ignore_label: Any
-    outputs: Kind | None
+    missing: Sequence[str] | None
+    outputs: str | None
     replicates: int
     sample_weight: Any
+    schema: Any
     seed: int
 
 
@@ -53,8 +57,10 @@ class JudgeKeywords(TypedDict, total=False):
     columns: Sequence[str] | None
     groups: Any
     ignore_label: Any
-    outputs: Kind | None
+    missing: Sequence[str] | None
+    outputs: str | None
     sample_weight: Any
+    schema: Any
     tolerance: float
 
 
@@ -68,11 +74,13 @@ class DecideKeywords(TypedDict, total=False):
     groups: Any
     ignore_label: Any
     level: float
-    outputs: Kind | None
+    missing: Sequence[str] | None
+    outputs: str | None
     penalty: float | None
     per_class: bool
     risk: float | None
     sample_weight: Any
+    schema: Any
     score: Literal["lac", "aps", "raps"]
     seed: int
 
@@ -142,8 +150,10 @@ class RefitKeywords(TypedDict, total=False):
     groups: Any
     ignore_label: Any
     method: str
-    outputs: Kind | None
+    missing: Sequence[str] | None
+    outputs: str | None
     sample_weight: Any
+    schema: Any
     seed: int
 
 
@@ -446,12 +456,14 @@ class FitKeywords(TypedDict, total=False):
     keep_predictions: bool
     lam: float | None
     level: float
+    missing: Sequence[str] | None
     mu: float | None
     of: Literal["top", "each"] | None
-    outputs: Kind | None
+    outputs: str | None
     prior: Any
     ridge: float
     sample_weight: Any
+    schema: Any
     seed: int
     smoothing: float | None
     strength: float | None

@@ -56,7 +56,8 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         method: "auto", which chooses by cross-validation, or a method's name.
-        outputs: "logits", "log_probs" or "probabilities"; by default the numbers say so, in ``fit``.
+        outputs: Kind of the scores: "logits", "log_probs" or "probabilities"; numbers that prove another are
+            refused.
         classes: Labels in the order of the columns; by default those of y, sorted.
         options: The method's own options.
         random_state: Seed of the random draws.
@@ -75,7 +76,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         method: str = "auto",
         *,
-        outputs: Outputs | None = None,
+        outputs: Outputs = "logits",
         classes: ArrayLike | None = None,
         options: Mapping[str, Any] | None = None,
         random_state: Any = 0,
@@ -96,7 +97,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         z, y = validate_data(self, scores, y, dtype=np.float64)
         classes, labels = _encoded(y, self.classes)
-        given = Scores.of(z, outputs=self.outputs)
+        given = Scores.of(z, expected=self.outputs)
         if given.is_multilabel:
             raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
         if given.classes != len(classes):
@@ -126,7 +127,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "artifact_")
         z = validate_data(self, scores, dtype=np.float64, reset=False)
-        return self.artifact_.probs(z, outputs=self.artifact_.model.outputs)
+        return self.artifact_.probs(z)
 
     def predict(self, scores: ArrayLike) -> NDArray[Any]:
         """Return the class of the largest probability, (n,).

@@ -123,7 +123,7 @@ def test_auto_chooses_by_the_folds_and_records_all_candidates() -> None:
 
 def test_one_label_is_two_classes() -> None:
     z, y = draw(labels=1)
-    two = calibrate(z[:, 0], y[:, 0], "platt", cross_validate=False)
+    two = calibrate(z[:, 0], y[:, 0], "platt", cross_validate=False, outputs="logit")
     for labels in (y, y[:, 0]):
         np.testing.assert_allclose(fit(z, labels, "platt").probs(z)[:, 0], two.probs(z[:, 0])[:, 1])
 

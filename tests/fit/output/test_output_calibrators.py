@@ -95,7 +95,7 @@ def whole(method: str, logits, labels, **weights):
     """Fitted, with two classes where the method wants them."""
     two = method in ("platt", "beta")
     z, y = (logits[:, :2], np.minimum(labels, 1)) if two else (logits, labels)
-    return calibrate(z, y, method, cross_validate=False, **weights).of_logits(z[:50])
+    return calibrate(z, y, method, cross_validate=False, **weights, outputs="logits").of_logits(z[:50])
 
 
 @pytest.mark.parametrize("method", EVERY)
@@ -108,7 +108,7 @@ def test_a_weight_of_zero_is_a_sample_that_is_not_there(method: str):
         z, y, w = logits[kept], labels[kept], weight[kept]
         two = method in ("platt", "beta")
         z, y = (z[:, :2], np.minimum(y, 1)) if two else (z, y)
-        without = calibrate(z, y, method, cross_validate=False, sample_weight=w)
+        without = calibrate(z, y, method, cross_validate=False, sample_weight=w, outputs="logits")
         expected = without.of_logits(logits[:50, :2] if two else logits[:50])
         np.testing.assert_allclose(with_zeros, expected, atol=1e-7)
 
@@ -122,7 +122,7 @@ def test_a_weight_that_counts_is_a_row_that_is_there_as_often(method: str):
     z, y = (np.repeat(values, counts, axis=0)[order] for values in (logits, labels))
     two = method in ("platt", "beta")
     z, y = (z[:, :2], np.minimum(y, 1)) if two else (z, y)
-    repeated = calibrate(z, y, method, cross_validate=False)
+    repeated = calibrate(z, y, method, cross_validate=False, outputs="logits")
     expected = repeated.of_logits(logits[:50, :2] if two else logits[:50])
     np.testing.assert_allclose(whole(method, logits, labels, sample_weight=counts), expected, atol=1e-6)
 

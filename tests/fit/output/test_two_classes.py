@@ -42,7 +42,7 @@ def test_platt_is_scikit_learns_sigmoid() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs.fit(x, y)
-    artifact = calibrate(model.decision_function(x), y, "platt")
+    artifact = calibrate(model.decision_function(x), y, "platt", outputs="logit")
     # cv=2 of a frozen model is fitted to all samples twice.
     expected = theirs.predict_proba(x)
     np.testing.assert_allclose(artifact.probs(model.decision_function(x)), expected, atol=1e-6)
@@ -57,7 +57,7 @@ def test_beta_is_the_optimum_that_a_general_solver_finds() -> None:
         return float(np.mean(np.logaddexp(0, s) - t * s))
 
     found = minimize(loss, [1.0, 1.0, 0.0], bounds=[(0, None), (0, None), (None, None)], tol=1e-14)
-    fit = calibrate(z, y, "beta", cross_validate=False).fit
+    fit = calibrate(z, y, "beta", cross_validate=False, outputs="logit").fit
     assert loss(np.array([fit["a"], fit["b"], fit["c"]])) <= found.fun + 1e-12
     np.testing.assert_allclose([fit["a"], fit["b"], fit["c"]], found.x, atol=2e-3)
 
@@ -66,22 +66,24 @@ def test_beta_is_the_optimum_that_a_general_solver_finds() -> None:
 def test_scores_that_speak_of_the_other_class_are_refused(method: str) -> None:
     z, y = shifted(600)
     with pytest.raises(FitError):
-        calibrate(-z, y, method)
+        calibrate(-z, y, method, outputs="logit")
 
 
 def test_auto_corrects_a_share_that_changed_and_tables_do_too() -> None:
     z, y = shifted()
-    chosen = calibrate(z, y)
+    chosen = calibrate(z, y, outputs="logit")
     assert chosen.method in ("platt", "beta", "structured-average")
     assert {score.method for score in chosen.selection.scores} == set(default_candidates())  # type: ignore[union-attr]
     for method in ("platt", "beta", "histogram-mass", "histogram-width", "isotonic"):
-        probs = calibrate(z, y, method, cross_validate=False).probs(z)
+        probs = calibrate(z, y, method, cross_validate=False, outputs="logit").probs(z)
         assert abs(float(evaluate(probs, y, replicates=0).positive_gap)) < 0.01, method  # type: ignore[arg-type]
 
 
 def test_a_threshold_that_tells_all_apart_has_a_finite_fit() -> None:
     for method in TWO_CLASSES:
-        probs = calibrate([-2.0, -1, 1, 2] * 10, [0, 0, 1, 1] * 10, method).probs([-2.0, 2.0])
+        probs = calibrate([-2.0, -1, 1, 2] * 10, [0, 0, 1, 1] * 10, method, outputs="logit").probs(
+            [-2.0, 2.0]
+        )
         assert 0 < probs.min() < 0.05
 
 

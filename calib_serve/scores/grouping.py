@@ -1,0 +1,55 @@
+"""Rows that belong together: several of one id, and copies, as bootstrap and oversampling leave them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.scores.kinds import Floats, Outputs, to_probs
+
+_MOST = 1_000_000
+"""Rows beyond which they are not compared: as many hide what is repeated."""
+_LEAST = 50
+"""Distinct rows of which fewer are of a model of few distinct scores, such as a small tree."""
+_UNLIKELY = -14.0
+"""Logarithm of the chance, by the scores, of one label for rows of one score, below which they are copies."""
+
+
+def groups_of_ids(ids: NDArray[Any]) -> str:
+    """What is said of ids (n,) that several rows have, which makes them groups; empty where none does.
+
+    >>> groups_of_ids(np.array(["a", "b", "a"]))
+    'ids occur up to 2 times: the rows of each of 2 ids are a group'
+    """
+    times = np.unique(ids.astype(str), return_counts=True)[1]
+    if times.max() == 1:
+        return ""
+    return f"ids occur up to {times.max()} times: the rows of each of {len(times):,} ids are a group"
+
+
+def copies_of(values: Floats, labels: NDArray[Any], kind: Outputs) -> NDArray[np.intp] | None:
+    """Of which row each of (n,) rows is a copy, as numbers of these; None where rows are samples of their own.
+
+    Equal scores alone are no copies: a tree gives one to all samples of a leaf. Copies have one label, too,
+    each time, which is unlikely of different samples.
+
+    Args:
+        values: Scores (n, K).
+        labels: Class ids (n,).
+        kind: Kind of the scores.
+    """
+    if not _LEAST <= len(values) <= _MOST:
+        return None
+    # A random projection: equal rows have equal numbers, and others all but surely not.
+    across = np.random.default_rng(0).standard_normal(values.shape[1]).astype(values.dtype)
+    _, first, row, times = np.unique(
+        np.einsum("nk,k->n", values, across), return_index=True, return_inverse=True, return_counts=True
+    )
+    row = row.ravel()
+    if not _LEAST <= len(first) <= 0.95 * len(values) or (labels != labels[first][row]).any():
+        return None
+    p = to_probs(values[first], kind)[np.arange(len(first)), labels[first]]
+    chance = float(((times - 1) * np.log(np.clip(p, 1e-3, 1))).sum())
+    return row if chance < _UNLIKELY else None

@@ -1,0 +1,103 @@
+"""What scores are and where they lie in a table, as said and read: a file that travels with the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from calib_serve.core.errors import InputError
+from calib_serve.core.files import write_whole
+from calib_serve.scores.scales import Scaled
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Kind, classes and columns of scores; what is None or empty is not said.
+
+    Args:
+        outputs: Kind or scale of the scores, such as "logits" or "percent".
+        class_names: Names of the classes in order; of one column the other class's first, then the event's.
+        columns: Columns or the array of the scores, in the order of the classes.
+        labels: Column or array of the labels.
+        groups: Column or array that says which rows belong together.
+        sample_weight: Column or array of weights.
+        missing: Scores that stand for none, as texts; "none" where no score does.
+
+    Raises:
+        InputError: For an entry of another type, and for an unknown kind.
+
+    >>> Schema.of({"outputs": "percent", "class_names": ["cat", "dog"]}).as_dict()
+    {'outputs': 'percent', 'class_names': ['cat', 'dog']}
+    """
+
+    outputs: str | None = None
+    class_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    labels: str | None = None
+    groups: str | None = None
+    sample_weight: str | None = None
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, known: object) -> Schema:
+        """Make a schema of a mapping.
+
+        Args:
+            known: Mapping of the entries, as ``as_dict`` gives it.
+
+        Raises:
+            InputError: For an unknown entry, or one of another type.
+        """
+        own = {one.name: str(one.type) for one in fields(cls)}
+        if not isinstance(known, Mapping) or not known.keys() <= own.keys():
+            raise InputError(f"a schema has the entries {', '.join(own)}, and no others")
+        for name, value in known.items():
+            several = "tuple" in own[name]
+            texts = value if isinstance(value, list) and several else [value]
+            if isinstance(value, list) != several or not all(isinstance(text, str) for text in texts):
+                raise InputError(f"{name} in a schema is a {'list of texts' if several else 'text'}")
+        if "outputs" in known:
+            Scaled.parse(known["outputs"])
+        entries: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in known.items()}
+        return cls(**entries)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Schema:
+        """Read a schema's file.
+
+        Args:
+            path: YAML file, as ``save`` writes it.
+
+        Raises:
+            InputError: Where it is none; it names the file.
+        """
+        try:
+            return cls.of(yaml.safe_load(Path(path).read_text("utf-8")))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, InputError) as error:
+            raise InputError(f"cannot read the schema {path}: {error}") from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """What it says, as plain values."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items() if v}
+
+    def save(self, path: str | Path) -> None:
+        """Write it as YAML.
+
+        Args:
+            path: File to write.
+        """
+        write_whole(Path(path), yaml.safe_dump(self.as_dict(), sort_keys=False, allow_unicode=True).encode())
+
+    def under(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """What is said now, and of all else what the schema says.
+
+        Args:
+            said: Entries by name; None and () are not said.
+        """
+        own = {one.name: getattr(self, one.name) or None for one in fields(self)}
+        given = {name: value for name, value in said.items() if value is not None and len(value) > 0}
+        return {**own, **given}
