@@ -46,8 +46,9 @@ class CellNames:
 
     def columns(self, count: int) -> str:
         """The names of all columns, for a person."""
-        named = f"{listed(self.names)}" if self.names else f"{count} without names"
-        return f"the column{'s' if count > 1 else ''} {named}"
+        if not self.names:
+            return f"the {count} columns" if count > 1 else "the only column"
+        return f"the column{'s' if count > 1 else ''} {listed(self.names)}"
 
 
 NUMBERED = CellNames()
@@ -261,7 +262,7 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
 
     >>> check_sentinels(np.array([[0.5], [-999], [1.0], [-999]]), "logit", NUMBERED)
     Traceback (most recent call last):
-    calib_serve.core.errors.InputError: 2 of 4 rows of the column 1 without names hold -999, ...
+    calib_serve.core.errors.InputError: 2 of 4 rows of the only column hold -999, ...
     """
     if kind in PROBABILITIES or len(values) < 3:
         return
