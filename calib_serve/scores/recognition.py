@@ -159,7 +159,7 @@ def recognise(
         if kind not in PROBABILITIES and kind != "log_probs" and seen.like_probabilities:
             found = exact("probabilities", seen.columns)
             raise InputError(
-                f"{place.columns(seen.columns)} {why or 'are called so'}: {kind}; by their numbers they are "
+                f"{place.columns(seen.columns)} should hold {kind} ({why}), and by the numbers these are "
                 f"{found}: say --outputs {found} (outputs={found!r}), or --outputs {kind} if they are {kind}"
             )
         return _checked(values, kind, seen, why, place)
