@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -197,13 +198,11 @@ def weighted(make: Make) -> Make:
 
 
 def of_odds(*names: str) -> Make:
-    """Odds of two decimals with a bookmaker's margin, as probabilities."""
+    """The inverses of odds of two decimals, which sum to more than 1: the bookmaker's margin."""
 
     def make(rng: Generator) -> Samples:
         s = several(*names)(rng)
-        odds = np.maximum(1 / (1.06 * np.clip(s.p, 0.02, 0.9)), 1.01).round(2)
-        p = 1 / odds
-        return replace(s, p=p / p.sum(axis=1, keepdims=True))
+        return replace(s, p=1 / np.maximum(1 / (1.06 * np.clip(s.p, 0.02, 0.9)), 1.01).round(2))
 
     return make
 
@@ -244,7 +243,7 @@ class Table:
         """Write the table: its file, the names of its columns or arrays, and what is right of it."""
         s = self.samples(rng)
         held = self.holds(s)
-        np.save(folder / "truth.npy", s.y)
+        np.save(folder / "truth.npy", s.y if s.y.ndim == 2 else s.text.astype(str))
         path, names = _write(held, self.file, folder)
         return path, names, s.right(groups=self.groups)
 
@@ -259,7 +258,7 @@ def _write(held: Any, file: str, folder: Path) -> tuple[Path, list[str]]:
     path = folder / f"scores.{ending}"
     if isinstance(held, list):  # of text
         path.write_text("\n".join(held) + "\n", "utf-8")
-        return path, [] if how == "bare" else held[0].replace("\t", ",").split(",")
+        return path, [] if how == "bare" else re.split("[ ,\t]", held[0])
     if ending == "npz":
         np.savez(path, **held)
     elif ending == "jsonl":
@@ -456,10 +455,8 @@ CONTESTS = [
                      **dict(zip(VOTES, (15 * s.p).round().astype(int).T, strict=True))},
           options={"columns": VOTES, "class_names": list(EEG), "labels": "expert_consensus",
                    "outputs": "votes"}),
-    Table("arena", "Kaggle LMSYS submission with a label", several("0", "1", "2"),
-          lambda s: {"id": s.id + 136060, **dict(zip(("winner_model_a", "winner_model_b", "winner_tie"),
-                                                     s.p.T, strict=True)), "label": s.y},
-          complete=True, options={}),
+    Table("arena", "Kaggle LMSYS submission with a label", several("model_a", "model_b", "tie"),
+          lambda s: {"id": s.id + 136060, **s.columns("winner_{}"), "label": s.y}, "csv", True, {}),
     Table("cirrhosis", "Kaggle Playground S3E26 (known)", several("C", "CL", "D"),
           lambda s: {"id": s.id + 7905, **s.columns("Status_{}"), "Status": s.text},
           options={"columns": ["Status_*"], "labels": "Status"}),
@@ -501,7 +498,7 @@ GAMES = [
           options={"columns": ["p_*"], "labels": "result"}),
     Table("odds", "football-data.co.uk E0.csv (terrydolan/prem)", of_odds("H", "D", "A"),
           lambda s: {"Div": ["E0"] * N, "HomeTeam": s.one_of("Arsenal"), "FTHG": s.one_of(0, 1, 2),
-                     "FTAG": s.one_of(0, 1, 2), "FTR": s.text, **s.columns("B365{}", (1 / s.p / 1.06))},
+                     "FTAG": s.one_of(0, 1, 2), "FTR": s.text, **s.columns("B365{}", (1 / s.p).round(2))},
           options={"columns": ["B365H", "B365D", "B365A"], "labels": "FTR", "outputs": "odds",
                    "class_names": ["H", "D", "A"]}),
     Table("poker", "probabilities of actions: a class is called fold (known)",
@@ -535,7 +532,7 @@ LIFE = [
     Table("genotypes", "VCF GL, log10 likelihoods (known)", several("0/0", "0/1", "1/1"),
           lambda s: {"CHROM": s.one_of("chr1", "chrX"), "POS": s.id + 10177,
                      **s.columns("GL_{}", (np.log10(s.p / s.p.max(axis=1, keepdims=True)))), "GT": s.text},
-          "tsv", options={"columns": ["GL_*"], "outputs": "log10", "labels": "GT",
+          "tsv", options={"columns": ["GL_*"], "outputs": "log-odds:10", "labels": "GT",
                           "class_names": ["0/0", "0/1", "1/1"]}),
     Table("genotypes, phred", "VCF PL, -10 log10 (known)", several("0/0", "0/1", "1/1"),
           lambda s: {**s.columns("PL_{}", _phred(s.p)), "label": s.text}, "tsv"),
@@ -572,14 +569,15 @@ LIFE = [
           options={"columns": ["cloglog"], "labels": "presence", "outputs": "probability"}),
     Table("markers of cancer", "ddsjoberg/dcurves data-raw/dca.csv", binary(rare=True),
           lambda s: {"patientid": s.id + 1, "cancer": s.y, "dead": s.one_of(0, 1),
-                     "ttcancer": s.number(0, 5, 6), "risk_group": s.one_of("low", "high"), "casecontrol": s.one_of(0, 1),
+                     "ttcancer": s.number(0, 5, 6), "risk_group": s.one_of("low", "high"),
                      "age": s.number(40, 80, 5), "famhistory": s.one_of(0, 1), "marker": s.number(0, 3, 6),
                      "cancerpredmarker": s.p1.round(7)},
           options={"columns": ["cancerpredmarker"], "labels": "cancer", "outputs": "probability"}),
     Table("slides", "hayden-farquhar/PanRareWSI results/oof_predictions.csv", binary(digits=6, rare=True),
           lambda s: {"cohort": s.one_of("ACC", "UVM"), "biomarker": s.one_of("TP53"), "tier": ["primary"] * N,
                      "patient_id": s.ids("TCGA-OR-{:04d}"), "y_true": s.y, "oof_proba": s.p1,
-                     "fold": s.one_of(*range(5))}, complete=True, options={}),
+                     "fold": s.one_of(*range(5))},
+          options={"outputs": "probability", "columns": ["oof_proba"]}),
     Table("glaucoma", "Dfinnnn/VisionK_VitalK_IDSC2026 results/test_predictions.csv", binary(digits=4),
           lambda s: {"image_path": s.ids("Images\\{}_1.jpg"), "true_label": s.y, "raw_probability": s.p1,
                      "cal_probability": (s.p1**1.4).round(4), "risk_score": (100 * s.p1).round(1),
@@ -617,7 +615,7 @@ RISKS = [
           options={"columns": ["score"], "labels": "good", "outputs": "points:300:850"}),
     Table("default in percent", "PD in percent (known)", binary(rare=True),
           lambda s: {"loan_id": s.ids("L{}"), "pd_pct": (100 * s.p1).round(2), "label": s.y},
-          complete=True, options={}),
+          options={"outputs": "percent", "columns": ["pd_pct"]}),
     Table("per mille", "risks per mille (known)", binary(rare=True),
           lambda s: {"policy": s.ids("P{}"), "risk_permille": (1000 * s.p1).round(1), "claim": s.y},
           options={"columns": ["risk_permille"], "labels": "claim", "outputs": "points:0:1000"}),

@@ -24,22 +24,24 @@ AN_OPTION = re.compile(r"--[a-z]|\b[a-z_]+=")
 
 def read(table: Table, folder: Path, options: dict[str, Any] | None = None) -> tuple[Verdict, str]:
     """Build a table and read it: what came of it, and the program's words or what is wrong."""
+    told = ""
     path, names, right = table.build(np.random.default_rng(zlib.crc32(table.name.encode())), folder)
     try:
         found = Scores.read(path, **(options or {}))
+        told = "; ".join(found.remarks)
         found.labelled()
     except InputError as error:
-        said = str(error)
-        if helps(said.replace(str(path), ""), names, settled=table.options is not None):
-            return "refused", said
-        return "refused without help", said
+        said = f"{error}; {told}".replace(str(path), "")
+        helped = helps(said, names, settled=table.options is not None)
+        return "refused" if helped else "refused without help", said
     wrong = differs(found, right)
     return ("wrong in silence", f"{wrong}; {found.remarks}") if wrong else ("right", "")
 
 
 def helps(said: str, names: Sequence[str], *, settled: bool) -> bool:
     """Whether a refusal names a column, where the file names any, and an option, where one settles it."""
-    named = not names or any(name in said for name in names if name)
+    # Long names are cut; a short one stands in quotes, or it would be found in any word.
+    named = not names or any(n[:30] in said if len(n) > 3 else f"'{n}'" in said for n in names)
     return named and (not settled or bool(AN_OPTION.search(said)))
 
 
