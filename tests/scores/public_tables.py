@@ -207,6 +207,16 @@ def of_odds(*names: str) -> Make:
     return make
 
 
+def too_sure(make: Make) -> Make:
+    """The same with logits four times as large, some probabilities of which are 1."""
+
+    def again(rng: Generator) -> Samples:
+        s = make(rng)
+        return replace(s, p=_softmax(4 * np.log(s.p)))
+
+    return again
+
+
 def counted(make: Make, trials: int) -> Make:
     """Shares of so many votes."""
 
@@ -297,8 +307,6 @@ ALPHABETICAL = sorted(range(12), key=str)
 LIBRARIES = [
     Table("frame of predict_proba", "scikit-learn, DataFrame(predict_proba) (known)", several("0", "1", "2"),
           lambda s: {**s.columns(), "target": s.y}, "indexed csv", True, {}),
-    Table("margins of XGBoost in arrays", "XGBoost margins by np.savez (known)", binary(),
-          lambda s: {"margin": s.log_odds, "label": s.y}, "npz"),
     Table("raw scores of LightGBM", "LightGBM, predict(raw_score=True) (known)", binary(rare=True),
           lambda s: {"raw_score": s.log_odds, "y_true": s.y},
           options={"columns": ["raw_score"], "outputs": "logit"}),
@@ -354,7 +362,8 @@ LIBRARIES = [
     Table("RapidMiner", "RapidMiner Apply Model; headers on GitHub", binary("no", "yes", digits=3),
           lambda s: {"prediction(label)": s.top, **s.columns("confidence({})", order=[1, 0]),
                      "label": s.text}, complete=True, options={}),
-    Table("RapidMiner, numbers as classes", "RapidMiner's confidences of 1 and 0, as it met them", binary(digits=3),
+    Table("RapidMiner, numbers", "RapidMiner's confidences, as it met classes",
+          binary(digits=3),
           lambda s: {**s.columns("confidence({})", order=[1, 0]), "label": s.y},
           options={"columns": ["confidence(0)", "confidence(1)"]}),
     Table("KNIME", "KNIME predictor nodes (known)", binary("no", "yes"),
@@ -382,11 +391,18 @@ LIBRARIES = [
           lambda s: {**s.columns(".pred_{}"), "id": s.one_of("Fold01", "Fold02", "Fold03"), ".row": s.id + 1,
                      ".pred_class": s.top, "churn": s.text, ".config": ["Preprocessor1_Model1"] * N},
           options={"columns": [".pred_no", ".pred_yes"], "labels": "churn"}),
+    Table("two classes of yardstick", "R yardstick two_class_example", binary("Class1", "Class2"),
+          lambda s: {"truth": s.text, **s.columns(), "predicted": s.top}, "csv", True, {}),
+    Table("four classes of yardstick", "R yardstick hpc_cv: classes called F, M and L",
+          several("VF", "F", "M", "L"),
+          lambda s: {"obs": s.text, "pred": s.top, **s.columns(), "Resample": s.one_of("Fold01", "Fold02")},
+          options={"labels": "obs", "columns": ["VF", "F", "M", "L"]}),
+    Table("the first level", "R yardstick, event_level first: P(no) alone (known)", binary("yes", "no"),
+          lambda s: {"prob_no": s.p1, "label": s.text},
+          options={"columns": ["prob_no"], "class_names": ["yes", "no"]}),
     Table("mlr3", "R mlr3 as.data.table(prediction)", binary("neg", "pos"),
           lambda s: {"row_ids": s.id + 1, "truth": s.text, "response": s.top,
                      **s.columns("prob.{}", order=[1, 0])}, options={"columns": ["prob.neg", "prob.pos"]}),
-    Table("randomForest, votes as shares", "R randomForest predict(type='vote') (known)",
-          counted(binary("no", "yes"), 500), lambda s: {**s.columns(), "y": s.text}, "R csv", True, {}),
     Table("randomForest, votes as counts", "R randomForest norm.votes=FALSE (known)",
           counted(several(*IRIS), 500),
           lambda s: {**s.columns(values=(500 * s.p).round()), "Species": s.text}, "R csv",
@@ -407,8 +423,6 @@ LIBRARIES = [
                                                for r in s.p]}, "jsonl"),
     Table("pipeline of Hugging Face", "transformers pipeline: label is the prediction (known)",
           binary("NEGATIVE", "POSITIVE"), lambda s: {"label": s.top, "score": s.p.max(axis=1)}, "jsonl"),
-    Table("Trainer of Hugging Face", "transformers Trainer.predict by np.savez (known)", several(*IRIS),
-          lambda s: {"predictions": s.logits.astype(np.float32), "label_ids": s.y}, "npz"),
     Table("labels beside targets", "torch.save as npz: labels are predictions (known)", several(*IRIS),
           lambda s: {"logits": s.logits, "labels": s.p.argmax(axis=1), "targets": s.y}, "npz",
           options={"labels": "targets"}),
@@ -454,12 +468,6 @@ CONTESTS = [
           lambda s: {"eeg_id": s.id + 3911565283, **dict(zip(VOTES, s.p.T, strict=True)),
                      "expert_consensus": s.text},
           options={"columns": VOTES, "class_names": list(EEG), "labels": "expert_consensus"}),
-    Table("brain activity, votes", "Kaggle HMS train.csv: votes of experts",
-          counted(several(*EEG), 15),
-          lambda s: {"eeg_id": s.id + 3911565283, "expert_consensus": s.text,
-                     **dict(zip(VOTES, (15 * s.p).round().astype(int).T, strict=True))},
-          options={"columns": VOTES, "class_names": list(EEG), "labels": "expert_consensus",
-                   "outputs": "votes"}),
     Table("arena", "Kaggle LMSYS submission with a label", several("model_a", "model_b", "tie"),
           lambda s: {"id": s.id + 136060, **s.columns("winner_{}"), "label": s.y}, "csv", True, {}),
     Table("cirrhosis", "Kaggle Playground S3E26 (known)", several("C", "CL", "D"),
@@ -527,6 +535,9 @@ SPEECH = [
     Table("languages", "language identification: classes id and no (known)",
           several("da", "id", "no", "sv", digits=5), lambda s: {**s.columns(), "label": s.text},
           complete=True, options={}),
+    Table("languages of fastText", "fastText predict(k=-1): each probability is 1e-5 too large (known)",
+          too_sure(several("de", "en", "fr", "it")),
+          lambda s: {**s.columns(values=(s.p + 1e-5).astype(np.float32)), "label": s.text}, "csv", True, {}),
     Table("languages, likelihoods", "NIST LRE, a column a language (known)",
           several("eng", "spa", "no", "id"),
           lambda s: {"segmentid": s.ids("lre_{}.sph"), **s.columns(values=s.logits), "label": s.text}, "tsv",
