@@ -307,9 +307,9 @@ ALPHABETICAL = sorted(range(12), key=str)
 LIBRARIES = [
     Table("frame of predict_proba", "scikit-learn, DataFrame(predict_proba) (known)", several("0", "1", "2"),
           lambda s: {**s.columns(), "target": s.y}, "indexed csv", True, {}),
-    Table("raw scores of LightGBM", "LightGBM, predict(raw_score=True) (known)", binary(rare=True),
-          lambda s: {"raw_score": s.log_odds, "y_true": s.y},
-          options={"columns": ["raw_score"], "outputs": "logit"}),
+    Table("XGBoost's binary:logitraw", "XGBoost 3 predict_proba: margins z as 1 - z and z, which sum to 1",
+          binary(rare=True), lambda s: {"0": 1 - s.log_odds, "1": s.log_odds, "y_true": s.y},
+          options={"columns": ["1"], "outputs": "logit"}),
     Table("CatBoost, several types", "CatBoost calc, catboost/docs output-data_model-values", binary(),
           lambda s: {"SampleId": s.id, "RawFormulaVal": s.log_odds, "Probability": s.p1,
                      "Class": s.p.argmax(axis=1), "Label": s.y}, "tsv",
