@@ -85,9 +85,9 @@ class Samples:
         values = self.p if values is None else values
         return {form.format(self.names[k]): values[:, k] for k in order or range(len(self.names))}
 
-    def ids(self, form: str = "{}", start: int = 0) -> list[str]:
+    def ids(self, form: str) -> list[str]:
         """A text for each row's id."""
-        return [form.format(i + start) for i in self.id]
+        return [form.format(i) for i in self.id]
 
     def number(self, low: float, high: float, digits: int = 1) -> NDArray[np.float64]:
         """A feature (n,)."""
@@ -136,10 +136,6 @@ def _softmax(z: NDArray[np.float64]) -> NDArray[np.float64]:
     return e / e.sum(axis=1, keepdims=True)
 
 
-def _drawn(rng: Generator, p: NDArray[np.float64]) -> NDArray[np.intp]:
-    return np.minimum((p.cumsum(axis=1) < rng.random((len(p), 1))).sum(axis=1), p.shape[1] - 1)
-
-
 def several(*names: str, digits: int | None = None, gaps: bool = False, rare: bool = False) -> Make:
     """Calibrated probabilities of some classes; ``rare``: the last of two comes seldom."""
 
@@ -147,7 +143,7 @@ def several(*names: str, digits: int | None = None, gaps: bool = False, rare: bo
         z = 2.2 * rng.normal(size=(N, len(names)))
         z[:, -1] -= 2.5 * rare
         p = np.clip(_softmax(z), 1e-6, 1)
-        y = _drawn(rng, p / p.sum(axis=1, keepdims=True))
+        y = (p.cumsum(axis=1)[:, :-1] < rng.random((N, 1))).sum(axis=1)
         y[: len(names)] = np.arange(len(names))  # each class has a label
         if digits is not None:
             p = p.round(digits)
@@ -237,7 +233,7 @@ class Table:
 
     ``complete``: the file itself says all that a reader must know, so reading it without options succeeds.
     ``options``: keywords of ``Scores.read`` that settle it, where {folder} is the file's; None: none can.
-    ``file``: ending, or how it is written.
+    ``file``: ending, and before it how it is written: R, R2 (write.csv2), indexed, lines, bare of names.
     """
 
     name: str
@@ -273,7 +269,7 @@ def _write(held: Any, file: str, folder: Path) -> tuple[Path, list[str]]:
         np.savez(path, **held)
     elif ending == "jsonl":
         rows = (dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=True))
-        path.write_text("".join(json.dumps(row, default=_plain) + "\n" for row in rows), "utf-8")
+        path.write_text("".join(json.dumps(row, default=lambda v: v.tolist()) + "\n" for row in rows), "utf-8")
     else:
         frame = pd.DataFrame({name: list(values) for name, values in held.items()})
         if ending == "parquet":
@@ -284,10 +280,6 @@ def _write(held: Any, file: str, folder: Path) -> tuple[Path, list[str]]:
             named = {"index_label": ""} if how.startswith("R") else {}
             frame.to_csv(path, sep=sep, decimal=decimal, index=bool(how), quoting=quote, na_rep="NA", **named)
     return path, [] if how == "bare" else list(held)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist()
 
 
 def _phred(p: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -436,6 +428,8 @@ LIBRARIES = [
           several(*TEN[:10]), lambda s: {"image": s.ids("{}.png"), "guess": s.p.argmax(axis=1),
                                          "truth": s.y, **s.columns("score_{}")},
           options={"columns": ["score_*"]}),
+    Table("savetxt of Keras", "np.savetxt(model.predict(x)): no header (known)", several(*IRIS),
+          lambda s: [",".join(f"{v:.18e}" for v in row) for row in s.p], "bare csv"),
     Table("LIBSVM", "LIBSVM 3 svm-predict -b 1: the first column is the prediction (cjlin1/libsvm)",
           binary("-1", "1"),
           lambda s: ["labels 1 -1", *(f"{t} {p[1]:.6g} {p[0]:.6g}"
@@ -470,9 +464,6 @@ CONTESTS = [
           options={"columns": VOTES, "class_names": list(EEG), "labels": "expert_consensus"}),
     Table("arena", "Kaggle LMSYS submission with a label", several("model_a", "model_b", "tie"),
           lambda s: {"id": s.id + 136060, **s.columns("winner_{}"), "label": s.y}, "csv", True, {}),
-    Table("cirrhosis", "Kaggle Playground S3E26 (known)", several("C", "CL", "D"),
-          lambda s: {"id": s.id + 7905, **s.columns("Status_{}"), "Status": s.text},
-          options={"columns": ["Status_*"], "labels": "Status"}),
     Table("melanoma", "Kaggle SIIM-ISIC submission: target is a probability", binary(rare=True),
           lambda s: {"image_name": s.ids("ISIC_{:07d}"), "target": s.p1, "label": s.y},
           options={"columns": ["target"], "outputs": "probability", "labels": "label"}),
@@ -526,7 +517,7 @@ SPEECH = [
                      "label": s.text},
           options={"columns": ["llr"], "outputs": "logit", "class_names": ["nontarget", "target"]}),
     Table("voices in court", "forensic log10 likelihood ratios (known)", binary("different", "same"),
-          lambda s: {"pair": s.ids("a{}-b{}".replace("{}", "{0}")), "log10LR": s.log_odds / np.log(10),
+          lambda s: {"pair": s.ids("a{0}-b{0}"), "log10LR": s.log_odds / np.log(10),
                      "truth": s.text},
           options={"columns": ["log10LR"], "outputs": "log-odds:10", "class_names": ["different", "same"]}),
     Table("bits", "log-odds in bits, as profile searches give (known)", binary(),
