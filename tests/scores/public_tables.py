@@ -269,7 +269,8 @@ def _write(held: Any, file: str, folder: Path) -> tuple[Path, list[str]]:
         np.savez(path, **held)
     elif ending == "jsonl":
         rows = (dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=True))
-        path.write_text("".join(json.dumps(row, default=lambda v: v.tolist()) + "\n" for row in rows), "utf-8")
+        lines = (json.dumps(row, default=lambda value: value.tolist()) for row in rows)
+        path.write_text("\n".join(lines) + "\n", "utf-8")
     else:
         frame = pd.DataFrame({name: list(values) for name, values in held.items()})
         if ending == "parquet":
@@ -297,7 +298,7 @@ TEN = tuple(map(str, range(12)))
 ALPHABETICAL = sorted(range(12), key=str)
 
 LIBRARIES = [
-    Table("frame of predict_proba", "scikit-learn, DataFrame(predict_proba) (known)", several("0", "1", "2"),
+    Table("frame of predict_proba", "scikit-learn 1.9, DataFrame(predict_proba)", several("0", "1", "2"),
           lambda s: {**s.columns(), "target": s.y}, "indexed csv", True, {}),
     Table("XGBoost's binary:logitraw", "XGBoost 3 predict_proba: margins z as 1 - z and z, which sum to 1",
           binary(rare=True), lambda s: {"0": 1 - s.log_odds, "1": s.log_odds, "y_true": s.y},
@@ -395,7 +396,7 @@ LIBRARIES = [
     Table("mlr3", "R mlr3 as.data.table(prediction)", binary("neg", "pos"),
           lambda s: {"row_ids": s.id + 1, "truth": s.text, "response": s.top,
                      **s.columns("prob.{}", order=[1, 0])}, options={"columns": ["prob.neg", "prob.pos"]}),
-    Table("randomForest, votes as counts", "R randomForest norm.votes=FALSE (known)",
+    Table("randomForest, votes as counts", "R randomForest norm.votes=FALSE; uses on GitHub",
           counted(several(*IRIS), 500),
           lambda s: {**s.columns(values=(500 * s.p).round()), "Species": s.text}, "R csv",
           options={"outputs": "votes", "labels": "Species", "columns": list(IRIS)}),
@@ -413,7 +414,7 @@ LIBRARIES = [
           lambda s: {"label": s.y, "predicted_label": s.p.argmax(axis=1),
                      "predicted_label_probs": [[{"label": k, "prob": float(r[k])} for k in (1, 0)]
                                                for r in s.p]}, "jsonl"),
-    Table("pipeline of Hugging Face", "transformers pipeline: label is the prediction (known)",
+    Table("pipeline of Hugging Face", "transformers 5 pipeline: label is the prediction",
           binary("NEGATIVE", "POSITIVE"), lambda s: {"label": s.top, "score": s.p.max(axis=1)}, "jsonl"),
     Table("labels beside targets", "torch.save as npz: labels are predictions (known)", several(*IRIS),
           lambda s: {"logits": s.logits, "labels": s.p.argmax(axis=1), "targets": s.y}, "npz",
@@ -516,7 +517,7 @@ SPEECH = [
           lambda s: {"modelid": s.ids("m{}"), "segmentid": s.ids("s{}.sph"), "llr": s.log_odds,
                      "label": s.text},
           options={"columns": ["llr"], "outputs": "logit", "class_names": ["nontarget", "target"]}),
-    Table("voices in court", "forensic log10 likelihood ratios (known)", binary("different", "same"),
+    Table("voices in court", "forensic log10LR; programs of it on GitHub", binary("different", "same"),
           lambda s: {"pair": s.ids("a{0}-b{0}"), "log10LR": s.log_odds / np.log(10),
                      "truth": s.text},
           options={"columns": ["log10LR"], "outputs": "log-odds:10", "class_names": ["different", "same"]}),
@@ -526,7 +527,7 @@ SPEECH = [
     Table("languages", "language identification: classes id and no (known)",
           several("da", "id", "no", "sv", digits=5), lambda s: {**s.columns(), "label": s.text},
           complete=True, options={}),
-    Table("languages of fastText", "fastText predict(k=-1): each probability is 1e-5 too large (known)",
+    Table("languages of fastText", "fastText 0.9.2 predict(k=-1): each probability is 1e-5 too large",
           too_sure(several("de", "en", "fr", "it")),
           lambda s: {**s.columns(values=(s.p + 1e-5).astype(np.float32)), "label": s.text}, "csv", True, {}),
     Table("languages, likelihoods", "NIST LRE, a column a language (known)",
@@ -536,7 +537,7 @@ SPEECH = [
 ]
 
 LIFE = [
-    Table("genotypes", "VCF GL, log10 likelihoods (known)", several("0/0", "0/1", "1/1"),
+    Table("genotypes", "VCF GL, log10 likelihoods; GT:GL on GitHub", several("0/0", "0/1", "1/1"),
           lambda s: {"CHROM": s.one_of("chr1", "chrX"), "POS": s.id + 10177,
                      **s.columns("GL_{}", (np.log10(s.p / s.p.max(axis=1, keepdims=True)))), "GT": s.text},
           "tsv", options={"columns": ["GL_*"], "outputs": "log-odds:10", "labels": "GT",
@@ -669,7 +670,7 @@ ROWS = [
           options={"labels": "y_true", "columns": ["prob_*"]}),
     Table("a survey", "sampling weights (known)", weighted(binary(rare=True)),
           lambda s: {"weight": s.weights, "prob": s.p1, "label": s.y}, complete=True, options={}),
-    Table("a wide table", "features, and prob_default of a model (known)", binary(rare=True),
+    Table("a wide table", "Home Credit features, and prob_default of a model", binary(rare=True),
           lambda s: {"SK_ID_CURR": s.id + 100001, **{f"EXT_SOURCE_{k}": s.number(0, 1, 6) for k in range(9)},
                      "TARGET": s.y, "prob_default": s.p1}, options={"columns": ["prob_default"]}),
     Table("None and NA", "classes called None and NA (known)", several("NA", "None", "mild", "severe"),
