@@ -132,6 +132,8 @@ def _mapped(
         raise ShapeError(f"{classes} classes but {len(names)} class names")
     if names and (ids := _by_name(found, names)) is not None:
         return ids, names, ""
+    if classes == 2 and column and not names and (event := _event(found, column)) is not None:
+        return event
     numbers = [_number(label) for label in found]
     if None not in numbers and not any(isinstance(label, bool) for label in found):
         return _by_number([n for n in numbers if n is not None], classes, names), names, _as_signs(numbers)
@@ -217,6 +219,16 @@ def _as_signs(numbers: Sequence[float | None]) -> str:
 
 def _are_positions(names: tuple[str, ...]) -> bool:
     return sorted(names) == sorted(str(k) for k in range(len(names)))
+
+
+def _event(found: list[Any], column: str) -> tuple[list[int], tuple[str, ...], str] | None:
+    """Ids where one of two labels is called as the only column of scores, which is then of that one."""
+    texts = [str(label).removesuffix(".0") for label in found]
+    if len(texts) != 2 or texts.count(column) != 1:
+        return None
+    other = next(text for text in texts if text != column)
+    said = "" if column == "1" else f"the scores are of the label {column!r}"
+    return [int(text == column) for text in texts], (other, column), said
 
 
 def _of_two(found: list[Any], column: str) -> list[int] | None:

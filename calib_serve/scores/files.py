@@ -247,7 +247,8 @@ def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], asked: _Asked) ->
     elif split is not None:
         raise InputError(f"there is no column split, so there is no split {split!r}; leave the split out")
     # Of a table of languages, id is Indonesian.
-    if called := {*roles.others} & {*texts_in(None if roles.label is None else table[roles.label])}:
+    named = {*texts_in(None if roles.label is None else table[roles.label])}
+    if called := ({*table} & named) - {*roles.scores}:
         roles = replace(asked, classes=(*asked.classes, *called)).roles([*table])
     return of_roles(roles, table, first=1, told=asked.told)
 
@@ -275,7 +276,7 @@ def _columns(
     rows: Iterator[list[Any]], names: Sequence[str], roles: Roles, *, commas: bool
 ) -> dict[str, NDArray[Any]]:
     """Read columns in pieces: numbers of scores and weights, and the texts of the others."""
-    kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
+    kept = roles.read
     numbers = {*roles.scores, roles.weight}
     place = [names.index(name) for name in kept]
     parts: list[list[NDArray[Any]]] = [[] for _ in kept]
@@ -364,7 +365,7 @@ def _of_arrow(
 
     index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
     roles = asked.roles(schema.names, index)
-    kept = [name for name in (*roles.scores, *roles.others, roles.split) if name is not None]
+    kept = roles.read
     try:
         table = read(kept)
         if not len(table):

@@ -26,6 +26,8 @@ _OF_ONE = ("", "1", "y", "y=1", "y_1", "pos", "positive", "event", "true", "yes"
            "class1", "predicted", "prediction")  # fmt: skip
 """What the name of one column calls the class that it is of where that is class 1."""
 
+_OF_LABELS = {"logits": "label_logits", "probabilities": "label_probabilities"}
+"""Kinds where any number of labels is true."""
 _VECTOR = {"type", "size", "indices", "values"}
 
 
@@ -190,7 +192,7 @@ def of_roles(
         class_names=names,
         columns=roles.scores,
         label_name=roles.label or "",
-        outputs=roles.kind,
+        outputs=_OF_LABELS.get(roles.kind, roles.kind) if roles.label_columns and roles.kind else roles.kind,
         weights=found["weight"],
         groups=found["group"],
         ids=found["id"],
@@ -248,30 +250,26 @@ def _check_classes(
 
     Said they are by the user, by sums of 1, by labels that name each of them, and by numbers in their names.
     """
-    if roles.asked or roles.label_columns or proves_probabilities(values):
+    proved = proves_probabilities(values)
+    if roles.asked or roles.label_columns or labels is None or labels.ndim != 1:
         return
     if len(names) == 1:
         _check_event(roles, labels)
         return
-    if roles.kind is None and not told:
+    if roles.kind is None and not (told or proved):
         return  # refused by its kind
-    called = [] if labels is None else [str(label) for label in distinct(labels)[0]]
-    numbers = [label for label in called if label.removesuffix(".0").lstrip("-").isdecimal()]
-    if called and len(numbers) < len(called):
-        strange = [name for name in names if name not in called] if roles.kind is None else []
-        if strange:
+    called = [str(label) for label in distinct(labels)[0]]
+    if not all(label.removesuffix(".0").lstrip("-").isdecimal() for label in called):
+        strange = [column for column, name in zip(roles.scores, names, strict=True) if name not in called]
+        if strange and roles.kind is None and not proved:
             raise InputError(
                 f"no label is called {listed(strange)}: say which columns are classes "
                 f"({by_pattern(names)}, columns=)"
             )
-        return
-    ids = [name.removesuffix(".0").isdecimal() for name in names]
-    if all(ids) or (_numbered(names) and len({*called}) <= len(names)):
-        return
-    if labels is not None and (len(names) == 2 or len(called) != len(names)):
+    elif not (all(name.removesuffix(".0").isdecimal() for name in names) or _numbered(names)):
         raise InputError(
-            f"the labels are {listed(called)}, and nothing says that the columns {listed(names)} are their "
-            f"classes, in this order: say which columns are ({by_pattern(names)}, columns=)"
+            f"the labels are {listed(called)}, and nothing says that the columns {listed(roles.scores)} are "
+            "their classes, in this order: name the columns in the order of the ids (--columns, columns=)"
         )
 
 
@@ -382,16 +380,21 @@ def _without_prefix(names: tuple[str, ...], labels: Any) -> tuple[tuple[str, ...
     if len(names) < 2 or labels is None or np.asarray(labels).ndim != 1:
         return names, ""
     called = {str(label) for label in distinct(np.asarray(labels))[0]}
-    same = takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))
-    common = "".join(letters[0] for letters in same)
-    for begins in (re.sub(r"[^_.: -]*$", "", common), common):
-        short = tuple(name.removeprefix(begins) for name in names)
-        if begins and not called & set(names) and called & set(short) and len(set(short)) == len(names):
+    begins, ends = _common(names), _common([name[::-1] for name in names])[::-1]
+    for begin, end in ((re.sub(r"[^_.: -]*$", "", begins), ""), (begins, ""), (begins, ends)):
+        short = tuple(name.removeprefix(begin).removesuffix(end) for name in names)
+        if called & set(short) and len(set(short)) == len(names) and not called & set(names):
             # Where they count from 0, their order says the same.
             counted = list(short) == [str(k) for k in range(len(names))]
-            said = f"classes are called as the columns without {begins!r}"
+            said = f"classes are called as the columns without {begin + end!r}"
             return (names, "") if counted else (short, said)
     return names, ""
+
+
+def _common(names: Sequence[str]) -> str:
+    """What all names begin with."""
+    same = takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same)
 
 
 def _numbers(values: NDArray[Any]) -> Floats:

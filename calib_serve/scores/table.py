@@ -19,6 +19,8 @@ from calib_serve.core.text import NAMED_IN_A_MESSAGE
 OF_LABEL = "label."
 """And the name of a label: a column of whether it is true."""
 
+OF_ROWS = "of rows, not of a class"
+"""Why columns of row names and folds are left out."""
 _KINDS = {
     **dict.fromkeys(("label_logit", "label_logits"), "label_logits"),
     **dict.fromkeys(("label_prob", "label_probs", "label_probabilities"), "label_probabilities"),
@@ -105,6 +107,13 @@ class Roles:
         named = (self.label, self.weight, self.group, self.id)
         return (*(name for name in named if name is not None), *self.label_columns)
 
+    @property
+    def read(self) -> list[str]:
+        """The columns that are read of a file: those of a role, and of rows, whose name may be a class's."""
+        rows = (name for name, why in self.left_out.items() if why == OF_ROWS)
+        split = () if self.split is None else (self.split,)
+        return [*self.scores, *self.others, *split, *rows]
+
 
 def roles_of(
     names: Sequence[str],
@@ -146,10 +155,13 @@ def roles_of(
                 )
             found[what] = may_be[0] if may_be else None
     rest = [name for name in names if name not in found.values() and name not in of_labels]
-    left_out = {n: "of rows, not of a class" for n in rest if n in free and _of_rows(n, index)}
+    left_out = {n: OF_ROWS for n in rest if n in free and _of_rows(n, index)}
     if chosen is None:
         chosen = [name for name in rest if name not in left_out]
-        if classes and set(classes) <= set(chosen):
+        if of_labels:
+            chosen = [name for name in chosen if {OF_LABEL + name, OF_LABEL + _class_of(name)} & {*of_labels}]
+            left_out |= {n: "no label has its name" for n in rest if n not in (*chosen, *left_out)}
+        elif classes and set(classes) <= set(chosen):
             chosen = list(classes)
         elif families := _families(chosen):
             if len(families) > 1:
@@ -189,6 +201,11 @@ def _of_rows(name: str, index: Sequence[str]) -> bool:
     return name in index or low in _NO_CLASS or low.startswith(("unnamed:", "__index"))
 
 
+def _class_of(name: str) -> str:
+    said = said_by(name)
+    return name if said is None else said.of
+
+
 def _families(names: Sequence[str]) -> dict[str, list[str]]:
     """The columns whose names say a kind, by kind."""
     found: dict[str, list[str]] = {}
@@ -212,10 +229,7 @@ def _label_columns(of_labels: Sequence[str], scores: Sequence[str]) -> tuple[str
     """The columns of label values in the scores' order; InputError unless there is one for each label."""
     if not of_labels:
         return ()
-    called = [
-        name if OF_LABEL + name in of_labels else (said_by(name) or Said("", name)).of for name in scores
-    ]
-    wanted = [OF_LABEL + name for name in called]
+    wanted = [OF_LABEL + (name if OF_LABEL + name in of_labels else _class_of(name)) for name in scores]
     if set(wanted) != set(of_labels):
         raise InputError(
             "each label needs a column of scores NAME and one of truths label.NAME, and nothing is called "
