@@ -141,7 +141,8 @@ def _mapped(
         return ids, names or _two_names(found, ids), ""
     if names:
         raise InputError(
-            f"no class is called {_shown(_strangers(found, names))}; the classes are {_shown(names)}"
+            f"no class is called {_shown(_strangers(found, names))}; the classes are {_shown(names)}: choose "
+            "the classes' columns (--columns, columns=), or name them (--class-names, class_names=)"
         )
     if classes == 2 and column:
         raise InputError(
@@ -201,13 +202,15 @@ def _by_number(numbers: list[float], classes: int, names: tuple[str, ...]) -> li
                 "labels count from 0, name the classes so (--class-names 0,1,..., class_names=)"
             )
         return whole
-    hint = "classes count from 0"
+    hint = "classes count from 0 (--class-names, class_names=)"
     if min(whole) == 1 and max(whole) == classes:
         hint += (
             "; these seem to begin at 1: take 1 off each, or name the classes (--class-names, class_names=)"
         )
     elif min(whole) < 0 or max(whole) in (254, 255):
         hint += f"; if {min(whole) if min(whole) < 0 else max(whole)} stands for none, say --ignore-label"
+    else:
+        hint += "; a label that stands for none is left out by --ignore-label (ignore_label=)"
     raise InputError(f"labels must lie in [0, {classes}), got {min(whole)} to {max(whole)}; {hint}")
 
 

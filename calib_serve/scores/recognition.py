@@ -231,13 +231,16 @@ def _check_sums(probs: Floats, kind: Outputs, place: CellNames, *, slack: float)
     if not wrong.any():
         return
     row = int(wrong.argmax())
-    what = "exponentials of log_probs" if kind == "log_probs" else "probabilities"
     alike = int((probs[wrong] == probs[row]).all(axis=1).sum())
     same = f" ({alike} rows are like it; a value that stands for none is --missing, missing=)" * (alike > 1)
+    if kind == "log_probs":
+        what, other = "exponentials", "logits"
+    else:
+        what, other = "probabilities", "label_probabilities, any number of which may be true"
     raise InputError(
-        f"{what} of a row sum to 1, and those of {place.row(row)} to {sums[row]:.4g}{same}: of labels, "
-        "any number of which may be true, say --outputs label_probabilities (outputs=); a column that is no class "
-        f"is left out by {by_pattern(place.names)} (columns=)"
+        f"{what} of a row sum to 1, and in {place.columns(probs.shape[1])} those of {place.row(row)} to "
+        f"{sums[row]:.4g}{same}: a column that is no class is left out by {by_pattern(place.names)} "
+        f"(columns=); of another kind say --outputs (outputs=) {other}"
     )
 
 

@@ -52,7 +52,7 @@ SCALES: dict[str, _Scale] = {
     "log10": _Scale("log_probs", lambda x: x * math.log(10), "p = 10 ** x", high=0),
     "log2": _Scale("log_probs", lambda x: x * math.log(2), "p = 2 ** x", high=0),
     "log-odds": _Scale(
-        "logit", lambda x, b: x * math.log(b), "log-odds to a base: p / (1 - p) = B ** x", ("B",)
+        "logits", lambda x, b: x * math.log(b), "log-odds to a base: p / (1 - p) = B ** x", ("B",)
     ),
 }
 """Scales by name.
@@ -65,7 +65,7 @@ SCALES: dict[str, _Scale] = {
 | odds | p = (1 / x), decimal, rows to sum 1 | 4.0 is .25 |
 | neg-log-p | p = exp(-x) | 1.386 is .25 |
 | log10, log2 | p = 10 ** x, 2 ** x | -2 bits are .25 |
-| log-odds:B | p / (1 - p) = B ** x, B also e | of base 3, -1 is .25 |
+| log-odds:B | p / (1 - p) = B ** x, B also e; of several columns logits | of base 3, -1 is .25 |
 """
 
 

@@ -515,6 +515,11 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
         source.first, source.columns if len(source.columns) == columns else tuple(names) * (columns > 1)
     )
     scale = outputs or named
+    if outputs is None and source.outputs == "percent" and values.max() <= 1:
+        raise InputError(
+            f"{place.columns(columns)} should hold percent (by name), and no number is above 1: say --outputs "
+            f"percent (outputs=), or {exact('probabilities', columns)} of fractions"
+        )
     if scale is not None:
         values = scale.values(values, place)
     kind_said = None if outputs is None else outputs.kind
@@ -605,7 +610,9 @@ def _named(
     wanted = None if expected.outputs is None else Scaled.parse(expected.outputs)
     # Logits of classes and of labels are both called logits.
     if own is not None and not (own.kind == "logits" and wanted is not None and wanted.kind in LABELS):
-        if said is not None and exact(said.kind, columns) != exact(own.kind, columns):
+        # Log-probabilities of some classes alone are logits.
+        kinds = [exact(own.kind, columns), *(["logits"] if own.kind == "log_probs" else [])]
+        if said is not None and exact(said.kind, columns) not in kinds:
             raise InputError(
                 f"the scores are named {own.text}, and --outputs (outputs=) says {said.text}: leave it "
                 "out, or name other columns (--columns, columns=)"

@@ -119,7 +119,8 @@ def roles_of(
     names: Sequence[str],
     *,
     columns: Sequence[str] | None = None,
-    classes: Collection[str] = (),
+    classes: Sequence[str] = (),
+    called: Collection[str] = (),
     index: Sequence[str] = (),
     label: str | None = None,
     weight: str | None = None,
@@ -128,9 +129,10 @@ def roles_of(
 ) -> Roles:
     """Find what each named column is; ``label``, ``weight``, ``group`` and ``id``: as the user calls them.
 
-    ``columns``: the classes' columns, names or patterns such as ``p_*``; ``classes``: names of classes, as
-    far as they are known: their columns are scores; ``index``: row names, as the file says. InputError where
-    a column is not there, and where several could be the label.
+    ``columns``: the classes' columns, names or patterns such as ``p_*``; ``classes``: names of all classes,
+    where they are known: their columns are the scores; ``called``: names that labels have, which are no
+    roles; ``index``: row names, as the file says. InputError where a column is not there, and where several
+    could be the label.
 
     >>> roles = roles_of(["id", "prob_cat", "prob_dog", "age", "label", "Unnamed: 0"])
     >>> roles.scores, roles.kind, roles.classes, roles.label, roles.id, roles.left_out["age"]
@@ -143,7 +145,7 @@ def roles_of(
             raise InputError(f"there is no column {name!r} for the {what}; there are {listed(names)}")
     taken = [name for name in names if name in found.values()]
     chosen = None if columns is None else _asked_for(columns, [name for name in names if name not in taken])
-    free = [n for n in names if n not in taken and n not in (chosen or ()) and n not in classes]
+    free = [n for n in names if n not in {*taken, *(chosen or ()), *classes, *called}]
     of_labels = [name for name in free if name.startswith(OF_LABEL)]
     for what, known in _ROLES.items():
         may_be = [name for name in free if name.strip().lower() in known]
