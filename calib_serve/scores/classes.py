@@ -137,7 +137,7 @@ def _mapped(
     numbers = [_number(label) for label in found]
     if None not in numbers and not any(isinstance(label, bool) for label in found):
         return _by_number([n for n in numbers if n is not None], classes, names), names, _as_signs(numbers)
-    if classes == 2 and (ids := _of_two(found, column)) is not None:
+    if classes == 2 and (ids := of_two(found, column)) is not None:
         return ids, names or _two_names(found, ids), ""
     if names:
         raise InputError(
@@ -234,7 +234,7 @@ def _event(found: list[Any], column: str) -> tuple[list[int], tuple[str, ...], s
     return [int(text == column) for text in texts], (other, column), said
 
 
-def _of_two(found: list[Any], column: str) -> list[int] | None:
+def of_two(found: list[Any], column: str) -> list[int] | None:
     """The ids of two classes, from common words for yes and no, or from the name of the scores' column."""
     texts = [str(label).lower() for label in found]
     words = [text for text in texts if text in (*_NEGATIVE, *_POSITIVE)]

@@ -277,7 +277,7 @@ def _columns(
     rows: Iterator[list[Any]], names: Sequence[str], roles: Roles, *, commas: bool
 ) -> dict[str, NDArray[Any]]:
     """Read columns in pieces: numbers of scores and weights, and the texts of the others."""
-    kept = roles.read
+    kept = sorted(roles.read, key=names.index)
     numbers = {*roles.scores, roles.weight}
     place = [names.index(name) for name in kept]
     parts: list[list[NDArray[Any]]] = [[] for _ in kept]
@@ -366,7 +366,7 @@ def _of_arrow(
 
     index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
     roles = asked.roles(schema.names, index)
-    kept = roles.read
+    kept = sorted(roles.read, key=schema.names.index)
     try:
         table = read(kept)
         if not len(table):
@@ -484,16 +484,7 @@ def _spooled(
 def _block(batch: Any, roles: Roles, rows: int) -> NDArray[Any]:
     """The scores (n, K) of a batch that begins behind ``rows``."""
     arrays = [_array(batch[name], name, rows) for name in roles.scores]
-    return arrays[0] if arrays[0].ndim == 2 else np.stack(_without_gaps(arrays, roles, rows), axis=1)
-
-
-def _without_gaps(arrays: list[NDArray[Any]], roles: Roles, rows: int) -> list[NDArray[np.float64]]:
-    for name, array in zip(roles.scores, arrays, strict=True):
-        numbers = array.astype(np.float64)
-        if np.isnan(numbers).any():
-            row = rows + int(np.isnan(numbers).argmax()) + 1
-            raise InputError(f"column {name!r}, row {row}: the score is missing (NULL); leave such rows out")
-    return [array.astype(np.float64) for array in arrays]
+    return arrays[0] if arrays[0].ndim == 2 else np.stack([one.astype(np.float64) for one in arrays], axis=1)
 
 
 def _of_spooled(

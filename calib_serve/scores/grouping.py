@@ -32,7 +32,7 @@ def groups_of_ids(ids: NDArray[Any]) -> str:
 
 
 def copies_of(values: Floats, labels: NDArray[Any], kind: Outputs) -> NDArray[np.intp] | None:
-    """Of which row each of (n,) rows is a copy, as numbers of these; None where rows are samples of their own.
+    """Of which row each of (n,) rows is a copy, as numbers of these; None where none is.
 
     Equal scores alone are no copies: a tree gives one to all samples of a leaf. Copies have one label, too,
     each time, which is unlikely of different samples.

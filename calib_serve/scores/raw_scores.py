@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
-from calib_serve.scores.classes import distinct, is_missing, plain_label
+from calib_serve.scores.classes import distinct, is_missing, of_two, plain_label
 from calib_serve.scores.recognition import proves_probabilities
 from calib_serve.scores.scales import kind_of
 from calib_serve.scores.table import TAKEN, Roles, by_pattern, listed, roles_of
@@ -136,12 +136,12 @@ def of_columns(
     return of_roles(roles, table, others, told=told)
 
 
-def texts_in(labels: Any) -> tuple[str, ...]:
+def texts_in(labels: Any) -> set[str]:
     """The texts among labels, which are names of classes."""
     found = None if labels is None else as_array(labels, "labels", missing=True)
     if found is None or found.ndim != 1 or found.dtype.kind not in "OUS":
-        return ()
-    return tuple({label for label in found.tolist() if isinstance(label, str)})
+        return set()
+    return {label for label in found.tolist() if isinstance(label, str)}
 
 
 def of_roles(
@@ -266,7 +266,9 @@ def _check_classes(
                 f"no label is called {listed(strange)}: say which columns are classes "
                 f"({by_pattern(names)}, columns=)"
             )
-    elif not (all(name.removesuffix(".0").isdecimal() for name in names) or _numbered(names)):
+    elif not (_numbered(names) or all(name.removesuffix(".0").isdecimal() for name in names)) and (
+        of_two(list(names), "") != [0, 1]
+    ):
         raise InputError(
             f"the labels are {listed(called)}, and nothing says that the columns {listed(roles.scores)} are "
             "their classes, in this order: name the columns in the order of the ids (--columns, columns=)"
@@ -357,22 +359,21 @@ def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int
 
 
 def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str]) -> NDArray[np.float64]:
+    numbers = np.empty(len(column))
     for row, value in enumerate(column.tolist()):
         what = f"column {name!r}, row {row + first}"
         if isinstance(value, (bool, np.bool_)):
             raise InputError(
                 f"column {name!r} holds booleans, which are no scores; leave it out by --columns"
             )
-        if is_missing(plain_label(value)):
-            raise InputError(f"{what}: the score is missing ({value}); leave such rows out, or fill them in")
         try:
-            float(value)
+            numbers[row] = np.nan if is_missing(plain_label(value)) else float(value)
         except (TypeError, ValueError):
             raise InputError(
                 f"{what} holds {shown(value)}, which is no score; name the columns of the classes alone "
                 f"({by_pattern(names)}, columns=), or that of the labels 'label'"
             ) from None
-    return column.astype(np.float64)
+    return numbers
 
 
 def _without_prefix(names: tuple[str, ...], labels: Any) -> tuple[tuple[str, ...], str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class Recognised:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The range of an array's numbers and of its rows' sums; ``slack``: how far from 1 rounding takes these."""
+    """The range of an array's numbers and of its rows' sums; ``slack``: how far rounding takes these."""
 
     low: float
     high: float
@@ -258,43 +258,41 @@ def _refuse_missing(values: Floats, place: CellNames) -> None:
 
 
 def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
-    """Raise InputError where many scores are one number that seems to stand for none, such as -999.
+    """Raise InputError where several scores are one number that seems to stand for none, such as -999.
 
-    One column: a whole number further from all others than these are from each other. Several: rows
-    whose scores are all the same.
+    In a column: a whole number further from all others than these are from each other. In all columns:
+    rows whose scores are all the same.
 
-    >>> check_sentinels(np.array([[0.5], [-999], [1.0], [-999]]), "logit", NUMBERED)
+    >>> rows = [[k / 10] for k in range(20)] + [[-999]] * 3
+    >>> check_sentinels(np.array(rows), "logit", NUMBERED)
     Traceback (most recent call last):
-    calib_serve.core.errors.InputError: 2 of 4 rows of the only column hold -999, ...
+    calib_serve.core.errors.InputError: 3 of 23 rows of the only column hold -999, ...
     """
-    if kind in PROBABILITIES or len(values) < 3:
+    n, columns = values.shape
+    if kind in PROBABILITIES or n < FEW:  # fewer may look so by chance
         return
-    if values.shape[1] > 1:
+    if columns > 1:
         same = values[:, 0] == values[:, 1]
         same[same] = (values[same] == values[same, :1]).all(axis=1)
         value = float(values[same][0, 0]) if same.any() else np.nan
         same &= values[:, 0] == value
-        odd = len(values) > same.sum() >= max(3, len(values) / 100)
-    else:
-        column = values[:, 0]
-        ends = [float(column.min()), float(column.max())]
-        value, same, odd = np.nan, np.zeros(len(column), bool), False
-        for end in ends:
-            at = column == end
-            rest = column[~at]
-            if (
-                end == round(end)
-                and at.sum() > 1
-                and len(rest)
-                and np.abs(rest - end).min() > np.ptp(rest) > 0
-            ):
-                value, same, odd = end, at, True
-    if odd:
-        raise InputError(
-            f"{int(same.sum())} of {len(values)} rows of {place.columns(values.shape[1])} hold {value:g}, "
-            f"unlike all others, as if it stood for none: say --missing {value:g} (missing=) to leave them out, or "
-            "--missing none if it is a score"
-        )
+        if n > same.sum() >= max(3, n / 100):
+            raise InputError(_sentinel(value, int(same.sum()), n, place.columns(columns)))
+    for ends in (values.min(axis=0), values.max(axis=0)):
+        for k in np.flatnonzero(ends == np.rint(ends)):
+            same = values[:, k] == ends[k]
+            rest = values[~same, k]
+            if same.sum() > 1 and len(rest) and np.abs(rest - ends[k]).min() > np.ptp(rest) > 0:
+                one = replace(place, names=place.names[k : k + 1])
+                where = one.columns(1) if columns == 1 or place.names else f"the column {k}"
+                raise InputError(_sentinel(float(ends[k]), int(same.sum()), n, where))
+
+
+def _sentinel(value: float, count: int, n: int, where: str) -> str:
+    return (
+        f"{count} of {n} rows of {where} hold {value:g}, unlike all others, as if it stood for none: say "
+        f"--missing {value:g} (missing=) to leave them out, or --missing none if it is a score"
+    )
 
 
 def _first(values: Floats, bad: Any) -> tuple[int, int]:

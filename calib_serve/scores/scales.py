@@ -10,8 +10,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.core.errors import InputError
-from calib_serve.scores.kinds import Outputs, exact
+from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.scores.kinds import ONE_COLUMN, Outputs, exact
 from calib_serve.scores.recognition import NUMBERED, CellNames
 
 Floats = NDArray[np.floating[Any]]
@@ -130,11 +130,18 @@ class Scaled:
 
         Raises:
             InputError: Where one is not of the scale; it names its place.
+            ShapeError: For several columns of what is one number a sample.
         """
+        if self.kind in ONE_COLUMN and values.shape[1] > 1:
+            raise ShapeError(
+                f"{self.text} is one number a sample, (n,) or (n, 1), got {place.columns(values.shape[1])}: say "
+                "which it is (--columns, columns=), or what they are (--outputs, outputs=)"
+            )
         if self.scale is None:
             return values
         # Beyond the range a number would become another probability in silence.
-        low, high = self.numbers if self.text.startswith("points") else (self.scale.low, self.scale.high)
+        points = self.text.startswith("points:")
+        low, high = sorted(self.numbers) if points else (self.scale.low, self.scale.high)
         most = self.numbers[0] if self.text.startswith("votes:") else high
         bad = ~((values >= low) & (values <= most)) | (self.scale.whole & (values != np.rint(values)))
         if bad.any():
@@ -160,7 +167,8 @@ class Scaled:
             if (wrong := (total < 0.9) | (total > 1.6)).any():
                 raise InputError(
                     f"1 / odds of {place.row(int(wrong.argmax()))} sum to {total[wrong.argmax()]:.3g}, and "
-                    "those of decimal odds to 1 and a margin: say which columns are classes (--columns, columns=)"
+                    "those of decimal odds to 1 and a margin: say which columns are classes (--columns, "
+                    "columns=)"
                 )
         return np.asarray(self.scale.inverse(values.astype(np.float64), *self.numbers))
 

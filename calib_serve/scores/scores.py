@@ -542,7 +542,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
         column = source.class_names[0] if len(source.class_names) == 1 != classes else ""
         labels, own, remark = _labels_of(labels, kind, classes, column, replace(place, names=own))
         remarks += [remark] if remark else []
-        if not (outputs or said["labels"]):
+        if not said["labels"]:
             _check_truths(found.values, kind, labels, source)
     check_names(own)
     read = f"{n:,} rows of {scale if scale and scale.scale else kind} ({found.why})"

@@ -144,6 +144,8 @@ def roles_of(
         if name not in names:
             raise InputError(f"there is no column {name!r} for the {what}; there are {listed(names)}")
     taken = [name for name in names if name in found.values()]
+    if columns is None and classes and {*classes} <= {*names} - {*taken}:
+        columns = classes
     chosen = None if columns is None else _asked_for(columns, [name for name in names if name not in taken])
     free = [n for n in names if n not in {*taken, *(chosen or ()), *classes, *called}]
     of_labels = [name for name in free if name.startswith(OF_LABEL)]
@@ -163,8 +165,6 @@ def roles_of(
         if of_labels:
             chosen = [name for name in chosen if {OF_LABEL + name, OF_LABEL + _class_of(name)} & {*of_labels}]
             left_out |= {n: "no label has its name" for n in rest if n not in (*chosen, *left_out)}
-        elif classes and set(classes) <= set(chosen):
-            chosen = list(classes)
         elif families := _families(chosen):
             if len(families) > 1:
                 ways = " or ".join(f"{kind} {listed(held)}" for kind, held in families.items())
