@@ -288,6 +288,29 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
                 raise InputError(_sentinel(float(ends[k]), int(same.sum()), n, where))
 
 
+def check_ranks(values: Floats, kind: Outputs, place: CellNames) -> None:
+    """Raise InputError where probabilities seem to be of the largest, the next, ..., and not of classes.
+
+    >>> check_ranks(np.linspace(0.5, 1, 20)[:, None], "probability", NUMBERED)
+    Traceback (most recent call last):
+    calib_serve.core.errors.InputError: no number of the only column is below 0.5, ...
+    """
+    columns = values.shape[1]
+    if kind not in ("probabilities", "probability") or len(values) < FEW or columns == 2:
+        return
+    if columns == 1 and values.min() >= 0.5:
+        raise InputError(
+            f"no number of {place.columns(1)} is below 0.5, as if each were of whichever class was predicted: "
+            "if all are of class 1, say --outputs probability (outputs=)"
+        )
+    falls = all((block[:, :-1] >= block[:, 1:]).all() for block in _blocks(values))
+    if columns > 1 and falls and np.ptp(values[:, 0]) > 0:
+        raise InputError(
+            f"each row falls from the first to the last of {place.columns(columns)}, as if they were ranks: if "
+            "they are classes, say --outputs probabilities (outputs=), else which class each is (Scores.of_top)"
+        )
+
+
 def _sentinel(value: float, count: int, n: int, where: str) -> str:
     return (
         f"{count} of {n} rows of {where} hold {value:g}, unlike all others, as if it stood for none: say "

@@ -134,8 +134,8 @@ class Scaled:
         """
         if self.kind in ONE_COLUMN and values.shape[1] > 1:
             raise ShapeError(
-                f"{self.text} is one number a sample, (n,) or (n, 1), got {place.columns(values.shape[1])}: say "
-                "which it is (--columns, columns=), or what they are (--outputs, outputs=)"
+                f"{self.text} is one number a sample, (n,) or (n, 1), got {place.columns(values.shape[1])}: "
+                "say which it is (--columns, columns=), or what they are (--outputs, outputs=)"
             )
         if self.scale is None:
             return values

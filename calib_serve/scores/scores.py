@@ -20,7 +20,7 @@ from calib_serve.scores.classes import class_ids, without
 from calib_serve.scores.grouping import copies_of, groups_of_ids
 from calib_serve.scores.kinds import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, to_logits, to_probs
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns, opened_rows
-from calib_serve.scores.recognition import FEW, NUMBERED, CellNames, check_sentinels, recognise
+from calib_serve.scores.recognition import FEW, NUMBERED, CellNames, check_ranks, check_sentinels, recognise
 from calib_serve.scores.scales import Scaled, kind_of
 from calib_serve.scores.schema import Schema
 
@@ -528,6 +528,8 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     kind = found.outputs
     if not said["missing"]:
         check_sentinels(found.values, kind, place)
+    if outputs is None and expected.outputs is None:
+        check_ranks(found.values, kind, place)
     classes = _classes(found.values, kind)
     if names and len(names) not in (classes, columns):
         raise ShapeError(f"{classes} classes but {len(names)} class names")

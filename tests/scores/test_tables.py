@@ -165,6 +165,11 @@ def _votes(of: Any) -> Any:
     return edit
 
 
+def _ranks(table: Table) -> None:
+    table.probs = -np.sort(-table.probs)
+    table.frame[NAMES] = table.probs
+
+
 def _odds(table: Table) -> None:
     table.probs = (table.probs + 0.05) / 1.15
     table.frame[NAMES] = 1 / (1.06 * table.probs)
@@ -298,6 +303,8 @@ EDITS: dict[str, Any] = {
     "confidence": _beside("confidence", lambda t: t.probs.max(axis=1)),
     "age": _beside("age", lambda t: 40 + np.arange(N) % 31 + 0.5),
     "amount": _beside("amount", lambda t: np.arange(N) % 7 / 10),
+    "largest of two": lambda t: t.frame.__setitem__("prob", t.probs.max(axis=1)),
+    "ranks": _ranks,
     "date": _beside("date", lambda t: ["2026-01-02"] * N),
     "named index": _named_index,
     # Scales.
@@ -722,8 +729,38 @@ def test_tables_as_others_export_them_are_read_by_the_pattern_that_the_refusal_n
     assert found.labels.tolist() == labels.tolist()
 
 
-@pytest.mark.parametrize(("least", "said"), [(0.5, True), (0.4, False)])
-def test_confidences_of_whichever_class_was_predicted_get_a_word(least: float, said: bool) -> None:
-    p = np.linspace(least, 1, 30)
-    found = Scores.of({"label": np.arange(30) % 2, "prob": p}, columns=["prob"])
-    assert any("whichever class was predicted" in remark for remark in found.remarks) == said
+def test_rows_of_one_index_are_aligned_and_of_another_refused() -> None:
+    table = base("probs")
+    frame, labels = table.frame[NAMES], table.frame["label"]
+    turned = np.random.default_rng(0).permutation(N)
+    weights = pd.Series(1.0 + np.arange(N), index=frame.index)
+    found = Scores.of(frame, labels.iloc[turned], sample_weight=weights.iloc[::-1])
+    assert found.labels.tolist() == table.labels.tolist()
+    assert found.weights.tolist() == weights.tolist()
+    by_position = Scores.of(frame, labels.iloc[turned].to_numpy())
+    assert by_position.labels.tolist() == table.labels[turned].tolist()
+    for other in (labels.set_axis(np.arange(N) + 1), labels.set_axis([0] * N), labels.iloc[:-1]):
+        with pytest.raises(InputError, match="the index of the label is not that of the scores"):
+            Scores.of(frame, other)
+    with pytest.raises(InputError, match="the index of the group is not"):
+        Scores.of(frame, labels, groups=pd.Series(np.arange(N), index=np.arange(N) + 7))
+
+
+@pytest.mark.parametrize("edits", [[], ["absent class"], ["age"], ["id weight no"], ["turned"]])
+@pytest.mark.parametrize("said", [True, False])
+def test_a_frame_is_read_as_its_file_is(edits: list[str], said: bool, tmp_path: Path) -> None:
+    table = base("logits")
+    for name in edits:
+        EDITS[name](table)
+    table.frame.to_csv(tmp_path / "scores.csv", index=False)
+    told: list[str] = []
+    for read in (
+        lambda: Scores.of(table.frame, "label", **how),
+        lambda: Scores.read(tmp_path / "scores.csv", **how),
+    ):
+        how: dict[str, Any] = {"outputs": "logits"} if said else {}
+        try:
+            told += [read().reading.partition(": ")[2]]
+        except InputError as error:
+            told += [str(error).partition("scores.csv: ")[2] or str(error)]
+    assert told[0] == told[1]
