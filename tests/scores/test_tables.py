@@ -321,6 +321,7 @@ EDITS: dict[str, Any] = {
     "log10": _made(np.log10),
     "log2": _made(np.log2),
     "log-odds": _made(lambda p: np.log10(p / (1 - p))),
+    "per ln 10": _made(lambda z: z / np.log(10)),
     "points": _made(lambda p: 1000 * p),
     "points from the other end": _made(lambda p: 1000 - 1000 * p),
     "neg-log-p": _made(lambda p: -np.log(p)),
