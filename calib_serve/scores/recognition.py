@@ -300,14 +300,15 @@ def check_ranks(values: Floats, kind: Outputs, place: CellNames) -> None:
         return
     if columns == 1 and values.min() >= 0.5:
         raise InputError(
-            f"no number of {place.columns(1)} is below 0.5, as if each were of whichever class was predicted: "
-            "if all are of class 1, say --outputs probability (outputs=)"
+            f"no number of {place.columns(1)} is below 0.5, as if each were of whichever class was "
+            "predicted: if all are of class 1, say --outputs probability (outputs=)"
         )
     falls = all((block[:, :-1] >= block[:, 1:]).all() for block in _blocks(values))
     if columns > 1 and falls and np.ptp(values[:, 0]) > 0:
         raise InputError(
-            f"each row falls from the first to the last of {place.columns(columns)}, as if they were ranks: if "
-            "they are classes, say --outputs probabilities (outputs=), else which class each is (Scores.of_top)"
+            f"each row falls from the first to the last of {place.columns(columns)}, as if they were ranks: "
+            "if they are classes, say --outputs probabilities (outputs=), else which class each is "
+            "(Scores.of_top)"
         )
 
 

@@ -20,7 +20,15 @@ from calib_serve.scores.classes import class_ids, without
 from calib_serve.scores.grouping import copies_of, groups_of_ids
 from calib_serve.scores.kinds import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, to_logits, to_probs
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns, opened_rows
-from calib_serve.scores.recognition import FEW, NUMBERED, CellNames, check_ranks, check_sentinels, recognise
+from calib_serve.scores.recognition import (
+    FEW,
+    NUMBERED,
+    CellNames,
+    Recognised,
+    check_ranks,
+    check_sentinels,
+    recognise,
+)
 from calib_serve.scores.scales import Scaled, kind_of
 from calib_serve.scores.schema import Schema
 
@@ -504,32 +512,18 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     # First: a void label often stands beside a void score.
     source, left_out = _kept(source, ignore_label, names or expected.class_names)
     source, none = _scored(source, said["missing"] or ())
-    values = source.values
-    n, columns = values.shape
+    n, columns = source.values.shape
     if not n:
         raise InputError("there is no sample")
     outputs = None if said["outputs"] is None else Scaled.parse(said["outputs"])
-    labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), values)
-    named, why = _named(source, expected, columns, outputs)
+    labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), source.values)
     place = CellNames(
         source.first, source.columns if len(source.columns) == columns else tuple(names) * (columns > 1)
     )
-    scale = outputs or named
-    if outputs is None and source.outputs == "percent" and values.max() <= 1:
-        raise InputError(
-            f"{place.columns(columns)} should hold percent (by name), and no number is above 1: say --outputs "
-            f"percent (outputs=), or {exact('probabilities', columns)} of fractions"
-        )
-    if scale is not None:
-        values = scale.values(values, place)
-    kind_said = None if outputs is None else outputs.kind
-    kind_named = None if named is None else named.kind
-    found = recognise(values, kind_said, named=kind_named, why=why, place=place)
+    found, scale = _recognised(source, outputs, expected, place)
     kind = found.outputs
     if not said["missing"]:
         check_sentinels(found.values, kind, place)
-    if outputs is None and expected.outputs is None:
-        check_ranks(found.values, kind, place)
     classes = _classes(found.values, kind)
     if names and len(names) not in (classes, columns):
         raise ShapeError(f"{classes} classes but {len(names)} class names")
@@ -602,6 +596,28 @@ def _in_names(scores: Scores, said: Mapping[str, Any], expected: Schema | Output
             "columns are its classes (--columns, columns=)"
         )
     return scores
+
+
+def _recognised(
+    source: RawScores, outputs: Scaled | None, expected: Schema, place: CellNames
+) -> tuple[Recognised, Scaled | None]:
+    """The scores of a kind, and what said or named it."""
+    values, columns = source.values, source.values.shape[1]
+    named, why = _named(source, expected, columns, outputs)
+    scale = outputs or named
+    if outputs is None and source.outputs == "percent" and values.max() <= 1:
+        raise InputError(
+            f"{place.columns(columns)} should hold percent (by name), and no number is above 1: say "
+            f"--outputs percent (outputs=), or {exact('probabilities', columns)} of fractions"
+        )
+    if scale is not None:
+        values = scale.values(values, place)
+    kind_said = None if outputs is None else outputs.kind
+    kind_named = None if named is None else named.kind
+    found = recognise(values, kind_said, named=kind_named, why=why, place=place)
+    if outputs is None and expected.outputs is None:
+        check_ranks(found.values, found.outputs, place)
+    return found, scale
 
 
 def _named(

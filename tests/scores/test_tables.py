@@ -446,12 +446,13 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
 
 LOGITS = np.array([[1.5, -2.25, 0.125], [0.0, 3.5, -1.0], [2.0, 2.0, 0.5], [9.0, -1.0, 0.0]])
 LABELS = np.array([0, 1, 2, 0])
+FOXES = ("cat", "dog", "fox")
 
 
 def write_csv(path: Path) -> Path:
-    lines = ["label,cat,dog,fox,split"]
+    lines = ["label,logit_cat,logit_dog,logit_fox,split"]
     for i, (z, y) in enumerate(zip(LOGITS.tolist(), LABELS.tolist(), strict=True)):
-        lines.append(f"{y},{z[0]},{z[1]},{z[2]},{'cal' if i < 2 else 'test'}")
+        lines.append(f"{FOXES[y]},{z[0]},{z[1]},{z[2]},{'cal' if i < 2 else 'test'}")
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -460,8 +461,8 @@ def write_parquet(path: Path) -> Path:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
-    columns = {name: LOGITS[:, k] for k, name in enumerate(("cat", "dog", "fox"))}
-    table = {"label": LABELS, **columns, "split": ["cal", "cal", "test", "test"]}
+    columns = {f"logit_{name}": LOGITS[:, k] for k, name in enumerate(FOXES)}
+    table = {"label": np.array(FOXES)[LABELS], **columns, "split": ["cal", "cal", "test", "test"]}
     pyarrow.parquet.write_table(pa.table(table), path)
     return path
 
@@ -473,7 +474,7 @@ def test_a_table_gives_each_split_its_rows(write, name: str, tmp_path: Path):
         found = Scores.read(path, split=split)
         np.testing.assert_array_equal(found.logits, LOGITS[rows])
         np.testing.assert_array_equal(found.labels, LABELS[rows])
-        assert found.class_names == ("cat", "dog", "fox")
+        assert found.class_names == FOXES
     with pytest.raises(InputError, match=r"the splits cal, test; name one \(--split"):
         Scores.read(path)
     with pytest.raises(InputError, match="the splits cal, test, got 'val'"):
@@ -494,11 +495,13 @@ def test_arrays_are_found_by_split_and_by_themselves(kind: str, tmp_path: Path):
 def test_an_npy_file_is_mapped_and_takes_its_labels_from_another(tmp_path: Path):
     np.save(tmp_path / "z.npy", LOGITS.astype(np.float16))
     np.save(tmp_path / "y.npy", LABELS)
-    found = Scores.read(tmp_path / "z.npy", labels=tmp_path / "y.npy")
+    found = Scores.read(tmp_path / "z.npy", labels=tmp_path / "y.npy", outputs="logits")
     assert isinstance(found.logits, np.memmap)
     assert found.logits.dtype == np.float16
     np.testing.assert_array_equal(found.labels, LABELS)
-    assert Scores.read(tmp_path / "z.npy").labels is None
+    assert Scores.read(tmp_path / "z.npy", outputs="logits").labels is None
+    with pytest.raises(InputError, match=r"the 3 columns hold numbers .*\(--outputs logits"):
+        Scores.read(tmp_path / "z.npy")
     with pytest.raises(InputError, match="no split 'cal'"):
         Scores.read(tmp_path / "z.npy", split="cal")
 
@@ -509,7 +512,7 @@ def test_probabilities_become_logarithms_and_zero_stays_finite(tmp_path: Path):
     np.testing.assert_allclose(np.exp(found), [[0.25, 0.75], [1.0, 0.0]], atol=1e-37)
     assert np.isfinite(found).all()
     np.savez(tmp_path / "z.npz", probs=LOGITS, labels=LABELS)
-    with pytest.raises(InputError, match="logits are --outputs logits"):
+    with pytest.raises(InputError, match=r"lie in \[0, 1\], and row 0, .* say --outputs .*logits"):
         Scores.read(tmp_path / "z.npz")
 
 
@@ -537,13 +540,20 @@ def as_lists(logits):
     return pa.ListArray.from_arrays(np.arange(0, logits.size + 1, logits.shape[1], dtype=np.int32), values)
 
 
+def columns_of(logits, labels):
+    """Columns of logits and labels by name, which say what they are."""
+    return {f"logit_{name}": z for name, z in zip(PETS, logits.T, strict=True)} | {
+        "label": np.array(PETS)[labels]
+    }
+
+
 def write(folder, logits, labels, *, files=3, wide=True, **more):
     folder.mkdir(parents=True, exist_ok=True)
     for i, at in enumerate(np.array_split(np.arange(len(labels)), files)):
-        table = (
-            dict(zip(PETS, logits[at].T, strict=True)) if wide else {"id": at, "logits": as_lists(logits[at])}
-        )
-        table |= {"label": labels[at], **{name: np.asarray(values)[at] for name, values in more.items()}}
+        table = columns_of(logits[at], labels[at])
+        if not wide:
+            table = {"id": at, "logits": as_lists(logits[at]), "label": labels[at]}
+        table |= {**{name: np.asarray(values)[at] for name, values in more.items()}}
         pq.write_table(pa.table(table), folder / f"part-{i}.parquet")
     return folder
 
@@ -562,7 +572,7 @@ def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
     # What is chosen by folds depends on the order of rows, which an engine does not promise.
     for method, far in (("temperature", 1e-6), ("vector", 1e-6), ("structured-vector", 5e-3)):
         one = calibrate(found, method=method, cross_validate=False)
-        other = calibrate(logits, labels, method, cross_validate=False)
+        other = calibrate(logits, labels, method, cross_validate=False, outputs="logits")
         np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
 
 
@@ -597,15 +607,17 @@ def test_arrays_beside_the_scores_are_read_by_the_names_that_people_give_them(tm
     logits, labels = samples(60)
     beside = {"weights": 1.0 + np.arange(60), "group": np.arange(60) // 3, "id": np.arange(60)}
     np.savez(tmp_path / "z.npz", scores=logits, outputs=labels, labels=labels, **beside)
-    found = Scores.read(tmp_path / "z.npz")
+    with pytest.raises(InputError, match="--outputs logits"):
+        Scores.read(tmp_path / "z.npz")
+    found = Scores.read(tmp_path / "z.npz", outputs="logits")
     np.testing.assert_array_equal(found.values, logits)
     for name, given in (("weights", "weights"), ("groups", "group"), ("ids", "id")):
         np.testing.assert_array_equal(getattr(found, name), beside[given])
     assert "weighs the rows" in " ".join(found.remarks)
-    found = Scores.read(tmp_path / "z.npz", sample_weight="id", groups="weights")
+    found = Scores.read(tmp_path / "z.npz", sample_weight="id", groups="weights", outputs="logits")
     np.testing.assert_array_equal(found.weights, beside["id"])
     np.testing.assert_array_equal(found.groups, beside["weights"])
-    with pytest.raises(InputError, match="no array day; it has group, id, labels"):
+    with pytest.raises(InputError, match="no column 'day' for the group; there are 'scores'"):
         Scores.read(tmp_path / "z.npz", groups="day")
 
 
@@ -632,11 +644,11 @@ def test_what_has_no_order_takes_no_labels_or_groups_by_their_order(tmp_path):
 
 
 def missing(table):
-    return table.set_column(0, "bird", pa.array([None, *([1.0] * (len(table) - 1))]))
+    return table.set_column(0, "logit_bird", pa.array([None, *([1.0] * (len(table) - 1))]))
 
 
 def text(table):
-    return table.set_column(1, "cat", pa.array(["a"] * len(table)))
+    return table.set_column(1, "logit_cat", pa.array(["a"] * len(table)))
 
 
 def ragged(table):
@@ -651,8 +663,8 @@ def nothing(table):
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (missing, r"'bird', row 1: the score is missing"),
-        (text, "scores are numbers, and cat is string"),
+        (missing, "row 1, column 'logit_bird' is missing"),
+        (text, "scores are numbers, and logit_cat is string"),
         (ragged, "row 30: the list is missing, or not of 2"),
         (nothing, "column names but no rows"),
     ],
@@ -689,8 +701,7 @@ def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypat
     logits, labels = samples(1500)
     with postgres(password="s3cret") as address:
         connection = ibis.connect(address, password="s3cret")
-        table = pa.table({**dict(zip(PETS, logits.T, strict=True)), "label": labels})
-        connection.create_table("scores", table)
+        connection.create_table("scores", pa.table(columns_of(logits, labels)))
         connection.disconnect()
         monkeypatch.setenv("CALIB_SERVE_ENGINE_PASSWORD", "s3cret")
         asked = ["fit", "--data", "scores", "--engine", address, "--method", "temperature"]
@@ -700,7 +711,7 @@ def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypat
         refused = invoke([*asked[:4], with_password, "-o", str(tmp_path / "b")])
         assert refused.exit_code != 0
         assert "s3cret" not in refused.output
-    want = calibrate(logits, labels, "temperature")
+    want = calibrate(logits, labels, "temperature", outputs="logits")
     made = Artifact.load(tmp_path / "a")
     assert made.fit["temperature"] == pytest.approx(want.fit["temperature"], rel=1e-6)
     assert made.class_names == tuple(PETS)
@@ -714,7 +725,7 @@ def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypat
         (("match_id", "timestamp_seconds", "label"), "p_"), (("id", "target", "y_pred", "name"), "score_"),
     ],
 )  # fmt: skip
-def test_tables_as_others_export_them_are_read_by_the_pattern_that_the_refusal_names(
+def test_tables_as_others_export_them_are_read_by_their_names_or_the_pattern_that_the_refusal_names(
     beside: tuple[str, ...], prefix: str
 ) -> None:
     rng = np.random.default_rng(0)
@@ -723,11 +734,17 @@ def test_tables_as_others_export_them_are_read_by_the_pattern_that_the_refusal_n
     table = {name: np.array([f"{name} {i}" for i in range(40)], object) for name in beside}
     table |= {name: labels for name in beside if name in ("label", "true_label", "target")}
     table |= {f"{prefix}{k}": p[:, k] for k in range(3)}
-    with pytest.raises(InputError, match=rf"--columns '{prefix}\*'"):
-        Scores.of(table)
-    found = Scores.of(table, columns=[f"{prefix}*"])
-    assert (found.outputs, found.classes) == ("probabilities", 3)
-    assert found.labels.tolist() == labels.tolist()
+    with_age = {**table, "age": 20.0 + np.arange(40)}
+    ways: list[tuple[Any, dict[str, Any]]] = [(table, {}), (with_age, {"columns": [f"{prefix}*"]})]
+    if prefix == "score_":
+        with pytest.raises(InputError, match=r"--columns 'score_\*'"):
+            Scores.of(with_age)
+    else:
+        ways.append((with_age, {}))
+    for given, how in ways:
+        found = Scores.of(given, **how)
+        assert (found.outputs, found.classes) == ("probabilities", 3)
+        assert found.labels.tolist() == labels.tolist()
 
 
 def test_rows_of_one_index_are_aligned_and_of_another_refused() -> None:
@@ -748,20 +765,16 @@ def test_rows_of_one_index_are_aligned_and_of_another_refused() -> None:
 
 
 @pytest.mark.parametrize("edits", [[], ["absent class"], ["age"], ["id weight no"], ["turned"]])
-@pytest.mark.parametrize("said", [True, False])
-def test_a_frame_is_read_as_its_file_is(edits: list[str], said: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [{}, {"outputs": "logits"}])
+def test_a_frame_is_read_as_its_file_is(edits: list[str], how: dict[str, Any], tmp_path: Path) -> None:
     table = base("logits")
     for name in edits:
         EDITS[name](table)
     table.frame.to_csv(tmp_path / "scores.csv", index=False)
     told: list[str] = []
-    for read in (
-        lambda: Scores.of(table.frame, "label", **how),
-        lambda: Scores.read(tmp_path / "scores.csv", **how),
-    ):
-        how: dict[str, Any] = {"outputs": "logits"} if said else {}
+    for read, scores in ((Scores.of, table.frame), (Scores.read, tmp_path / "scores.csv")):
         try:
-            told += [read().reading.partition(": ")[2]]
+            told.append(read(scores, labels="label", **how).reading.partition(": ")[2])
         except InputError as error:
-            told += [str(error).partition("scores.csv: ")[2] or str(error)]
+            told.append(str(error).removeprefix(f"{scores}: "))
     assert told[0] == told[1]
