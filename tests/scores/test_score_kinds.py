@@ -76,14 +76,19 @@ def test_logits_of_which_products_overflow_are_refused(far: float) -> None:
 
 def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray, np.ndarray]) -> None:
     z, y = overconfident
-    for taken in (softmax(z), softmax(z).astype(np.float32), 100 * softmax(z)):
-        found = calibrate(taken, y, "temperature", cross_validate=False)
+    for taken, how in (
+        (softmax(z), {}),
+        (softmax(z).astype(np.float32), {}),
+        (100 * softmax(z), {"outputs": "percent"}),
+    ):
+        found = calibrate(taken, y, "temperature", cross_validate=False, **how)
         assert found.model.outputs == "probabilities"
         assert found.fit["temperature"] == pytest.approx(
             fit_temperature(Samples.of(z, y)).fit["temperature"], rel=1e-4
         )
-        assert "read as" in found.fit.remarks[0]
-    one = calibrate(softmax(z)[:, 1], y == 1, "platt", cross_validate=False)
+        with pytest.raises(InputError, match="--outputs probabilities"):
+            fit_temperature(Samples.of(softmax(z), y))
+    one = calibrate(softmax(z)[:, 1], y == 1, "platt", cross_validate=False, outputs="probability")
     assert one.model.outputs == "probability"
     np.testing.assert_allclose(one.probs(softmax(z)[:, 1]), one.probs(softmax(z)[:, 1:2]))
 
@@ -92,9 +97,8 @@ def test_an_artifact_takes_what_it_was_fitted_on_and_refuses_other_kinds(
     overconfident: tuple[np.ndarray, np.ndarray],
 ) -> None:
     z, y = overconfident
-    of_probs, of_logits = (
-        calibrate(s, y, "temperature", cross_validate=False, outputs="logits") for s in (softmax(z), z)
-    )
+    of_probs = calibrate(softmax(z), y, "temperature", cross_validate=False)
+    of_logits = calibrate(z, y, "temperature", cross_validate=False, outputs="logits")
     np.testing.assert_allclose(of_probs.probs(softmax(z)), of_logits.probs(z), atol=1e-6)
     with pytest.raises(InputError, match="lie in"):
         of_probs.probs(z)
@@ -179,19 +183,44 @@ def test_what_is_no_probability_becomes_nan() -> None:
 
 def test_a_table_of_probabilities_is_read_as_such(tmp_path: Path) -> None:
     rows = "".join(f"0,{p},{1 - p}\n" for p in np.linspace(0.1, 0.9, 30).round(2))
-    (tmp_path / "p.csv").write_text("label,cat,dog\n" + rows)
+    (tmp_path / "p.csv").write_text("label,0,1\n" + rows)
     found = Scores.read(tmp_path / "p.csv")
-    assert found.remarks
+    assert "their rows sum to 1" in found.reading
     np.testing.assert_allclose(softmax(found.logits)[0], [0.1, 0.9], atol=1e-6)
 
 
-def test_columns_that_are_ranks_are_said() -> None:
+def test_columns_that_seem_to_be_ranks_are_classes_where_that_is_said() -> None:
     rng = np.random.default_rng(0)
     p = rng.dirichlet([1, 1, 1], 40)
-    ranked = Scores.of(np.sort(p)[:, ::-1], outputs="probabilities")
-    assert "ranks" in " ".join(ranked.remarks)
+    with pytest.raises(InputError, match="as if they were ranks"):
+        Scores.of(np.sort(p)[:, ::-1])
+    assert len(Scores.of(np.sort(p)[:, ::-1], outputs="probabilities")) == 40
     for other in (p, np.tile([0.5, 0.3, 0.2], (40, 1)), np.sort(p)[:5, ::-1]):  # a model of priors; too few
-        assert "ranks" not in " ".join(Scores.of(other, outputs="probabilities").remarks)
+        assert Scores.of(other).outputs == "probabilities"
+
+
+@pytest.mark.parametrize(("least", "refused"), [(0.5, True), (0.4, False)])
+def test_confidences_of_whichever_class_was_predicted_are_not_of_class_one(
+    least: float, refused: bool
+) -> None:
+    table = {"label": np.arange(30) % 2, "prob": np.linspace(least, 1, 30)}
+    if refused:
+        with pytest.raises(InputError, match=r"whichever class was predicted.*--outputs probability"):
+            Scores.of(table)
+    else:
+        assert Scores.of(table).outputs == "probability"
+    assert Scores.of(table, outputs="probability").outputs == "probability"
+
+
+def test_what_a_column_marks_as_missing_is_no_score_of_a_few_rows_or_of_masked_classes() -> None:
+    z = np.random.default_rng(0).normal(size=(60, 3))
+    z[3:9, 1] = -9999
+    with pytest.raises(InputError, match=r"6 of 60 rows of the column 1 hold -9999.* --missing -9999"):
+        Scores.of(z, outputs="logits")
+    assert len(Scores.of(z, outputs="logits", missing=-9999)) == 54
+    masked = Scores.of(z, outputs="logits", missing="none")
+    np.testing.assert_array_equal(masked.values, z)
+    np.testing.assert_array_equal(Scores.of(z[:10], outputs="logits").values, z[:10])
 
 
 @pytest.fixture

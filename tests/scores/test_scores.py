@@ -35,14 +35,16 @@ def test_probabilities_and_logits_of_one_model_give_the_same_everywhere() -> Non
     z, y = samples(2000, 1)
     p = softmax(z)
     for found in (
-        evaluate(p, y, replicates=0, outputs="logits"),
+        evaluate(p, y, replicates=0),
         evaluate(z, y, replicates=0, outputs="logits"),
     ):
         assert found.ece == pytest.approx(ece(p, y), abs=1e-9)
-    assert judge(p, y).tests[0].error == pytest.approx(judge(z, y).tests[0].error, abs=1e-9)
-    fits = [calibrate(s, y, "temperature", cross_validate=False) for s in (p, z)]
+    assert judge(p, y).tests[0].error == pytest.approx(judge(z, y, outputs="logits").tests[0].error, abs=1e-9)
+    both: list[tuple[Any, dict[str, Any]]] = [(p, {}), (z, {"outputs": "logits"})]
+    fits = [calibrate(s, y, "temperature", cross_validate=False, **how) for s, how in both]
     np.testing.assert_allclose(fits[0].probs(p), fits[1].probs(z), atol=1e-6)
-    for one, other in zip(*(compare((s, y), (s, y), ["none", "temperature"]) for s in (p, z)), strict=True):
+    tables = [compare((s, y), (s, y), ["none", "temperature"], **how) for s, how in both]
+    for one, other in zip(*tables, strict=True):
         assert one.metrics is not None
         assert other.metrics is not None
         assert one.metrics.nll == pytest.approx(other.metrics.nll, abs=1e-4)
@@ -63,7 +65,7 @@ def test_one_probability_a_sample_is_platt_scaled_as_by_scikit_learn() -> None:
     np.testing.assert_allclose(fitted.probs(p)[:, 1], expected, atol=1e-6)
     assert (
         evaluate(p, y, replicates=0, outputs="probability").positive_ece
-        == evaluate(np.c_[1 - p, p], y, replicates=0, outputs="probability").positive_ece
+        == evaluate(np.c_[1 - p, p], y, replicates=0).positive_ece
     )
 
 
@@ -83,7 +85,7 @@ def test_columns_are_found_by_their_names(order: list[int], with_ids: bool) -> N
 
 def test_labels_move_with_their_columns() -> None:
     z, y = samples(300, 6)
-    given_order = Scores.of(pd.DataFrame(z, columns=NAMES), np.array(NAMES)[y])
+    given_order = Scores.of(pd.DataFrame(z, columns=NAMES), np.array(NAMES)[y], outputs="logits")
     turned = given_order.in_order(["owl", "cat", "dog"])
     before, after = (
         {name: e.value for name, e in evaluate(one, replicates=0).estimates().items()}
@@ -207,7 +209,7 @@ def test_columns_stay_where_one_side_has_no_names_or_one_column() -> None:
     named = Scores.of(pd.DataFrame(z, columns=NAMES), np.array(NAMES)[y], outputs="logits")
     assert named.in_order(()) is named
     assert named.in_order(NAMES) is named
-    bare = Scores.of(z, y)
+    bare = Scores.of(z, y, outputs="logits")
     assert bare.in_order(NAMES) is bare
     one = Scores.of(z[:, 0], y > 0, outputs="logit", class_names=["no", "yes"])
     assert one.in_order(["yes", "no"]) is one
@@ -220,11 +222,13 @@ def test_scores_that_are_made_take_what_they_lack() -> None:
     assert Scores.of(bare, outputs="logits") is bare, "of one column, that is what these are"
     with pytest.raises(InputError, match="are logit already"):
         Scores.of(bare, outputs="probability")
-    whole = Scores.of(Scores.of(z), y, sample_weight=np.arange(40), groups=np.arange(40) // 4)
+    whole = Scores.of(
+        Scores.of(z, outputs="logits"), y, sample_weight=np.arange(40), groups=np.arange(40) // 4
+    )
     assert whole.labels.tolist() == y.tolist()
     assert (whole.weights.sum(), whole.groups.max()) == (780, 9)
     with pytest.raises(InputError, match="all zero"):
-        Scores.of(z, y, sample_weight=np.zeros(40))
+        Scores.of(z, y, sample_weight=np.zeros(40), outputs="logits")
 
 
 def test_what_belongs_to_a_sample_goes_with_it() -> None:
@@ -250,11 +254,12 @@ def test_rows_that_sum_to_one_are_shares_of_classes_and_others_are_truths() -> N
     np.testing.assert_array_equal(Scores.of(z, shares, outputs="logits").labels, shares)
     assert Scores.of(z, np.eye(3)[y], outputs="logits").labels.tolist() == y.tolist()
     truths = (z > 0).astype(int)
-    assert Scores.of(z, truths, outputs="logits").labels.tolist() == truths.tolist()
-    assert Scores.of(z, truths).is_multilabel
-    for wrong in (shares * 2, np.where(np.arange(3) == 0, -shares, shares + 2 * shares[:, :1] / 2)):
-        with pytest.raises(InputError):
-            Scores.of(z, wrong)
+    found = Scores.of(z, truths, outputs="label_logits")
+    assert found.labels.tolist() == truths.tolist()
+    assert found.is_multilabel
+    for wrong in (truths, shares * 2, np.where(np.arange(3) == 0, -shares, shares + 2 * shares[:, :1] / 2)):
+        with pytest.raises(InputError, match="any number of which may be true"):
+            Scores.of(z, wrong, outputs="logits")
     with pytest.raises(ShapeError, match="soft labels are"):
         Scores.of(z, shares[:, :2] / shares[:, :2].sum(axis=1, keepdims=True), outputs="logits")
 
@@ -262,11 +267,12 @@ def test_rows_that_sum_to_one_are_shares_of_classes_and_others_are_truths() -> N
 def test_pictures_take_a_weight_and_a_group_for_each_or_for_each_place() -> None:
     rng = np.random.default_rng(17)
     z, y, weights = rng.normal(size=(4, 3, 5, 6)), rng.integers(0, 3, (4, 5, 6)), 1.0 + np.arange(4)
-    found = Scores.of(z, y, sample_weight=weights, groups=np.array([7, 7, 8, 9]))
+    found = Scores.of(z, y, sample_weight=weights, groups=np.array([7, 7, 8, 9]), outputs="logits")
     assert found.weights.tolist() == np.repeat(weights, 30).tolist()
     assert found.groups.tolist() == np.repeat([7, 7, 8, 9], 30).tolist()
     each = rng.random((4, 5, 6))
-    np.testing.assert_array_equal(Scores.of(z, y, sample_weight=each).weights, each.ravel())
+    found = Scores.of(z, y, sample_weight=each, outputs="logits")
+    np.testing.assert_array_equal(found.weights, each.ravel())
 
 
 NAMED: list[tuple[list[Any], list[Any], Any]] = [
@@ -298,44 +304,37 @@ def test_labels_are_names_or_ids_and_never_a_guess_between_the_two(
     for given_labels in kinds:
         if isinstance(ids, str):
             with pytest.raises(InputError, match=ids):
-                Scores.of(frame, given_labels, outputs="logits")
+                Scores.of(frame, given_labels, outputs="logits", columns=names)
         else:
-            assert Scores.of(frame, given_labels, outputs="logits").labels.tolist() == ids
+            found = Scores.of(frame, given_labels, outputs="logits", columns=names)
+            assert found.labels.tolist() == ids
 
 
 @pytest.mark.parametrize("mark", ["_", ".", "-", " ", ":"])
 def test_what_all_columns_begin_with_is_no_part_of_a_name_if_labels_lack_it(mark: str) -> None:
     z, y = samples(60, 19)
-    frame = pd.DataFrame(z, columns=[f"p{mark}{name}" for name in NAMES])
+    frame = pd.DataFrame(z, columns=[f"clf{mark}{name}" for name in NAMES])
     found = Scores.of(frame, np.array(NAMES)[y], outputs="logits")
     assert found.class_names == tuple(NAMES)
-    assert any(f"'p{mark}'" in said for said in found.remarks)
+    assert any(f"'clf{mark}'" in said for said in found.remarks)
     whole = np.array(frame.columns)[y]
     assert Scores.of(frame, whole, outputs="logits").class_names == tuple(frame.columns)
     other = frame.rename(columns={frame.columns[0]: f"q{mark}cat"})
-    with pytest.raises(InputError, match="no class is called"):
+    with pytest.raises(InputError, match=f"no label is called 'q{mark}cat'"):
         Scores.of(other, np.array(NAMES)[y], outputs="logits")
 
 
-@pytest.mark.parametrize("n", [19, 20])
-def test_columns_are_found_to_be_no_classes_of_twenty_rows_on(n: int) -> None:
-    z, _ = samples(n, 20)
-    beside = {
-        "age": 20 + np.arange(n),
-        "sure": softmax(z).max(axis=1),
-        "again": z.max(axis=1),
-    }
+def test_columns_beside_those_of_labels_are_no_classes() -> None:
+    z, y = samples(30, 20)
+    beside = {"age": 20 + np.arange(30), "sure": softmax(z).max(axis=1), "again": z.max(axis=1)}
     for name, column in beside.items():
         frame = pd.DataFrame({**dict(zip(NAMES, z.T, strict=True)), name: column})
-        if n < 20:
-            assert len(Scores.of(frame, outputs="logits").class_names) == 4
-        else:
-            with pytest.raises(InputError, match=f"'{name}' is no class"):
-                Scores.of(frame, outputs="logits")
-    two = pd.DataFrame({"cat": z[:, 0], "dog": np.ones(n)})
-    assert Scores.of(two, outputs="logits").class_names == ("cat", "dog"), "two logits, one of them fixed"
-    same = pd.DataFrame({"cat": z[:, 0], "dog": z[:, 0]})
-    assert Scores.of(same, outputs="logits").class_names == ("cat", "dog")
+        with pytest.raises(InputError, match=rf"no label is called '{name}'.*\(--columns"):
+            Scores.of(frame, np.array(NAMES)[y], outputs="logits")
+        with pytest.raises(InputError, match="nothing says that the columns"):
+            Scores.of(frame, y, outputs="logits")
+        said = Scores.of(frame, y, outputs="logits", class_names=NAMES)
+        assert (said.class_names, said.values.shape) == (tuple(NAMES), (30, 3))
 
 
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
@@ -346,11 +345,15 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (np.full((30, 2), -3.0), {"outputs": "probabilities"}, "lie in"),
     (np.zeros((30, 2)), {"columns": ["a"]}, "frames"),
     (np.zeros((0, 2)), {}, "no sample"),
-    (np.zeros((30, 2)), {"sample_weight": -np.ones(30)}, "not negative"),
-    (np.zeros((30, 2)), {"sample_weight": np.ones(3)}, "must be"),
-    (np.zeros((30, 2)), {"groups": np.ones(3)}, "groups must be"),
-    (np.zeros((30, 2)), {"class_names": ["a", "b", "c"]}, "class names"),
+    (np.zeros((30, 2)), {"outputs": "logits", "sample_weight": -np.ones(30)}, "not negative"),
+    (np.zeros((30, 2)), {"outputs": "logits", "sample_weight": np.ones(3)}, "must be"),
+    (np.zeros((30, 2)), {"outputs": "logits", "groups": np.ones(3)}, "groups must be"),
+    (np.zeros((30, 2)), {"outputs": "logits", "class_names": ["a", "b", "c"]}, "class names"),
     (np.zeros((30, 2)), {"groups": "patient"}, "name a column"),
+    (np.zeros((30, 2)), {}, r"the 2 columns hold numbers from 0 to 0.*--outputs"),
+    (np.linspace(-3, 3, 40), {}, r"the only column holds .*--outputs logit"),
+    (np.linspace(0, 1, 40), {}, r"the only column holds .*--outputs probability"),
+    (np.array([[0.2, 0.8]]), {}, "their rows sum to 1 to 1"),
 ]
 
 
@@ -426,26 +429,29 @@ def csv(folder: Path, header: str, *labels: str) -> Path:
 
 
 def test_a_label_is_a_name_or_the_digits_of_an_id(tmp_path: Path) -> None:
-    assert Scores.read(csv(tmp_path, "a,b,c", "a", " c", "b "), outputs="logits").labels.tolist() == [0, 2, 1]
-    assert Scores.read(csv(tmp_path, "a,b,c", "2", " 1", "1.0"), outputs="logits").labels.tolist() == [
-        2,
-        1,
-        1,
-    ]
-    assert Scores.read(csv(tmp_path, "0,1,2", "0", "2", "1"), outputs="logits").labels.tolist() == [0, 2, 1]
-    assert Scores.read(csv(tmp_path, "2,0,1", "0", "2", "1")).labels.tolist() == [1, 0, 2]
-    assert Scores.read(csv(tmp_path, "1,2,3", "1", "2", "1")).labels.tolist() == [0, 1, 0]
+    def ids(header: str, *labels: str, **how: Any) -> list[int]:
+        return Scores.read(csv(tmp_path, header, *labels), outputs="logits", **how).labels.tolist()
+
+    assert ids("a,b,c", "a", " c", "b ") == [0, 2, 1]
+    assert ids("a,b,c", "2", " 1", "1.0", columns=["a", "b", "c"]) == [2, 1, 1]
+    assert ids("0,1,2", "0", "2", "1") == [0, 2, 1]
+    assert ids("2,0,1", "0", "2", "1") == [1, 0, 2]
+    assert ids("1,2,3", "1", "2", "1") == [0, 1, 0]
 
 
 def test_a_label_that_is_no_class_or_may_be_two_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no class is called 'd'"):
-        Scores.read(csv(tmp_path, "a,b,c", "a", "d"))
-    with pytest.raises(InputError, match=r"\[0, 3\)"):
-        Scores.read(csv(tmp_path, "a,b,c", "1", "3"))
-    with pytest.raises(InputError, match="no class is called '2'"):
-        Scores.read(csv(tmp_path, "a,b,c", "a", "2"))
-    with pytest.raises(InputError, match="'0' is none of the classes '1', '2', '3'"):
-        Scores.read(csv(tmp_path, "1,2,3", "0", "2", "1"))
+    for header, labels, said in (
+        ("a,b,c", ["a", "d"], "no class is called 'd'"),
+        ("a,b,c", ["1", "3"], r"\[0, 3\)"),
+        ("a,b,c", ["a", "2"], "no class is called '2'"),
+        ("1,2,3", ["0", "2", "1"], "'0' is none of the classes '1', '2', '3'"),
+    ):
+        path = csv(tmp_path, header, *labels)
+        with pytest.raises(InputError, match=said):
+            Scores.read(path, outputs="logits", columns=header.split(","))
+        if header == "a,b,c":
+            with pytest.raises(InputError, match="--columns"):
+                Scores.read(path, outputs="logits")
 
 
 def test_labels_are_names_where_names_are_numbers(tmp_path: Path) -> None:
