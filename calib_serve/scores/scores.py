@@ -122,7 +122,8 @@ class Scores:
             ShapeError: Where shapes differ.
         """
         if isinstance(scores, Scores):
-            for what, given in (("columns", columns), ("ignore_label", ignore_label)):
+            apart = {"columns": columns, "ignore_label": ignore_label, "missing": missing, "schema": schema}
+            for what, given in apart.items():
                 if given is not None:
                     raise InputError(f"these scores were made already: say {what}= where they are made")
             return scores._again(
@@ -572,6 +573,8 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
             class_names=own,
             columns=source.columns,
             labels=source.label_name or None,
+            groups=source.group_name or None,
+            sample_weight=source.weight_name or None,
             missing=tuple(said["missing"] or ()),
         ),
         reading=reading,
