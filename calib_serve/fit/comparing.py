@@ -72,8 +72,9 @@ def compare(
         methods: Names of methods, "auto" among them if wanted; or "all".
         options: A ``CompareOptions``; keywords replace its fields.
         progress: Called with a method, how many are done, and of how many.
-        **keywords: Fields of ``CompareOptions``: ``class_names``, ``columns``, ``groups``, ``ignore_label``,
-            ``outputs``, ``replicates``, ``sample_weight``, ``seed``.
+        **keywords: Fields of ``CompareOptions``: ``class_names``, ``columns``, ``groups``,
+            ``ignore_label``, ``missing``, ``outputs``, ``replicates``, ``sample_weight``, ``schema``,
+            ``seed``.
 
     Returns:
         One for each method, in their order.

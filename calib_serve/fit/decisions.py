@@ -277,9 +277,9 @@ def decide(
             and Head, where it has these.
         labels: Class ids or names (n,); by default those in ``scores``.
         options: A ``DecideOptions``; keywords replace its fields.
-        **keywords: Fields of ``DecideOptions``: ``class_names``, ``columns``, ``coverage``, ``free_ranks``,
-            ``groups``, ``ignore_label``, ``level``, ``outputs``, ``penalty``, ``per_class``, ``risk``,
-            ``sample_weight``, ``score``, ``seed``.
+        **keywords: Fields of ``DecideOptions``: ``class_names``, ``columns``, ``coverage``,
+            ``free_ranks``, ``groups``, ``ignore_label``, ``level``, ``missing``, ``outputs``, ``penalty``,
+            ``per_class``, ``risk``, ``sample_weight``, ``schema``, ``score``, ``seed``.
 
     Raises:
         InputError: For arrays and options that cannot be right, and for multi-label models.

@@ -65,10 +65,10 @@ def calibrate(
         test: ``Scores``, or scores and labels, that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``FitOptions``: ``class_names``, ``class_weight``, ``columns``,
-            ``cross_validate``, ``groups``, ``ignore_label``, ``outputs``, ``prior``, ``sample_weight``,
-            ``seed``. Options of "auto": ``candidates``, ``criterion``, ``folds``, ``keep_predictions``,
-            ``level``, ``tolerance``. Options of other methods: ``bins``, ``folds``, ``grid``, ``lam``,
-            ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
+            ``cross_validate``, ``groups``, ``ignore_label``, ``missing``, ``outputs``, ``prior``,
+            ``sample_weight``, ``schema``, ``seed``. Options of "auto": ``candidates``, ``criterion``,
+            ``folds``, ``keep_predictions``, ``level``, ``tolerance``. Options of other methods: ``bins``,
+            ``folds``, ``grid``, ``lam``, ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
 
     Raises:
         InputError: For arrays, names and options that cannot be right.

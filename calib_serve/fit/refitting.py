@@ -140,7 +140,7 @@ def refit(
         options: A ``RefitOptions``; keywords replace its fields.
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``RefitOptions``: ``alpha``, ``class_names``, ``columns``, ``groups``,
-            ``ignore_label``, ``method``, ``outputs``, ``sample_weight``, ``seed``.
+            ``ignore_label``, ``method``, ``missing``, ``outputs``, ``sample_weight``, ``schema``, ``seed``.
 
     Raises:
         FitError: For fewer than 200 samples.

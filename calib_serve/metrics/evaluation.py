@@ -278,7 +278,8 @@ def evaluate(
         labels: Class ids or names (n,); by default those in ``scores``.
         options: An ``EvaluateOptions``; keywords replace its fields.
         **keywords: Fields of ``EvaluateOptions``: ``bins``, ``class_names``, ``columns``, ``edges``,
-            ``groups``, ``ignore_label``, ``level``, ``outputs``, ``replicates``, ``sample_weight``, ``seed``.
+            ``groups``, ``ignore_label``, ``level``, ``missing``, ``outputs``, ``replicates``,
+            ``sample_weight``, ``schema``, ``seed``.
 
     Raises:
         InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.
@@ -314,9 +315,9 @@ def evaluate_labels(
         scores: Log-odds or probabilities (n, L), each label's own; without ``outputs`` probabilities.
         labels: Whether each label is true (n, L), 0 or 1; by default those in ``scores``.
         options: An ``EvaluateOptions``; keywords replace its fields.
-        **keywords: Fields of ``EvaluateOptions``, of which ``groups`` are refused: ``bins``, ``class_names``,
-            ``columns``, ``edges``, ``ignore_label``, ``level``, ``outputs``, ``replicates``,
-            ``sample_weight``, ``seed``.
+        **keywords: Fields of ``EvaluateOptions``, of which ``groups`` are refused: ``bins``,
+            ``class_names``, ``columns``, ``edges``, ``ignore_label``, ``level``, ``missing``, ``outputs``,
+            ``replicates``, ``sample_weight``, ``schema``, ``seed``.
 
     Raises:
         InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.

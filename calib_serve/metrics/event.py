@@ -36,7 +36,7 @@ def checked_event(
     """Check P(y = 1) (n,), outcomes (n,) of 0 and 1, weights (n,) and groups; drop rows of weight 0."""
     p = as_floats(probs, "probs")
     p = p[:, 1] if p.ndim == 2 and p.shape[1] == 2 else p
-    y = as_array(came_true, "came_true").astype(np.float64)
+    y = as_floats(came_true, "came_true")
     if p.ndim != 1 or not len(p) or y.shape != p.shape:
         raise ShapeError(f"probs and came_true must be (n,), got {p.shape} and {y.shape}")
     if not ((p >= 0) & (p <= 1)).all() or not np.isin(y, (0, 1)).all():

@@ -411,8 +411,9 @@ def judge(
         labels: Class ids or names (n,); (n, L) of 0 and 1 of a multi-label model, which is judged label by
             label; by default those in ``scores``.
         options: A ``JudgeOptions``; keywords replace its fields.
-        **keywords: Fields of ``JudgeOptions``: ``class_names``, ``class_tolerance``, ``columns``, ``groups``,
-            ``ignore_label``, ``outputs``, ``sample_weight``, ``tolerance``.
+        **keywords: Fields of ``JudgeOptions``: ``class_names``, ``class_tolerance``, ``columns``,
+            ``groups``, ``ignore_label``, ``missing``, ``outputs``, ``sample_weight``, ``schema``,
+            ``tolerance``.
 
     Raises:
         InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.

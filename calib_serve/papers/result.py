@@ -21,7 +21,7 @@ from calib_serve.fit import CANDIDATES, TWO_CLASSES, fit_by_name
 from calib_serve.scores import Scores, two_columns
 
 Samples = Union[Scores, tuple[Any, Any]]
-"""A model's scores and labels, as ``Scores.of`` takes them, or ``Scores``; or a model's inputs and labels."""
+"""A model's scores and labels, logits, or ``Scores``; or a model's inputs and labels."""
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
@@ -30,7 +30,7 @@ Cell = str | int | float | None
 
 def in_logits(samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
     """Scores and labels as logits (n, K) and class ids (n,); weighted rows are repeated."""
-    given = samples if isinstance(samples, Scores) else Scores.of(*samples)
+    given = samples if isinstance(samples, Scores) else Scores.of(*samples, expected="logits")
     given = given if given.weights is None else given.take(repeated(given.weights))
     return given.logits, given.labelled()
 

@@ -46,8 +46,9 @@ class CellNames:
 
     def columns(self, count: int) -> str:
         """The names of all columns, for a person."""
-        named = f"{listed(self.names)}" if self.names else f"{count} without names"
-        return f"the column{'s' if count > 1 else ''} {named}"
+        if not self.names:
+            return f"the {count} columns" if count > 1 else "the only column"
+        return f"the column{'s' if count > 1 else ''} {listed(self.names)}"
 
 
 NUMBERED = CellNames()
@@ -158,7 +159,7 @@ def recognise(
         if kind not in PROBABILITIES and kind != "log_probs" and seen.like_probabilities:
             found = exact("probabilities", seen.columns)
             raise InputError(
-                f"{place.columns(seen.columns)} {why or 'are called so'}: {kind}; by their numbers they are "
+                f"{place.columns(seen.columns)} should hold {kind} ({why}), and by the numbers these are "
                 f"{found}: say --outputs {found} (outputs={found!r}), or --outputs {kind} if they are {kind}"
             )
         return _checked(values, kind, seen, why, place)
@@ -261,7 +262,7 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
 
     >>> check_sentinels(np.array([[0.5], [-999], [1.0], [-999]]), "logit", NUMBERED)
     Traceback (most recent call last):
-    calib_serve.core.errors.InputError: 2 of 4 rows of the column 1 without names hold -999, ...
+    calib_serve.core.errors.InputError: 2 of 4 rows of the only column hold -999, ...
     """
     if kind in PROBABILITIES or len(values) < 3:
         return

@@ -165,7 +165,7 @@ class Scaled:
         return np.asarray(self.scale.inverse(values.astype(np.float64), *self.numbers))
 
     def __str__(self) -> str:
-        return self.text if self.scale is None else f"{self.text} ({self.scale.says})"
+        return self.text if self.scale is None else f"{self.text}, {self.scale.says}"
 
 
 def _sound(name: str, numbers: tuple[float, ...]) -> bool:

@@ -46,7 +46,7 @@ def test_a_choice_by_folds_sees_that_samples_repeat_with_noise() -> None:
     many, labels = np.repeat(z, 20, axis=0), np.repeat(y, 20)
     many = many + 1e-3 * np.random.default_rng(2).normal(size=many.shape)
     apart, together = (
-        calibrate(many, labels, "matrix", groups=groups, seed=0).after["nll"]["value"]
+        calibrate(many, labels, "matrix", groups=groups, seed=0, outputs="logits").after["nll"]["value"]
         for groups in (None, patient)
     )
     assert together > 1.5 * apart
@@ -80,4 +80,4 @@ def test_one_hot_soft_labels_are_hard_ones_and_others_have_the_soft_cross_entrop
 def test_three_samples_are_fitted_or_told_about_samples() -> None:
     z, y = np.array([[0.0, 2.0], [1.0, 0.0], [0.5, 0.0]]), np.array([1, 0, 1])
     for method in ("auto", "temperature", "platt"):
-        assert calibrate(z, y, method).classes == 2
+        assert calibrate(z, y, method, outputs="logits").classes == 2

@@ -29,7 +29,7 @@ def test_the_order_of_the_samples_changes_nothing(sample, random) -> None:
     order = list(range(len(labels)))
     random.shuffle(order)
     before = metrics.evaluate(probs, labels, replicates=0, outputs="probabilities").estimates()
-    after = metrics.evaluate(probs[order], labels[order], replicates=0).estimates()
+    after = metrics.evaluate(probs[order], labels[order], replicates=0, outputs="probabilities").estimates()
     for name, estimate in before.items():
         assert estimate.value == pytest.approx(after[name].value, abs=1e-7, nan_ok=True), name
 

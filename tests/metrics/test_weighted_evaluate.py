@@ -123,4 +123,4 @@ def test_weights_that_cannot_be_are_refused(weight, error) -> None:
     z, y = draw(3)
     for use in (evaluate, judge):
         with pytest.raises(error):
-            use(z, y, sample_weight=weight)
+            use(z, y, sample_weight=weight, outputs="logits")

@@ -102,7 +102,7 @@ def test_the_size_study_asks_for_as_many_test_samples_as_the_verdict() -> None:
     y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
     cal, test = (3 * z[:700], y[:700]), (3 * z[700:], y[700:])
     *_, told = validation_size(cal, test, sizes=(100,), repeats=2).says
-    fitted = calibrate(*cal, "temperature", cross_validate=False)
+    fitted = calibrate(*cal, "temperature", cross_validate=False, outputs="logits")
     found = judge(fitted.probs(test[0]), test[1], outputs="probabilities")
     assert found.level == "no_error_found"
     assert told == f"temperature, tested: {found.headline} {found.do[0]}"

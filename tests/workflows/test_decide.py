@@ -83,7 +83,7 @@ def test_what_cannot_be_is_refused(artifact: Artifact) -> None:
     z, y = HELD
     with pytest.raises(InputError, match="is what is promised: give one or both"):
         decide(artifact, z, y)
-    with pytest.raises(InputError, match="finite"):
+    with pytest.raises(InputError, match="missing"):
         decide(artifact, z * np.nan, y, coverage=0.9)
     with pytest.raises(InputError, match="outputs"):
         decide(artifact, artifact.probs(z), y, coverage=0.9)

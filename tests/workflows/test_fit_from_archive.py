@@ -140,7 +140,7 @@ def test_the_artifact_knows_its_archive_and_packs_around_it(
     facts = fitted.model
     assert (facts.source, facts.seam, facts.output, facts.outputs) == ("plain.mar", "inference", "", "logits")
     assert fitted.data["measured_on"] == "test"
-    direct = calibrate(network(inputs(N)), np.load(data)["cal_labels"], "temperature")
+    direct = calibrate(network(inputs(N)), np.load(data)["cal_labels"], "temperature", outputs="logits")
     assert fitted.fit["temperature"] == pytest.approx(direct.fit["temperature"], rel=1e-5)
     out = pack_around(made("plain"), fitted.save(tmp_path / "artifact"), tmp_path / "out")
     assert ModelOptions.read(read_archive(out).config).seam == "inference"

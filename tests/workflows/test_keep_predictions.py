@@ -53,11 +53,11 @@ def test_zeros_and_absent_classes_change_nothing_either(absent: bool) -> None:
 def test_what_may_change_them_is_refused_by_name() -> None:
     z, y = leaning(2, n=300)
     with pytest.raises(InputError, match="vector may change predicted classes"):
-        calibrate(z, y, keep_predictions=True, candidates=["temperature", "vector"])
+        calibrate(z, y, keep_predictions=True, candidates=["temperature", "vector"], outputs="logits")
     with pytest.raises(InputError, match="prior"):
-        calibrate(z, y, keep_predictions=True, prior=[0.4, 0.2, 0.2, 0.2])
+        calibrate(z, y, keep_predictions=True, prior=[0.4, 0.2, 0.2, 0.2], outputs="logits")
     with pytest.raises(InputError, match="has no option keep_predictions"):
-        calibrate(z, y, "temperature", keep_predictions=True)
+        calibrate(z, y, "temperature", keep_predictions=True, outputs="logits")
     with pytest.raises(InputError, match="has no option keep_predictions"):
         calibrate(z, (z > 0).astype(int), outputs="label_logits", keep_predictions=True)
 
@@ -73,7 +73,7 @@ def test_the_artifact_and_every_command_say_what_moves(tmp_path: Path) -> None:
     def run(*words: str) -> str:
         done = invoke([str(word) for word in words])
         assert done.exit_code == 0, done.output
-        return done.output
+        return done.stdout
 
     files = ["--data", str(tmp_path / "s.npz"), "--split", "cal"]
     out = ["-o", str(tmp_path / "a"), "--force"]
@@ -83,4 +83,5 @@ def test_the_artifact_and_every_command_say_what_moves(tmp_path: Path) -> None:
     rows = {row["method"]: row["moved"] for row in told["methods"]}
     assert rows["temperature"] == 0
     assert rows["vector"] > 0.05
-    assert {one.method: one.moved for one in compare((z, y), (x, t), ["temperature", "vector"])} == rows
+    again = compare((z, y), (x, t), ["temperature", "vector"], outputs="logits")
+    assert {one.method: one.moved for one in again} == rows

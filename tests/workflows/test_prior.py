@@ -116,7 +116,7 @@ def test_auto_leaves_out_what_cannot_be_corrected() -> None:
     assert not tried & {"temperature-mixture", "ensemble-temperature", "histogram-mass"}
     assert artifact.fit.prior.how == "given"
     with pytest.raises(InputError, match="cannot be corrected"):
-        calibrate(z, y, "histogram-mass", prior=[0.2, 0.2, 0.6])
+        calibrate(z, y, "histogram-mass", prior=[0.2, 0.2, 0.6], outputs="logits")
 
 
 def test_weights_that_differ_within_a_class_leave_no_confusion() -> None:

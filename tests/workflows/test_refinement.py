@@ -63,12 +63,12 @@ def test_where_nothing_can_be_fitted_nothing_is_told() -> None:
     assert one_class is None or np.isfinite(one_class.nll.loss.value)
     right = recalibrated_losses(z, z.argmax(axis=1), outputs="logits")
     assert right is None or np.isfinite(right.nll.refinement.value)
-    huge = recalibrated_losses(1e28 * z, y)
+    huge = recalibrated_losses(1e28 * z, y, outputs="logits")
     assert huge is None or np.isfinite(huge.nll.loss.value)
 
 
 def test_what_cannot_be_right_is_refused() -> None:
-    with pytest.raises(InputError, match="finite"):
+    with pytest.raises(InputError, match="missing"):
         recalibrated_losses([[np.nan, 1.0]] * 4, [0, 1, 0, 1])
     with pytest.raises(ShapeError, match="one shape"):
         loss_terms([[0.5, 0.5]], [[0.2, 0.3, 0.5]], [0])

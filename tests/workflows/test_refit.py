@@ -157,7 +157,7 @@ def test_what_cannot_be_judged_is_refused() -> None:
     with pytest.raises(InputError, match="of 4 classes, the samples of 3"):
         refit(Artifact((), method="none", classes=4), *drifted(300, 4.0))
     z, y = drifted(300, 4.0)
-    with pytest.raises(InputError, match="and are probabilities"):
+    with pytest.raises(InputError, match="these are probabilities"):
         refit(old, softmax(z), y)
     with pytest.raises(InputError, match="alpha must lie between 0 and 1"):
         refit(old, z, y, alpha=np.nan)
