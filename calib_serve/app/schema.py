@@ -7,7 +7,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from calib_serve.app._command import OfData, OfOutput, Replacing, command, refuse_existing
-from calib_serve.app._data import file_scores
 from calib_serve.app._show import console
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.data import SplitData
@@ -39,10 +38,13 @@ def _schema(
     output: Annotated[_Written, OfOutput],
 ) -> None:
     """Read scores, say what was read, and write it down."""
+    from calib_serve.scores import Scores
+
     refuse_existing(output.out, force=output.force)
-    found = file_scores(data, source, split=source.split)
+    found = Scores.read(data, split=source.split, labels=source.labels, **source.of_scores)
     try:
         found.schema.save(output.out)
     except OSError as error:
         raise InputError(f"cannot write {output.out}: {error}") from error
-    console().print(f"written to {output.out}")
+    for sentence in (found.reading, f"written to {output.out}"):
+        console().print(sentence)

@@ -53,13 +53,15 @@ class _Asked:
     told: bool = False
     expected: Sequence[str] = ()
 
-    def roles(self, names: Sequence[str], index: Sequence[str] = ()) -> Roles:
+    def roles(
+        self, names: Sequence[str], index: Sequence[str] = (), *, called: Collection[str] = ()
+    ) -> Roles:
         """Find the role of each column."""
         beside = dict[str, Any](self.beside)
         columns = self.columns
         if columns is None and self.expected and {*self.expected} <= {*names}:
             columns = self.expected
-        return roles_of(names, columns=columns, classes=self.classes, index=index, **beside)
+        return roles_of(names, columns=columns, classes=self.classes, called=called, index=index, **beside)
 
 
 def read_source(
@@ -253,7 +255,7 @@ def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], asked: _Asked) ->
         raise InputError(f"there is no column split, so there is no split {split!r}; leave the split out")
     # Of a table of languages, id is Indonesian.
     if called := {*roles.others} & {*texts_in(None if roles.label is None else table[roles.label])}:
-        roles = replace(asked, classes=(*asked.classes, *called)).roles([*table])
+        roles = asked.roles([*table], called=called)
     return of_roles(roles, table, first=1, told=asked.told)
 
 

@@ -133,7 +133,7 @@ def of_columns(
     named = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
     labels = table[named["label"]] if "label" in named and named["label"] in table else others.get("label")
-    roles = roles_of(list(table), columns=columns, classes=(*classes, *texts_in(labels)), **named)
+    roles = roles_of(list(table), columns=columns, classes=classes, called=texts_in(labels), **named)
     return of_roles(roles, table, others, told=told)
 
 

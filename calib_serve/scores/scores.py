@@ -510,6 +510,11 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     if not n:
         raise InputError("there is no sample")
     outputs = None if said["outputs"] is None else Scaled.parse(said["outputs"])
+    if outputs is not None and outputs.kind in ONE_COLUMN and columns > 1:
+        raise InputError(
+            f"{outputs.text} is one number a sample (--outputs, outputs=), and there are {columns} columns: say "
+            "what several are, such as logits, or which column it is (--columns, columns=)"
+        )
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), values)
     named, why = _named(source, expected, columns, outputs)
     place = CellNames(

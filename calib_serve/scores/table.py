@@ -111,6 +111,7 @@ def roles_of(
     *,
     columns: Sequence[str] | None = None,
     classes: Collection[str] = (),
+    called: Collection[str] = (),
     index: Sequence[str] = (),
     label: str | None = None,
     weight: str | None = None,
@@ -120,8 +121,9 @@ def roles_of(
     """Find what each named column is; ``label``, ``weight``, ``group`` and ``id``: as the user calls them.
 
     ``columns``: the classes' columns, names or patterns such as ``p_*``; ``classes``: names of classes, as
-    far as they are known: their columns are scores; ``index``: row names, as the file says. InputError where
-    a column is not there, and where several could be the label.
+    far as they are known: their columns are the scores; ``called``: texts of labels, whose columns have no other
+    role; ``index``: row names, as the file says. InputError where a column is not there, and where several
+    could be the label.
 
     >>> roles = roles_of(["id", "prob_cat", "prob_dog", "age", "label", "Unnamed: 0"])
     >>> roles.scores, roles.kind, roles.classes, roles.label, roles.id, roles.left_out["age"]
@@ -134,7 +136,7 @@ def roles_of(
             raise InputError(f"there is no column {name!r} for the {what}; there are {listed(names)}")
     taken = [name for name in names if name in found.values()]
     chosen = None if columns is None else _asked_for(columns, [name for name in names if name not in taken])
-    free = [n for n in names if n not in taken and n not in (chosen or ()) and n not in classes]
+    free = [n for n in names if n not in {*taken, *(chosen or ()), *classes, *called}]
     of_labels = [name for name in free if name.startswith(OF_LABEL)]
     for what, known in _ROLES.items():
         may_be = [name for name in free if name.strip().lower() in known]
@@ -147,9 +149,10 @@ def roles_of(
             found[what] = may_be[0] if may_be else None
     rest = [name for name in names if name not in found.values() and name not in of_labels]
     left_out = {n: "of rows, not of a class" for n in rest if n in free and _of_rows(n, index)}
+    asked_for = chosen is not None
     if chosen is None:
         chosen = [name for name in rest if name not in left_out]
-        if classes and set(classes) <= set(chosen):
+        if asked_for := bool(classes) and set(classes) <= set(chosen):
             chosen = list(classes)
         elif families := _families(chosen):
             if len(families) > 1:
@@ -171,7 +174,7 @@ def roles_of(
         **found,
         label_columns=_label_columns(of_labels, chosen),
         left_out=left_out,
-        asked=columns is not None,
+        asked=asked_for,
         kind=kinds.pop() if len(kinds) == 1 else None,
         classes=tuple(one.of for one in said if one is not None) if None not in said else (),
     )

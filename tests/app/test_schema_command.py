@@ -57,7 +57,7 @@ def test_percent_is_said_once(table: Path, tmp_path: Path) -> None:
     assert invoke(["evaluate", str(table), "--split", "test"]).exit_code == 2
     path, done = schema_of(table, "--split", "cal", *SAID)
     assert done.exit_code == 0, done.stderr
-    assert "300 rows of percent" in done.stderr
+    assert "300 rows of percent" in done.stdout
     assert yaml.safe_load(path.read_text()) == {
         "outputs": "percent",
         "class_names": NAMES,
