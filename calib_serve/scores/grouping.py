@@ -13,6 +13,8 @@ _MOST = 1_000_000
 """Rows beyond which they are not compared: as many hide what is repeated."""
 _LEAST = 50
 """Distinct rows of which fewer are of a model of few distinct scores, such as a small tree."""
+_DISTINCT = 0.95
+"""The share of distinct rows above which a few that are alike are chance."""
 _UNLIKELY = -14.0
 """Logarithm of the chance, by the scores, of one label for rows of one score, below which they are copies."""
 
@@ -44,11 +46,12 @@ def copies_of(values: Floats, labels: NDArray[Any], kind: Outputs) -> NDArray[np
         return None
     # A random projection: equal rows have equal numbers, and others all but surely not.
     across = np.random.default_rng(0).standard_normal(values.shape[1]).astype(values.dtype)
-    _, first, row, times = np.unique(
-        np.einsum("nk,k->n", values, across), return_index=True, return_inverse=True, return_counts=True
-    )
+    key = np.einsum("nk,k->n", values, across)
+    if np.count_nonzero(np.diff(np.sort(key))) + 1 > _DISTINCT * len(key):
+        return None
+    _, first, row, times = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     row = row.ravel()
-    if not _LEAST <= len(first) <= 0.95 * len(values) or (labels != labels[first][row]).any():
+    if len(first) < _LEAST or (labels != labels[first][row]).any():
         return None
     p = to_probs(values[first], kind)[np.arange(len(first)), labels[first]]
     chance = float(((times - 1) * np.log(np.clip(p, 1e-3, 1))).sum())

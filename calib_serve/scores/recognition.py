@@ -267,7 +267,8 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
     if kind in PROBABILITIES or len(values) < 3:
         return
     if values.shape[1] > 1:
-        same = values.min(axis=1) == values.max(axis=1)
+        same = values[:, 0] == values[:, 1]
+        same[same] = (values[same] == values[same, :1]).all(axis=1)
         value = float(values[same][0, 0]) if same.any() else np.nan
         same &= values[:, 0] == value
         odd = len(values) > same.sum() >= max(3, len(values) / 100)
