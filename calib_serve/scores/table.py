@@ -121,9 +121,9 @@ def roles_of(
     """Find what each named column is; ``label``, ``weight``, ``group`` and ``id``: as the user calls them.
 
     ``columns``: the classes' columns, names or patterns such as ``p_*``; ``classes``: names of classes, as
-    far as they are known: their columns are the scores; ``called``: texts of labels, whose columns have no other
-    role; ``index``: row names, as the file says. InputError where a column is not there, and where several
-    could be the label.
+    far as they are known: their columns are the scores; ``called``: texts of labels, whose columns have no
+    other role; ``index``: row names, as the file says. InputError where a column is not there, and where
+    several could be the label.
 
     >>> roles = roles_of(["id", "prob_cat", "prob_dog", "age", "label", "Unnamed: 0"])
     >>> roles.scores, roles.kind, roles.classes, roles.label, roles.id, roles.left_out["age"]

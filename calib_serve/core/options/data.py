@@ -30,7 +30,7 @@ class ColumnOptions(Checked):
     """Which columns of a file are scores, and what their numbers are."""
 
     columns: tuple[str, ...] | None = None
-    """The columns of the classes, names or patterns such as p_*, or the array of scores; others are left out."""
+    """The columns of the classes, names or patterns such as p_*, or the array of scores."""
     outputs: str | None = None
     """What the scores are, where their names do not say it: logits, probabilities or log_probs; of one column
     logit or probability; of labels label_logits or label_probabilities; or a scale: percent, odds, votes:N,
