@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "main", "run"]
 COMMANDS = {
     "Calibrate": {
         "quickstart": "Write a project to start from: a script, its configuration, and how to run it.",
+        "schema": "Write down what the scores of a file are, for every other command.",
         "evaluate": "Judge scores: a verdict, and every metric with its interval.",
         "fit": "Fit a calibration, say what it changed, and write it as an artifact.",
         "methods": "Show what a method is for, and its options.",

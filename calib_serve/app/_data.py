@@ -11,11 +11,12 @@ from calib_serve.app._command import pairs
 from calib_serve.app._progress import stages
 from calib_serve.app._show import note
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import check
+from calib_serve.core.options.base import check, fields_of
+from calib_serve.core.options.data import PlainData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Preprocessing
-    from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData, PlainData
+    from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData
     from calib_serve.models import Classifier
     from calib_serve.scores import Outputs, Schema, Scores
 
@@ -65,8 +66,7 @@ def plain_scores(
     from calib_serve.scores import Schema, Scores
 
     expected = Schema("probabilities", artifact.class_names) if calibrated else artifact.schema
-    given: dict[str, Any] = {"split": options.split, "columns": options.columns, "expected": expected}
-    found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
+    found = Scores.read(path, **fields_of(PlainData, options), expected=expected)
     note([found.reading])
     return found
 

@@ -108,7 +108,7 @@ def _compare(
     from calib_serve.fit import compare
 
     fit = file_scores(data[0], source, split=source.fit_split)
-    test = file_scores(data[0], source, split=source.test_split, outputs=source.outputs or fit.outputs)
+    test = file_scores(data[0], source, split=source.test_split, expected=fit.schema)
     methods = options.methods or ("all",)
     with stages(quiet=written.json) as progress:
         rows = compare(

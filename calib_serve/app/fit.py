@@ -244,7 +244,9 @@ def next_commands(
     held = options.test_split or _other_split(Path(data), source.split)
     if held is not None and options.engine is None and source.from_ is None:
         of = [data, "--split", held, *_flag("--model", source.model), *_flag("--weights", source.weights)]
-        of += [*_flag("--labels", source.labels), *_flag("--outputs", source.outputs)]
+        for name, value in {"labels": source.labels, **source.of_scores}.items():
+            text = ",".join(value) if isinstance(value, tuple) else value
+            of += _flag(f"--{name.replace('_', '-')}", text)
         found.append(_line("report", *of, "--artifact", out, "-o", f"{out.name}.html"))
     ending = "" if source.model is None else Path(source.model).suffix
     if ending in _FUSED and artifact.steps:

@@ -140,11 +140,7 @@ def _read_file(path: Path, asked: _Asked) -> RawScores:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
-        if ending in (".npz", ".npy", ".safetensors"):
-            if asked.columns is not None:
-                raise InputError(f"{path} holds arrays, which have no columns to choose by name (--columns)")
-            return _ARRAYS[ending](path, asked)
-        read = _TABLES.get(ending, _read_text)
+        read = {**_ARRAYS, **_TABLES}.get(ending, _read_text)
         return read(path, asked)
     except InputError as error:
         raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
@@ -155,7 +151,7 @@ def _read_file(path: Path, asked: _Asked) -> RawScores:
 def _read_npy(path: Path, asked: _Asked) -> RawScores:
     if asked.split is not None:
         raise InputError(f"{path} holds one array, so there is no split {asked.split!r}; leave the split out")
-    if given := [name for name in asked.beside.values() if name is not None]:
+    if given := [name for name in (*(asked.columns or ()), *asked.beside.values()) if name is not None]:
         raise InputError(f"{path} holds one array, and nothing called {given[0]!r}")
     return of_arrays(read_npy(path))
 
@@ -180,9 +176,12 @@ def _roles_in(path: Path, names: Collection[str], asked: _Asked) -> Roles:
     """The roles of a split's arrays, by their names."""
     own = [name for name in names if asked.split is None or name.startswith(f"{asked.split}_")]
     own = [name if asked.split is None else name.removeprefix(f"{asked.split}_") for name in own]
-    called = next((name for name in _SCORES if name in own), None)
+    if asked.columns is not None and len(asked.columns) > 1:
+        raise InputError(f"{path} holds arrays, of which one holds the scores: name it alone (--columns)")
+    called = next((name for name in asked.columns or _SCORES if name in own), None)
     if called is None:
-        raise InputError(_no_scores(path, names, asked.split))
+        wanted = _in_split(asked.columns[0] if asked.columns else "logits", asked.split)
+        raise InputError(_no_scores(path, names, asked.split, wanted))
     return replace(asked, columns=(called,)).roles(own)
 
 
@@ -206,19 +205,25 @@ def _from_arrays(
         outputs=roles.kind,
         columns=roles.scores,
         label_name=roles.label or "",
+        weight_name=roles.weight or "",
+        group_name=roles.group or "",
         calibrated_by=str(get("calibrated_by")) if "calibrated_by" in names else "",
         remarks=(*source.remarks, *said),
     )
 
 
-def _no_scores(path: Path, names: Collection[str], split: str | None) -> str:
+def _no_scores(path: Path, names: Collection[str], split: str | None, wanted: str) -> str:
     inputs = [name for name in names if name.endswith(("inputs", "images"))]
     splits = _splits(names)
     return (
-        f"{path} has no array {_in_split('logits', split)}; it has {', '.join(sorted(names)) or 'none'}"
+        f"{path} has no array {wanted}; it has {', '.join(sorted(names)) or 'none'}"
         + (f", so name a split: {', '.join(splits)} (--split, split=)" if splits else "")
         + (f"; {inputs[0]} need their model: {_OF_INPUTS}" if inputs else "")
-        + ("" if inputs or splits else f"; name the scores one of {', '.join(_SCORES)}")
+        + (
+            ""
+            if inputs or splits
+            else f"; call the scores one of {', '.join(_SCORES)}, or say which (--columns)"
+        )
     )
 
 

@@ -35,7 +35,8 @@ _VECTOR = {"type", "size", "indices", "values"}
 class RawScores:
     """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row.
 
-    ``outputs``: the kind or scale that names say; ``columns`` and ``label_name``: where they were read from.
+    ``outputs``: the kind or scale that names say; ``columns``, ``label_name``, ``weight_name`` and
+    ``group_name``: where they were read from.
     """
 
     values: Floats
@@ -44,6 +45,8 @@ class RawScores:
     outputs: str | None = None
     columns: tuple[str, ...] = ()
     label_name: str = ""
+    weight_name: str = ""
+    group_name: str = ""
     weights: Any = None
     groups: Any = None
     ids: Any = None
@@ -192,6 +195,8 @@ def of_roles(
         class_names=names,
         columns=roles.scores,
         label_name=roles.label or "",
+        weight_name=roles.weight or "",
+        group_name=roles.group or "",
         outputs=_OF_LABELS.get(roles.kind, roles.kind) if roles.label_columns and roles.kind else roles.kind,
         weights=found["weight"],
         groups=found["group"],

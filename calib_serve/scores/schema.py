@@ -11,6 +11,7 @@ import yaml
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
+from calib_serve.core.names import shown
 from calib_serve.scores.scales import Scaled
 
 
@@ -53,8 +54,10 @@ class Schema:
             InputError: For an unknown entry, or one of another type.
         """
         own = {one.name: str(one.type) for one in fields(cls)}
-        if not isinstance(known, Mapping) or not known.keys() <= own.keys():
-            raise InputError(f"a schema has the entries {', '.join(own)}, and no others")
+        if not isinstance(known, Mapping):
+            raise InputError(f"a schema is a mapping of {', '.join(own)}, got {shown(known)}")
+        if strange := [name for name in known if name not in own]:
+            raise InputError(f"a schema has the entries {', '.join(own)}, and no {shown(strange[0])}")
         for name, value in known.items():
             several = "tuple" in own[name]
             texts = value if isinstance(value, list) and several else [value]

@@ -130,7 +130,8 @@ class Scores:
             ShapeError: Where shapes differ.
         """
         if isinstance(scores, Scores):
-            for what, given in (("columns", columns), ("ignore_label", ignore_label)):
+            apart = {"columns": columns, "ignore_label": ignore_label, "missing": missing, "schema": schema}
+            for what, given in apart.items():
                 if given is not None:
                     raise InputError(f"these scores were made already: say {what}= where they are made")
             return scores._again(
@@ -573,6 +574,8 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
             class_names=own,
             columns=source.columns,
             labels=source.label_name or None,
+            groups=source.group_name or None,
+            sample_weight=source.weight_name or None,
             missing=tuple(said["missing"] or ()),
         ),
         reading=reading,
@@ -624,6 +627,11 @@ def _named(
     source: RawScores, expected: Schema, columns: int, said: Scaled | None
 ) -> tuple[Scaled | None, str]:
     """The kind by the names of the scores, else the expected one, and who says so."""
+    if said is not None and said.kind in ONE_COLUMN and columns > 1:
+        raise InputError(
+            f"{said.text} is one number a sample (--outputs, outputs=), and there are {columns} columns: say "
+            "what several are, such as logits, or which column it is (--columns, columns=)"
+        )
     own = None if source.outputs is None else Scaled.parse(source.outputs)
     wanted = None if expected.outputs is None else Scaled.parse(expected.outputs)
     # Logits of classes and of labels are both called logits.

@@ -27,10 +27,16 @@ Kind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions(Checked):
-    """Which columns of a file are scores."""
+    """Which columns of a file are scores, and what their numbers are."""
 
     columns: tuple[str, ...] | None = None
-    """The columns of the classes, names or patterns such as p_*; others are left out."""
+    """The columns of the classes, names or patterns such as p_*, or the array of scores."""
+    outputs: str | None = None
+    """What the scores are, where their names do not say it: logits, probabilities or log_probs; of one column
+    logit or probability; of labels label_logits or label_probabilities; or a scale: percent, odds, votes:N,
+    points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p."""
+    missing: Annotated[tuple[str, ...] | None, RARE] = None
+    """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +51,6 @@ class PlainData(ColumnOptions):
 class ScoresOptions(ColumnOptions):
     """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
-    outputs: str | None = None
-    """What the scores are, where their names do not say it: logits, probabilities or log_probs; of one column
-    logit or probability; of labels label_logits or label_probabilities; or a scale: percent, odds, votes:N,
-    points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p."""
-    missing: Annotated[tuple[str, ...] | None, RARE] = None
-    """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
     schema: Annotated[Any, RARE] = None
     """What else is said of the scores: a file that calib-serve schema wrote."""
     class_names: Annotated[tuple[str, ...] | None, RARE] = None
