@@ -26,6 +26,7 @@ from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.folds import folds_of
 from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
 from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fit_by_name
+from calib_serve.fit.output.offset import moved, offset_of
 from calib_serve.fit.output.tables import table_of, temperature_row
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
@@ -64,18 +65,31 @@ class Absent:
         """Extend an artifact of the seen classes alone to all classes; ``samples`` have all columns."""
         t = _temperature(samples)
         outside = np.setdiff1d(np.arange(self.classes), self.seen)
-        wanted = _mass(samples, (LogitMap.temperature(t),), outside)
-        steps = self._steps(artifact, samples, t, 0.0)
-        if any(isinstance(step, LogitMap) and step.bias is not None for step in artifact.steps):
+        # Where a temperature says nothing, each is as likely as one more sample of it would make it.
+        apart = offset_of(samples, t) is not None
+        t = t if np.isfinite(t) else 1.0
+        share = len(outside) / (len(samples) + self.classes)
+        wanted = share if apart else _mass(samples, (LogitMap.temperature(t),), outside)
+        level = samples.mean()
+        unit = float(moved(samples, -level).logits.std()) if apart else 1.0
+
+        def steps(bias: float) -> tuple[Step, ...]:
+            if not apart:
+                return self._steps(artifact, samples, t, bias)
+            offset = np.zeros(self.classes)
+            offset[outside] = level[self.seen].mean() - level[outside] + bias * unit
+            return LogitMap(np.array(1.0), offset), *self._steps(artifact, samples, t, 0.0)
+
+        found = 0.0
+        if apart or any(isinstance(step, LogitMap) and step.bias is not None for step in artifact.steps):
 
             def excess(bias: float) -> float:
-                return _mass(samples, self._steps(artifact, samples, t, bias), outside) - wanted
+                return _mass(samples, steps(bias), outside) - wanted
 
-            # Where even the lowest bias gives absent classes more than a temperature does, it stays.
+            # Where even the lowest bias gives absent classes more than that, it stays.
             low, high = -50.0, 50.0
-            bias = low if excess(low) >= 0 else brentq(excess, low, high, xtol=1e-9)
-            steps = self._steps(artifact, samples, t, bias)
-        made = complete(steps, samples, method=artifact.method, fit={}, class_names=artifact.class_names)
+            found = low if excess(low) >= 0 else brentq(excess, low, high, xtol=1e-9)
+        made = complete(steps(found), samples, method=artifact.method, fit={}, class_names=artifact.class_names)
         return replace(made, fit=artifact.fit, versions=artifact.versions)
 
     def _steps(self, artifact: Artifact, samples: Samples, t: float, bias: float) -> tuple[Step, ...]:
@@ -127,7 +141,7 @@ def _temperature(samples: Samples) -> float:
     try:
         return float(temperature(samples)["temperature"])
     except FitError:
-        return 1.0
+        return float("inf")
 
 
 def _mass(samples: Samples, steps: tuple[Step, ...], classes: NDArray[np.intp]) -> float:

@@ -216,8 +216,9 @@ def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -
     if folds < 2:
         try:
             return fit_by_name("temperature", samples, seed=options["seed"])
-        except FitError:
-            return fit_by_name("none", samples, seed=options["seed"])
+        except FitError as error:
+            none = fit_by_name("none", samples, seed=options["seed"])
+            return remarked(none, after=[f"nothing is fitted; temperature: {error}"])
     keeping = bool(options.get("keep_predictions"))
     names = given or default_candidates(for_shares=for_shares, keeping=keeping)
     return select(samples, **{**options, "candidates": names, "folds": folds})

@@ -1,13 +1,15 @@
 """Calibrators of multi-label models: one for each label by name, and the choice of one method for all.
 
-A label that says too little keeps the temperature of all.
+A label that says too little keeps the temperature of all; where that is clearly off, the weight that all share,
+with an offset of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -18,10 +20,11 @@ from calib_serve.artifact import Artifact, LogitMap, Step
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds, with_selection
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.output.binary import check_range, platt
+from calib_serve.fit.lbfgs import minimise
+from calib_serve.fit.output.binary import check_range, platt, platt_targets
 from calib_serve.fit.output.candidates import check_options
 from calib_serve.fit.output.held_out import HeldOut
-from calib_serve.fit.output.selection import choose, harm_to_accuracy
+from calib_serve.fit.output.selection import choose, harm_to_accuracy, why_none
 from calib_serve.fit.output.tables import (
     check_table,
     equal_width,
@@ -142,7 +145,8 @@ def fit_labels(
 
     A label that is true, or not true, in fewer than 10 samples, or whose log-odds do not rise with its share,
     keeps the temperature of all labels: ``artifact.fit["kept_temperature"]`` lists such labels. Where no
-    finite temperature is best, they keep their own probability.
+    finite temperature is best, they keep their own probability. Where an offset beside one weight of all
+    labels is likelier by Schwarz' criterion, they have that: ``artifact.fit["kept_weight"]`` lists them.
 
     Args:
         method: "temperature", one number for all labels by the mean NLL of a label; "platt", a weight above 0
@@ -172,15 +176,16 @@ def fit_labels(
 
 def _platt(samples: LabelSamples) -> Artifact:
     shared, kept = _Shared(samples), _kept(samples)
-    weight, bias = np.full(samples.classes, 1 / shared.temperature), np.zeros(samples.classes)
+    weight, bias = np.empty((2, samples.classes))
     for k in range(samples.classes):
+        if k not in kept:
+            try:
+                weight[k], bias[k], _ = platt(*samples.label(k))
+            except FitError:
+                # A weight below 0 would turn the label's order around: that of all keeps it.
+                kept[k] = "more rarely true where its log-odds are higher"
         if k in kept:
-            continue
-        try:
-            weight[k], bias[k], _ = platt(*samples.label(k))
-        except FitError:
-            # A weight below 0 would turn the label's order around: the shared temperature keeps it.
-            kept[k] = "more rarely true where its log-odds are higher"
+            weight[k], bias[k] = shared.map(k)
     return complete(
         [LogitMap(weight, bias)],
         samples,
@@ -204,7 +209,7 @@ def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> 
     for k in range(samples.classes):
         z, came_true, weight = samples.label(k)
         if k in kept:
-            rows.append(shared.row(z))
+            rows.append(shared.row(k, z))
         else:
             rows.append(row(sigmoid(z), came_true.astype(np.float64), weight))
     options = {} if edges is None else {"bins": bins, "smoothing": smoothing}
@@ -223,26 +228,71 @@ def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> 
 
 
 class _Shared:
-    """The temperature of all labels, for labels of too few samples; 1 where no T is best, with the reason."""
+    """What labels of too few samples keep: a temperature, 1 where none is best, or a weight and an offset."""
 
     def __init__(self, samples: LabelSamples) -> None:
+        self.samples = samples
         self.why = ""
         try:
             self.temperature = float(temperature(samples.pooled())["temperature"])
         except FitError as error:
             self.temperature, self.why = 1.0, str(error)
 
-    def row(self, z: Floats) -> tuple[Floats, Floats]:
-        """The temperature as a row of a table: a step function with equally many samples a step."""
-        return temperature_row(sigmoid(z), sigmoid(z / self.temperature))
+    @cached_property
+    def offsets(self) -> tuple[float, Floats]:
+        """The weight of all labels beside an offset (L,) of each."""
+        return one_weight(self.samples)
+
+    def apart(self, k: int) -> bool:
+        """Whether a label has an offset of its own."""
+        z, true, share = self.samples.label(k)
+        sign = np.where(true == 1, -1.0, 1.0)
+        w, b = self.offsets
+        gain = np.logaddexp(0, sign * z / self.temperature) - np.logaddexp(0, sign * (w * z + b[k]))
+        return w > 0 and float(share @ gain) > math.log(len(z)) / 2
+
+    def map(self, k: int) -> tuple[float, float]:
+        """The weight and the bias of a label."""
+        return (self.offsets[0], float(self.offsets[1][k])) if self.apart(k) else (1 / self.temperature, 0.0)
+
+    def row(self, k: int, z: Floats) -> tuple[Floats, Floats]:
+        """The map as a row of a table: a step function with equally many samples a step."""
+        w, b = self.map(k)
+        return temperature_row(sigmoid(z), sigmoid(w * z + b))
 
     def facts(self, kept: Mapping[int, str]) -> dict[str, Any]:
         """The manifest's entry: labels by the reason why they were not fitted alone."""
-        reasons = {
-            why: [k for k, given in kept.items() if given == why] for why in dict.fromkeys(kept.values())
-        }
-        known = {"shared_temperature": self.temperature, "least": _LEAST, "kept_temperature": reasons}
+        reasons: dict[bool, dict[str, list[int]]] = {False: {}, True: {}}
+        for k, why in kept.items():
+            reasons[self.apart(k)].setdefault(why, []).append(k)
+        known = {"shared_temperature": self.temperature, "least": _LEAST, "kept_temperature": reasons[False]}
+        if reasons[True]:
+            known |= {"shared_weight": self.offsets[0], "kept_weight": reasons[True]}
         return {**known, "no_temperature": self.why} if self.why else known
+
+
+def one_weight(samples: LabelSamples) -> tuple[float, Floats]:
+    """The weight of all labels and each label's bias (L,) of least cross-entropy with Platt's targets."""
+    z = samples.read(slice(0, len(samples)), np.float64)
+    share = samples.weights / samples.weights.sum()
+    targets = np.stack([platt_targets(y, samples.weights) for y in samples.labels.T], axis=1)
+    mean, rate = share @ z, share @ targets
+    x = z - mean
+    unit = float(np.sqrt(np.mean(x**2))) or 1.0
+    x /= unit
+
+    def loss(theta: Floats) -> tuple[float, Floats]:
+        s = theta[0] * x + theta[1:]
+        off = (sigmoid(s) - targets) * share[:, None]
+        value = float((share @ (np.logaddexp(0, s) - targets * s)).sum())
+        return value, np.concatenate([[np.einsum("nl,nl->", off, x)], off.sum(axis=0)])
+
+    curved = rate * (1 - rate)
+    curvature = np.concatenate([[(share @ x**2) @ curved + 1e-300], curved])
+    start = np.concatenate([[0.0], np.log(rate) - np.log1p(-rate)])
+    found = minimise(loss, start, lambda g: g / curvature, gap=1e-9)
+    w = float(found.x[0]) / unit
+    return w, found.x[1:] - w * mean
 
 
 def _kept(samples: LabelSamples) -> dict[int, str]:
@@ -305,7 +355,7 @@ def select_labels(
     fit = partial(fit_labels, selection.chosen)
     facts = held_out_label_facts(samples, fit, folds=folds, class_names=class_names, level=level, seed=seed)
     return measured_on_folds(
-        with_selection(fit(samples), selection), facts, folds=folds, samples=len(samples)
+        with_selection(fit(samples), selection, why_none(selection)), facts, folds=folds, samples=len(samples)
     )
 
 

@@ -236,14 +236,19 @@ def _lost(artifact: Artifact) -> list[str]:
 
 def _kept(artifact: Artifact) -> list[str]:
     """Name the labels that were not fitted alone, and the reason."""
-    said = []
-    for why, labels in artifact.fit.facts.get("kept_temperature", {}).items():
-        names = [
-            artifact.class_names[k] if artifact.class_names else str(k) for k in labels[:NAMED_IN_A_SENTENCE]
-        ]
-        more = f" and {len(labels) - NAMED_IN_A_SENTENCE} more" if len(labels) > NAMED_IN_A_SENTENCE else ""
-        said.append(
-            f"{len(labels)} of {artifact.classes} labels keep the temperature of all, "
-            f"{artifact.fit['shared_temperature']:.3g}, as each is {why}: {', '.join(names)}{more}."
-        )
+    said, facts = [], artifact.fit.facts
+    for kept, what in (
+        ("kept_temperature", "keep the temperature of all, {shared_temperature:.3g},"),
+        ("kept_weight", "keep the weight of all, {shared_weight:.3g}, with an offset of their own,"),
+    ):
+        for why, labels in facts.get(kept, {}).items():
+            names = [
+                artifact.class_names[k] if artifact.class_names else str(k)
+                for k in labels[:NAMED_IN_A_SENTENCE]
+            ]
+            more = f" and {len(labels) - NAMED_IN_A_SENTENCE} more" if len(labels) > NAMED_IN_A_SENTENCE else ""
+            said.append(
+                f"{len(labels)} of {artifact.classes} labels {what.format_map(facts)} as each is {why}: "
+                f"{', '.join(names)}{more}."
+            )
     return said

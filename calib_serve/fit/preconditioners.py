@@ -106,6 +106,17 @@ def _pairs(own: NDArray[np.float64], ridge: Vector) -> Solve:
     return solve
 
 
+def of_scalar(chunks: Iterable[Chunk], classes: int) -> Curved:
+    """The Hessian's diagonal for one weight of all classes, then b (K,): for any K."""
+    own = np.zeros(classes + 1)
+    for x, p, w in chunks:
+        px = p * x
+        own[0] += w @ (np.einsum("nk,nk->n", px, x) - np.einsum("nk->n", px) ** 2)
+        own[1:] += w @ (p * (1 - p))
+    floor = 1e-9 * float(own.mean()) + 1e-300
+    return lambda ridge: lambda g: g / (np.maximum(own, 0) + np.maximum(ridge, floor))
+
+
 def of_blocks(chunks: Iterable[Chunk], classes: int) -> Curved:
     """The blocks of each class, all taken to be h_k C plus the ridge: for many classes.
 

@@ -188,6 +188,11 @@ class Samples:
         """
         return terms.sum(axis=-1) if self.weight is None else terms @ self.weight[part]
 
+    def mean(self) -> NDArray[np.float64]:
+        """The weighted mean logit (K,) of each class."""
+        sums = (self.weighted_sum(z.T, part) for part, z in self.chunks(np.float64))
+        return np.asarray(sum(sums) / len(self), np.float64)
+
     def parts(self, values: int = _CHUNK, *, within: slice | None = None) -> Iterator[slice]:
         """Yield runs of samples, as slices.
 

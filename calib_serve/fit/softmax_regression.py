@@ -18,10 +18,19 @@ from scipy.special import logsumexp
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.folds import BEATEN, folds_of
 from calib_serve.fit.lbfgs import Minimum, Vector, minimise
-from calib_serve.fit.preconditioners import Chunk, Floats, Solve, of_blocks, of_diagonal, of_matrix, of_pairs
+from calib_serve.fit.preconditioners import (
+    Chunk,
+    Floats,
+    Solve,
+    of_blocks,
+    of_diagonal,
+    of_matrix,
+    of_pairs,
+    of_scalar,
+)
 from calib_serve.fit.samples import Samples
 
-Shape = Literal["full", "diagonal"]
+Shape = Literal["full", "diagonal", "scalar"]
 """Of W."""
 
 # Parameters up to which the Hessian itself, factored, is the preconditioner.
@@ -50,9 +59,9 @@ class Penalty:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Samples, how their logits become x, and the shape of W: "full" or "diagonal".
+    """Samples, how their logits become x, and the shape of W: "full", "diagonal", or "scalar", w I.
 
-    Parameters are one vector: W - I (its rows, or its diagonal), then b.
+    Parameters are one vector: W - I (its rows, its diagonal, or w - 1), then b.
     """
 
     samples: Samples
@@ -86,7 +95,7 @@ class Problem:
     def size(self) -> int:
         """The number of parameters."""
         k = self.samples.classes
-        return k * (k + 1) if self.shape == "full" else 2 * k
+        return {"full": k * k, "diagonal": k, "scalar": 1}[self.shape] + k
 
     def take(self, index: slice | NDArray[Any]) -> Problem:
         """Take the problem on a part of the samples."""
@@ -125,9 +134,9 @@ class Problem:
     def map(self, theta: Vector) -> tuple[Vector, Vector]:
         """W ((K, K), or (K,) for a diagonal) and b of parameters."""
         k = self.samples.classes
-        if self.shape == "diagonal":
-            return 1 + theta[:k], theta[k:]
-        return np.eye(k) + theta[:-k].reshape(k, k), theta[-k:]
+        if self.shape == "full":
+            return np.eye(k) + theta[:-k].reshape(k, k), theta[-k:]
+        return 1 + np.broadcast_to(theta[:-k], k), theta[-k:]
 
     def nll(self, theta: Vector) -> float:
         """The weighted mean NLL, without penalty."""
@@ -159,7 +168,11 @@ class Problem:
             np.multiply(p, (w / total).astype(p.dtype)[:, None], out=p)
             p[rows, y] -= w.astype(p.dtype)
             outer += p.sum(axis=0)
-            inner += (p.T @ x).ravel() if self.shape == "full" else np.einsum("nk,nk->k", p, x)
+            if self.shape == "full":
+                inner += (p.T @ x).ravel()
+            else:
+                own = np.einsum("nk,nk->k", p, x)
+                inner += own if self.shape == "diagonal" else own.sum()
         n = len(self.samples)
         weights = self._penalties(penalty)
         return value / n + float(weights @ theta**2), gradient / n + 2 * weights * theta
@@ -172,6 +185,8 @@ class Problem:
         """The preconditioners at ``theta`` for any penalty, by one pass over the samples."""
         if self.shape == "full":
             make = of_matrix if self.size <= _EXACT_MATRIX else of_blocks
+        elif self.shape == "scalar":
+            make = of_scalar
         else:
             make = of_diagonal if self.size <= _EXACT_DIAGONAL else of_pairs
         curved = make(self._curvature(theta), self.samples.classes)

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ from calib_serve.fit.measured import LEAST_STRENGTH_BY_SAMPLES_OF_A_CLASS
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.mixture import Base, base
+from calib_serve.fit.output.offset import tempered, with_offset
 from calib_serve.fit.preconditioners import Solve
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import GAP_OF_FOLDS, PATIENCE, SINGLE_ROUGH, Problem, Shape
@@ -67,9 +69,13 @@ class HeldOutGain:
 
 @dataclass(frozen=True, eq=False)
 class Averaged:
-    """The average and its members; ``t`` is the temperature of the log-probabilities that members map."""
+    """The average and its members; ``t`` is the temperature of the log-probabilities that members map.
+
+    ``offset`` (K,) is added to the logits first, where no temperature does without.
+    """
 
     samples: Samples
+    offset: Floats | None
     fold: NDArray[np.intp]
     t: float
     base: Base
@@ -79,21 +85,21 @@ class Averaged:
     def of(cls, samples: Samples, fold: NDArray[np.intp]) -> Averaged:
         """Fit all members on all folds but one, in turn.
 
-        The temperature and the uniform share are of all samples: one or two numbers overfit little, and a
-        temperature of few samples, all of which are right, would spoil the mean over folds.
+        The offset, the temperature and the uniform share are of all samples: one or two numbers overfit
+        little, and a temperature of few samples, all of which are right, would spoil the mean over folds.
         """
         with one_thread(samples.size):
-            found = base(samples)
-            # Of two classes, log-probabilities without a temperature: beta calibration is among their maps.
-            t = 1.0 if samples.classes == 2 else found.t
-            folds = Folds.of(samples, fold, t, found)
-            members = scalars(folds, found.losses(samples))
+            near, offset, found = with_offset(samples, base, attrgetter("t"))
+            # Of two log-odds, log-probabilities without a temperature: beta calibration is among their maps.
+            t = 1.0 if samples.classes == 2 and offset is None else found.t
+            folds = Folds.of(near, fold, t, found)
+            members = scalars(folds, found.losses(near), offset)
             # Where a tenth of the classes or more have no label, no class gets a map of its own.
             if len(np.unique(samples.labels)) >= (1 - 0.1) * samples.classes:
                 members += structured(folds, "diagonal", members)
                 if 2 < samples.classes <= 1024:
                     members += structured(folds, "full", members)
-            return cls(samples, fold, t, found, tuple(members))
+            return cls(samples, offset, fold, t, found, tuple(members))
 
     def weights(self, without: int | None = None) -> dict[str, float]:
         """Each member's weight by the held-out samples, of all folds or of all but the fold ``without``."""
@@ -131,6 +137,7 @@ class Averaged:
             "beyond_temperature": {**vars(evidence), "share": evidence.share, "says": str(evidence)},
             "folds": folds,
             "temperature": self.base.t,
+            **({} if self.offset is None else {"offset": self.offset}),
             "uniform": self.base.uniform,
         }
         steps = self._steps(range(folds), weights)
@@ -151,8 +158,8 @@ class Averaged:
         uniform = self.base.uniform
         mixture = Mixture(scales=np.array([1.0]), weights=np.array([1 - uniform, uniform]))
         if not bias.any() and dims < 2 and np.ptp(weight) <= 1e-12 * weight.max():
-            return [LogitMap.temperature(self.t / float(weight[0])), mixture]
-        first = [] if self.t == 1 else [LogitMap.temperature(self.t)]
+            return [tempered(self.t / float(weight[0]), self.offset), mixture]
+        first = [] if self.t == 1 and self.offset is None else [tempered(self.t, self.offset)]
         return [*first, LogitMap(weight, bias, "log_probs"), mixture]
 
 
@@ -235,13 +242,14 @@ def _trusting(samples: Samples, trust: Floats) -> Samples:
     return replace(samples, weight=weight * (len(weight) / weight.sum()))
 
 
-def scalars(folds: Folds, held: Floats) -> list[Member]:
+def scalars(folds: Folds, held: Floats, offset: Floats | None) -> list[Member]:
     """Make members of no calibration and of a temperature; of two classes Platt's too."""
     k, count = folds.train[0].classes, len(folds.index)
     zero = np.zeros(k)
+    as_given = zero if offset is None else -offset
     found = [
         Member("temperature", ((np.full(k, folds.ratio), zero),) * count, held),
-        _member("none", folds, [(np.full(k, folds.ratio * folds.base.t), zero)] * count),
+        _member("none", folds, [(np.full(k, folds.ratio * folds.base.t), as_given)] * count),
     ]
     if k == 2:
         with suppress(CalibServeError):  # a weight below 0: the other members say as much

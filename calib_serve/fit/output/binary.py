@@ -50,13 +50,15 @@ def fit_platt(samples: Samples) -> Artifact:
 def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float, float, Minimum]:
     """The weight w > 0 and the bias of logits z (n,); FitError where none is best."""
     check_range(z)
-    found = logistic(np.stack([z, np.ones(len(z))], axis=1), platt_targets(positive, weight), weight)
+    mean = float(weight @ z / weight.sum())  # of scores far from zero, 1 and z are nearly one feature
+    x = np.stack([z - mean, np.ones(len(z))], axis=1)
+    found = logistic(x, platt_targets(positive, weight), weight)
     if not found.x[0] > 0:
         raise FitError(
             "the scores do not rise with the share of class 1, so that no weight above 0 is best; check that "
             "the labels belong to these scores, and that 1 is the class that they speak of"
         )
-    return float(found.x[0]), float(found.x[1]), found
+    return float(found.x[0]), float(found.x[1] - found.x[0] * mean), found
 
 
 def fit_beta(samples: Samples) -> Artifact:

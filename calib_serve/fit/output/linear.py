@@ -9,6 +9,7 @@ but the temperature remains.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.lbfgs import Vector
+from calib_serve.fit.output.offset import tempered, with_offset
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem, Shape, along_path
@@ -52,13 +54,16 @@ def fit_matrix(samples: Samples, *, ridge: float = _RIDGE) -> Artifact:
 def _fit(samples: Samples, shape: Shape, method: str, ridge: float) -> Artifact:
     if not (np.isfinite(ridge) and ridge > 0):
         raise InputError(f"ridge must be positive, got {ridge}")
-    begin = temperature(samples)
+    near, offset, begin = _tempered(samples)
     # Behind a temperature W begins at I, and one small ridge suits logits of any size.
     scale = 1 / begin["temperature"]
-    problem = Problem.of(samples, shape, scale=scale)
+    problem = Problem.of(near, shape, scale=scale)
     (weight, bias), certificate = _solved(problem, Penalty(ridge, ridge, ridge), gap=1e-9)
+    weight = scale * weight
+    if offset is not None:
+        bias = bias + (weight @ offset if shape == "full" else weight * offset)
     return complete(
-        [LogitMap(scale * weight, bias)],
+        [LogitMap(weight, bias)],
         samples,
         method=method,
         fit={
@@ -70,6 +75,14 @@ def _fit(samples: Samples, shape: Shape, method: str, ridge: float) -> Artifact:
         },
         packages=("scipy",),
     )
+
+
+def _tempered(samples: Samples) -> tuple[Samples, Vector | None, dict[str, Any]]:
+    """The samples with the offset that a temperature needs, this or None, and the temperature's facts."""
+    near, offset, begin = with_offset(samples, temperature, itemgetter("temperature"))
+    if offset is not None:
+        begin["nll_before"] = Problem(samples, "diagonal").nll(np.zeros(2 * samples.classes))
+    return near, offset, begin
 
 
 def _solved(
@@ -214,8 +227,8 @@ def _fit_structured(
     if strength is not None and not (np.isfinite(strength) and strength > 0):
         raise InputError(f"strength must be positive, got {strength}")
     _check_folds(folds, "strength", strength)
-    begin = temperature(samples)
-    problem = Problem.of(samples, shape, on="log_probs", scale=1 / begin["temperature"])
+    near, offset, begin = _tempered(samples)
+    problem = Problem.of(near, shape, on="log_probs", scale=1 / begin["temperature"])
     start, n, k = np.zeros(problem.size), len(samples), samples.classes
     chosen: dict[str, Any] = {}
     if strength is None:
@@ -227,7 +240,7 @@ def _fit_structured(
     return complete(
         # A uniform part of one sample's weight keeps probabilities above 0.
         [
-            LogitMap.temperature(begin["temperature"]),
+            tempered(begin["temperature"], offset),
             LogitMap(weight, bias, "log_probs"),
             Mixture(scales=np.array([1.0]), weights=np.array([n, 1.0]) / (n + 1)),
         ],

@@ -149,7 +149,8 @@ def select(
         artifact = averaged().artifact(whole)
     else:
         artifact = fit_by_name(selection.chosen, whole, seed=seed)
-    told = replace(with_selection(artifact, selection, said), class_names=tuple(class_names))
+    told = with_selection(artifact, selection, [*said, *why_none(selection)])
+    told = replace(told, class_names=tuple(class_names))
     measured = facts_of_folds(fits[selection.chosen], samples, fold, class_names, level=level, seed=seed)
     return measured_on_folds(told, measured, folds=folds, samples=len(samples))
 
@@ -199,6 +200,17 @@ def choose(
         chosen=chosen,
         scores=tuple(replace(scores.get(name, Score(name)), refused=refused.get(name)) for name in names),
     )
+
+
+def why_none(selection: Selection) -> list[str]:
+    """Say in a sentence why methods were refused, where nothing was fitted for it."""
+    refused: dict[str, list[str]] = {}
+    for score in selection.scores:
+        if score.refused:
+            refused.setdefault(score.refused, []).append(score.method)
+    if selection.chosen != "none" or not refused:
+        return []
+    return ["nothing is fitted; " + "; ".join(f"{', '.join(by)}: {why}" for why, by in refused.items())]
 
 
 def harm_to_accuracy(

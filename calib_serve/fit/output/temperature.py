@@ -224,15 +224,22 @@ def _why_none(samples: Samples, end: Slope) -> str | None:
     # A smaller spread of logits, over T, counts as T = infinity.
     if end.lost > 0 and end.s * math.sqrt(end.second) > 1e-5:
         return None
-    gain = 0.0
+    mean = samples.mean()
+    gain, skill = 0.0, 0.0
     for part, z in samples.chunks(np.float64):
-        y = samples.labels[part]
-        above = z[np.arange(len(y)), y] - z.mean(axis=1)
-        gain += float(samples.weighted_sum(above, part))
+        true = np.arange(len(z)), samples.labels[part]
+        gain += float(samples.weighted_sum(z[true] - z.mean(axis=1), part))
+        skill += float(samples.weighted_sum((z - mean)[true], part))
     if gain <= 1e-12 * len(samples):
         return (
             "the logits of the true classes are no higher than those of the others, so that T would be "
-            "infinite; check that the labels belong to these logits and classes are in one order"
+            "infinite; "
+            + (
+                "each class's logits are higher where it is true, so an offset of each would do: auto, "
+                "structured-vector and, of two classes, platt fit one"
+                if skill > 1e-12 * len(samples)
+                else "check that the labels belong to these logits and classes are in one order"
+            )
         )
     if end.lost == 0:
         return (

@@ -1,0 +1,86 @@
+"""Offsets of the classes, where no temperature does without: softmax((z + c) / T) (Alexandari 2020).
+
+Raw scores, of verification or of retrieval, and logits of a model that was trained to other class shares lie
+off zero. A temperature alone can but flatten them, and so do the linear maps that are drawn to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import LogitMap
+from calib_serve.core.errors import FitError
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.softmax_regression import Penalty, Problem
+
+Floats = NDArray[np.float64]
+Found = TypeVar("Found")
+
+_FLAT = 3.0  # times the temperature beside offsets, above which one without them is no centre to be drawn to
+_RIDGE = 1e-6  # keeps the optimum finite where a class never occurs, or a threshold tells all apart
+_GAP = 1e-5  # of the penalised NLL: maps around the offsets mend what is left
+
+
+def with_offset(
+    samples: Samples, fit: Callable[[Samples], Found], temperature: Callable[[Found], float]
+) -> tuple[Samples, Floats | None, Found]:
+    """Fit a temperature by ``fit``, beside an offset (K,) of the logits where it needs one.
+
+    Returns the samples with the offset, the offset or None, and what was found, in which ``temperature`` is
+    read. Raises the FitError of ``fit`` where neither is best.
+    """
+    try:
+        found = fit(samples)
+    except FitError:
+        if (offset := offset_of(samples)) is None:
+            raise
+    else:
+        if (offset := offset_of(samples, temperature(found))) is None:
+            return samples, None, found
+    near = moved(samples, offset)
+    return near, offset, fit(near)
+
+
+def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
+    """The offset c (K,) of least NLL beside a temperature; None where ``t`` alone is as good a centre.
+
+    ``t`` is the best temperature alone, infinite where none is best. An offset is taken where ``t`` leaves
+    more than half the entropy of the class shares and is more than three times as flat, and where the offset
+    is likelier by Schwarz' criterion. None, too, where logits do not rise with the share of their classes.
+    """
+    n, k = len(samples), samples.classes
+    shares = np.bincount(samples.labels, samples.weight, minlength=k) / n
+    alone = Problem(samples, "scalar", 1 / t).nll(np.zeros(k + 1)) if math.isfinite(t) else math.log(k)
+    if alone <= -0.5 * float(shares @ np.log(np.maximum(shares, 1e-300))):
+        return None
+    mean = samples.mean()
+    centred = moved(samples, -mean)
+    spread = float(np.sqrt(np.mean(centred.logits**2))) or 1.0
+    problem = Problem(centred, "scalar", 1 / spread)
+    start = np.concatenate([[0.0], np.log(shares + 1 / n)])
+    theta = problem.solve(Penalty(diagonal=_RIDGE, bias=_RIDGE), start, gap=_GAP).x
+    w, b = problem.map(theta)
+    scale = float(w[0]) / spread
+    if not (scale > 0 and t * scale > _FLAT):
+        return None
+    likelier = n * (alone - problem.nll(theta)) > (k - 1) / 2 * math.log(n)
+    return np.asarray(b / scale - mean) if likelier else None
+
+
+def tempered(t: float, offset: Floats | None) -> LogitMap:
+    """The map (z + c) / T."""
+    return LogitMap.temperature(t) if offset is None else LogitMap(np.array(1 / t), offset / t)
+
+
+def moved(samples: Samples, offset: Floats) -> Samples:
+    """The samples with an offset (K,) added to each row of logits."""
+    logits = np.empty((len(samples), samples.classes))
+    for part, z in samples.chunks(np.float64):
+        logits[part] = z + offset
+    return replace(samples, logits=logits, rows=None)
