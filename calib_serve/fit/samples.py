@@ -108,6 +108,7 @@ class Samples:
         outputs: Outputs,
         *,
         sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Samples:
         """Check logits that ``to_logits`` made.
 
@@ -116,8 +117,9 @@ class Samples:
             labels: Class ids (n,).
             outputs: Kind of the scores before.
             sample_weight: (n,).
+            groups: Which samples belong together (n,).
         """
-        found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight)
+        found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight, groups=groups)
         return replace(found, outputs=outputs)
 
     def _counted(self, weight: NDArray[np.float64]) -> Self:
