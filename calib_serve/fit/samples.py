@@ -180,6 +180,11 @@ class Samples:
         """The number of independent units: samples, or groups of samples."""
         return len(self) if self.groups is None else int(self.groups.max()) + 1
 
+    @property
+    def size_said(self) -> str:
+        """The number of independent units, in words."""
+        return f"{self.units} samples" if self.groups is None else f"{self.units} groups of samples"
+
     def weighted_sum(self, terms: NDArray[Any], part: slice = slice(None)) -> Any:
         """Sum terms (..., m) of a run of samples, each times its weight.
 
