@@ -79,7 +79,12 @@ def _show(found: "Audit") -> None:
     out.print(_table(found))
     if any(one.ranks is not None for one in found.measured):
         out.print(_ranks(found))
-    out.print(reliability_table(found.total.bins))
+    event = found.read.event
+    out.print(
+        reliability_table(found.total.bins)
+        if event is None
+        else reliability_table(found.total.bins, of=("reliability", f"P({event})", f"the share of {event}"))
+    )
     for sentence in found.says():
         out.print(f"- {sentence}")
     if len(found.measured) == 1:

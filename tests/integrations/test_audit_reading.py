@@ -225,9 +225,9 @@ def test_class_names_join_ids_and_names(audited: Audited, predicted: Any, labels
 
 def test_a_value_that_is_none_of_the_named_classes_is_refused(audited: Audited) -> None:
     log = {"predicted": PREDICTED, "confidence": TOP}
-    with pytest.raises(InputError, match=r"label: 2 .*bad, good"):
+    with pytest.raises(InputError, match=r"label holds 2: .*'bad', 'good'"):
         audited(log, Y * 2, class_names=("bad", "good"))
-    with pytest.raises(InputError, match=r"predicted: -1 .*bad, good"):
+    with pytest.raises(InputError, match=r"predicted holds -1: .*'bad', 'good'"):
         audited({**log, "predicted": np.where(PREDICTED, 1, -1)}, Y, class_names=("bad", "good"))
 
 
@@ -265,6 +265,21 @@ def test_a_confidence_of_minus_one_is_left_out_when_that_is_said(audited: Audite
     found = audited(log, Y, skip_invalid=True)
     assert found.total.bins.n == 3600
     assert "400 left out for their confidence" in found.reading
+
+
+def test_names_that_are_ids_of_others_are_refused(audited: Audited) -> None:
+    with pytest.raises(InputError, match="name of class 1 and the id of class 0; say which"):
+        audited({"predicted": PREDICTED, "confidence": TOP}, Y, class_names=("1", "0"))
+    names = np.array([3, 5])
+    found = audited({"predicted": names[PREDICTED], "confidence": TOP}, names[Y], class_names=("3", "5"))
+    assert found.total.bins.ece() == pytest.approx(ece(TOP, PREDICTED == Y), abs=1e-12)
+
+
+def test_a_predicted_column_that_was_named_is_missed_and_a_score_is_no_class(audited: Audited) -> None:
+    with pytest.raises(InputError, match="no column class"):
+        audited({"confidence": P}, Y, confidence_of=1, columns=Columns(predicted="class"))
+    found = audited({"predicted": P, "confidence": P}, Y, confidence_of=1)
+    assert "classes 0, 1;" in found.reading
 
 
 def test_one_line_says_what_was_read(audited: Audited) -> None:

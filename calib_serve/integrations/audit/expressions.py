@@ -175,7 +175,10 @@ def prediction_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     import ibis  # noqa: PLC0415
 
     names = asked.columns
-    has_class = asked.of_predicted or names.predicted in table.columns
+    # Of a class that is said, predictions are for the reader alone, where there are any of classes.
+    has_class = asked.of_predicted or (
+        names.predicted in table.columns and not table[names.predicted].type().is_floating()
+    )
     needed = [names.id, *([names.predicted] if has_class else []), names.confidence, *asked.by]
     check_columns(table, [*needed, *([names.time] if asked.timed else [])], what="predictions", where=where)
     confidence = _probability(_number(table[names.confidence], what="confidences"), asked.kind)

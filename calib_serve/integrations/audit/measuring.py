@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, "int | None"], None]
 
-_OPTIONAL = ("model", "version", "weight")
+_OPTIONAL = ("predicted", "model", "version", "weight")
 _WHY = {
     "repeated": "are several of one id that differ",
     "id": "have no id",
@@ -207,7 +207,7 @@ class _Run:
         self._by_classes()
         with engine.asking("put the logs together"):
             self._joined = joined(self._predictions, self._labels, self._asked, repeats=False)
-        if self._asked.of_predicted and options.class_names is None:
+        if options.class_names is None:
             self._check_labels()
 
     def _by_classes(self) -> None:
@@ -262,11 +262,13 @@ class _Run:
 
     def _check_labels(self) -> None:
         """Keep the labels of predictions alone, where others may be of other models, and check those."""
-        if self._predicted and not self._true.keys() <= self._predicted.keys():
-            rows = self._joined.filter(self._joined["rows"] > 0)
-            rows = rows.group_by("label").agg(n=rows.count())
-            found = self._ask(rows, "looking for classes")
-            self._true = {row["label"]: int(row["n"]) for row in found}
+        if self._true.keys() <= self._predicted.keys():
+            return
+        rows = self._joined.filter(self._joined["rows"] > 0)
+        rows = rows.group_by("label").agg(n=rows.count())
+        found = self._ask(rows, "looking for classes")
+        self._true = {row["label"]: int(row["n"]) for row in found}
+        if self._asked.of_predicted:
             self._told += check_labels(self._predicted, self._true, self._asked.columns)
 
     def reading(self) -> Reading:

@@ -120,17 +120,16 @@ def _counted(values: Mapping[Any, int]) -> str:
 
 def named_ids(values: Iterable[Any], names: Sequence[str], *, column: str) -> dict[Any, int]:
     """The class id of each value, which is a name or an id; InputError lists those that are neither."""
-    naming, ids, strange = Naming(len(names), names), {}, []
+    naming, ids, strange = Naming(len(names), names), dict[Any, int](), dict[Any, str]()
     for value in values:
         try:
             ids[value] = naming.find(str(int(value)) if isinstance(value, bool) else str(value))
-        except InputError:
-            strange.append(value)
+        except InputError as error:
+            strange[value] = str(error)
     if strange:
         raise InputError(
-            f"{column}: {listed(strange)} is none of the classes {listed(names)}, nor of their ids from 0; "
-            "name all in the order of their ids (--class-names), and labels that stand for none "
-            "(--ignore-label)"
+            f"{column} holds {listed(strange)}: {next(iter(strange.values()))}. Name all classes in the "
+            "order of their ids (--class-names), and labels that stand for none (--ignore-label)"
         )
     return ids
 
