@@ -233,12 +233,11 @@ def _probability(given: Any, kind: Kind) -> Any:
 
 
 def classes_seen(predictions: Any) -> Any:
-    """A row for each predicted class: how often, the confidences it is between, and how many are none."""
+    """A row for each predicted class: how often, and the confidences it is between."""
     sound = predictions["refused"] == 0
     c = predictions["confidence"]
     return predictions.group_by("predicted").agg(
         n=predictions.count(),
-        outside=(predictions["refused"] == FATES.index("confidence")).sum(),
         low=c.min(where=sound),
         high=c.max(where=sound),
     )

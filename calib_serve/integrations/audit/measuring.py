@@ -43,7 +43,6 @@ from calib_serve.integrations.audit.reading import (
     PREDICTED,
     Predicted,
     Reading,
-    added,
     by_value,
     check_labels,
     class_called,
@@ -212,19 +211,19 @@ class _Run:
 
     def _by_classes(self) -> None:
         """Find the classes of both logs, as ids where they are named, and the one that is asked about."""
-        self._predicted, self._true = self._classes_predicted(), self._classes_true()
+        self._predicted, self._true = self._classes_predicted(), self._classes_true(self._labels)
         names, columns = self._options.class_names, self._asked.columns
         if names is not None:
             check_names(names)
             ids = named_ids(self._predicted, names, column=columns.predicted)
             true = named_ids(self._true, names, column=columns.label)
-            self._predicted = added(self._predicted, ids)
             self._true = dict.fromkeys(true.values(), 0)
             with self._engine.asking("name the classes"):
                 if "predicted" in self._predictions.columns:
                     of = as_ids(self._predictions["predicted"], ids)
                     self._predictions = self._predictions.mutate(predicted=of)
                 self._labels = self._labels.mutate(label=as_ids(self._labels["label"], true))
+            self._predicted = self._classes_predicted()  # several values may be one class
         if not self._asked.of_predicted:
             said = str(self._options.confidence_of)
             if names is not None:
@@ -237,37 +236,28 @@ class _Run:
     def _classes_predicted(self) -> dict[Any, Predicted]:
         if "predicted" not in self._predictions.columns:
             return {}
-        rows = self._ask(classes_seen(self._predictions).limit(MOST_CLASSES + 1), "looking for classes")
-        outside, total = (sum(int(row[name]) for row in rows) for name in ("outside", "n"))
-        # Left out as invalid, most of a column would be a matter of luck with its scale.
-        if 2 * outside > total:
-            raise InputError(f"{outside:,} of {total:,} predictions {_WHY['confidence']}")
+        found = self._classes(classes_seen(self._predictions), self._asked.columns.predicted)
         return {
             row["predicted"]: Predicted(int(row["n"]), row["low"], row["high"])
-            for row in self._some(rows, self._asked.columns.predicted)
+            for row in found
             if row["predicted"] is not None
         }
 
-    def _classes_true(self) -> dict[Any, int]:
-        rows = self._labels.group_by("label").agg(n=self._labels.count()).limit(MOST_CLASSES + 1)
-        found = self._some(self._ask(rows, "looking for classes"), self._asked.columns.label)
+    def _classes_true(self, rows: Any) -> dict[Any, int]:
+        found = self._classes(rows.group_by("label").agg(n=rows.count()), self._asked.columns.label)
         return {row["label"]: int(row["n"]) for row in found}
 
-    def _some(self, rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
-        if len(rows) > MOST_CLASSES:
-            raise InputError(
-                f"{column} holds more than {MOST_CLASSES:,} values: is it the column of classes?"
-            )
-        return rows
+    def _classes(self, rows: Any, column: str) -> list[dict[str, Any]]:
+        found = self._ask(rows.limit(MOST_CLASSES + 1), "looking for classes")
+        if len(found) > MOST_CLASSES:
+            raise InputError(f"{column} has more than {MOST_CLASSES:,} values: is it of classes?")
+        return found
 
     def _check_labels(self) -> None:
         """Keep the labels of predictions alone, where others may be of other models, and check those."""
         if self._true.keys() <= self._predicted.keys():
             return
-        rows = self._joined.filter(self._joined["rows"] > 0)
-        rows = rows.group_by("label").agg(n=rows.count())
-        found = self._ask(rows, "looking for classes")
-        self._true = {row["label"]: int(row["n"]) for row in found}
+        self._true = self._classes_true(self._joined.filter(self._joined["rows"] > 0))
         if self._asked.of_predicted:
             self._told += check_labels(self._predicted, self._true, self._asked.columns)
 
@@ -320,20 +310,23 @@ class _Run:
     def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
         """Count predictions that cannot be measured, by reason.
 
-        Raises InputError where there is any and it is not to be skipped.
+        Raises InputError where there is any and it is not to be skipped, and for most of the confidences:
+        the others would be those that are small on another scale.
         """
         found = {}
         for fate in (f for f in REFUSED if counts.fates[FATES[f]]):
             rows = self._joined.filter(self._joined["fate"] == fate).select("id").limit(1)
             (one,) = self._ask(rows, "looking for an example")
             found[FATES[fate]] = Refusal(counts.fates[FATES[fate]], str(one["id"]))
-        if found and not skip:
+        most = 2 * counts.fates["confidence"] > sum(counts.fates.values())
+        if found and (most or not skip):
             why = [
                 f"{one.count:,} of {sum(counts.fates.values()):,} predictions {_WHY[name]} (such as of id "
                 f"{one.example})"
                 for name, one in found.items()
             ]
-            raise InputError(f"{'; '.join(why)}. Mend the log, or leave them out by --skip-invalid")
+            hint = "" if most else ", or leave them out by --skip-invalid"
+            raise InputError(f"{'; '.join(why)}. Mend the log{hint}")
         return found
 
     def labels(self, counts: Counted) -> Labels:

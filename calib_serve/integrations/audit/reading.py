@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from calib_serve.core.errors import InputError
@@ -20,10 +20,8 @@ PREDICTED = "predicted"
 """What ``confidence_of`` says where decisions are not by the largest probability."""
 OFTEN = 20
 """Predictions, labels or confidences from which a pattern is none of chance."""
-MOST_CLASSES = 100_000
+MOST_CLASSES = 10**5
 """Classes of a log; a column of more is none of classes."""
-_MANY = 0.2  # of the labels: of classes that no prediction has
-_ROUNDED = 0.005  # two digits: .33 of a third
 
 _NAMED: dict[Kind, str] = {"percent": "percent|percentage|pct", "log_probs": "log_?probs?|log_?p"}
 
@@ -50,21 +48,6 @@ class Predicted:
     high: float | None
 
 
-def added(found: Mapping[Any, Predicted], ids: Mapping[Any, int]) -> dict[int, Predicted]:
-    """The predictions of each class id, of values of which several may be one class."""
-    of: dict[int, list[Predicted]] = {}
-    for value, one in found.items():
-        of.setdefault(ids[value], []).append(one)
-    return {
-        k: Predicted(
-            sum(one.count for one in every),
-            min((one.low for one in every if one.low is not None), default=None),
-            max((one.high for one in every if one.high is not None), default=None),
-        )
-        for k, every in of.items()
-    }
-
-
 def by_value(classes: Iterable[Any]) -> list[Any]:
     """The classes in the order of their values, texts behind numbers."""
     return sorted(classes, key=lambda one: (isinstance(one, str), one))
@@ -86,7 +69,7 @@ class Reading:
     kind: Kind = "probabilities"
     classes: tuple[str, ...] = ()
     event: str | None = None
-    told: tuple[str, ...] = field(default=())
+    told: tuple[str, ...] = ()
 
     def says(self) -> str:
         """The columns, the kind and the classes, in one line.
@@ -94,20 +77,18 @@ class Reading:
         >>> Reading(Columns(confidence="score"), classes=("cat", "dog")).says()[:60]
         'id; predicted; confidence: score, the probability of the pre'
         """
-        of = "the predicted class" if self.event is None else self.event
-        unit = "" if self.kind == "probabilities" else f" as {self.kind}"
         names = {role: getattr(self.columns, role) for role in ("id", "predicted", "confidence", "label")}
         said = {role: role if role == name else f"{role}: {name}" for role, name in names.items()}
-        own = (
-            "" if names["confidence"] == "confidence" else f" {names['confidence']}{',' if not unit else ''}"
-        )
-        said["confidence"] = f"confidence:{own}{unit}{',' if unit else ''} the probability of {of}"
+        parts = [] if names["confidence"] == "confidence" else [names["confidence"]]
+        parts += [] if self.kind == "probabilities" else [self.kind]
+        parts.append(f"the probability of {'the predicted class' if self.event is None else self.event}")
+        said["confidence"] = f"confidence: {', '.join(parts)}"
         if self.event is not None:
             del said["predicted"]
-        return "; ".join((*said.values(), f"classes {listed(self.classes)}"))
+        return "; ".join((*said.values(), f"classes {a_few(self.classes)}"))
 
 
-def listed(names: Iterable[Any]) -> str:
+def a_few(names: Iterable[Any]) -> str:
     """The first of some names, and how many more there are."""
     every = [str(name) for name in names]
     more = len(every) - NAMED_IN_A_SENTENCE
@@ -115,7 +96,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def _counted(values: Mapping[Any, int]) -> str:
-    return listed(f"{value} ({count:,})" for value, count in sorted(values.items(), key=lambda v: -v[1]))
+    return a_few(f"{value} ({count:,})" for value, count in sorted(values.items(), key=lambda v: -v[1]))
 
 
 def named_ids(values: Iterable[Any], names: Sequence[str], *, column: str) -> dict[Any, int]:
@@ -128,7 +109,7 @@ def named_ids(values: Iterable[Any], names: Sequence[str], *, column: str) -> di
             strange[value] = str(error)
     if strange:
         raise InputError(
-            f"{column} holds {listed(strange)}: {next(iter(strange.values()))}. Name all classes in the "
+            f"{column} holds {a_few(strange)}: {next(iter(strange.values()))}. Name all classes in the "
             "order of their ids (--class-names), and labels that stand for none (--ignore-label)"
         )
     return ids
@@ -140,7 +121,7 @@ def class_called(text: str, classes: Iterable[Any]) -> Any:
     if text not in known:
         raise InputError(
             f"there is no class {text} that confidences could be of (--confidence-of): the log has "
-            f"{listed(known)}; name all classes (--class-names) where it lacks some"
+            f"{a_few(known)}; name all classes (--class-names) where it lacks some"
         )
     return known[text]
 
@@ -160,12 +141,12 @@ def check_labels(predicted: Mapping[Any, Any], labels: Mapping[Any, int], column
         why = f"{shown(str(twins[0][0]))} and {shown(str(twins[0][1]))} seem to be one class"
     elif len(strange) == len(labels):
         why = f"none of {total:,} labels is a predicted class"
-    elif len(predicted) > 1 and many > _MANY * total:  # a log of one class, such as of alarms, has others
+    elif len(predicted) > 1 and many > total / 5:  # a log of one class, such as of alarms, has others
         why = f"{sum(strange.values()):,} of {total:,} labels are of classes that no prediction has"
     else:
-        return [f"{sum(strange.values()):,} labels are of classes that no prediction has: {listed(strange)}"]
+        return [f"{sum(strange.values()):,} labels are of classes that no prediction has: {a_few(strange)}"]
     raise InputError(
-        f"{why}: {columns.label} is {_counted(labels)}, {columns.predicted} is {listed(predicted)}. Spell "
+        f"{why}: {columns.label} is {_counted(labels)}, {columns.predicted} is {a_few(predicted)}. Spell "
         "classes alike in both; name all, in the order of their ids, where one log has ids or lacks some "
         "(--class-names); or name labels that stand for none (--ignore-label)"
     )
@@ -178,7 +159,7 @@ def _plain(value: Any) -> str:
 
 def least_confidence(classes: int) -> float:
     """The least confidence of a predicted class among so many, as two digits may round it."""
-    return 1 / max(classes, 2) - _ROUNDED
+    return 1 / max(classes, 2) - 0.005
 
 
 def too_low(count: int, of: int, example: str, classes: Sequence[Any], columns: Columns) -> InputError:
@@ -186,7 +167,7 @@ def too_low(count: int, of: int, example: str, classes: Sequence[Any], columns: 
     k = max(len(classes), 2)
     return InputError(
         f"{columns.confidence}: {count:,} of {of:,} confidences are below 1/{k} (such as of id {example}), "
-        f"and of {k} classes ({listed(classes)}) no predicted one is so unsure. {_settle(classes)}; if there "
+        f"and of {k} classes ({a_few(classes)}) no predicted one is so unsure. {_settle(classes)}; if there "
         "are more classes, name them all: --class-names; if their scale is another, say it: --outputs "
         f"{' or '.join(get_args(Kind))}"
     )
@@ -229,6 +210,6 @@ def of_the_predicted(predicted: Mapping[Any, Predicted], event: Any) -> list[str
     if not others or event not in predicted or min(lows, default=0.0) < 0.5 or separated(predicted):
         return []
     return [
-        f"no probability of {event} is below 0.5, also where {listed(others)} was predicted: if they are of "
+        f"no probability of {event} is below 0.5, also where {a_few(others)} was predicted: if they are of "
         "whichever class was predicted, leave --confidence-of out"
     ]

@@ -39,8 +39,8 @@ from sklearn.utils.validation import (
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit import Samples, calibrate
-from calib_serve.integrations.sklearn.rows import FOLDS, Ints, check_same_rows, splits
+from calib_serve.fit import FOLDS, Samples, calibrate
+from calib_serve.integrations.sklearn.rows import Ints, check_same_rows, splits
 from calib_serve.metrics import group_codes
 from calib_serve.scores import Outputs, Scores, to_logits
 
@@ -106,7 +106,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: (n,).
             groups: Which samples belong together (n,), which no fold parts.
         """
-        check_same_rows(X=scores, y=y, sample_weight=sample_weight, groups=groups)
+        check_same_rows({"X": scores, "y": y, "sample_weight": sample_weight, "groups": groups})
         names = [str(name) for name in getattr(scores, "columns", ())]
         z, y = validate_data(self, scores, y, dtype=np.float64)
         classes, labels = _encoded(y, self.classes)
@@ -262,7 +262,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         Raises:
             InputError: Where ``cv`` parts groups, and where an index has the rows in another order than X.
         """
-        check_same_rows(X=X, y=y, sample_weight=sample_weight, groups=groups, **fit_params)
+        check_same_rows({"X": X, "y": y, "sample_weight": sample_weight, "groups": groups, **fit_params})
         X, y = indexable(X, y)
         check_consistent_length(X, y, sample_weight, groups)
         y = column_or_1d(y, warn=True)

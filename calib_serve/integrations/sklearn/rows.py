@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedGroupKFold, check_cv
 
 from calib_serve.core.errors import InputError
+from calib_serve.fit import FOLDS
 
 Ints = NDArray[np.intp]
-FOLDS = 5
-"""Folds by default."""
 
 
-def check_same_rows(**columns: Any) -> None:
+def check_same_rows(columns: Mapping[str, Any]) -> None:
     """Raise InputError where an index says that columns hold other rows, or the same in another order.
 
     scikit-learn goes by position, pandas by index: where both readings are possible neither is taken. An
