@@ -75,10 +75,16 @@ def _show(found: "Audit") -> None:
     from calib_serve.app.evaluate import reliability_table
 
     out = console()
+    out.print(found.reading)
     out.print(_table(found))
     if any(one.ranks is not None for one in found.measured):
         out.print(_ranks(found))
-    out.print(reliability_table(found.total.bins))
+    event = found.read.event
+    out.print(
+        reliability_table(found.total.bins)
+        if event is None
+        else reliability_table(found.total.bins, of=("reliability", f"P({event})", f"the share of {event}"))
+    )
     for sentence in found.says():
         out.print(f"- {sentence}")
     if len(found.measured) == 1:
@@ -98,7 +104,8 @@ def _table(found: "Audit") -> "Table":
     title = f"{found.predictions:,} predictions, {found.labels.counted:,} labels; shares in percent"
     table = Table(title=title)
     table.add_column("group")
-    for word in ("n", "labels", "accuracy", "gap", "ECE", "of all, 95 %"):
+    rate = f"share of {found.read.event}" if found.read.event is not None else "accuracy"
+    for word in ("n", "labels", rate, "gap", "ECE", "of all, 95 %"):
         table.add_column(word, justify="right", no_wrap=True)
     for one in found.measured:
         table.add_row(_name(one), *_cells(one))

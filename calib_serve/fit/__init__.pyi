@@ -13,6 +13,7 @@ from calib_serve.fit.decisions import refuse_labels as refuse_labels
 from calib_serve.fit.decisions import refuse_seen as refuse_seen
 from calib_serve.fit.decisions import seen as seen
 from calib_serve.fit.facts import remarked as remarked
+from calib_serve.fit.folds import FOLDS as FOLDS
 from calib_serve.fit.from_model import MODEL_FITTERS as MODEL_FITTERS
 from calib_serve.fit.from_model import MODEL_OPTIONS as MODEL_OPTIONS
 from calib_serve.fit.from_model import calibrate_model as calibrate_model

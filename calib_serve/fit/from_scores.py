@@ -24,7 +24,7 @@ from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
-from calib_serve.metrics import ClassShares, as_shares, of_classes, row_blocks
+from calib_serve.metrics import ClassShares, as_shares, group_codes, mean_error, of_classes, row_blocks
 from calib_serve.scores import Outputs, Scores, alike
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ def _without_skill(scores: Scores) -> list[str]:
     for rows, block in row_blocks(logits):  # a copy of millions of rows is gigabytes
         centred = block - mean
         told[rows] = of_classes(centred, labels[rows]) - centred @ shares
-    if told.mean() >= 2 * told.std() / len(scores) ** 0.5 or shares.max() == 1:
+    error = mean_error(told, group_codes(scores.groups, len(scores)))
+    if told.mean() >= 2 * error or shares.max() == 1:
         return []
     right = float(np.mean(logits.argmax(axis=1) == labels))
     return [

@@ -90,10 +90,10 @@ def cross_validated(
     """
     if not isinstance(samples, LabelSamples):
         samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
-    folds = min(FOLDS, len(samples) // 2)
+    folds = min(FOLDS, samples.units // 2)
     how: dict[str, Any] = {"folds": folds, "class_names": artifact.class_names, "seed": seed}
     if folds < 2:
-        return unmeasured(artifact, FitError(f"{len(samples)} samples are too few to hold some of them out"))
+        return unmeasured(artifact, FitError(f"{samples.size_said} are too few to hold some of them out"))
     try:
         if isinstance(samples, LabelSamples):
             found = held_out_label_facts(samples, fit, **how)

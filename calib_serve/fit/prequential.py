@@ -33,12 +33,15 @@ class Prequential:
     Each array is (2, n), of the current one and of a fit to earlier blocks: the ``nll`` of the label, the
     ``confidence`` of the top class and whether it was ``right``. In the first block, and in one after which
     nothing could be fitted, the second row is the current one's. ``log_evidence`` (n,) is after each label.
+    ``judging`` (m,) are the rows that judge: all, or of each group the first, which no fit to those before it
+    has seen.
     """
 
     nll: Floats
     confidence: Floats
     right: NDArray[np.bool_]
     log_evidence: Floats
+    judging: NDArray[np.intp]
 
 
 def prequential(
@@ -79,7 +82,12 @@ def prequential(
             pays[part] = payoff(current(z), probs, y[part], share=share)
     if len(failed) == len(starts):
         raise failed[-1]
-    return Prequential(nll, confidence, right, log_evidence(pays, starts))
+    judging = np.arange(n)
+    if samples.groups is not None:
+        # Labels of a group come together: a bet that wins one would win them all.
+        judging = np.sort(np.unique(samples.groups, return_index=True)[1])
+        pays[np.setdiff1d(np.arange(n), judging)] = 0
+    return Prequential(nll, confidence, right, log_evidence(pays, starts), judging)
 
 
 def block_starts(n: int) -> list[int]:

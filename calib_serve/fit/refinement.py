@@ -91,7 +91,7 @@ def recalibrated_losses(
     """
     given = Scores.of(scores, labels, outputs=outputs)
     samples = Samples.of(given.take(some_of(len(given), _RECALIBRATED)))
-    folds = min(folds or (FOLDS if len(samples) < SAMPLES_FOR_TWO_FOLDS else 2), len(samples) // 2)
+    folds = min(folds or (FOLDS if len(samples) < SAMPLES_FOR_TWO_FOLDS else 2), samples.units // 2)
     if folds < 2:
         return None
     best = "beta" if samples.classes == 2 else "structured-vector"

@@ -43,7 +43,8 @@ class Refitted:
     Args:
         artifact: The new one; None where the evidence is too weak.
         samples: Number of samples.
-        held_out: Number of the latest ones, which are measured under fits to earlier ones.
+        held_out: Number of the latest ones, which are measured under fits to earlier ones; of groups the
+            first of each.
         nll: Of the current and the new artifact on these.
         ece: Of the current and the new artifact on these.
         gain: Fall of the NLL, in pairs.
@@ -130,7 +131,8 @@ def refit(
     fitted to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept
     where the evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that
     happens with a chance of at most ``alpha``, even if asked again whenever there are more samples at the
-    end. That needs the same first sample every time; each other first sample has a chance of its own.
+    end. That needs the same first sample every time; each other first sample has a chance of its own. Of a
+    group the first label alone judges.
 
     Args:
         current: The calibration that is served now.
@@ -163,7 +165,8 @@ def refit(
     ahead = prequential(
         samples, current.of_logits, lambda part: fit(part).of_logits, fitted_to=_fitted_to(current)
     )
-    held = slice(len(samples) - int(len(samples) * 0.3), None)  # the latest, of which NLL and ECE are told
+    # The latest, of which NLL and ECE are told.
+    held = ahead.judging[len(ahead.judging) - int(len(ahead.judging) * 0.3) :]
     old, new = ahead.nll[:, held]
     gains = old - new
     before, after = (
@@ -196,9 +199,9 @@ def _fitted_to(current: Artifact) -> float:
 
 def _checked(current: Artifact, given: Scores) -> Samples:
     """Check the samples, and that their scores are of the kind that the current artifact was fitted on."""
-    if len(given) < LEAST:
-        raise FitError(f"{len(given)} labelled samples; at least {LEAST} are needed to fit and to judge")
     samples = Samples.of(current.accepted(given))
+    if samples.units < LEAST:
+        raise FitError(f"{samples.size_said} with labels; at least {LEAST} are needed to fit and to judge")
     return replace(samples, outputs=current.model.outputs or samples.outputs)
 
 

@@ -109,6 +109,7 @@ class Samples:
         outputs: Outputs,
         *,
         sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Samples:
         """Check logits that ``to_logits`` made.
 
@@ -117,8 +118,9 @@ class Samples:
             labels: Class ids (n,).
             outputs: Kind of the scores before.
             sample_weight: (n,).
+            groups: Which samples belong together (n,).
         """
-        found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight)
+        found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight, groups=groups)
         return replace(found, outputs=outputs)
 
     def _counted(self, weight: NDArray[np.float64]) -> Self:
@@ -178,6 +180,11 @@ class Samples:
     def units(self) -> int:
         """The number of independent units: samples, or groups of samples."""
         return len(self) if self.groups is None else int(self.groups.max()) + 1
+
+    @property
+    def size_said(self) -> str:
+        """The number of independent units, in words."""
+        return f"{self.units} samples" if self.groups is None else f"{self.units} groups of samples"
 
     def weighted_sum(self, terms: NDArray[Any], part: slice = slice(None)) -> Any:
         """Sum terms (..., m) of a run of samples, each times its weight.

@@ -358,7 +358,7 @@ def fitted_for_shares(
 def _held_out(
     samples: Samples, again: Callable[[Samples], Artifact], old: Floats, new: Floats, seed: int
 ) -> Parts:
-    fold = folds_of(samples, folds=min(FOLDS, len(samples) // 2), seed=seed)
+    fold = folds_of(samples, folds=min(FOLDS, samples.units // 2), seed=seed)
     for rows, probs in samples.held_out(fold, lambda f: again(samples.take(fold != f))):
         yield rows, corrected(probs, old, new)
 

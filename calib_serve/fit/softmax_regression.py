@@ -29,6 +29,7 @@ from calib_serve.fit.preconditioners import (
     of_scalar,
 )
 from calib_serve.fit.samples import Samples
+from calib_serve.metrics import mean_error
 
 Shape = Literal["full", "diagonal", "scalar"]
 """Of W."""
@@ -294,7 +295,7 @@ def along_path(
                 about = about or train[f].preconditioner(penalty, thetas[f])
                 thetas[f] = train[f].solve(penalty, thetas[f], gap=GAP_OF_FOLDS, about=about).x
                 losses.append(held_out[f].losses(thetas[f]) * weight[fold == f])
-                if scores and _beaten(losses[0], best_losses[0]):
+                if scores and _beaten(losses[0] - best_losses[0], held_out[0].samples):
                     break
         except FitError:
             break
@@ -314,6 +315,5 @@ def along_path(
     return Path(list(penalties)[weakest], named, tuple(best))
 
 
-def _beaten(losses: Vector, best: Vector) -> bool:
-    difference = losses - best
-    return bool(difference.mean() > BEATEN * difference.std() / np.sqrt(len(difference)))
+def _beaten(difference: Vector, samples: Samples) -> bool:
+    return bool(difference.mean() > BEATEN * mean_error(difference, samples.groups))

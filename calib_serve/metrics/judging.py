@@ -240,8 +240,20 @@ def held_to(tolerance: float, came: Floats, weight: Floats | None) -> float:
     """
     # Of an event of 0.5 % a tolerance of two points would allow a probability that is always 0.
     share = float(np.average(came, weights=weight))
-    rarer = max(min(share, 1 - share), 1 / len(came))
-    return tolerance if rarer >= _RARE else min(tolerance, _RELATIVE_TOLERANCE * rarer)
+    return held_to_share(tolerance, max(min(share, 1 - share), 1 / len(came)))
+
+
+def held_to_share(tolerance: float, share: float) -> float:
+    """The tolerance of an event's probability, as in ``held_to``.
+
+    Args:
+        tolerance: Largest mean gap, a fraction.
+        share: Share of the event, or of what is not it.
+
+    >>> held_to_share(0.02, 0.5), held_to_share(0.02, 0.01)
+    (0.02, 0.002)
+    """
+    return tolerance if share >= _RARE else min(tolerance, _RELATIVE_TOLERANCE * share)
 
 
 def _event_shape(s: _Sample) -> Shape:

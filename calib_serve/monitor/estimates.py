@@ -348,14 +348,21 @@ class Bounds:
         >>> Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1).says
         'With the 10 % of predictions not known all wrong, or all right, accuracy is 80.0 or 90.0 %.'
         """
+        return self.says_of("")
+
+    def says_of(self, event: str) -> str:
+        """The bounds in a sentence: of the share of an event, where one is named, else of accuracy.
+
+        Args:
+            event: Name of the event, or "".
+        """
         low, high = (100 * x for x in self.accuracy)
         share = f"{100 * self.unseen:.0f} %"
+        what = f"the share of {event}" if event else "accuracy"
         if not self.useful:
-            return f"Outcomes of {share} of the predictions are not known: accuracy could be nearly anything."
-        return (
-            f"With the {share} of predictions not known all wrong, or all right, accuracy is "
-            f"{low:.1f} or {high:.1f} %."
-        )
+            return f"Outcomes of {share} of the predictions are not known: {what} could be nearly anything."
+        every = f"not {event}, or all {event}" if event else "wrong, or all right"
+        return f"With the {share} of predictions not known all {every}, {what} is {low:.1f} or {high:.1f} %."
 
 
 def bounds_of_covered(accuracy: tuple[float, float], coverage: float, confidence: float) -> Bounds:

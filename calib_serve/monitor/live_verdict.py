@@ -8,13 +8,15 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.text import points
-from calib_serve.metrics import TOLERANCE, Cells, Verdict, conclude, direction, finest, line_of
+from calib_serve.metrics import TOLERANCE, Cells, Verdict, conclude, direction, finest, held_to_share, line_of
 from calib_serve.monitor.estimates import BinRow, Estimates
 
 _COVERED = 0.9  # share of predictions that "calibrated" must speak of
+_WAYS = ("overconfident", "underconfident", "too sure in some ranges and not in others")
+_WAYS_OF_EVENT = ("too high", "too low", "too high in some ranges and too low in others")
 
 
-def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
+def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event: str = "") -> Verdict:
     """Judge whether confidence is near accuracy on average, as far as labels show.
 
     The levels of ``calib_serve.metrics``, over the bins of the estimates. "off" is as sure as three
@@ -23,31 +25,36 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Ve
 
     Args:
         estimates: Estimates of ``estimate``.
-        tolerance: Largest mean gap that counts as calibrated, a fraction.
+        tolerance: Largest mean gap that counts as calibrated, a fraction; of a rare event at most a fifth of
+            its share.
+        event: Name of the class that the confidences are probabilities of, whatever was predicted; "" for
+            those of the predicted class.
     """
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance is a difference of probabilities, in (0, 1), got {tolerance}")
     e = estimates
     if not e.labels > 0:
-        return Verdict("too_little", "Too little to say anything: no labels yet.", (e.bounds.says,))
+        return Verdict("too_little", "Too little to say anything: no labels yet.", (e.bounds.says_of(event),))
     if e.missing == "unknown":
-        return _of_bounds(e, tolerance)
+        return _of_bounds(e, tolerance, event)
     if not e.coverage > 0:
         says = f"Too little to say anything: {e.labels:,.0f} labels, and in no bin enough."
-        return Verdict("too_little", says, (e.bounds.says,))
+        return Verdict("too_little", says, (e.bounds.says_of(event),))
+    if event:
+        came = e.accuracy.value
+        tolerance = held_to_share(tolerance, max(min(came, 1 - came), 1 / e.labels))
     held_to = min(tolerance / e.coverage, 0.999) if e.coverage < _COVERED else tolerance
     cells = finest(lambda count: _cells(e, count), held_to)
-    words = ("overconfident", "underconfident", "too sure in some ranges and not in others")
-    said = f"{direction(cells, words)}, on average {points(cells.error)} off"
-    what = "the predicted class's confidence"
+    what = f"P({event})" if event else "the predicted class's confidence"
+    said = f"{direction(cells, _WAYS_OF_EVENT if event else _WAYS)}, on average {points(cells.error)} off"
     found = conclude(
-        [line_of("confidence", what, cells, said, held_to, required=True)],
+        [line_of("confidence", what, cells, f"{what} is {said}" if event else said, held_to, required=True)],
         n=e.labels,
-        opening=_opening(e),
+        opening=_opening(e, event),
         of="labels",
         risk=0.003,  # three standard errors, as it is looked at often
     )
-    found = replace(found, reasons=(*_why(e), *found.reasons))
+    found = replace(found, reasons=(*_why(e, event), *found.reasons))
     if found.level != "calibrated" or e.coverage >= _COVERED:
         return found
     says = f"No error found, but labels cover only {100 * e.coverage:.0f} % of the predictions."
@@ -74,11 +81,12 @@ def _sums_of(row: BinRow, share: float) -> tuple[float, float, float, float, flo
     return share, said, came, share**2 * row.noise, share**2 / row.effective
 
 
-def _of_bounds(e: Estimates, tolerance: float) -> Verdict:
+def _of_bounds(e: Estimates, tolerance: float, event: str) -> Verdict:
     low, high = e.worst.gap
-    why = ("Labels may be missing for what the outcome was.", e.worst.says)
+    why = ("Labels may be missing for what the outcome was.", e.worst.says_of(event))
     if low > tolerance or high < -tolerance:
-        kind = "overconfident" if low > 0 else "underconfident"
+        ways = _WAYS_OF_EVENT if event else _WAYS
+        kind = f"{f'P({event}) is ' if event else ''}{ways[0] if low > 0 else ways[1]}"
         least = points(low if low > 0 else -high)
         return Verdict(
             "off", f"Not calibrated: {kind} by {least} at least, whatever the missing labels are.", why
@@ -90,17 +98,20 @@ def _of_bounds(e: Estimates, tolerance: float) -> Verdict:
     return Verdict("too_little", says, why)
 
 
-def _opening(e: Estimates) -> str:
+def _opening(e: Estimates, event: str) -> str:
     accuracy, confidence = 100 * e.accuracy.value, 100 * e.covered_confidence
+    if event:
+        return f"P({event}) is {confidence:.1f} % on average, and {event} is {accuracy:.1f} % of the labels."
     return f"It says {confidence:.1f} % and is right {accuracy:.1f} % of the time."
 
 
-def _why(e: Estimates) -> tuple[str, ...]:
+def _why(e: Estimates, event: str) -> tuple[str, ...]:
     """Explain the estimates: the gap, the ECE of noise alone, and the unknown part."""
     gap = 100 * e.gap.value
     low, high = 100 * e.gap.low, 100 * e.gap.high
     said = [
-        f"Confidence less accuracy is {gap:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}).",
+        f"{f'P({event}) less its share' if event else 'Confidence less accuracy'} is {gap:+.1f} points (95 % "
+        f"interval {low:+.1f} to {high:+.1f}).",
         f"The ECE is {100 * e.ece:.1f} %, of which chance alone would show {100 * e.noise_floor:.1f} %; the "
         f"error that remains is {100 * e.debiased_ece.value:.1f} points ({100 * e.debiased_ece.low:.1f} to "
         f"{100 * e.debiased_ece.high:.1f}).",

@@ -27,7 +27,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> str:
-    done = calib_serve("audit", *words)
+    done = calib_serve("audit", *words, "--confidence-of", "predicted")
     assert done.exit_code == 0, done.stderr
     return done.stdout
 

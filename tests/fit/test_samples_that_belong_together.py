@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from calib_serve import calibrate
-from calib_serve.core.errors import InputError
-from calib_serve.fit import fit_temperature
+from calib_serve import Artifact, Scores, calibrate, refit
+from calib_serve.artifact import LogitMap
+from calib_serve.core.errors import FitError, InputError
+from calib_serve.fit import fit_temperature, recalibrated_losses
 from calib_serve.fit.folds import folds_of
+from calib_serve.fit.output.held_out import over_folds, raced
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import log_softmax, softmax
 
@@ -50,6 +54,85 @@ def test_a_choice_by_folds_sees_that_samples_repeat_with_noise() -> None:
         for groups in (None, patient)
     )
     assert together > 1.5 * apart
+
+
+def copies(count: int, of_each: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Near copies of a few samples, all of a sample with its label, and the sample of each."""
+    z, y = drawn(count, seed)
+    many = np.repeat(z, of_each, axis=0)
+    noise = 1e-3 * np.random.default_rng(seed).normal(size=many.shape)
+    return many + noise, np.repeat(y, of_each), np.repeat(np.arange(count), of_each)
+
+
+@pytest.mark.parametrize("count", [4, 7])
+def test_few_groups_are_measured_on_as_many_folds_as_they_fill(count: int) -> None:
+    z, y = drawn(400)
+    groups = np.arange(400) % count
+    found = calibrate(z, y, "temperature", groups=groups)
+    assert found.data["measured_on"] == f"{min(5, count // 2)} folds of the calibration set"
+    shares = calibrate(z, y, "temperature", groups=groups, prior=[0.4, 0.2, 0.2, 0.2])
+    assert shares.data["confusion"]["on"] == "held-out folds"
+    assert recalibrated_losses(Scores.of(z, y, groups=groups, outputs="logits")) is not None
+
+
+def test_standard_errors_of_a_choice_are_those_of_groups() -> None:
+    z, y, of = copies(60, 20)
+    apart, together = (
+        max(one.standard_error for one in calibrate(z, y, groups=groups, outputs="logits").selection.scores)
+        for groups in (None, of)
+    )
+    assert together > 2 * apart  # the square root of 20, less what folds that part copies do to the rest
+
+
+def test_a_candidate_is_not_dropped_for_what_a_few_groups_say() -> None:
+    """The first fold is of six samples and their copies: what is chance for six is no evidence."""
+    z, y, of = copies(30, 200, seed=3)
+    fold = of % 5
+
+    def at(t: float) -> Artifact:
+        return Artifact((LogitMap.temperature(t),), method="temperature", classes=4)
+
+    samples = Samples.of(z, y, groups=of, outputs="logits")
+    rival = over_folds(lambda f: at(2.0), samples, fold)
+    assert len(raced(lambda f: at(1.0), samples, fold, {"temperature": rival}, "nll").nll) == len(y)
+    with pytest.raises(FitError, match="dropped after the first fold"):
+        raced(lambda f: at(1.0), replace(samples, groups=None), fold, {"temperature": rival}, "nll")
+
+
+def test_a_right_calibration_is_not_replaced_for_copies_of_a_few_samples() -> None:
+    current = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=4)
+    kept = []
+    for seed in range(10):
+        z, y, of = copies(220, 10, seed)
+        order = np.random.default_rng(seed).permutation(len(y)) if seed % 2 else np.arange(len(y))
+        found = refit(current, z[order], y[order], method="temperature", groups=of[order], outputs="logits")
+        kept.append(found.artifact is not None)
+        assert found.held_out == int(0.3 * 220)
+        alone = np.sort(np.unique(of[order], return_index=True)[1])[-found.held_out :]
+        assert found.nll[0] == pytest.approx(
+            -log_softmax(z[order][alone] / 2)[np.arange(66), y[order][alone]].mean()
+        )
+    assert sum(kept) <= 1
+    z, y = drawn(400)
+    moved = refit(current, 3 * z, y, method="temperature", groups=np.arange(400) // 2, outputs="logits")
+    assert moved.artifact is not None
+
+
+def test_a_refit_needs_as_many_groups_as_samples() -> None:
+    current = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=4)
+    z, y, of = copies(60, 20)
+    with pytest.raises(FitError, match="60 groups of samples with labels; at least 200"):
+        refit(current, z, y, groups=of, outputs="logits")
+
+
+def test_scores_without_skill_are_told_though_copies_of_a_few_seem_to_have_some() -> None:
+    warned = 0
+    for seed in range(15):
+        z, _, of = copies(40, 25, seed)
+        y = np.repeat(np.random.default_rng(seed).integers(0, 4, 40), 25)
+        found = calibrate(z, y, "none", groups=of, outputs="logits", cross_validate=False)
+        warned += any("better than chance" in said for said in found.fit.remarks)
+    assert warned >= 14
 
 
 @settings(max_examples=20)

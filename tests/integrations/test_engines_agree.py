@@ -15,6 +15,7 @@ from libraries import library
 from logs import START, Logs, expected, some_logs
 from pyarrow import parquet
 
+from calib_serve.core.errors import InputError
 from calib_serve.integrations.audit.measuring import Audit, audit
 from calib_serve.scores.databases import PASSWORD
 
@@ -38,7 +39,8 @@ def on_files(folder: Path, **options: Any) -> Auditor:
     def run(logs: Logs, **more: Any) -> Audit:
         for name in ("predictions", "labels"):
             parquet.write_table(getattr(logs, name), folder / f"{name}.parquet")
-        return audit(folder / "predictions.parquet", folder / "labels.parquet", **options, **more)
+        how = {"confidence_of": "predicted", **options, **more}  # theirs are no model's
+        return audit(folder / "predictions.parquet", folder / "labels.parquet", **how)
 
     return run
 
@@ -70,7 +72,8 @@ def on_postgres(address: str) -> Auditor:
         with psycopg.connect(address, password=WORD) as connection:
             put(connection, "logged_predictions", logs.predictions)
             put(connection, "logged_labels", logs.labels)
-        return audit("public.logged_predictions", "logged_labels", engine=address, **more)
+        how = {"confidence_of": "predicted", "engine": address, **more}
+        return audit("public.logged_predictions", "logged_labels", **how)
 
     return run
 
@@ -140,6 +143,33 @@ def test_windows_begin_and_end_at_their_second_and_groups_add_up(auditor: Audito
         seen += wanted.predictions
     assert seen == inside.sum() == found.predictions
     close(found.total.bins.confidence, expected(logs, inside).confidence)
+
+
+@pytest.mark.parametrize("kind", ["probabilities", "percent", "log_probs"])
+def test_the_probability_of_a_named_class_is_measured_on_every_engine(auditor: Auditor, kind: Any) -> None:
+    rng = np.random.default_rng(0)
+    p, ids = rng.random(2000), np.arange(2000)
+    y = (rng.random(2000) < p).astype(int)
+    scale = {"probabilities": p, "percent": 100 * p, "log_probs": np.log(p)}[kind]
+    predictions = {"id": ids, "predicted": (p > 0.5).astype(int), "confidence": scale}
+    labels = {"id": ids, "label": np.array(["no", "yes"])[y]}
+    logs = Logs(pa.table(predictions), pa.table(labels))
+    found = auditor(logs, class_names=("no", "yes"), confidence_of="yes", outputs=kind).total.bins
+    at = np.clip(np.searchsorted(np.linspace(0, 1, 16), p) - 1, 0, 14)
+    close(found.correct, np.bincount(at, weights=y, minlength=15))
+    close(found.confidence, np.bincount(at, weights=p, minlength=15))
+    with pytest.raises(InputError, match="no class 7 "):
+        auditor(logs, confidence_of="7", outputs=kind)
+    below = auditor_refusal(auditor, logs, kind)
+    assert "below 1/2" in below
+    assert "--confidence-of yes" in below
+
+
+def auditor_refusal(auditor: Auditor, logs: Logs, kind: Any) -> str:
+    """What is said where a class's probability is taken for the predicted class's."""
+    with pytest.raises(InputError) as refused:
+        auditor(logs, class_names=("no", "yes"), confidence_of=None, outputs=kind)
+    return str(refused.value)
 
 
 def test_what_does_not_fit_is_counted_on_every_engine(auditor: Auditor) -> None:

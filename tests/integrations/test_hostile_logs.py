@@ -38,6 +38,8 @@ def audited(tmp_path: Path) -> Audited:
             "predicted": np.zeros(n, int),
             "confidence": np.full(n, 0.9),
         } | predictions
+        # The confidences of these logs are whatever an engine may get wrong, and no model's.
+        options.setdefault("confidence_of", "predicted")
         truth = labels or {"id": np.arange(n), "label": np.zeros(n, int)}
         parquet.write_table(pa.table(told), tmp_path / "p.parquet")
         parquet.write_table(pa.table(truth), tmp_path / "l.parquet")
@@ -206,9 +208,10 @@ def test_folders_and_patterns_are_one_log(tmp_path: Path) -> None:
     parquet.write_table(logs.labels, tmp_path / "labels.parquet")
     wanted = expected(logs)
     for where in (tmp_path / "p", tmp_path / "p" / "day=*" / "*.parquet"):
-        found = audit(where, tmp_path / "labels.parquet", by=[])
+        found = audit(where, tmp_path / "labels.parquet", by=[], confidence_of="predicted")
         np.testing.assert_allclose(found.total.bins.correct, wanted.correct, rtol=1e-12)
-    assert len(audit(tmp_path / "p", tmp_path / "labels.parquet", by=["day"]).measured) == 3
+    by_day = audit(tmp_path / "p", tmp_path / "labels.parquet", by=["day"], confidence_of="predicted")
+    assert len(by_day.measured) == 3
 
 
 def test_what_is_no_parquet_is_refused_by_name(tmp_path: Path) -> None:

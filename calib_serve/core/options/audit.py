@@ -19,6 +19,15 @@ _MOST_BINS = 1000
 class AuditOptions(Binned, Tolerant):
     """Options of ``audit``; in Python times are also datetimes, and ``every`` also seconds."""
 
+    confidence_of: Any = None
+    """The class that the confidences are of, whatever was predicted; without it the predicted class, which no
+    confidence may contradict. predicted: the same unchecked, as where decisions are not by the likeliest."""
+    outputs: Literal["probabilities", "percent", "log_probs"] | None = None
+    """What confidences are; without it probabilities, or what the column's name says."""
+    class_names: tuple[str, ...] | None = None
+    """Names of all classes, in the order of their ids: logs then may have either."""
+    ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
+    """Labels that mean no label, such as -1,NA."""
     by: tuple[str, ...] | None = None
     """Group by these columns; by default by model and version, where there are such."""
     since: Any = None

@@ -107,10 +107,14 @@ class AuditKeywords(TypedDict, total=False):
 
     bins: int
     by: Sequence[str] | None
+    class_names: Sequence[str] | None
+    confidence_of: Any
     engine: str | None
     every: Any
+    ignore_label: Any
     memory: str
     missing: Literal["chance", "unknown"]
+    outputs: Literal["probabilities", "percent", "log_probs"] | None
     password_file: str | Path | None
     ranks: bool
     since: Any

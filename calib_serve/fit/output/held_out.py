@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from calib_serve.metrics import (
     evaluate_probs,
     event_error,
     judge_probs,
+    mean_error,
     mean_interval,
 )
 from calib_serve.scores import log_probs, softmax
@@ -77,11 +77,12 @@ def raced(
     """
     if rivals:
         first = np.flatnonzero(fold == 0)
-        ours = getattr(over_folds(fit, samples.take(first), np.zeros(len(first), np.intp)), criterion)
+        part = samples.take(first)
+        ours = getattr(over_folds(fit, part, np.zeros(len(first), np.intp)), criterion)
         for name, rival in rivals.items():
             worse = ours - getattr(rival, criterion)[first]
             # By a twentieth of the score too: differences below are left to all folds.
-            if worse.mean() > max(BEATEN * worse.std() / math.sqrt(len(first)), 0.05 * ours.mean()):
+            if worse.mean() > max(BEATEN * mean_error(worse, part.groups), 0.05 * ours.mean()):
                 raise FitError(
                     f"dropped after the first fold: its {criterion} is {worse.mean():.4f} above {name}'s"
                 )

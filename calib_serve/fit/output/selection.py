@@ -11,7 +11,6 @@ without calibration and the Brier score is not worse beyond chance: refinement i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -40,7 +39,7 @@ from calib_serve.fit.output.held_out import (
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import mean_interval, quantile_of, resamples
+from calib_serve.metrics import mean_error, mean_interval, quantile_of, resamples
 
 Criterion = Literal["nll", "brier", "ece"]
 
@@ -302,7 +301,7 @@ def _ranked(
         if criterion == "ece":
             return float((drawn[one] - drawn[other]).std())
         difference = getattr(found[one], criterion) - getattr(found[other], criterion)
-        return math.sqrt(float(share**2 @ (difference - share @ difference) ** 2))
+        return mean_error(difference, samples.groups, samples.weight)
 
     scores = {
         name: Score(name, value[name], value[name] - value[best], error_of(name, best)) for name in found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from calib_serve.core.bins import check_binning
 from calib_serve.core.errors import InputError
@@ -19,6 +19,9 @@ one that cannot be.
 LABELLED, SERVED, REFUSED = 0, (0, 1, 2), (3, 4, 5, 6, 7, 8)
 _CONFLICTING, _REPEATED = 2, 3
 
+Kind = Literal["probabilities", "percent", "log_probs"]
+"""What a column of confidences holds."""
+
 _KINDS = {"integer": "is_integer", "text": "is_string", "boolean": "is_boolean"}
 
 
@@ -29,7 +32,7 @@ class Columns:
     Args:
         id: Id of the prediction, of predictions and labels.
         predicted: Predicted class.
-        confidence: Top-1 confidence, in [0, 1].
+        confidence: Its probability, in [0, 1]; or that of a class that is said (``confidence_of``).
         label: True class, of labels.
         model: Name of the model; it may be missing.
         version: Its version; it may be missing.
@@ -67,12 +70,12 @@ def check_columns(table: Any, names: Sequence[str], *, what: str, where: str) ->
         raise InputError(f"{what} {where}: no column {', '.join(missing)}; it has {have}{hint}")
 
 
-def check_alike(one: Any, other: Any, *, what: str) -> None:
+def check_alike(one: Any, other: Any, *, what: str, hint: str = "") -> None:
     """Raise InputError where two columns hold values that are never equal, such as text and numbers."""
     if _kind(one) != _kind(other):
         raise InputError(
             f"{what} cannot be compared: {one.get_name()} is {one.type()}, {other.get_name()} is "
-            f"{other.type()}; cast one of them to the type of the other"
+            f"{other.type()}; cast one of them to the type of the other{hint}"
         )
     if "float" in _kind(one):
         raise InputError(f"{what} must be integers, text or booleans, got {one.type()}; cast them")
@@ -122,7 +125,7 @@ class AuditQuery:
     """A query of the logs: by which columns ``by``, from ``since`` until before ``until``, in windows.
 
     Times are whole seconds since 1970 in UTC; None is without an end, or one window. ``unique``: nobody looks
-    whether ids are repeated.
+    whether ids are repeated. ``of_predicted``: confidences are of the predicted class, else of ``event``.
     """
 
     columns: Columns
@@ -132,6 +135,10 @@ class AuditQuery:
     every: int | None = None
     bins: int = 15
     unique: bool = False
+    kind: Kind = "probabilities"
+    ignored: tuple[str, ...] = ()
+    of_predicted: bool = True
+    event: Any = None
 
     def __post_init__(self) -> None:
         check_binning(self.bins, "right")
@@ -168,19 +175,23 @@ def prediction_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     import ibis  # noqa: PLC0415
 
     names = asked.columns
-    needed = [names.id, names.predicted, names.confidence, *asked.by, *([names.time] if asked.timed else [])]
-    check_columns(table, needed, what="predictions", where=where)
-    confidence = _number(table[names.confidence], what="confidences")
+    # Of a class that is said, predictions are for the reader alone, where there are any of classes.
+    has_class = asked.of_predicted or (
+        names.predicted in table.columns and not table[names.predicted].type().is_floating()
+    )
+    needed = [names.id, *([names.predicted] if has_class else []), names.confidence, *asked.by]
+    check_columns(table, [*needed, *([names.time] if asked.timed else [])], what="predictions", where=where)
+    confidence = _probability(_number(table[names.confidence], what="confidences"), asked.kind)
     # DuckDB knows the largest number of a Parquet file, NaN aside, and compares that.
     fits = ((confidence >= 0) & (confidence <= 1) & ~confidence.isnan()).fill_null(False)
     refused = [
         (table[names.id].isnull(), "id"),
-        (table[names.predicted].isnull(), "class"),
+        *([(table[names.predicted].isnull(), "class")] if asked.of_predicted else []),
         (~fits, "confidence"),
     ]
     made = {
         "id": table[names.id],
-        "predicted": table[names.predicted],
+        **({"predicted": table[names.predicted]} if has_class else {}),
         # A sum over what is refused is of no use, and in some engines an error.
         "confidence": fits.ifelse(confidence, 0.0),
         **{
@@ -209,12 +220,42 @@ def prediction_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
     return rows
 
 
+def _probability(given: Any, kind: Kind) -> Any:
+    """The column as probabilities; beyond [0, 1] where it holds none of its kind."""
+    import ibis  # noqa: PLC0415
+
+    if kind == "percent":
+        return given / 100.0
+    if kind == "log_probs":
+        # Engines that refuse to overflow or underflow compute neither.
+        return ibis.cases((given <= 0, ibis.greatest(ibis.least(given, 0.0), -700.0).exp()), else_=2.0)
+    return given
+
+
+def classes_seen(predictions: Any) -> Any:
+    """A row for each predicted class: how often, and the confidences it is between."""
+    sound = predictions["refused"] == 0
+    c = predictions["confidence"]
+    return predictions.group_by("predicted").agg(
+        n=predictions.count(),
+        low=c.min(where=sound),
+        high=c.max(where=sound),
+    )
+
+
+def as_ids(column: Any, ids: Mapping[Any, int]) -> Any:
+    """The column's values as class ids."""
+    return column.cases(*ids.items(), else_=None).cast("int64") if ids else column.cast("int64")
+
+
 def label_rows(table: Any, asked: AuditQuery, *, where: str) -> Any:
-    """The labels that have an id and a value: ``id`` and ``label``."""
+    """The labels that have an id and a value, which is not ignored: ``id`` and ``label``."""
     names = asked.columns
     check_columns(table, [names.id, names.label], what="labels", where=where)
     rows = table.select(id=table[names.id], label=table[names.label])
-    return rows.filter(rows["id"].notnull() & rows["label"].notnull())
+    known = rows["id"].notnull() & rows["label"].notnull()
+    # As text: a label is a number, a name or a truth value.
+    return rows.filter(known & ~rows["label"].cast("string").isin(asked.ignored) if asked.ignored else known)
 
 
 def joined(predictions: Any, labels: Any, asked: AuditQuery, *, repeats: bool) -> Any:
@@ -225,7 +266,9 @@ def joined(predictions: Any, labels: Any, asked: AuditQuery, *, repeats: bool) -
     import ibis  # noqa: PLC0415
 
     check_alike(predictions["id"], labels["id"], what="ids of predictions and labels")
-    check_alike(predictions["predicted"], labels["label"], what="predicted classes and labels")
+    if asked.of_predicted:
+        hint = ", or name the classes in the order of their ids (--class-names)"
+        check_alike(predictions["predicted"], labels["label"], what="predicted classes and labels", hint=hint)
     if repeats:
         predictions = _of_one_id(predictions)
     if not asked.unique:
@@ -239,9 +282,10 @@ def joined(predictions: Any, labels: Any, asked: AuditQuery, *, repeats: bool) -
     fate = [(both["refused"] > 0, both["refused"]), (both["rows"].isnull(), 1)]
     if not asked.unique:
         fate.append((both["label"] != both["other"], _CONFLICTING))
+    came = both["predicted"] == both["label"] if asked.of_predicted else both["label"] == asked.event
     return both.mutate(
         fate=ibis.cases(*fate, else_=LABELLED).cast("int8"),
-        correct=(both["predicted"] == both["label"]).ifelse(1, 0).cast("float64"),
+        correct=came.ifelse(1, 0).cast("float64"),
         bin=_bin(both["confidence"], asked.bins),
         # Several predictions of one id share its labels.
         rows=both["rows"].fill_null(0) / both["alike"] if repeats else both["rows"].fill_null(0),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
+from calib_serve.core.names import check_names
 from calib_serve.core.options.audit import AuditOptions
 from calib_serve.core.options.base import changed
 from calib_serve.integrations.audit.expressions import (
@@ -19,7 +20,9 @@ from calib_serve.integrations.audit.expressions import (
     REFUSED,
     AuditQuery,
     Columns,
+    as_ids,
     check_columns,
+    classes_seen,
     joined,
     label_rows,
     prediction_rows,
@@ -34,6 +37,23 @@ from calib_serve.integrations.audit.grouping import (
     ranked,
     ranks_of,
 )
+from calib_serve.integrations.audit.reading import (
+    MOST_CLASSES,
+    OFTEN,
+    PREDICTED,
+    Predicted,
+    Reading,
+    by_value,
+    check_labels,
+    class_called,
+    kind_of,
+    least_confidence,
+    named_ids,
+    of_the_predicted,
+    separated,
+    thresholded,
+    too_low,
+)
 from calib_serve.metrics import TOLERANCE, Verdict
 from calib_serve.monitor import Estimates, Missing, Number, estimate, judge_estimates
 from calib_serve.receipts import Sums
@@ -46,12 +66,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, "int | None"], None]
 
-_OPTIONAL = ("model", "version", "weight")
+_OPTIONAL = ("predicted", "model", "version", "weight")
 _WHY = {
     "repeated": "are several of one id that differ",
     "id": "have no id",
     "class": "have no predicted class",
-    "confidence": "have no confidence in [0, 1]; pass probabilities, not logits or percent",
+    "confidence": "have no confidence in [0, 1]; say --outputs percent, or log_probs, where they are those; "
+    "logits are no confidences",
     "weight": "have no finite weight of at least 1, one over the chance of being asked for",
     "time": "have no time, or one beyond the year 5000, as milliseconds are",
 }
@@ -77,9 +98,10 @@ def audit(
         options: An ``AuditOptions``; keywords replace its fields.
         columns: What the columns of both are called.
         progress: Called with a stage, how much of it is done, and of how much, where that is known.
-        **keywords: Fields of ``AuditOptions``: ``bins``, ``by``, ``engine``, ``every``, ``memory``,
-            ``missing``, ``password_file``, ``ranks``, ``since``, ``skip_invalid``, ``temporary``,
-            ``threads``, ``tolerance``, ``unique_ids``, ``until``.
+        **keywords: Fields of ``AuditOptions``: ``bins``, ``by``, ``class_names``, ``confidence_of``,
+            ``engine``, ``every``, ``ignore_label``, ``memory``, ``missing``, ``outputs``, ``password_file``,
+            ``ranks``, ``since``, ``skip_invalid``, ``temporary``, ``threads``, ``tolerance``, ``unique_ids``,
+            ``until``.
 
     Raises:
         InputError: For logs that cannot be read or compared, and options that cannot be right.
@@ -112,10 +134,16 @@ def audit(
             every=options.seconds,
             bins=options.bins,
             unique=options.unique_ids,
+            kind=kind_of(names.confidence, options.outputs),
+            ignored=tuple(str(label) for label in options.ignore_label or ()),
+            of_predicted=options.confidence_of in (None, PREDICTED),
         )
-        run = _Run(opened, asked, told, truth, progress, where=(str(predictions), str(labels)))
+        run = _Run(
+            opened, asked, told, truth, progress, options=options, where=(str(predictions), str(labels))
+        )
         counts, rows = run.sums()
         refused = run.refused(counts, skip=options.skip_invalid)
+        reading = run.reading()
         of_labels = run.labels(counts)
         order = run.ranks() if options.ranks else {}
     measured = tuple(
@@ -127,6 +155,7 @@ def audit(
             ranks=order.get((keys, window)),
             tolerance=options.tolerance,
             missing=options.missing,
+            event=reading.event or "",
         )
         for (keys, window), sums in counts.sums.items()
         for start, end in [_ends(window, asked)]
@@ -135,13 +164,23 @@ def audit(
     alone = measured[0].ranks if len(measured) == 1 else None
     return Audit(
         measured=measured,
-        total=Measured({}, asked.since, asked.until, whole, alone, options.tolerance, options.missing),
+        total=Measured(
+            {},
+            asked.since,
+            asked.until,
+            whole,
+            alone,
+            options.tolerance,
+            options.missing,
+            reading.event or "",
+        ),
         predictions=rows,
         again=rows - sum(counts.fates.values()),
         unlabelled=counts.fates["unlabelled"],
         conflicting=counts.fates["conflicting"],
         labels=of_labels,
         refused=refused,
+        read=reading,
     )
 
 
@@ -156,14 +195,98 @@ class _Run:
         labels: Any,
         progress: Progress,
         *,
+        options: AuditOptions,
         where: tuple[str, str],
     ) -> None:
         self._engine, self._asked, self._progress, self._all_labels = engine, asked, progress, labels
+        self._options, self._told = options, list[str]()
         with engine.asking("put the logs together"):
             self._predictions = prediction_rows(predictions, asked, where=where[0])
             self._labels = label_rows(labels, asked, where=where[1])
-            self._joined = joined(self._predictions, self._labels, asked, repeats=False)
-        self._repeats = False
+        self._by_classes()
+        with engine.asking("put the logs together"):
+            self._joined = joined(self._predictions, self._labels, self._asked, repeats=False)
+        if options.class_names is None:
+            self._check_labels()
+
+    def _by_classes(self) -> None:
+        """Find the classes of both logs, as ids where they are named, and the one that is asked about."""
+        self._predicted, self._true = self._classes_predicted(), self._classes_true(self._labels)
+        names, columns = self._options.class_names, self._asked.columns
+        if names is not None:
+            check_names(names)
+            ids = named_ids(self._predicted, names, column=columns.predicted)
+            true = named_ids(self._true, names, column=columns.label)
+            self._true = dict.fromkeys(true.values(), 0)
+            with self._engine.asking("name the classes"):
+                if "predicted" in self._predictions.columns:
+                    of = as_ids(self._predictions["predicted"], ids)
+                    self._predictions = self._predictions.mutate(predicted=of)
+                self._labels = self._labels.mutate(label=as_ids(self._labels["label"], true))
+            self._predicted = self._classes_predicted()  # several values may be one class
+        if not self._asked.of_predicted:
+            said = str(self._options.confidence_of)
+            if names is not None:
+                event: Any = named_ids([said], names, column="--confidence-of")[said]
+            else:
+                alike = {type(value) for value in self._true}
+                event = class_called(said, [*self._true, *(v for v in self._predicted if type(v) in alike)])
+            self._asked = replace(self._asked, event=event)
+
+    def _classes_predicted(self) -> dict[Any, Predicted]:
+        if "predicted" not in self._predictions.columns:
+            return {}
+        found = self._classes(classes_seen(self._predictions), self._asked.columns.predicted)
+        return {
+            row["predicted"]: Predicted(int(row["n"]), row["low"], row["high"])
+            for row in found
+            if row["predicted"] is not None
+        }
+
+    def _classes_true(self, rows: Any) -> dict[Any, int]:
+        found = self._classes(rows.group_by("label").agg(n=rows.count()), self._asked.columns.label)
+        return {row["label"]: int(row["n"]) for row in found}
+
+    def _classes(self, rows: Any, column: str) -> list[dict[str, Any]]:
+        found = self._ask(rows.limit(MOST_CLASSES + 1), "looking for classes")
+        if len(found) > MOST_CLASSES:
+            raise InputError(f"{column} has more than {MOST_CLASSES:,} values: is it of classes?")
+        return found
+
+    def _check_labels(self) -> None:
+        """Keep the labels of predictions alone, where others may be of other models, and check those."""
+        if self._true.keys() <= self._predicted.keys():
+            return
+        self._true = self._classes_true(self._joined.filter(self._joined["rows"] > 0))
+        if self._asked.of_predicted:
+            self._told += check_labels(self._predicted, self._true, self._asked.columns)
+
+    def reading(self) -> Reading:
+        """What was read; InputError where the confidences are none of what they were taken for."""
+        asked, names = self._asked, self._options.class_names
+        classes = names if names is not None else by_value({*self._predicted, *self._true})
+        if not asked.of_predicted:
+            event = str(asked.event if names is None else names[asked.event])
+            self._told += of_the_predicted(self._predicted, asked.event)
+        else:
+            event = None
+            if self._options.confidence_of is None:
+                self._check_confidences(classes)
+        return Reading(asked.columns, asked.kind, tuple(map(str, classes)), event, tuple(self._told))
+
+    def _check_confidences(self, classes: Sequence[Any]) -> None:
+        least, columns = least_confidence(len(classes)), self._asked.columns
+        sound = self._predictions.filter(self._predictions["refused"] == 0)
+        if any(one.low is not None and one.low < least for one in self._predicted.values()):
+            low = sound.filter(sound["confidence"] < least)
+            count, of = self._count(low, "counting confidences"), self._count(sound, "counting confidences")
+            (one,) = self._ask(low.select("id").limit(1), "looking for an example")
+            raise too_low(count, of, str(one["id"]), classes, columns)
+        if found := separated(self._predicted):
+            distinct = sound.group_by("predicted").agg(n=sound["confidence"].nunique())
+            # Of few distinct values, such as a tree's leaves, one class may have all the higher ones.
+            if all(row["n"] >= OFTEN for row in self._ask(distinct, "looking at confidences")):
+                raise thresholded(*found, columns)
 
     def sums(self) -> tuple[Counted, int]:
         """The sums, and the number of rows of predictions."""
@@ -187,20 +310,23 @@ class _Run:
     def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
         """Count predictions that cannot be measured, by reason.
 
-        Raises InputError where there is any and it is not to be skipped.
+        Raises InputError where there is any and it is not to be skipped, and for most of the confidences:
+        the others would be those that are small on another scale.
         """
         found = {}
         for fate in (f for f in REFUSED if counts.fates[FATES[f]]):
             rows = self._joined.filter(self._joined["fate"] == fate).select("id").limit(1)
             (one,) = self._ask(rows, "looking for an example")
             found[FATES[fate]] = Refusal(counts.fates[FATES[fate]], str(one["id"]))
-        if found and not skip:
+        most = 2 * counts.fates["confidence"] > sum(counts.fates.values())
+        if found and (most or not skip):
             why = [
                 f"{one.count:,} of {sum(counts.fates.values()):,} predictions {_WHY[name]} (such as of id "
                 f"{one.example})"
                 for name, one in found.items()
             ]
-            raise InputError(f"{'; '.join(why)}. Mend the log, or leave them out by --skip-invalid")
+            hint = "" if most else ", or leave them out by --skip-invalid"
+            raise InputError(f"{'; '.join(why)}. Mend the log{hint}")
         return found
 
     def labels(self, counts: Counted) -> Labels:
@@ -311,6 +437,7 @@ class Measured:
         ranks: AUROC of confidence and adaptive ECE; None where not asked for.
         tolerance: Of the verdict.
         missing: Why labels are missing: "chance", or "unknown", where the outcome may decide.
+        event: Name of the class that confidences are probabilities of; "" for the predicted class's.
     """
 
     by: Mapping[str, str]
@@ -320,6 +447,7 @@ class Measured:
     ranks: Ranks | None = None
     tolerance: float = TOLERANCE
     missing: Missing = "chance"
+    event: str = ""
 
     @property
     def bins(self) -> Bins:
@@ -334,7 +462,7 @@ class Measured:
     @cached_property
     def verdict(self) -> Verdict:
         """Judge the estimates."""
-        return judge_estimates(self.estimates, tolerance=self.tolerance)
+        return judge_estimates(self.estimates, tolerance=self.tolerance, event=self.event)
 
     @property
     def brier(self) -> float:
@@ -348,8 +476,9 @@ class Measured:
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON; None stands for NaN."""
         bins, found = self.bins, self.estimates
+        rate = "share" if self.event else "accuracy"
         of_labelled = {
-            "accuracy": bins.accuracy(),
+            rate: bins.accuracy(),
             "mean_confidence": bins.mean_confidence(),
             "signed_gap": bins.signed_gap(),
             "ece": bins.ece(),
@@ -358,7 +487,8 @@ class Measured:
             "brier": self.brier,
             **({} if self.ranks is None else vars(self.ranks)),
         }
-        estimated = {name: getattr(found, name) for name in ("accuracy", "gap", "debiased_ece", "brier")}
+        estimated = {name: getattr(found, name) for name in ("gap", "debiased_ece", "brier")}
+        estimated = {rate: found.accuracy, **estimated}
         return {
             "by": dict(self.by),
             "since": _iso(self.since),
@@ -391,6 +521,7 @@ class Audit:
         conflicting: Predictions whose labels differ.
         labels: Counts of the rows of labels.
         refused: Predictions that were left out, by reason.
+        read: What the columns were taken for.
     """
 
     measured: tuple[Measured, ...]
@@ -401,10 +532,27 @@ class Audit:
     conflicting: int
     labels: Labels
     refused: Mapping[str, Refusal] = field(default_factory=dict)
+    read: Reading = field(default_factory=lambda: Reading(Columns()))
+
+    @property
+    def reading(self) -> str:
+        """What was read, in one line: columns, classes, and the rows that count."""
+        left_out = [
+            (self.unlabelled, "without a label"),
+            (self.conflicting, "with labels that differ"),
+            (self.again, "repeat another"),
+            *((one.count, f"left out for their {name}") for name, one in self.refused.items()),
+        ]
+        but = "".join(f", {count:,} {why}" for count, why in left_out if count)
+        return (
+            f"Read {self.read.says()}; {self.total.sums.labels.sum():,.0f} of {self.predictions:,} "
+            f"predictions have one of {self.labels.rows:,} labels{but}."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON; None stands for NaN."""
         return {
+            "reading": self.reading,
             "predictions": {
                 "rows": self.predictions,
                 "again": self.again,
@@ -425,13 +573,13 @@ class Audit:
             (self.again, "rows repeat a prediction, and count once"),
             (self.labels.without_prediction, "labels are of no prediction here"),
             (self.labels.again, "labels repeat another, and count once"),
-            (self.labels.empty, "labels hold no id or no value"),
+            (self.labels.empty, "labels hold no id or no label"),
         ]
         left_out = [
             f"{one.count:,} predictions left out for their {name}, such as of id {one.example}"
             for name, one in self.refused.items()
         ]
-        return [f"{count:,} {words}" for count, words in told if count] + left_out
+        return [*self.read.told, *(f"{count:,} {words}" for count, words in told if count), *left_out]
 
 
 def _iso(time: int | None) -> str | None:

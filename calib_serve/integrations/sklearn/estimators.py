@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from warnings import warn
 
 import numpy as np
@@ -14,7 +14,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import check_cv
+from sklearn.model_selection._search import BaseSearchCV
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import (
     Bunch,
@@ -37,14 +37,16 @@ from sklearn.utils.validation import (
 )
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit import Samples, calibrate
+from calib_serve.fit import FOLDS, Samples, calibrate
+from calib_serve.integrations.sklearn.rows import Ints, check_same_rows, splits
+from calib_serve.metrics import group_codes
 from calib_serve.scores import Outputs, Scores, to_logits
 
 if TYPE_CHECKING:
     from calib_serve.fuse import FuseReport
 
-_FOLDS = 5
 Response = Literal["auto", "decision_function", "predict_proba"]
 
 
@@ -68,6 +70,9 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     [[0.25, 0.75]]
     """
 
+    # Groups that a pipeline or a search gets are for its steps, too, unless they say otherwise.
+    __metadata_request__fit: ClassVar = {"groups": True}
+
     artifact_: Artifact
     classes_: NDArray[Any]
     method_: str
@@ -87,16 +92,30 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.options = options
         self.random_state = random_state
 
-    def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ScoreCalibrator:
+    def fit(
+        self,
+        scores: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> ScoreCalibrator:
         """Fit to scores and labels which the model must not have been trained on.
 
         Args:
             scores: (n, K), or (n,) or (n, 1) for two classes.
             y: Labels (n,).
             sample_weight: (n,).
+            groups: Which samples belong together (n,), which no fold parts.
         """
+        check_same_rows({"X": scores, "y": y, "sample_weight": sample_weight, "groups": groups})
+        names = [str(name) for name in getattr(scores, "columns", ())]
         z, y = validate_data(self, scores, y, dtype=np.float64)
         classes, labels = _encoded(y, self.classes)
+        if names != (own := [str(label) for label in classes.tolist()]) and sorted(names) == sorted(own):
+            raise InputError(
+                f"the columns are named {', '.join(names)}, which are the classes in another order than "
+                f"{', '.join(own)}: give the order of the columns (classes=)"
+            )
         given = Scores.of(z, expected=self.outputs)
         if given.is_multilabel:
             raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
@@ -112,6 +131,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             outputs=given.outputs,
             class_names=classes,
             sample_weight=sample_weight,
+            groups=None if groups is None else as_array(groups, "groups"),
             options=self.options,
             seed=seed_of(self.random_state),
         )
@@ -181,7 +201,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         estimator: Classifier; a logistic regression by default.
         method: "auto", which chooses by cross-validation, or a method's name.
         cv: Number of folds, a splitter, pairs of training and test indices, or "prefit"; by default 5 folds,
-            or as many as the smallest class has samples.
+            or as many as the smallest class has samples, or groups.
         response_method: "decision_function" or "predict_proba"; "auto" takes the first where there is one.
         options: The method's own options.
         n_jobs: Folds that are fitted at once.
@@ -193,6 +213,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     >>> model.predict_proba(X[:2]).shape, model.method_
     ((2, 3), 'temperature')
     """
+
+    __metadata_request__fit: ClassVar = {"groups": True}
 
     artifact_: Artifact
     classes_: NDArray[Any]
@@ -220,7 +242,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.random_state = random_state
 
     def fit(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, **fit_params: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        **fit_params: Any,
     ) -> CalibratedClassifier:
         """Fit the classifier and its calibration.
 
@@ -228,12 +255,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             X: Samples (n, d).
             y: Labels (n,).
             sample_weight: (n,), for the calibration, and for the classifier if it takes any.
+            groups: Which samples belong together (n,): for the folds, which part none, for the calibration,
+                and for the classifier if it takes any.
             **fit_params: Parameters of the classifier's ``fit``; where metadata routing is enabled, of
                 whoever requested them.
+
+        Raises:
+            InputError: Where ``cv`` parts groups, and where an index has the rows in another order than X.
         """
+        check_same_rows({"X": X, "y": y, "sample_weight": sample_weight, "groups": groups, **fit_params})
         X, y = indexable(X, y)
-        check_consistent_length(X, y, sample_weight)
+        check_consistent_length(X, y, sample_weight, groups)
         y = column_or_1d(y, warn=True)
+        codes = _codes(groups, len(y))
         estimator = self._estimator()
         self.response_method_ = _response_of(estimator, self.response_method)
         if self._is_fitted_already():
@@ -245,8 +279,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             rows, logits = np.arange(len(y)), self._logits(estimator, X)
         else:
             self.classes_ = _encoded(y)[0]
-            routed = self._routed(estimator, sample_weight, fit_params)
-            rows, logits = self._held_out(estimator, X, y, routed)
+            routed = self._routed(estimator, sample_weight, groups, fit_params)
+            # Whatever they are called where metadata routing gives them to the splitter.
+            codes = _codes(routed.splitter.split.get("groups", groups), len(y))
+            rows, logits = self._held_out(estimator, X, y, codes, routed)
             # The model that predicts sees all samples; its calibration only scores of samples it had not
             # seen.
             self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
@@ -257,6 +293,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             outputs=self._outputs(),
             class_names=self.classes_,
             sample_weight=None if sample_weight is None else np.asarray(sample_weight)[rows],
+            # A row that is held out several times is one sample.
+            groups=(np.arange(len(y)) if codes is None else codes)[rows],
             options=self.options,
             seed=seed_of(self.random_state),
         )
@@ -350,49 +388,38 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             )
         return np.asarray(logits, np.float64)
 
-    def _routed(self, estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> Any:
+    def _routed(self, estimator: Any, sample_weight: Any, groups: Any, fit_params: dict[str, Any]) -> Any:
         """Parameters for ``estimator.fit`` and ``splitter.split``."""
+        given = {} if groups is None else {"groups": groups}
         if _routing():
-            return process_routing(self, "fit", sample_weight=sample_weight, **fit_params)
+            return process_routing(self, "fit", sample_weight=sample_weight, **given, **fit_params)
         if sample_weight is not None and has_fit_parameter(estimator, "sample_weight"):
             fit_params = {**fit_params, "sample_weight": sample_weight}
         elif sample_weight is not None:
             name = type(estimator).__name__
             warn(f"{name} takes no sample_weight: it weighs the calibration alone", stacklevel=3)
-        return Bunch(estimator=Bunch(fit=fit_params), splitter=Bunch(split={}))
+        # A search hands them to its splitter, and takes them without naming them.
+        takes = has_fit_parameter(estimator, "groups") or isinstance(estimator, BaseSearchCV)
+        return Bunch(
+            estimator=Bunch(fit={**fit_params, **given} if takes else fit_params), splitter=Bunch(split=given)
+        )
 
     def _held_out(
-        self, estimator: Any, X: Any, y: NDArray[Any], routed: Any
-    ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        self, estimator: Any, X: Any, y: NDArray[Any], groups: Ints | None, routed: Any
+    ) -> tuple[Ints, NDArray[np.float64]]:
         """Rows (m,) and their logits (m, K) from models trained without them."""
-        parts = list(self._splits(X, y, routed.splitter.split))
+        parts = list(splits(self.cv, X, y, groups, routed.splitter.split))
         logits = Parallel(n_jobs=self.n_jobs)(
             delayed(self._fold)(clone(estimator), X, y, part, routed.estimator.fit) for part in parts
         )
         return np.concatenate([test for _, test in parts]), np.concatenate(logits)
-
-    def _splits(
-        self, X: Any, y: NDArray[Any], split_params: dict[str, Any]
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        folds = _FOLDS if self.cv is None else self.cv
-        if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
-            counts = np.unique(y, return_counts=True)[1]
-            if counts.min() < 2:
-                raise InputError(
-                    f"class {self.classes_.tolist()[counts.argmin()]!r} has one sample; "
-                    "cross-validation needs two of every class"
-                )
-            # A number that is asked for stays: scikit-learn warns where a class has fewer samples.
-            folds = min(_FOLDS, int(counts.min())) if self.cv is None else int(folds)
-        for train, test in check_cv(folds, y, classifier=True).split(X, y, **split_params):
-            yield np.asarray(train), np.asarray(test)
 
     def _fold(
         self,
         estimator: Any,
         X: Any,
         y: NDArray[Any],
-        part: tuple[NDArray[np.intp], NDArray[np.intp]],
+        part: tuple[Ints, Ints],
         params: Mapping[str, Any],
     ) -> NDArray[np.float64]:
         train, test = part
@@ -423,6 +450,10 @@ def _routing() -> bool:
     return bool(get_config().get("enable_metadata_routing", False))
 
 
+def _codes(groups: Any, n: int) -> Ints | None:
+    return None if groups is None else group_codes(as_array(groups, "groups"), n)
+
+
 def _is(value: Any, word: str) -> bool:
     return isinstance(value, str) and value == word
 
@@ -435,6 +466,7 @@ def _fit_calibration(
     outputs: Outputs,
     class_names: Iterable[Any],
     sample_weight: ArrayLike | None,
+    groups: NDArray[Any] | None,
     options: Mapping[str, Any] | None,
     seed: int,
 ) -> Artifact:
@@ -443,11 +475,11 @@ def _fit_calibration(
     Where "auto" cannot cross-validate, because a class has fewer than two samples, it fits a temperature,
     or, where no finite temperature is best, calibrates nothing.
     """
-    samples = Samples.of_kind(logits, labels, outputs, sample_weight=sample_weight)
+    samples = Samples.of_kind(logits, labels, outputs, sample_weight=sample_weight, groups=groups)
     given: dict[str, Any] = {"seed": seed, **(options or {})}
     if method == "auto" and "folds" not in given:
         smallest = int(np.bincount(samples.labels, minlength=samples.classes).min())
-        given["folds"] = max(min(_FOLDS, smallest), 1)
+        given["folds"] = max(min(FOLDS, smallest, samples.units // 2), 1)
     artifact = calibrate(samples, samples.labels, method, cross_validate=method == "auto", **given)
     names = tuple(str(name) for name in class_names)
     return replace(artifact, class_names=names, model={"outputs": outputs})
