@@ -110,7 +110,8 @@ class _Seen:
     @property
     def like_probabilities(self) -> bool:
         """Whether to call them logits contradicts the numbers."""
-        return self.proves or (self.columns == 1 and self.within and self.rows >= FEW)
+        sure = self.proves and self.digits * self.rows >= FEW
+        return sure or (self.columns == 1 and self.within and self.rows >= FEW)
 
 
 def _digits(values: Floats) -> int:

@@ -65,7 +65,8 @@ def test_columns_of_another_order_are_the_same_classes_by_name() -> None:
     with pytest.raises(InputError, match="fox"):
         first.update({"cat": P[:, 0], "dog": P[:, 1], "fox": P[:, 2]}, Y)
     with pytest.raises(InputError, match="do not add up"):
-        first + Tally.empty(3).update({"cat": P[:, 0], "dog": P[:, 1], "fox": P[:, 2]}, Y)
+        foxes = dict(zip(("cat", "dog", "fox"), P.T, strict=True))
+        first + Tally.empty(3).update(foxes, np.array(list(foxes))[Y])
 
 
 def test_names_that_differ_from_part_to_part_are_refused() -> None:
