@@ -261,7 +261,7 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
     """Raise InputError where several scores are one number that seems to stand for none, such as -999.
 
     In a column: a whole number further from all others than these are from each other. In all columns:
-    rows whose scores are all the same.
+    rows whose scores are all one number that no other row has.
 
     >>> rows = [[k / 10] for k in range(20)] + [[-999]] * 3
     >>> check_sentinels(np.array(rows), "logit", NUMBERED)
@@ -276,8 +276,10 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
         same[same] = (values[same] == values[same, :1]).all(axis=1)
         value = float(values[same][0, 0]) if same.any() else np.nan
         same &= values[:, 0] == value
-        if n > same.sum() >= max(3, n / 100):
-            raise InputError(_sentinel(value, int(same.sum()), n, place.columns(columns)))
+        count = np.count_nonzero(same)
+        # Rounded scores are alike by chance, and have this value elsewhere, too.
+        if n > count >= max(3, n / 100) and np.count_nonzero(values == value) == count * columns:
+            raise InputError(_sentinel(value, count, n, place.columns(columns)))
     for ends in (values.min(axis=0), values.max(axis=0)):
         for k in np.flatnonzero(ends == np.rint(ends)):
             same = values[:, k] == ends[k]
