@@ -39,7 +39,7 @@ def _torch(**options: Any) -> Convert:
 
 
 def _table(array: np.ndarray) -> dict[str, np.ndarray]:
-    return {f"c{k}": array[:, k] for k in range(array.shape[1])}
+    return {str(k): array[:, k] for k in range(array.shape[1])}
 
 
 def _pandas(array: np.ndarray) -> Any:
