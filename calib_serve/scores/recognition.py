@@ -306,7 +306,8 @@ def check_ranks(values: Floats, kind: Outputs, place: CellNames) -> None:
             "predicted: if all are of class 1, say --outputs probability (outputs=)"
         )
     falls = all((block[:, :-1] >= block[:, 1:]).all() for block in _blocks(values))
-    if columns > 1 and falls and np.ptp(values[:, 0]) > 0:
+    # Not where the others share the rest evenly, as of a class alone.
+    if columns > 1 and falls and np.ptp(values[:, 0]) > 0 and (np.diff(values.mean(axis=0)) < 0).all():
         raise InputError(
             f"each row falls from the first to the last of {place.columns(columns)}, as if they were ranks: "
             "if they are classes, say --outputs probabilities (outputs=), else which class each is "
