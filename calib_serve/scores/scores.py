@@ -629,8 +629,9 @@ def _named(
     """The kind by the names of the scores, else the expected one, and who says so."""
     if said is not None and said.kind in ONE_COLUMN and columns > 1:
         raise InputError(
-            f"{said.text} is one number a sample (--outputs, outputs=), and there are {columns} columns: say "
-            "what several are, such as logits, or which column it is (--columns, columns=)"
+            f"{said.text} is one number a sample (--outputs, outputs=), and there are {columns} columns "
+            f"{_few(source.columns)}: say what several are, such as logits, or which one it is (--columns, "
+            "columns=)"
         )
     own = None if source.outputs is None else Scaled.parse(source.outputs)
     wanted = None if expected.outputs is None else Scaled.parse(expected.outputs)

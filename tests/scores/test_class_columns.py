@@ -45,7 +45,7 @@ def test_a_class_that_is_called_as_a_role_is_one_of_the_classes(tmp_path: Path) 
     assert (read.class_names, read.labels.tolist(), read.ids) == (("en", "fr", "id"), [2, 0, 1], None)
 
 
-@pytest.mark.parametrize("outputs", ["logit", "probability", "log-odds:2"])
+@pytest.mark.parametrize("outputs", ["logit", "probability"])
 def test_what_is_one_number_a_sample_is_one_column(outputs: str) -> None:
     with pytest.raises(InputError, match="one number a sample"):
         Scores.of([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]], outputs=outputs)
