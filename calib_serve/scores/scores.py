@@ -627,12 +627,6 @@ def _named(
     source: RawScores, expected: Schema, columns: int, said: Scaled | None
 ) -> tuple[Scaled | None, str]:
     """The kind by the names of the scores, else the expected one, and who says so."""
-    if said is not None and said.kind in ONE_COLUMN and columns > 1:
-        raise InputError(
-            f"{said.text} is one number a sample (--outputs, outputs=), and there are {columns} columns "
-            f"{_few(source.columns)}: say what several are, such as logits, or which one it is (--columns, "
-            "columns=)"
-        )
     own = None if source.outputs is None else Scaled.parse(source.outputs)
     wanted = None if expected.outputs is None else Scaled.parse(expected.outputs)
     # Logits of classes and of labels are both called logits.
