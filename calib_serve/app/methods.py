@@ -9,8 +9,6 @@ from calib_serve.app._command import Flat, Json, command
 from calib_serve.app._show import console, print_json
 from calib_serve.core.errors import InputError
 
-__all__ = ["app"]
-
 app = command(
     "methods",
     "calib-serve methods\ncalib-serve methods neural-clamping",

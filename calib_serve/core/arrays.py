@@ -11,17 +11,6 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, MissingDependency
 
-__all__ = [
-    "are_counts",
-    "as_array",
-    "as_floats",
-    "frame",
-    "html_table",
-    "repeated",
-    "rows_at_once",
-    "some_of",
-]
-
 
 def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDArray[Any]:
     """``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.

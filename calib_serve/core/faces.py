@@ -8,8 +8,6 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["face", "modules_of"]
-
 
 def modules_of(stub: Path) -> dict[str, str]:
     """The module of each name that a room's ``__init__.pyi`` imports.

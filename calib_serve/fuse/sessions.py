@@ -12,8 +12,6 @@ from typing import Any
 from calib_serve.core.errors import InputError, MissingDependency, ModelError
 from calib_serve.core.packages import check_onnxruntime
 
-__all__ = ["open_session", "providers", "stopped_after"]
-
 _KINDS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 _CPU = "CPUExecutionProvider"
 

@@ -27,8 +27,6 @@ from calib_serve.torchserve.archive._packing import labelled_models, served_arti
 from calib_serve.torchserve.management import Management
 from calib_serve.torchserve.properties import read_properties
 
-__all__ = ["Exchange", "Host", "PromotionEvidence", "Running", "evidence_of", "swap"]
-
 _PATIENCE = 60.0  # seconds in which a version that was there already must have its workers
 
 

@@ -11,11 +11,6 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
 from calib_serve.core.options.base import RARE
 
-__all__ = [
-    "PARTS", "REPLICA_LABELS", "WINDOWS", "MonitoringOptions", "Part", "export_monitoring",
-    "monitoring_files",
-]  # fmt: skip
-
 Part = Literal["rules", "alerts", "dashboards", "prometheus", "alertmanager", "grafana"]
 PARTS: tuple[Part, ...] = get_args(Part)
 """Recording rules, alerts, the dashboard, and examples of what reads them."""
