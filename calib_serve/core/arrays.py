@@ -11,6 +11,13 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, MissingDependency
 
+Floats = NDArray[np.float64]
+AnyFloats = NDArray[np.floating[Any]]
+"""Of any width."""
+
+Codes = NDArray[np.intp]
+"""Whole numbers: class ids, groups, indices."""
+
 
 def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDArray[Any]:
     """``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.

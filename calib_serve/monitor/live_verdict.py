@@ -9,7 +9,7 @@ import numpy as np
 from calib_serve.core.errors import InputError
 from calib_serve.core.text import points
 from calib_serve.metrics import TOLERANCE, Cells, Verdict, conclude, direction, finest, line_of
-from calib_serve.monitor.estimates import BinRow, Estimates
+from calib_serve.monitor.estimates import Estimates
 
 _COVERED = 0.9  # share of predictions that "calibrated" must speak of
 
@@ -40,10 +40,11 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Ve
     words = ("overconfident", "underconfident", "too sure in some ranges and not in others")
     said = f"{direction(cells, words)}, on average {points(cells.error)} off"
     what = "the predicted class's confidence"
+    right = f"is right {100 * e.accuracy.value:.1f} % of the time."
     found = conclude(
         [line_of("confidence", what, cells, said, held_to, required=True)],
         n=e.labels,
-        opening=_opening(e),
+        opening=f"It says {100 * e.covered_confidence:.1f} % and {right}",
         of="labels",
         risk=0.003,  # three standard errors, as it is looked at often
     )
@@ -62,16 +63,11 @@ def _cells(e: Estimates, count: int) -> Cells:
     cell = np.minimum((before * count).astype(np.intp), count - 1)
     _, cell = np.unique(cell, return_inverse=True)
     share = served / served.sum() * sum(row.effective for row in bins)
-    rows = [_sums_of(row, part) for row, part in zip(bins, share, strict=True)]
-    sums = [np.bincount(cell, column).astype(np.float64) for column in np.array(rows).T]
-    weight, said, came, noise, squares = sums
+    each = np.array([(row.confidence, row.accuracy, row.noise, row.effective) for row in bins]).T
+    confidence, accuracy, noise, effective = each
+    columns = (share, share * confidence, share * accuracy, share**2 * noise, share**2 / effective)
+    weight, said, came, noise, squares = (np.bincount(cell, column).astype(np.float64) for column in columns)
     return Cells(weight, said, came, noise, e.effect, squares)
-
-
-def _sums_of(row: BinRow, share: float) -> tuple[float, float, float, float, float]:
-    """The sums in ``Cells`` of a bin that stands for ``share`` labels."""
-    said, came = share * row.confidence, share * row.accuracy
-    return share, said, came, share**2 * row.noise, share**2 / row.effective
 
 
 def _of_bounds(e: Estimates, tolerance: float) -> Verdict:
@@ -88,11 +84,6 @@ def _of_bounds(e: Estimates, tolerance: float) -> Verdict:
         return Verdict("calibrated", says, why)
     says = "Too little to say anything: labels are missing for unknown reasons."
     return Verdict("too_little", says, why)
-
-
-def _opening(e: Estimates) -> str:
-    accuracy, confidence = 100 * e.accuracy.value, 100 * e.covered_confidence
-    return f"It says {confidence:.1f} % and is right {accuracy:.1f} % of the time."
 
 
 def _why(e: Estimates) -> tuple[str, ...]:

@@ -116,6 +116,7 @@ def render_page(
     shares_say, shares = _class_shares(watch, chosen, looked.name)
     until, more = _timing(watch, looked)
     steps = _steps(looked, look.segment)
+    of = watch.ledger.database
     marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
     return (
         environment("calib_serve.web")
@@ -154,15 +155,9 @@ def render_page(
             segments=_slices(looked, "segment", "Segment", look),
             classes=_slices(looked, "class", "Class", look, names),
             sources=_sources(looked),
-            ledger=_ledger(watch),
+            ledger=f"Ledger {of.name}: {of.kind}, {of.extent()}.",
         )
     )
-
-
-def _ledger(watch: Watch) -> str:
-    """The ledger that labels are counted in."""
-    of = watch.ledger.database
-    return f"Ledger {of.name}: {of.kind}, {of.extent()}."
 
 
 def _size(sums: Sums) -> tuple[float, float]:

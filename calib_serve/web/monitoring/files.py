@@ -185,7 +185,7 @@ def export_monitoring(
     """
     wanted = {folder / path: text.encode() for path, text in monitoring_files(options, parts=parts).items()}
     try:
-        new = {path: text for path, text in wanted.items() if not _says(path, text)}
+        new = {p: text for p, text in wanted.items() if not (p.is_file() and p.read_bytes() == text)}
         if others := [str(path) for path in new if path.exists() and not force]:
             raise InputError(f"would change {', '.join(others)}; give another folder, or --force")
         for path, text in new.items():
@@ -193,7 +193,3 @@ def export_monitoring(
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from error
     return list(new)
-
-
-def _says(path: Path, text: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == text
