@@ -9,9 +9,9 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 import numpy as np
+from markupsafe import Markup
 
 from calib_serve.core.bins import Bins, psi
-from calib_serve.core.errors import MissingDependency
 from calib_serve.core.text import count, decimals, percent, signed_points, span, when
 from calib_serve.metrics import Verdict
 from calib_serve.monitor import (
@@ -44,11 +44,6 @@ from calib_serve.report import (
     table_of_tests,
 )
 from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
-
-try:
-    from markupsafe import Markup
-except ImportError as error:
-    raise MissingDependency("jinja2", "watch") from error
 
 _OTHERS = "others"
 _DEFAULTS = ("24h", "7d", "all")

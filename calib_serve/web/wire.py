@@ -10,15 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from calib_serve.core.errors import MissingDependency, Reason
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from calib_serve.core.errors import Reason
 from calib_serve.core.names import By
 from calib_serve.monitor import ClauseState, ShadowState
 from calib_serve.receipts import LONGEST_ID, LONGEST_SEGMENT, MOST_ITEMS
-
-try:
-    from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-except ImportError as error:
-    raise MissingDependency("pydantic", "watch") from error
 
 Logits = Annotated[
     list[Annotated[float, Field(allow_inf_nan=False)]] | None,
