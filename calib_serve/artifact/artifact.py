@@ -353,7 +353,7 @@ class Artifact:
         >>> artifact.probs([[0.25, 0.75]]).round(9).tolist()
         [[0.25, 0.75]]
         """
-        given = Scores.of(scores, outputs=outputs, expected=self.schema)
+        given = Scores.of(scores, outputs=outputs, expected=self.schema, missing="none")
         return self.of_logits(self._logits_of(self.accepted(given)))
 
     def calibrated(self, scores: Scores) -> Scores:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed, check_keywords
 from calib_serve.core.options.servers import GatewayOptions
@@ -51,12 +51,9 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import GatewayKeywords
 
-try:
-    from fastapi import HTTPException, Request, Response
-    from fastapi.responses import JSONResponse
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-except ImportError as error:
-    raise MissingDependency("fastapi", "gateway") from error
+from fastapi import HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 log = logging.getLogger("calib_serve.gateway")
 

@@ -6,15 +6,11 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from calib_serve.core.errors import MissingDependency
-from calib_serve.receipts import WORKERS
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-try:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.core import CounterMetricFamily, Metric
-    from prometheus_client.registry import Collector
-except ImportError as error:
-    raise MissingDependency("prometheus_client", "gateway") from error
+from calib_serve.receipts import WORKERS
 
 _UNCALIBRATED = next(one for one in WORKERS if one.name == "calib_uncalibrated_total")
 

@@ -11,7 +11,12 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from calib_serve.core.errors import InputError, MissingDependency
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
 from calib_serve.gateway.bodies import Full, Waiting
 from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibrations
@@ -19,14 +24,6 @@ from calib_serve.gateway.exporter import UncalibratedReplies
 from calib_serve.gateway.http import Headers, about
 from calib_serve.gateway.inference import found, why_not
 from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters
-
-try:
-    import grpc
-    import grpc.aio
-    from google.protobuf.message import DecodeError
-    from tritonclient.grpc import service_pb2
-except ImportError as error:
-    raise MissingDependency("tritonclient", "gateway") from error
 
 log = logging.getLogger("calib_serve.gateway")
 

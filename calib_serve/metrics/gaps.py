@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.text import points
 from calib_serve.metrics.distributions import (
     chi_square_below,
@@ -21,9 +22,6 @@ from calib_serve.metrics.distributions import (
 )
 from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.samples import design_effect, row_blocks
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.intp]
 
 RISK = 0.05
 """How often a bound may fail, and how often some test may accuse a calibrated model."""

@@ -54,8 +54,6 @@ from calib_serve.torchserve._requests import Message, as_text, read_messages, re
 from calib_serve.torchserve._worker import WorkerHandler, check_requests
 from calib_serve.torchserve.mar_options import SECTION
 
-__all__ = ["CalibrationFeedback", "Publisher", "parse_items"]
-
 log = logging.getLogger(__name__)
 
 _COUNTED = {"ttl_days": float, "arl": float, "tolerance": float, "block": int}

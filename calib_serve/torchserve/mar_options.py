@@ -12,8 +12,6 @@ from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.options.pack import AnswerOptions, Wrapped
 from calib_serve.scores import LABELS, Outputs
 
-__all__ = ["SECTION", "TRIAL", "Kind", "ModelOptions"]
-
 SECTION = "calib_serve"
 TRIAL = "calibration_request.json"
 """The file of a re-packed archive that holds the request it was tried with."""

@@ -20,8 +20,6 @@ from calib_serve.core.errors import CalibServeError, ServerError
 from calib_serve.core.files import read_whole
 from calib_serve.receipts import SERIES, WORKERS
 
-__all__ = ["metrics_file", "of_this_worker", "undeclared"]
-
 _HEAD = """\
 # Which metrics TorchServe keeps. Generated from calib_serve.receipts.series; a test holds them equal.
 # Labels are positional: their order here is the order in which the workers send the values.

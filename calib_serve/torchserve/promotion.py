@@ -27,8 +27,6 @@ from calib_serve.torchserve.archive._packing import labelled_models, served_arti
 from calib_serve.torchserve.management import Management
 from calib_serve.torchserve.properties import read_properties
 
-__all__ = ["Exchange", "Host", "PromotionEvidence", "Running", "evidence_of", "swap"]
-
 _PATIENCE = 60.0  # seconds in which a version that was there already must have its workers
 
 
@@ -315,14 +313,10 @@ def _make_ready(host: Host, model: str, version: str, archive: str, like: Runnin
     elif there.ready < there.workers or not there.workers:
         host.api.set_workers(model, version, max(like.workers, 1))
     end = time.monotonic() + _PATIENCE
-    while not _is_ready(host.versions(model).get(version)):
+    while (found := host.versions(model).get(version)) is None or not 0 < found.workers == found.ready:
         if time.monotonic() > end:
             raise ServerError(f"the workers of {version} are not ready after {_PATIENCE:.0f} s")
         time.sleep(0.1)
-
-
-def _is_ready(found: Running | None) -> bool:
-    return found is not None and 0 < found.workers == found.ready
 
 
 def _forget(host: Host, model: str, version: str) -> None:

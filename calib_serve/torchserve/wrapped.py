@@ -27,8 +27,6 @@ from calib_serve.torchserve.seam._handler import INFERENCE, load_handler, put_ar
 from calib_serve.torchserve.seam._host import ask
 from calib_serve.torchserve.seam._requests import Request
 
-__all__ = ["CalibratedWrapper"]
-
 log = logging.getLogger(__name__)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._graph import (
     FLOATS,
@@ -20,8 +20,6 @@ from calib_serve.fuse.onnx._graph import (
     users,
 )
 from calib_serve.fuse.onnx._layers import Linear, find_linear
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

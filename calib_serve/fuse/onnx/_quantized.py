@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -24,7 +25,8 @@ def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
             f"the output {tail.output.name!r} is {tail.output.dtype}, quantised scores; name another "
             "output: --output-name (output_name=), or export this one behind a DequantizeLinear"
         )
-    pairs = _quantizers(tail)
+    quantizers = ("QuantizeLinear", "DequantizeLinear")
+    pairs = [p for p in pairwise(tail.path) if (p[0].op_type, p[1].op_type) == quantizers]
     width = constant(pairs[0][0].inputs[1])
     step = "" if width is None or width.size != 1 else f" of {float(width.item()):.2g}"
     for quantize, dequantize in pairs:
@@ -39,12 +41,6 @@ def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
         f"QuantizeLinear and DequantizeLinear behind {made} removed: calibrated scores are not rounded "
         f"to its old steps{step}"
     )
-
-
-def _quantizers(tail: Tail) -> list[tuple[ir.Node, ir.Node]]:
-    """List the pairs of QuantizeLinear and DequantizeLinear on the path."""
-    pairs = zip(tail.path, tail.path[1:], strict=False)
-    return [(a, b) for a, b in pairs if (a.op_type, b.op_type) == ("QuantizeLinear", "DequantizeLinear")]
 
 
 def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | None:

@@ -12,16 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import (
-    Artifact,
-    Floats,
-    Head,
-    InputShift,
-    LogitMap,
-    Mixture,
-    PredictionSets,
-    ProbTable,
-)
+from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, PredictionSets, ProbTable
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.fuse._decisions import lac_least, rank_offsets, rounded_down
 from calib_serve.scores import LEAST
 
@@ -154,7 +146,7 @@ class _Renormalised(nn.Module):
         return torch.where(total > 0, looked_up / known, alike)
 
 
-def edges(exact: Floats, dtype: torch.dtype) -> Tensor:
+def edges(exact: AnyFloats, dtype: torch.dtype) -> Tensor:
     """Round bin edges so that x > edge means in ``dtype`` what it means in float64."""
     return torch.tensor(exact if dtype == torch.float64 else rounded_down(exact), dtype=dtype)
 

@@ -136,7 +136,7 @@ class Pack:
         path = self.root / model / CONFIG
         if not path.is_file():
             raise FuseError(f"{path} is missing; choose another --name")
-        old, new = (_config(p) for p in (path, self.place / model / CONFIG))
+        old, new = (fields(_written(p)) for p in (path, self.place / model / CONFIG))
         # Triton reads one config for all versions: a new one must not change what is served.
         differing = _differing(old, new, SHARED)
         for file in sorted(
@@ -152,10 +152,6 @@ class Pack:
             )
         for field in _differing(old, new, [f for f in new if f not in SHARED]):
             yield f"{model}/{CONFIG} kept, with its own {field}: it holds for all versions"
-
-
-def _config(path: Path) -> Mapping[str, list[str]]:
-    return fields(_written(path))
 
 
 def _written(path: Path) -> str:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import (
     LABELS,
@@ -42,7 +42,6 @@ from calib_serve.torchserve.seam._host import Answer
 from calib_serve.torchserve.seam._recorder import PlaceRecorder
 from calib_serve.torchserve.seam._requests import Request, varied
 
-Floats = NDArray[np.float64]
 Ask = Callable[[Sequence[Request]], Answer]
 
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
