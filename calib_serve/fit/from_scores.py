@@ -220,7 +220,8 @@ def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -
             return fit_by_name("temperature", samples, seed=options["seed"])
         except FitError as error:
             none = fit_by_name("none", samples, seed=options["seed"])
-            return remarked(none, after=[f"nothing is fitted; temperature: {error}"])
+            few = f"{samples.units} samples, or groups of them, are too few for folds to choose by"
+            return remarked(none, after=[f"nothing is fitted; {few}; temperature: {error}"])
     keeping = bool(options.get("keep_predictions"))
     names = given or default_candidates(for_shares=for_shares, keeping=keeping)
     return select(samples, **{**options, "candidates": names, "folds": folds})
