@@ -132,12 +132,7 @@ class Observer(Recorder):
     """
 
     def __init__(
-        self,
-        emitter: Emitter,
-        *,
-        model: str,
-        shadow: ReporterShadow | None = None,
-        **more: Any,
+        self, emitter: Emitter, *, model: str, shadow: ReporterShadow | None = None, **more: Any
     ) -> None:
         tag = b"" if shadow is None else shadow.tag
         super().__init__(emitter, model=model, shadow_tag=tag, **more)
@@ -156,30 +151,17 @@ class Observer(Recorder):
         *,
         logits: Sequence[NDArray[Any]] = (),
         tags: Sequence[Tag] = (),
-        invalid: int = 0,
-        counted: Sequence[tuple[int, float]] | None = None,
-        count: bool = True,
-        sign: bool = True,
-        shadows: Sequence[tuple[int, float] | None] = (),
+        **more: Any,
     ) -> list[SignedReceipt | None]:
         """Count and sign predictions, as Recorder does, and bind their ids."""
         if self.shadow is not None and predictions:
             try:
                 # Before the receipts are signed: they carry what the shadow would have served.
                 rows = range(len(predictions))
-                shadows = self.shadow.says(rows, probs=None, logits=np.stack(logits))
+                more["shadows"] = self.shadow.says(rows, probs=None, logits=np.stack(logits))
             except Exception as error:  # fails open
                 self.broken("shadow", error, times=len(predictions))
-        receipts = super().served(
-            predictions,
-            logits=logits,
-            tags=tags,
-            invalid=invalid,
-            counted=counted,
-            count=count,
-            sign=sign,
-            shadows=shadows,
-        )
+        receipts = super().served(predictions, logits=logits, tags=tags, **more)
         if any(tag.id for tag in tags):
             try:
                 self._ids.put(tags, receipts)
@@ -242,22 +224,19 @@ class IdWriter:
     def flush(self) -> None:
         """Bind the waiting ids, durable on return; they go on to wait where the ledger fails."""
         with self._turn:
-            self._flush()
-
-    def _flush(self) -> None:
-        while self._waiting:
-            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
-            try:
-                bound = self._opened().bind(some, now=time.time())
-            except (CalibServeError, OSError) as error:
-                log.error("ids cannot be kept yet: %s", error)
-                self._waiting.extendleft(reversed(some))
-                self._failed(len(some))
-                self._away = True
-                return
-            self._away = False
-            if lost := len(bound) - sum(bound):  # another prediction has the id
-                self._failed(lost)
+            while self._waiting:
+                some = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
+                try:
+                    bound = self._opened().bind(some, now=time.time())
+                except (CalibServeError, OSError) as error:
+                    log.error("ids cannot be kept yet: %s", error)
+                    self._waiting.extendleft(reversed(some))
+                    self._failed(len(some))
+                    self._away = True
+                    return
+                self._away = False
+                if lost := len(bound) - sum(bound):  # another prediction has the id
+                    self._failed(lost)
 
     def _opened(self) -> PredictionIds:
         if self._ids is None:

@@ -105,9 +105,9 @@ def adjusted(
         and given != value
         and (value is None or Path(given).absolute() != Path(value))
     ]
-    theirs = Path(found.get("metrics_config", _OWN_METRICS)).absolute()
-    is_ours = found.get("metrics_config", _OWN_METRICS) == _OWN_METRICS and not theirs.is_file()
-    merged = metrics_file(None if is_ours or "metrics_config" not in said else theirs)
+    named = found.get("metrics_config", _OWN_METRICS)
+    is_ours = "metrics_config" not in said or (named == _OWN_METRICS and not Path(named).is_file())
+    merged = metrics_file(None if is_ours else Path(named).absolute())
     paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
     if "vmargs" in found:
         paths["vmargs"] = " ".join(map(_absolute, found["vmargs"].split()))

@@ -11,7 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,7 @@ class Host:
         Args:
             model: Name of the model.
         """
-        found = [_running(one) for one in self._asked(model, "all")]
-        return {one.version: one for one in found}
+        return {one.version: one for one in map(_running, self._asked(model, "all"))}
 
     def default(self, model: str) -> Running:
         """Return the version that answers requests which name none.
@@ -304,7 +303,10 @@ def _make_ready(host: Host, model: str, version: str, archive: str, like: Runnin
         try:
             host.api.register(archive, max(like.workers, 1))
         except (ServerError, httpx.HTTPError):
-            _forget(host, model, version)
+            # TorchServe would try for ever. It is not served, and the first error tells why.
+            with suppress(ServerError, httpx.HTTPError):
+                if version in host.versions(model):
+                    host.api.unregister(model, version)
             raise
     elif there.archive != archive:
         raise ConflictError(
@@ -315,23 +317,10 @@ def _make_ready(host: Host, model: str, version: str, archive: str, like: Runnin
     elif there.ready < there.workers or not there.workers:
         host.api.set_workers(model, version, max(like.workers, 1))
     end = time.monotonic() + _PATIENCE
-    while not _is_ready(host.versions(model).get(version)):
+    while not ((now := host.versions(model).get(version)) and 0 < now.workers == now.ready):
         if time.monotonic() > end:
             raise ServerError(f"the workers of {version} are not ready after {_PATIENCE:.0f} s")
         time.sleep(0.1)
-
-
-def _is_ready(found: Running | None) -> bool:
-    return found is not None and 0 < found.workers == found.ready
-
-
-def _forget(host: Host, model: str, version: str) -> None:
-    """Unregister a version that did not start, which TorchServe would try for ever."""
-    try:
-        if version in host.versions(model):
-            host.api.unregister(model, version)
-    except (ServerError, httpx.HTTPError):
-        return  # it is not served; the first error tells why
 
 
 def _still(host: Host, model: str, before: str) -> str:

@@ -126,7 +126,10 @@ class CalibratedWrapper(CalibratedHandler):
     def _with_receipts(self, replies: Any, ctx: Any, messages: Sequence[Message]) -> Any:
         if not self._passing.reached or self._passing.failed is not None:
             if self._passing.failed is not None:
-                log.warning("the calibration failed: %s", _without_content(self._passing.failed))
+                # Our own message holds nothing of a request; of any other error only the type is logged.
+                error = self._passing.failed
+                own = isinstance(error, ModelError)
+                log.warning("the calibration failed: %s", error if own else type(error).__name__)
             self._observer.uncalibrated(sum(_wants_a_prediction(message) for message in messages))
             return replies
         rows = self._passing.rows()
@@ -173,14 +176,12 @@ class CalibratedWrapper(CalibratedHandler):
 
     def _micro_batch(self) -> int | None:
         """The micro-batch of this thread, where the handler is TorchServe's MicroBatching."""
-        index: Callable[[], int | None] | None = getattr(
-            getattr(self._inner.subject, "handle", None), "get_micro_batch_idx", None
-        )
-        return None if index is None else index()
+        handle = getattr(self._inner.subject, "handle", None)
+        index: int | None = getattr(handle, "get_micro_batch_idx", lambda: None)()
+        return index
 
     def _change_model(self) -> None:
-        steps = self.artifact.model_steps
-        if steps:
+        if steps := self.artifact.model_steps:
             from calib_serve.fuse import calibrated  # noqa: PLC0415 - only these need torch
 
             self._inner.subject.model = calibrated(
@@ -207,11 +208,6 @@ class CalibratedWrapper(CalibratedHandler):
                 f"the calibration is not reached: nothing passes {self.options.seam!r}; "
                 "pack the archive again"
             )
-
-
-def _without_content(error: Exception) -> str:
-    """A loggable text of an error: our own message, which holds nothing of a request, or its type."""
-    return str(error) if isinstance(error, ModelError) else type(error).__name__
 
 
 def _without_ours(row: Any) -> Any:

@@ -173,14 +173,10 @@ def _changed(model: onnx.ModelProto, old: int) -> set[str]:
 
 def _operators(model: onnx.ModelProto) -> list[tuple[str, list[str], list[str], list[bytes]]]:
     """List the operators of the graph, node by node, without the axes of softmaxes."""
+    others = ([a.SerializeToString() for a in n.attribute if a.name != "axis"] for n in model.graph.node)
     return [
-        (
-            n.op_type,
-            list(n.input),
-            list(n.output),
-            sorted(a.SerializeToString() for a in n.attribute if a.name != "axis"),
-        )
-        for n in model.graph.node
+        (n.op_type, list(n.input), list(n.output), sorted(held))
+        for n, held in zip(model.graph.node, others, strict=True)
     ]
 
 
@@ -244,27 +240,33 @@ def _without_false_shapes(model: onnx.ModelProto, done: list[str]) -> None:
     """Correct shapes the exporter stated and inference contradicts."""
     if infers(model) is not None:
         return
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
+    bare = without_output_shapes(model)
     del bare.graph.value_info[:]
-    for output in bare.graph.output:
-        output.type.tensor_type.ClearField("shape") if output.type.HasField("tensor_type") else None
     inferred = infers(bare)
     if inferred is None:
         done.append("warning: onnx's full check fails on this model as it is; the plain check was made")
         return
     true = {v.name: v for v in (*inferred.graph.value_info, *inferred.graph.output)}
-    false = [
-        v
-        for v in (*model.graph.output, *model.graph.value_info)
-        if v.name in true and _contradict(v.type.tensor_type, true[v.name].type.tensor_type)
-    ]
-    for value in false:
+    for value in (*model.graph.output, *model.graph.value_info):
+        if value.name not in true or not _contradict(
+            value.type.tensor_type, true[value.name].type.tensor_type
+        ):
+            continue
         stated = _text(value.type.tensor_type)
         value.CopyFrom(true[value.name])
         done.append(
             f"{value.name!r} was stated to be {stated}, but is {_text(value.type.tensor_type)}: corrected"
         )
+
+
+def without_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model without the shapes that it states of its outputs, which would hide what is inferred."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for output in bare.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return bare
 
 
 def infers(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -279,10 +281,9 @@ def _contradict(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> boo
     if not (one.HasField("shape") and other.HasField("shape")):
         return False
     pairs = list(zip(one.shape.dim, other.shape.dim, strict=False))
-    fixed = [
-        (a.dim_value, b.dim_value) for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")
-    ]
-    return len(one.shape.dim) != len(other.shape.dim) or any(a != b for a, b in fixed)
+    fixed = [(a, b) for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")]
+    differ = any(a.dim_value != b.dim_value for a, b in fixed)
+    return differ or len(one.shape.dim) != len(other.shape.dim)
 
 
 def _text(kind: onnx.TypeProto.Tensor) -> str:

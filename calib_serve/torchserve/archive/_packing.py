@@ -248,7 +248,7 @@ def pack_feedback(
     own = {name: value for name, value in vars(asked).items() if name != "standalone" and value is not None}
     section: dict[str, Any] = {"models": labelled_models(archives), **own}
     # One worker: one process owns the detectors. A short wait lets requests share a transaction.
-    batching = Batching(workers=1, batch_size=32, delay=5)
+    batching = Batching(batch_size=32)
     files: dict[str, bytes | Path] = {
         entry.name: entry,
         CONFIG: config_file(batching, section),
@@ -258,12 +258,7 @@ def pack_feedback(
 
 
 def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """Name, version, class count and names of every calibrated archive among ``archives``.
-
-    ``multilabel`` and the ``contract``, where it has one.
-
-    The names are the artifact's, else those of the archive's index_to_name.json.
-    """
+    """Name, version, class count and names of every calibrated archive among ``archives``."""
     found = []
     for path in archives:
         archive = read_archive(Path(path), verify=False)

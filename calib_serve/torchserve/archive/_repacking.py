@@ -208,12 +208,8 @@ def _config(
     old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
 ) -> dict[str, Any]:
     """Put the given settings into the old configuration."""
-    asked = {
-        "minWorkers": workers,
-        "maxWorkers": workers,
-        "batchSize": batch_size,
-        "maxBatchDelay": batch_delay,
-    }
+    asked = {"minWorkers": workers, "maxWorkers": workers, "batchSize": batch_size}
+    asked["maxBatchDelay"] = batch_delay
     given = {key: value for key, value in asked.items() if value is not None}
     if odd := [key for key, value in given.items() if value < 1]:
         raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
@@ -364,10 +360,9 @@ class Seam:
     @property
     def shows_scores(self) -> bool:
         """Whether the first reply holds the raw scores alone: no class, no probability."""
-        numbers = list(leaves(self.reply).values())
-        row = self.rows[0]
         return self.kind not in PROBABILITIES and all(
-            not isinstance(one, str) and bool((np.abs(one.value - row) < 1e-5).any()) for one in numbers
+            not isinstance(one, str) and bool((np.abs(one.value - self.rows[0]) < 1e-5).any())
+            for one in leaves(self.reply).values()
         )
 
     def as_request(self) -> bytes:
@@ -456,9 +451,8 @@ def prove_seam(
         job = {"batches": [[dict(request) for request in batch] for batch in batches], "bare": seam.bare}
         got = run_trial(folder, "answer", job, seconds=seconds)
         for asked, scores, replies in zip(got, rows, before, strict=True):
-            for row, headers, first, reply in zip(
-                scores, asked["headers"], replies, asked["replies"], strict=True
-            ):
+            each = zip(scores, asked["headers"], replies, asked["replies"], strict=True)
+            for row, headers, first, reply in each:
                 now = reply["prediction"] if in_body else reply
                 _check_one(seam, artifact, row, headers, first=first, now=now)
     except ModelError as error:
