@@ -122,14 +122,7 @@ class Host:
 
     @classmethod
     def of(cls, folder: str | Path) -> Host:
-        """Read where the server's store is.
-
-        Args:
-            folder: Where it runs.
-
-        Raises:
-            ServerError: Where nothing runs there.
-        """
+        """Read where the store of the server in ``folder`` is; ServerError where nothing runs there."""
         folder = Path(folder)
         store = read_properties(folder / "config.properties").get("model_store")
         if not store:
@@ -156,19 +149,11 @@ class Host:
         return self.folder / "promotions.json"
 
     def versions(self, model: str) -> dict[str, Running]:
-        """Return the registered versions by name; ServerError where the server does not say.
-
-        Args:
-            model: Name of the model.
-        """
+        """Return the registered versions by name; ServerError where the server does not say."""
         return {one.version: one for one in map(_running, self._asked(model, "all"))}
 
     def default(self, model: str) -> Running:
-        """Return the version that answers requests which name none.
-
-        Args:
-            model: Name of the model.
-        """
+        """Return the version that answers requests which name none."""
         return _running(self._asked(model, None)[0])
 
     def _asked(self, model: str, version: str | None) -> list[dict[str, object]]:
@@ -185,11 +170,7 @@ class Host:
             ) from error
 
     def put_into_store(self, archive: Path) -> str:
-        """Copy the archive into the store where it is not there; returns its name.
-
-        Args:
-            archive: File.
-        """
+        """Copy the archive into the store where it is not there; returns its name."""
         target = self.store / archive.name
         try:
             if not target.exists():
@@ -203,11 +184,7 @@ class Host:
         return archive.name
 
     def take_labels_of(self, archive: Path) -> None:
-        """Add the archive's version to the list of models; feedback workers read it again at once.
-
-        Args:
-            archive: File.
-        """
+        """Add the archive's version to the list of models; feedback workers read it again at once."""
         path = self.models_file
         try:
             with lock(path):
@@ -229,11 +206,7 @@ class Host:
             raise InputError(f"{path} cannot be read: {error!r}; promote an archive by its name") from error
 
     def before(self, model: str) -> Exchange:
-        """The exchange that led to the served version; InputError where there is none.
-
-        Args:
-            model: Name of the model.
-        """
+        """The exchange that led to the served version; InputError where there is none."""
         served = self.default(model).version
         made = [one for one in self.exchanges() if (one.model, one.version) == (model, served)]
         if not made:
@@ -243,11 +216,7 @@ class Host:
         return made[-1]
 
     def keep(self, exchange: Exchange) -> None:
-        """Write an exchange to disk, so that it can be undone.
-
-        Args:
-            exchange: The one that was made.
-        """
+        """Write an exchange to disk, so that it can be undone."""
         try:
             kept = [asdict(one) for one in [*self.exchanges(), exchange]]
             write_whole(self._exchanges_file, json.dumps(kept, ensure_ascii=False, indent=1) + "\n")

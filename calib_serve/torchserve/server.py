@@ -148,11 +148,7 @@ class Server:
         self.stop()
 
     def client(self, *, timeout: float = 60.0) -> httpx.Client:
-        """Make a client of the inference API, with its token where it asks for one.
-
-        Args:
-            timeout: Seconds to wait for an answer.
-        """
+        """Make a client of the inference API, with its token; ``timeout``: seconds to wait for an answer."""
         token = self.tokens.inference if self.has_tokens else None
         return client_of(self.inference, token, timeout=timeout)
 
@@ -162,11 +158,7 @@ class Server:
             return http.get("/metrics").raise_for_status().text
 
     def workers(self, model: str) -> list[int]:
-        """List the pids of a model's ready workers.
-
-        Args:
-            model: Name of the model.
-        """
+        """List the pids of a model's ready workers."""
         return self._api().workers(model)
 
     def _api(self) -> Management:

@@ -83,8 +83,7 @@ class CalibratedWrapper(CalibratedHandler):
 
     def load(self, folder: Path, ctx: Any) -> None:
         """Make the wrapped handler load its model, and check that it reaches the calibration at its seam."""
-        # The envelope stays, and we are around it: its replies take receipts, too.
-        self._envelope = self.envelope()
+        self.envelope()  # it stays, and we are around it: its replies take receipts, too
         self._columns = columns(self.options, self.artifact)
         if self.options.model:
             check_file(folder / self.options.model, self.options.sha256)

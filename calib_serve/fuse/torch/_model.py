@@ -112,16 +112,12 @@ class Example:
             with torch.no_grad():
                 return model(*self.args, **self.named)
         except Exception as error:  # a model may raise anything
+            leaves = pytree.tree_leaves((self.args, dict(self.named)))
+            shapes = [str(tuple(leaf.shape)) for leaf in leaves if hasattr(leaf, "shape")]
             raise ModelError(
-                f"the model refuses the inputs {self._described()}: {_last_line(error)}; "
+                f"the model refuses the inputs {', '.join(shapes)}: {_last_line(error)}; "
                 "give inputs that it takes with --inputs FILE.npz (inputs= or example=) or --input-shape"
             ) from error
-
-    def _described(self) -> str:
-        shapes = [
-            tuple(x.shape) for x in pytree.tree_leaves((self.args, dict(self.named))) if hasattr(x, "shape")
-        ]
-        return ", ".join(map(str, shapes))
 
 
 def _shape_of_one(artifact: Artifact, told: Sequence[int] | None) -> tuple[int, ...] | None:
