@@ -362,9 +362,8 @@ def open_gateway(
         registry.register(counts)
         if isinstance(watch, Watch):
             most = options.max_versions
-            own = of_watch_inside(
-                create_app(watch, max_versions=most, tokens=tokens, hosts=hosts, registry=registry)
-            )
+            app = create_app(watch, max_versions=most, tokens=tokens, hosts=hosts, registry=registry)
+            own = of_watch_inside(app)
         else:
             elsewhere = reach(watch, folder=True)
             own = of_watch_elsewhere(elsewhere, registry, guard)

@@ -19,8 +19,8 @@ from calib_serve.scores import Form, from_probs
 from calib_serve.torchserve._foreign_replies import MOST_IN_HEADER, in_body, in_headers, in_protocol
 from calib_serve.torchserve._handler import CalibratedHandler
 from calib_serve.torchserve._model import check_file
-from calib_serve.torchserve._predictions import AnyPrediction, Failure, Row
-from calib_serve.torchserve._replies import ASKING, columns, receipts_of
+from calib_serve.torchserve._predictions import AnyPrediction, Failure, LabelsPrediction, Row
+from calib_serve.torchserve._replies import ASKING, columns
 from calib_serve.torchserve._requests import Message, read_messages, tag_of
 from calib_serve.torchserve.mar_options import TRIAL
 from calib_serve.torchserve.seam._handler import INFERENCE, load_handler, put_around
@@ -158,13 +158,12 @@ class CalibratedWrapper(CalibratedHandler):
             if in_body_too:
                 replies[index] = in_body(replies[index], own, self.artifact.class_names)
             elif aligned and self._envelope is not None:
-                replies[index] = in_protocol(
-                    replies[index], message, own, self.artifact.class_names, self._columns
-                )
+                names = self.artifact.class_names
+                replies[index] = in_protocol(replies[index], message, own, names, self._columns)
         return replies
 
     def _set_headers(self, ctx: Any, index: int, rows: Sequence[AnyPrediction], *, elsewhere: bool) -> None:
-        receipts = sum(len(receipts_of(one)) for one in rows)
+        receipts = sum(len(one.choices) if isinstance(one, LabelsPrediction) else 1 for one in rows)
         if receipts <= MOST_IN_HEADER:
             whole = in_headers(lambda name, value: ctx.set_response_header(index, name, value), rows)
             if not whole and not elsewhere:

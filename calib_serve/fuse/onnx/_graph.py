@@ -17,8 +17,6 @@ from calib_serve.core.errors import FuseError, ModelError
 FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Narrowest first."""
 
-_HALF = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-
 
 def constant(value: ir.Value | None) -> NDArray[Any] | None:
     """The numbers of a constant value, or None.
@@ -243,10 +241,9 @@ class Editor:
             self.remove_unused(v)
 
 
-def work_type(dtype: ir.DataType | None) -> ir.DataType:
+def work_type(dtype: ir.DataType) -> ir.DataType:
     """The type to compute probabilities in: float32 where the model's own is narrower."""
-    assert dtype is not None  # as ``dtype_of`` says
-    return ir.DataType.FLOAT if dtype in _HALF else dtype
+    return ir.DataType.FLOAT if dtype in FLOATS[:2] else dtype
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -112,7 +112,7 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
 
 
 def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
-    dtype, activation, table = work_type(tail.logits.dtype), tail.activation, artifact.table
+    dtype, activation, table = work_type(dtype_of(tail.logits)), tail.activation, artifact.table
     same = tail.logits.dtype == dtype
     if artifact.is_multilabel:
         if activation is not None and same:
@@ -159,7 +159,7 @@ def _all(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value]:
     """Make confidence, predicted class and bin, (n,)."""
     confidence = reduce(editor, "ReduceMax", probs, keepdims=0)
     predicted = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 0})
-    exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(probs.dtype))
+    exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(dtype_of(probs)))
     number = count_below(editor, exact, edges[None], keepdims=0)
     return [confidence, predicted, number]
 

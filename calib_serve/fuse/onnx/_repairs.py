@@ -156,10 +156,8 @@ def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
     else:
         before = _operators(model)
         model = _converted(model, old)
-        same = before == _operators(model)
-        done.append(
-            f"opset {old} -> {OPSET}: {'no operator changes' if same else 'by onnx.version_converter'}"
-        )
+        how = "no operator changes" if before == _operators(model) else "by onnx.version_converter"
+        done.append(f"opset {old} -> {OPSET}: {how}")
     model.ir_version = ir_version
     return model
 

@@ -73,11 +73,6 @@ class Example:
         return cls(tuple(held.pop(name) for name in first), held)
 
     @property
-    def first(self) -> Any:
-        """The first input, to which an InputShift is added."""
-        return next(iter((*self.args, *self.named.values())), None)
-
-    @property
     def samples(self) -> int:
         """The number n of samples; InputError where no input is a tensor with a batch."""
         for leaf in pytree.tree_leaves((self.args, dict(self.named))):
@@ -89,7 +84,7 @@ class Example:
         """Add the step to the first input, in numpy."""
         if shift is None:
             return self
-        x = self.first
+        x = next(iter((*self.args, *self.named.values())), None)
         if not isinstance(x, Tensor) or x.dtype not in _FLOATS:
             what = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
             raise FuseError(f"the artifact shifts the first input, which is {what} and no floats")

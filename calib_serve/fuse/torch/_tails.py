@@ -195,7 +195,7 @@ class WithDecisions(Everything):
         self, returns: str, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype, *kind: Any
     ) -> None:
         super().__init__(maps, artifact, dtype, *kind)
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        wide = torch.float64 if self.wide else torch.float32
         self.returns = returns
         # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
         self.has_sets, self.abstains, self.has_acts = (name in decision_names(artifact) for name in NAMES)

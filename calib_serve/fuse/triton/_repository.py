@@ -105,7 +105,10 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
     path = pack.folder(pack.models[0]) / "model.onnx"
     found = Signature.of(path, settings)
     bins = 15 if artifact.reference is None else len(artifact.reference)
-    _write_labels(pack, artifact)
+    labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
+    for model in {pack.models[0], pack.name}:  # all that show probabilities
+        lines = (f"{' '.join(label.split())}\n" for label in labels)
+        (pack.folder(model).parent / LABELS).write_text("".join(lines), encoding="utf-8")
     if settings.ensemble:
         inner, step, _ = pack.models
         _tell_version(path, pack.version)
@@ -125,14 +128,6 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
         )
     else:
         pack.configure(pack.name, graph(pack.name, found, settings))
-
-
-def _write_labels(pack: Pack, artifact: Artifact) -> None:
-    """Write the names of the classes, one a line, beside every model that shows probabilities."""
-    labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
-    for model in {pack.models[0], pack.name}:
-        path = pack.folder(model).parent / LABELS
-        path.write_text("".join(f"{' '.join(label.split())}\n" for label in labels), encoding="utf-8")
 
 
 def _tell_version(path: Path, version: int) -> None:

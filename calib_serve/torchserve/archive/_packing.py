@@ -87,7 +87,10 @@ def pack(
     kind, path, factory, sources = _resolve(str(model), asked.weights)
     entry = Path(asked.handler) if asked.handler else shipped("handlers/calibrated_classifier.py")
     known, batching = fitted.model, batching or Batching()
-    shape = _shape(asked.input_shape, fitted)
+    sizes = asked.input_shape if asked.input_shape is not None else known.input_shape
+    if not sizes:
+        raise FuseError("the artifact does not say what the model takes; give input_shape")
+    shape = tuple(None if size is None or int(size) < 0 else int(size) for size in sizes)
     with scratch() as folder:
         # A worker has no onnx to edit graphs with: the head goes in here.
         served = _fused_head(path, fitted, folder) if kind == "onnx" else path
@@ -185,13 +188,6 @@ def _checked_sha256(path: Path, served: Path, artifact: Artifact) -> str:
             f"{str(artifact.model.sha256)[:12]}); fit it again, or give that model"
         )
     return actual if served == path else sha256(served)
-
-
-def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int | None, ...]:
-    shape = given if given is not None else artifact.model.input_shape
-    if not shape:
-        raise FuseError("the artifact does not say what the model takes; give input_shape")
-    return tuple(None if size is None or int(size) < 0 else int(size) for size in shape)
 
 
 def _pictures(

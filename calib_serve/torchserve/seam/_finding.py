@@ -57,11 +57,9 @@ def look(
     batch_size: int = 1,
     progress: str,
 ) -> dict[str, Any]:
-    """Find where the class scores pass, and their kind, with the evidence.
+    """Find where the class scores pass, and their kind, with the evidence; ``find_seam`` says of what.
 
-    ``requests``: one sample in the forms that it may be sent in, and ``others`` more samples in the same
-    forms; without these, others are made from the one, and without any all are made up. Raises ModelError
-    where no place is proved to be the one that the replies are made from.
+    Raises ModelError where no place is proved to be the one that the replies are made from.
     """
     handler, recorders, ctx = recorded(folder, seam, batch_size)
     tick = Ticks(progress)
