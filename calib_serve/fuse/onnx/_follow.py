@@ -52,10 +52,10 @@ class Sources:
     scores.
     """
 
-    used: tuple[tuple[ir.Node, int, str], ...]
-    before: frozenset[ir.Value]
-    kin: tuple[ir.Value, ...]
-    names: frozenset[str]
+    used: tuple[tuple[ir.Node, int, str], ...] = ()
+    before: frozenset[ir.Value] = frozenset()
+    kin: tuple[ir.Value, ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 def find_sources(tail: Tail) -> Sources:
