@@ -151,17 +151,30 @@ class Observer(Recorder):
         *,
         logits: Sequence[NDArray[Any]] = (),
         tags: Sequence[Tag] = (),
-        **more: Any,
+        invalid: int = 0,
+        counted: Sequence[tuple[int, float]] | None = None,
+        count: bool = True,
+        sign: bool = True,
+        shadows: Sequence[tuple[int, float] | None] = (),
     ) -> list[SignedReceipt | None]:
         """Count and sign predictions, as Recorder does, and bind their ids."""
         if self.shadow is not None and predictions:
             try:
                 # Before the receipts are signed: they carry what the shadow would have served.
                 rows = range(len(predictions))
-                more["shadows"] = self.shadow.says(rows, probs=None, logits=np.stack(logits))
+                shadows = self.shadow.says(rows, probs=None, logits=np.stack(logits))
             except Exception as error:  # fails open
                 self.broken("shadow", error, times=len(predictions))
-        receipts = super().served(predictions, logits=logits, tags=tags, **more)
+        receipts = super().served(
+            predictions,
+            logits=logits,
+            tags=tags,
+            invalid=invalid,
+            counted=counted,
+            count=count,
+            sign=sign,
+            shadows=shadows,
+        )
         if any(tag.id for tag in tags):
             try:
                 self._ids.put(tags, receipts)
