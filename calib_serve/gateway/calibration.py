@@ -65,11 +65,13 @@ class Calibration:
         scores = rows.astype(np.float64)
         logits = to_logits(scores, self.kind)
         finite = np.asarray(np.isfinite(logits).all(axis=1))
-        probs = self._probs(scores, logits, finite)
-        values = raw
-        if self.artifact is not None:
-            made = from_probs(probs, scores, self.kind)
-            values = made.reshape(raw.shape).astype(raw.dtype)
+        whole = bool(finite.all())
+        if self.artifact is None:
+            values = raw
+            probs = to_probs(scores if whole else np.where(finite[:, None], scores, 0.5), self.kind)
+        else:
+            probs = self.artifact.of_logits(logits if whole else np.where(finite[:, None], logits, 0.0))
+            values = from_probs(probs, scores, self.kind).reshape(raw.shape).astype(raw.dtype)
         # What is not finite gets no receipt, and is counted as invalid.
         probs[~finite] = np.nan
         ids = [about.of_row(row, len(probs)).id for row in range(len(probs))] if about.id else ""
@@ -83,12 +85,6 @@ class Calibration:
         """Whether a contract says which predictions may be acted on."""
         contract = None if self.artifact is None else self.artifact.contract
         return contract is not None and contract.has_acts
-
-    def _probs(self, scores: Array, logits: Array, finite: NDArray[np.bool_]) -> NDArray[np.float64]:
-        whole = bool(finite.all())
-        if self.artifact is None:
-            return to_probs(scores if whole else np.where(finite[:, None], scores, 0.5), self.kind)
-        return self.artifact.of_logits(logits if whole else np.where(finite[:, None], logits, 0.0))
 
     def _rows(self, raw: Array) -> Array:
         columns = 1 if self.kind in ONE_COLUMN else self.classes

@@ -228,12 +228,16 @@ def configure(
     if ports is not None and options.properties is not None:
         theirs = read_properties(Path(options.properties))
         notes += _moved({**theirs, **(settings or {})}, {**ports.as_properties(), **(settings or {})})
+    own = folder / "keyring.json"
+    keyring = options.keyring or from_environment(KEYRING) or (own if own.is_file() else None)
+    if keyring is not None:
+        Keyring.load(keyring)  # a worker would not start, without saying why
     ledger = options.ledger or from_environment(LEDGER) or folder / "ledger.sqlite"
-    check_address(str(ledger))  # a worker would not start, without saying why
+    check_address(str(ledger))
     environment = {
         "PYTHONUNBUFFERED": "1",
         MODELS: placed(from_environment(MODELS) or folder / "models.json"),
-        **_keyring(folder, options.keyring),
+        **({} if keyring is None else {KEYRING: placed(keyring)}),
         LEDGER: placed(ledger),
     }
     if samples := from_environment(SAMPLES):
@@ -296,12 +300,3 @@ def _check_archives(store: Path, models: Sequence[str]) -> None:
             there = ", ".join(sorted(path.name for path in store.glob("*") if is_archive(path)))
             what = f"it has {there}" if there else "pack it with: calib-serve pack"
             raise ServerError(f"there is no archive {name} in {store}; {what}")
-
-
-def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
-    own = folder / "keyring.json"
-    path = given or from_environment(KEYRING) or (own if own.is_file() else None)
-    if path is None:
-        return {}
-    Keyring.load(path)  # a worker would not start, without saying why
-    return {KEYRING: placed(path)}

@@ -159,19 +159,15 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
                 f"{name!r} is made of the logits {tail.logits.name!r}, which the head is to replace: name a "
                 "tensor before them: --features NAME"
             )
-    if not _reads(value, head):
+    width, shape = head.weights[0].shape[1], value.shape
+    fits = shape is not None and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == width)
+    if value.dtype not in FLOATS or not fits:
         raise FuseError(
-            f"the head reads features (n, {head.weights[0].shape[1]}), but {value.name!r} is {value.dtype} "
+            f"the head reads features (n, {width}), but {value.name!r} is {value.dtype} "
             f"{value.shape}; the artifact is of another model, or another tensor holds them: --features "
             "NAME"
         )
     return value
-
-
-def _reads(features: ir.Value, head: Head) -> bool:
-    if features.dtype not in FLOATS or features.shape is None or len(features.shape) != 2:
-        return False
-    return not isinstance(features.shape[1], int) or features.shape[1] == head.weights[0].shape[1]
 
 
 def replace_head(editor: Editor, tail: Tail, *, head: Head, features: ir.Value) -> tuple[Tail, str]:

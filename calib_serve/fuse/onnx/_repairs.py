@@ -171,10 +171,14 @@ def _changed(model: onnx.ModelProto, old: int) -> set[str]:
 
 def _operators(model: onnx.ModelProto) -> list[tuple[str, list[str], list[str], list[bytes]]]:
     """List the operators of the graph, node by node, without the axes of softmaxes."""
-    others = ([a.SerializeToString() for a in n.attribute if a.name != "axis"] for n in model.graph.node)
     return [
-        (n.op_type, list(n.input), list(n.output), sorted(held))
-        for n, held in zip(model.graph.node, others, strict=True)
+        (
+            n.op_type,
+            list(n.input),
+            list(n.output),
+            sorted(a.SerializeToString() for a in n.attribute if a.name != "axis"),
+        )
+        for n in model.graph.node
     ]
 
 
@@ -245,11 +249,12 @@ def _without_false_shapes(model: onnx.ModelProto, done: list[str]) -> None:
         done.append("warning: onnx's full check fails on this model as it is; the plain check was made")
         return
     true = {v.name: v for v in (*inferred.graph.value_info, *inferred.graph.output)}
-    for value in (*model.graph.output, *model.graph.value_info):
-        if value.name not in true or not _contradict(
-            value.type.tensor_type, true[value.name].type.tensor_type
-        ):
-            continue
+    false = [
+        v
+        for v in (*model.graph.output, *model.graph.value_info)
+        if v.name in true and _contradict(v.type.tensor_type, true[v.name].type.tensor_type)
+    ]
+    for value in false:
         stated = _text(value.type.tensor_type)
         value.CopyFrom(true[value.name])
         done.append(
@@ -279,9 +284,10 @@ def _contradict(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> boo
     if not (one.HasField("shape") and other.HasField("shape")):
         return False
     pairs = list(zip(one.shape.dim, other.shape.dim, strict=False))
-    fixed = [(a, b) for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")]
-    differ = any(a.dim_value != b.dim_value for a, b in fixed)
-    return differ or len(one.shape.dim) != len(other.shape.dim)
+    fixed = [
+        (a.dim_value, b.dim_value) for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")
+    ]
+    return len(one.shape.dim) != len(other.shape.dim) or any(a != b for a, b in fixed)
 
 
 def _text(kind: onnx.TypeProto.Tensor) -> str:

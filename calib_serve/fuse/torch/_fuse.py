@@ -35,15 +35,7 @@ from calib_serve.fuse.torch._tails import (
     WithDecisions,
 )
 from calib_serve.fuse.torch._whole import assemble, lookup
-from calib_serve.scores import (
-    LABELS,
-    ONE_COLUMN,
-    PROBABILITIES,
-    Outputs,
-    check_outputs,
-    to_logits,
-    to_probs,
-)
+from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits, to_probs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

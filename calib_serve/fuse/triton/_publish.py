@@ -93,10 +93,20 @@ class Pack:
     def publish(self) -> list[str]:
         """Move the version in; return the settings kept. FuseError where a served version would change."""
         if not self._begun:
-            self._move_models()
+            # Folder by folder; the one that clients call is the last.
+            self.root.mkdir(parents=True, exist_ok=True)
+            for model in self.models:
+                if (self.root / model).exists():  # of a pack that was stopped
+                    (self.root / model).rename(self.place / f"{model}.old")
+                # Atomic within one file system: hence the staging folder beside the repository.
+                (self.place / model).rename(self.root / model)
             return []
         kept = [one for model in self.models for one in self._compare(model)]
-        self._move_versions()
+        # The graph last, as the steps behind it take the version from it.
+        for model in reversed(self.models):
+            new = self.root / model / str(self.version)
+            if not new.exists():
+                (self.place / model / str(self.version)).rename(new)
         return kept
 
     @property
@@ -111,22 +121,6 @@ class Pack:
     def _is_ours(self, path: Path) -> bool:
         config = path / CONFIG
         return config.is_file() and _written(config).startswith(f"{self._mark}\n")
-
-    def _move_models(self) -> None:
-        """Move a new model in, folder by folder; the folder that clients call is the last."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        for model in self.models:
-            if (self.root / model).exists():  # of a pack that was stopped
-                (self.root / model).rename(self.place / f"{model}.old")
-            # Atomic within one file system: hence the staging folder beside the repository.
-            (self.place / model).rename(self.root / model)
-
-    def _move_versions(self) -> None:
-        """Move another version in: the graph last, as the steps behind it take the version from it."""
-        for model in reversed(self.models):
-            new = self.root / model / str(self.version)
-            if not new.exists():
-                (self.place / model / str(self.version)).rename(new)
 
     def _compare(self, model: str) -> Iterator[str]:
         """Yield differences between served and new settings; the served settings are kept."""
