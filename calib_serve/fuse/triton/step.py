@@ -88,8 +88,9 @@ class Monitor:
         for name in filter(from_environment, (LEDGER, LABEL_BUDGET, SAMPLES)):
             log.warning("%s is not read by Triton's step: all labels are asked for, no logits are kept", name)
         self._sink = _TritonSink(triton)
-        failed = lambda: self._sink.failed("keyring")  # noqa: E731
-        self._keyring = None if path is None else LiveKeyring(path, failed=failed)
+        self._keyring = (
+            None if path is None else LiveKeyring(path, failed=lambda: self._sink.failed("keyring"))
+        )
         self._model, self._bins = parameters["model"], int(parameters["bins"])
         self._multilabel = "multilabel" in parameters
         self._versions: dict[str, Recorder] = {}

@@ -203,8 +203,12 @@ def _config(
     old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
 ) -> dict[str, Any]:
     """Put the given settings into the old configuration."""
-    asked = {"minWorkers": workers, "maxWorkers": workers, "batchSize": batch_size}
-    asked["maxBatchDelay"] = batch_delay
+    asked = {
+        "minWorkers": workers,
+        "maxWorkers": workers,
+        "batchSize": batch_size,
+        "maxBatchDelay": batch_delay,
+    }
     given = {key: value for key, value in asked.items() if value is not None}
     if odd := [key for key, value in given.items() if value < 1]:
         raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
