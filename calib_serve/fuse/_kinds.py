@@ -94,11 +94,7 @@ def change_to_fitted(
             "each class makes other probabilities of logits than of log-probabilities; say what they were, "
             "in Python: artifact.model.outputs"
         )
-    change: Change = "none"
-    if fitted == "logit":
-        change = "difference"
-    elif fitted in NORMALISED:
-        change = "normalise"
+    change: Change = "difference" if fitted == "logit" else "normalise" if fitted in NORMALISED else "none"
     if change not in can:
         raise FuseError(
             f"the artifact was fitted on {fitted}, and {what}: what its scale for each class makes of them "

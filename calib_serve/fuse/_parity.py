@@ -23,19 +23,10 @@ from calib_serve.fuse._decision_parity import check_decisions
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a fused model is from the calibration in numpy, in probabilities.
+    """How far a fused model is from the calibration in numpy, in probabilities; ``FuseReport`` says of what.
 
-    Args:
-        max_abs_diff: Largest difference of a probability.
-        tolerance: Largest difference that rounding in the model's own type allows.
-        samples: Number of inputs that were compared.
-        near_edge: Number of inputs that are left out as a probability is within rounding of a table's edge,
-            where either bin is right.
-        near_threshold: Number of decisions (a class in a set, an abstention, an act) that are left out as
-            rounding may turn them.
-        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
-        engine: Runtime of the models.
-        device: Device that it used.
+    ``near_edge`` inputs are left out, where either bin of a table is right, and ``near_threshold`` decisions
+    (a class in a set, an abstention, an act), as rounding may turn them.
     """
 
     max_abs_diff: float

@@ -46,17 +46,15 @@ class OneRegistry(CollectorRegistry):
         """Yield every metric family once."""
         families: dict[str, Metric] = {}
         for family in super().collect():
-            if family.name not in families:
-                families[family.name] = family
-            else:
+            if families.setdefault(family.name, family) is not family:
                 _add(families[family.name], family)
         yield from families.values()
 
 
 def _add(to: Metric, more: Metric) -> None:
-    values = {(one.name, tuple(sorted(one.labels.items()))): i for i, one in enumerate(to.samples)}
+    values = {(one.name, frozenset(one.labels.items())): i for i, one in enumerate(to.samples)}
     for one in more.samples:
-        place = values.get((one.name, tuple(sorted(one.labels.items()))))
+        place = values.get((one.name, frozenset(one.labels.items())))
         if place is None:
             to.samples.append(one)
         elif not one.name.endswith("_created"):

@@ -91,8 +91,8 @@ def of_this_worker() -> Path | None:
 
 
 def _ours() -> dict[str, Any]:
-    ours: dict[str, list[dict[str, Any]]] = {
-        f"{kind}": [_entry(s.name, "Count", s.labels) for s in (*SERIES, *WORKERS) if s.in_torchserve == kind]
+    ours = {
+        kind: [_entry(s.name, "Count", s.labels) for s in (*SERIES, *WORKERS) if s.in_torchserve == kind]
         for kind in ("counter", "gauge")
     }
     ours["gauge"] += [

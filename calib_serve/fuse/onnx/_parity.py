@@ -217,16 +217,12 @@ def _check_logits(actual: AnyFloats, expected: Expected, plan: Plan) -> None:
         logits = log_softmax(logits)
     elif plan.outputs in ONE_COLUMN:
         logits = logits[:, 1:] - logits[:, :1]
-    apart = _apart(actual, logits, expected.scale)
+    # Of masked logits, beyond the scale, relative to their size.
+    with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
+        shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / expected.scale, 1.0)
+    apart = float(np.where(actual == logits, 0.0, shares).max())
     if not apart <= expected.tolerance:
         raise FuseError(f"logits differ by {apart:.3g}, rounding allows {expected.tolerance:.3g}; {REPORT}")
-
-
-def _apart(actual: AnyFloats, logits: AnyFloats, scale: float) -> float:
-    """The largest difference of logits; of masked logits, beyond ``scale``, relative to their size."""
-    with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
-        shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / scale, 1.0)
-    return float(np.where(actual == logits, 0.0, shares).max())
 
 
 def one_line(error: Exception) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -25,8 +24,9 @@ def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
             f"the output {tail.output.name!r} is {tail.output.dtype}, quantised scores; name another "
             "output: --output-name (output_name=), or export this one behind a DequantizeLinear"
         )
-    quantizers = ("QuantizeLinear", "DequantizeLinear")
-    pairs = [p for p in pairwise(tail.path) if (p[0].op_type, p[1].op_type) == quantizers]
+    ops = ("QuantizeLinear", "DequantizeLinear")
+    steps = zip(tail.path, tail.path[1:], strict=False)
+    pairs = [(a, b) for a, b in steps if (a.op_type, b.op_type) == ops]
     width = constant(pairs[0][0].inputs[1])
     step = "" if width is None or width.size != 1 else f" of {float(width.item()):.2g}"
     for quantize, dequantize in pairs:
@@ -53,11 +53,8 @@ def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | No
     maker = logits.producer()
     if maker is None:
         return None
-    places = (
-        [(maker, 1)]
-        if _is_scaled(maker)
-        else [_scaled_by(node, place) for node, place in _constants_of(maker)]
-    )
+    places = [_scaled_by(node, place) for node, place in _constants_of(maker)]
+    places = [(maker, 1)] if _is_scaled(maker) else places
     known = [place for place in places if place is not None]
     if not known or len(known) < len(places) or not _is_scaled(known[0][0]):
         return None

@@ -61,7 +61,7 @@ class Bias(nn.Module):
         return inputs + self.bias
 
 
-class _Map(nn.Module):
+class Map(nn.Module):
     """W z + b, on logits or log-probabilities."""
 
     weight: Tensor
@@ -78,6 +78,7 @@ class _Map(nn.Module):
         self.least = -math.inf if step.least is None else math.log(step.least)
 
     def forward(self, logits: Tensor) -> Tensor:
+        """Map (n, K) to (n, K)."""
         z = torch.log_softmax(logits, dim=1).clamp_min(self.least) if self.log_probs else logits
         z = z @ self.weight.t() if self.full else z * self.weight
         return z + self.bias if self.biased else z
@@ -151,11 +152,6 @@ def edges(exact: AnyFloats, dtype: torch.dtype) -> Tensor:
     return torch.tensor(exact if dtype == torch.float64 else rounded_down(exact), dtype=dtype)
 
 
-def mapped(maps: tuple[LogitMap, ...], dtype: torch.dtype) -> nn.Sequential:
-    """Make the steps from logits (n, K) to calibrated logits (n, K)."""
-    return nn.Sequential(*[_Map(m, dtype) for m in maps])
-
-
 def probabilities(artifact: Artifact, dtype: torch.dtype) -> nn.Sequential:
     """Make the steps from calibrated logits (n, K) to probabilities (n, K); of labels, sigmoids."""
     mixture, table = artifact.mixture, artifact.table
@@ -210,6 +206,3 @@ def sets(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
 
 def numpy_type(dtype: torch.dtype) -> type[np.floating]:
     return np.float64 if dtype == torch.float64 else np.float32
-
-
-# torch.jit.script reads the signatures: so no postponed annotations, and forward's return type is inferred.
