@@ -29,13 +29,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def checked_inputs(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
-    """Check that labels and the inputs' shape fit the model; return the labels.
-
-    Args:
-        classifier: The model.
-        inputs: (n, *input_shape).
-        labels: Class ids (n,).
-    """
+    """Check that labels and the inputs' shape fit the model; return the labels."""
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
     # They stand for logits: Samples.of checks labels against so many classes.
