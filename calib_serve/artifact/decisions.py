@@ -134,14 +134,7 @@ class Abstain:
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdFacts:
-    """The samples that a threshold was found on.
-
-    Args:
-        samples: Number of samples.
-        sha256: Hash of their scores and labels.
-        seed: Seed of the draws among them.
-        groups: Number of groups they are in; None without groups.
-    """
+    """The samples that a threshold was found on."""
 
     samples: int
     sha256: str

@@ -38,11 +38,7 @@ class Change:
     p: float
 
     def moved(self, to: float) -> Change:
-        """Shift the difference, with as wide an interval around it.
-
-        Args:
-            to: New difference.
-        """
+        """Shift the difference, with as wide an interval around it."""
         one = self.difference
         by = to - one.value
         return replace(self, difference=Estimate(to, one.low + by, one.high + by, one.debiased + by))

@@ -292,11 +292,7 @@ class SetEvaluation:
         return sorted((k for k, end in ends.items() if not math.isnan(end)), key=ends.__getitem__)
 
     def says(self, class_names: Sequence[str] = ()) -> str:
-        """Return two sentences for a person.
-
-        Args:
-            class_names: Names of the classes (K,).
-        """
+        """Return two sentences for a person."""
         promise = "" if self.promised is None else f" (promised {100 * self.promised:.4g} %)"
         worst = self.worst_class
         name = class_names[worst] if class_names else f"class {worst}"

@@ -123,11 +123,7 @@ class ShareEstimate:
         )
 
     def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """As plain values for JSON.
-
-        Args:
-            names: Name of each class, for the sentences.
-        """
+        """As plain values for JSON."""
         arrays = {"old": self.old, "shares": self.shares, "low": self.low, "high": self.high}
         numbers = {name: values.tolist() for name, values in arrays.items()}
         tests = {"moved": self.moved.as_dict(), "fits": self.fits.as_dict()}

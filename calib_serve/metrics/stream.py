@@ -109,9 +109,6 @@ class Tally:
     def merge(self, other: Tally) -> Tally:
         """The tally of the samples of both; associative and commutative.
 
-        Args:
-            other: Sums over as many classes and bins.
-
         Raises:
             InputError: Where they are of other classes.
         """

@@ -27,14 +27,8 @@ from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
 
 
-def checked_inputs(classifier: Classifier, inputs: AnyFloats, labels: ArrayLike) -> NDArray[np.intp]:
-    """Check that labels and the inputs' shape fit the model; return the labels.
-
-    Args:
-        classifier: The model.
-        inputs: (n, *input_shape).
-        labels: Class ids (n,).
-    """
+def checked_inputs(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
+    """Check that labels and the inputs' shape fit the model; return the labels."""
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
     # They stand for logits: Samples.of checks labels against so many classes.

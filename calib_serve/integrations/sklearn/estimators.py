@@ -162,10 +162,6 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
     """The classes (K,) and y as class ids (n,).
 
-    Args:
-        y: Labels (n,).
-        classes: Labels in the order of their ids; by default those of y, sorted.
-
     Raises:
         InputError: For labels that are not among ``classes``.
     """
