@@ -98,11 +98,10 @@ def open_session(
         # Operators beside one another would take the cores of other workers.
         settings.inter_op_num_threads = 1
     source = path if isinstance(path, bytes) else str(path)
-    name = f"a model of {len(path)} bytes" if isinstance(path, bytes) else source
+    name = f"a model of {len(path)} bytes" if isinstance(path, bytes) else str(path)
     try:
         session = ort.InferenceSession(source, settings, providers=[w for w in wanted if w[0] in offered])
     except Exception as error:  # onnxruntime raises a dozen unrelated types
-        name = f"a model of {len(path)} bytes" if isinstance(path, bytes) else path
         raise ModelError(f"onnxruntime cannot load {name}: {error}") from error
     taken = session.get_providers()
     if first not in taken and not allow_fallback:

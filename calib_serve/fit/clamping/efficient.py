@@ -27,7 +27,7 @@ from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
 
 
-def checked_inputs(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
+def checked_inputs(classifier: Classifier, inputs: AnyFloats, labels: ArrayLike) -> NDArray[np.intp]:
     """Check that labels and the inputs' shape fit the model; return the labels."""
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")

@@ -430,7 +430,8 @@ def adapt_artifact(artifact: Artifact, kind: Outputs, *, activated: bool, one_co
         seen = "logit" if one_column else "logits"
     held = "one logit a sample" if seen == "logit" else kind
     what = f"the graph has {held}"
-    if change_to_fitted(artifact, seen, what, shown=kind, can=("normalise",)) == "none":
+    change = change_to_fitted(artifact, seen, what, shown=kind, can=("normalise",))
+    if change == "none":
         return artifact
     first = artifact.logit_maps[0]
     steps = tuple(replace(s, on="log_probs") if s is first else s for s in artifact.steps)
