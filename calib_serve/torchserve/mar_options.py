@@ -56,7 +56,7 @@ class ModelOptions(AnswerOptions, Wrapped):
         super().__post_init__()
         object.__setattr__(self, "input_shape", tuple(self.input_shape))
         if self.pictures != "unknown":
-            found = Preprocessing.of(self.pictures).for_input(self.input_shape)  # type: ignore[arg-type]
+            found = Preprocessing.of(self.pictures).for_input(self.input_shape)
             if not self.input_dtype.startswith("float"):
                 raise InputError(
                     f"pictures become fractions, the model takes {self.input_dtype}; leave out how they are "

@@ -127,8 +127,8 @@ class CalibratedWrapper(CalibratedHandler):
             if self._passing.failed is not None:
                 # Our own message holds nothing of a request; of any other error only the type is logged.
                 error = self._passing.failed
-                own = isinstance(error, ModelError)
-                log.warning("the calibration failed: %s", error if own else type(error).__name__)
+                ours = isinstance(error, ModelError)
+                log.warning("the calibration failed: %s", error if ours else type(error).__name__)
             self._observer.uncalibrated(sum(_wants_a_prediction(message) for message in messages))
             return replies
         rows = self._passing.rows()
