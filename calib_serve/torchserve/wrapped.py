@@ -125,8 +125,8 @@ class CalibratedWrapper(CalibratedHandler):
             if self._passing.failed is not None:
                 # Our own message holds nothing of a request; of any other error only the type is logged.
                 error = self._passing.failed
-                what = error if isinstance(error, ModelError) else type(error).__name__
-                log.warning("the calibration failed: %s", what)
+                ours = isinstance(error, ModelError)
+                log.warning("the calibration failed: %s", error if ours else type(error).__name__)
             self._observer.uncalibrated(sum(_wants_a_prediction(message) for message in messages))
             return replies
         rows = self._passing.rows()

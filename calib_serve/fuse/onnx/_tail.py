@@ -11,7 +11,7 @@ import onnx_ir as ir
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
-from calib_serve.fuse._kinds import change_to_fitted, check_multilabel
+from calib_serve.fuse._kinds import Change, change_to_fitted, check_multilabel
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 
@@ -34,6 +34,7 @@ _SELECTIONS = frozenset({"ReduceMax", "Gather", "Slice"})
 _LAYERS = {"Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "If", "Loop", "Scan"}
 _LAYERS |= {"MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger"}
 
+_CHANGES: tuple[Change, ...] = ("normalise",)
 _MADE: dict[str, Outputs] = {"Softmax": "probabilities", "LogSoftmax": "log_probs"}
 _OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
 
@@ -429,8 +430,7 @@ def adapt_artifact(artifact: Artifact, kind: Outputs, *, activated: bool, one_co
     if activated and kind not in LABELS:
         seen = "logit" if one_column else "logits"
     held = "one logit a sample" if seen == "logit" else kind
-    what = f"the graph has {held}"
-    change = change_to_fitted(artifact, seen, what, shown=kind, can=("normalise",))
+    change = change_to_fitted(artifact, seen, f"the graph has {held}", shown=kind, can=_CHANGES)
     if change == "none":
         return artifact
     first = artifact.logit_maps[0]
