@@ -119,7 +119,7 @@ class Problem:
                 x,
                 about or self.preconditioner(penalty, x),
                 gap=gap,
-                rounding=self._rounding,
+                rounding=1e-7 if self._dtype is np.float32 else 1e-13,
                 max_iterations=_REFRESH,
             )
             iterations += found.iterations
@@ -239,10 +239,6 @@ class Problem:
         """The values in a chunk: for many classes enough rows that their sums into (K, K) cost little."""
         cached = 1 << 18 if self._dtype is np.float32 else 1 << 17
         return max(cached, min(2 * self.samples.classes**2, 1 << 21)) if self.shape == "full" else cached
-
-    @property
-    def _rounding(self) -> float:
-        return 1e-7 if self._dtype is np.float32 else 1e-13
 
 
 @dataclass(frozen=True, eq=False)

@@ -216,14 +216,10 @@ def _main(done: Sequence[Line]) -> Line:
     return next(line for line in done if line.tested.required)
 
 
-def _noun(done: Sequence[Line]) -> str:
-    return "labels" if any(line.tested.name == "label" for line in done) else "classes"
-
-
 def _calibrated(done: Sequence[Line], note: str) -> str:
     main = _main(done).tested
     of_classes = [line.tested.most for line in done if line.tested.alone]
-    noun = "label" if _noun(done) == "labels" else "class"
+    noun = "label" if any(line.tested.name == "label" for line in done) else "class"
     each = f", no single {noun} by more than {points(max(of_classes))}" if of_classes else ""
     tail = f" {note}" if note else ""
     return f"Calibrated: {main.what} is off by at most {points(main.most)} on average{each}.{tail}"

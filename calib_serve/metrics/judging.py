@@ -225,9 +225,10 @@ def _of_positive(s: _Sample) -> list[Line]:
 
     cells = finest(split, tolerance)
     said = f"P(y = 1) is {direction(cells, _WAYS)}, on average {points(cells.error)} off"
+    some = s.spaced()
     return [
         line_of("positive", "P(y = 1)", cells, said, tolerance, required=True),
-        _of_shape(_event_shape(s), s.tolerance),
+        _of_shape(shape_of_event(*_event(some), some.groups, some.weight), s.tolerance),
         *_of_events(s, p, came),
     ]
 
@@ -254,11 +255,6 @@ def held_to_share(tolerance: float, share: float) -> float:
     (0.02, 0.002)
     """
     return tolerance if share >= _RARE else min(tolerance, _RELATIVE_TOLERANCE * share)
-
-
-def _event_shape(s: _Sample) -> Shape:
-    some = s.spaced()
-    return shape_of_event(*_event(some), some.groups, some.weight)
 
 
 def _event(s: _Sample) -> tuple[Floats, Floats]:

@@ -181,7 +181,7 @@ def _providers(device: str | None) -> list[Any]:
     offered = onnxruntime.get_available_providers()
     kind, _, index = (device or "").partition(":")
     if device in (None, "cpu"):
-        has_gpu = device is None and _CUDA in offered and _has_gpu()
+        has_gpu = device is None and _CUDA in offered and Path("/dev/nvidiactl").exists()
         return [_CUDA, _CPU] if has_gpu else [_CPU]
     if kind != "cuda" or not (index or "0").isdecimal():
         raise ModelError(f"device must be cpu, cuda or cuda:1, got {device!r}")
@@ -201,10 +201,6 @@ def _session(graph: ModelProto, providers: list[Any]) -> Any:
     if isinstance(providers[0], tuple) and _CUDA not in session.get_providers():
         raise ModelError(f"onnxruntime cannot use CUDA here, and took {session.get_providers()}")
     return session
-
-
-def _has_gpu() -> bool:
-    return Path("/dev/nvidiactl").exists()
 
 
 def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
