@@ -390,7 +390,8 @@ class Artifact:
             for step in self.logit_maps:
                 z = step(z)
             if self.logit_maps and not np.isfinite(z.sum()):
-                z = _without_overflow(given, z)
+                lost = np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1)
+                z = np.where(lost[:, None], np.nan, z)
         if self.is_multilabel:
             p = sigmoid(z)
             return p if self.table is None else self.table.of_each(p)
@@ -561,9 +562,3 @@ def _check_possible(bins: Bins) -> None:
             "the reference bins are of no predictions: there are counts, and sums of confidence and correct "
             "between 0 and the count of their bin"
         )
-
-
-def _without_overflow(given: NDArray[Any], made: NDArray[Any]) -> NDArray[Any]:
-    """The numbers in ``made``, NaN in rows that were finite in ``given`` and became infinite."""
-    lost = np.isfinite(given).all(axis=1) & ~np.isfinite(made).all(axis=1)
-    return np.where(lost[:, None], np.nan, made)

@@ -216,7 +216,7 @@ class Contract:
         return clause_facts(map(vars, self.clauses))
 
     def text(self, class_names: Sequence[str] = ()) -> str:
-        """"A YAML document, which ``read`` with the same names reads back.
+        r"""A YAML document, which ``read`` with the same names reads back.
 
         >>> print(Contract((Clause("act", 0.98, above=0.9, predicted=1),)).text(["cat", "dog"]), end="")
         contract: 1

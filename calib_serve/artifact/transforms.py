@@ -28,7 +28,13 @@ def preprocessing_of(given: Any) -> Preprocessing:
         InputError: For anything else, and for a transform that is not known.
     """
     try:
-        return _read(_imported(given) if isinstance(given, str) else given)
+        if isinstance(given, str):
+            if ":" not in given:
+                raise InputError(
+                    f"transforms are named as package.module:name or file.py:name, got {given!r}"
+                )
+            given = import_object(given)
+        return _read(given)
     except InputError:
         raise
     except Exception as error:  # what is given is foreign code
@@ -36,12 +42,6 @@ def preprocessing_of(given: Any) -> Preprocessing:
             f"cannot read transforms from {str(given)[:200]}: {type(error).__name__}: {error}; name them as "
             "package.module:name or file.py:name, or give mean, std, resize and crop"
         ) from error
-
-
-def _imported(spec: str) -> Any:
-    if ":" not in spec:
-        raise InputError(f"transforms are named as package.module:name or file.py:name, got {spec!r}")
-    return import_object(spec)
 
 
 def _read(given: Any) -> Preprocessing:

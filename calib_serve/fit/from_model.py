@@ -142,7 +142,11 @@ def calibrate_model(
     data = _dataset((inputs, labels), tuple(asked.class_names))
     shape = data.inputs.shape[1:]
     prepared = None if asked.pictures is None else Preprocessing.of(asked.pictures).for_input(shape)
-    _check_normalised_once(prepared, own)
+    if prepared is not None and "normalisation" in own and set(prepared.std) != {1.0}:
+        raise InputError(
+            f"the inputs are normalised already, by std {list(prepared.std)}, so delta acts behind that; "
+            "leave out normalisation, which is for a model that takes [0, 1] and normalises inside"
+        )
     work = _Work(_classifier(model, shape, asked), data, asked.checkpoints, asked.seed, progress)
     work.check(data)
     held = None if test is None else work.checked(test)
@@ -183,15 +187,6 @@ def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
     except CalibServeError:
         return artifact
     return replace(artifact, model=replace(known, response=found))
-
-
-def _check_normalised_once(pictures: Preprocessing | None, options: Mapping[str, Any]) -> None:
-    """Refuse ``normalisation`` where the inputs are normalised already: delta would act behind it."""
-    if pictures is not None and "normalisation" in options and set(pictures.std) != {1.0}:
-        raise InputError(
-            f"the inputs are normalised already, by std {list(pictures.std)}, so delta acts behind that; "
-            "leave out normalisation, which is for a model that takes [0, 1] and normalises inside"
-        )
 
 
 def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
@@ -294,7 +289,9 @@ class _Work:
         elif method == "auto" and self.classifier.differentiable:
             artifact = self._best(options, corrected=shares is not None)
         else:
-            return self._output(method, options, cross_validate=measure, prior=shares)
+            return self._output(
+                self._samples(), method=method, cross_validate=measure, prior=shares, **options
+            )
         artifact = artifact if shares is None else self._corrected(artifact, shares)
         return remarked(artifact, after=said)
 
@@ -327,39 +324,16 @@ class _Work:
         if held is not None:
             logits = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
             test = logits, held.labels
-        artifact = calibrate(
-            self._logits(),
-            self.given.labels,
-            method,
-            outputs="label_logits",
-            class_names=self.given.class_names,
-            test=test,
-            cross_validate=cross_validate,
-            seed=self.seed,
-            progress=self.progress,
-            **options,
-        )
-        return replace(artifact, model=self.classifier.facts())
+        how = {"outputs": "label_logits", "test": test, "cross_validate": cross_validate, **options}
+        return self._output(self._logits(), self.given.labels, method, **how)
 
     def _output(
-        self,
-        method: str,
-        options: Mapping[str, Any],
-        *,
-        cross_validate: bool,
-        prior: NDArray[np.float64] | None,
+        self, scores: Any, labels: NDArray[np.intp] | None = None, method: str = "auto", **options: Any
     ) -> Artifact:
-        """Fit an output method to the model's logits."""
+        """Fit an output method to the model's scores."""
+        names = self.given.class_names
         artifact = calibrate(
-            self._samples(),
-            None,
-            method,
-            class_names=self.given.class_names,
-            cross_validate=cross_validate,
-            prior=prior,
-            seed=self.seed,
-            progress=self.progress,
-            **options,
+            scores, labels, method, class_names=names, seed=self.seed, progress=self.progress, **options
         )
         return replace(artifact, model=self.classifier.facts())
 
@@ -394,9 +368,7 @@ class _Work:
         if corrected:
             offered = options.get("candidates") or default_candidates(for_shares=True)
             options = {**options, "candidates": [n for n in offered if correctable(n, given.classes)]}
-        names = self.given.class_names
-        found = calibrate(given, class_names=names, seed=self.seed, progress=self.progress, **options)
-        best = replace(found, model=self.classifier.facts())
+        best = self._output(given, **options)
         selection = best.fit.selection
         # A perturbed input may get another class; of samples too few for folds, there is no selection.
         if options.get("keep_predictions") or selection is None:
@@ -409,7 +381,7 @@ class _Work:
         except FitError as error:  # as where every sample of some folds is right
             return remarked(best, after=[f"Neural Clamping is not compared with it: {error}"])
         facts = {**best.fit.facts, "beside": {**vars(gain), "folds": _GAIN_FOLDS}}
-        return replace(best, fit=replace(best.fit, facts=facts), class_names=names)
+        return replace(best, fit=replace(best.fit, facts=facts), class_names=self.given.class_names)
 
     def _neural_clamping(self, inputs: NDArray[Any], labels: NDArray[np.intp]) -> Artifact:
         told = stage(self.progress, "neural-clamping beside it")

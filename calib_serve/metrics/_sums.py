@@ -177,7 +177,9 @@ def estimates(
     elsewhere = calibrated_share(top.gaps(), top.noise)
     found |= _binned(top, draw, elsewhere)
     if not are_counts(rows.weight):  # weights change the variance that chance has
-        found["rms_debiased"] = _debiased(top, found["rms"])
+        full = top.count > 0
+        squares = (top.gaps()[full] ** 2 - top.noise[full]) / top.count[full]
+        found["rms_debiased"] = _between(found["rms"], float(squares.sum()) / top.n)
     found |= _ranked(rows, bins, draw, level, elsewhere)
     found["smooth_ece"] = _smooth(rows, draw, elsewhere)
     gaps, cells = rows.said - rows.came, rows.noise
@@ -269,12 +271,6 @@ def _binned(top: Bins, draw: _Drawn, elsewhere: float) -> dict[str, Estimate]:
     }
     found["rms_debiased"] = _between(found["rms"], top.debiased_l2_squared())
     return found
-
-
-def _debiased(top: Bins, rms: Estimate) -> Estimate:
-    full = top.count > 0
-    squares = (top.gaps()[full] ** 2 - top.noise[full]) / top.count[full]
-    return _between(rms, float(squares.sum()) / top.n)
 
 
 def _between(rms: Estimate, square: float) -> Estimate:

@@ -278,11 +278,6 @@ class SetEvaluation:
         """The share of sets of one class."""
         return self.sizes[1] / self.n
 
-    @property
-    def worst_class(self) -> int:
-        """The class that is most surely missed: see ``worst_classes``."""
-        return self.worst_classes()[0]
-
     def worst_classes(self) -> list[int]:
         """Return the classes that occur, the one with the smallest upper end first.
 
@@ -294,7 +289,7 @@ class SetEvaluation:
     def says(self, class_names: Sequence[str] = ()) -> str:
         """Return two sentences for a person."""
         promise = "" if self.promised is None else f" (promised {100 * self.promised:.4g} %)"
-        worst = self.worst_class
+        worst = self.worst_classes()[0]
         name = class_names[worst] if class_names else f"class {worst}"
         found = self.by_class[worst]
         said = (

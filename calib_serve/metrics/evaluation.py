@@ -216,7 +216,10 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
     sample = Sample(p, y, bins=options.bins, edges=options.edges)
     codes = group_codes(groups, sample.n)
     codes = None if codes is None else codes[sample.order]  # samples are by rising confidence
-    found = _analytic(sample, level, codes)
+    columns, effect = sample.columns(), design_effect(sample.correct, codes)
+    found = {name: mean_interval(values, level=level, groups=codes) for name, values in columns.items()}
+    right = float(sample.correct.sum())
+    found["accuracy"] = wilson_interval(right / effect, sample.n / effect, level=level)
     weighted = resamples(sample.n, replicates, seed=seed, groups=codes)
     drawn = _joined([sample.weighted(weights) for weights in weighted])
     values = sample.values()
@@ -227,7 +230,6 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
     else:
         resampled.add("refinement_auroc")
     independent = math.inf if codes is None else float(codes.max()) + 1
-    right = float(sample.correct.sum())
     # An average precision is a mean over the predictions to be found.
     positives = {"aupr_correct": right, "aupr_incorrect": sample.n - right}
     for name in resampled:
@@ -247,14 +249,6 @@ def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
     names = blocks[0] if blocks else ()
     found = {name: np.concatenate([block[name] for block in blocks]) for name in names}
     return defaultdict(lambda: np.empty(0), found)
-
-
-def _analytic(sample: Sample, level: float, groups: NDArray[np.intp] | None) -> dict[str, Estimate]:
-    columns = sample.columns()
-    found = {name: mean_interval(values, level=level, groups=groups) for name, values in columns.items()}
-    effect = design_effect(sample.correct, groups)
-    right, n = float(sample.correct.sum()) / effect, sample.n / effect
-    return {**found, "accuracy": wilson_interval(right, n, level=level)}
 
 
 def evaluate(

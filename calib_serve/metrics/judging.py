@@ -224,6 +224,7 @@ def _of_positive(s: _Sample) -> list[Line]:
     cells = finest(split, tolerance)
     some = s.spaced()
     said = f"P(y = 1) is {direction(cells, _WAYS)}, on average {points(cells.error)} off"
+    some = s.spaced()
     return [
         line_of("positive", "P(y = 1)", cells, said, tolerance, required=True),
         _of_shape(shape_of_event(*_event(some), some.groups, some.weight), s.tolerance),

@@ -79,10 +79,7 @@ class Sample:
         return np.repeat(np.arange(self.bins), np.diff(self.bin_ends))
 
     def positive_tally(self) -> Bins | None:
-        """The bins of P(y = 1) against how often class 1 is true.
-
-        None unless there are two classes.
-        """
+        """The bins of P(y = 1) against how often class 1 is true; None unless there are two classes."""
         return None if self.positive is None else self.positive.tally(self.came_true)
 
     def values(self) -> dict[str, float]:
@@ -127,17 +124,12 @@ class Sample:
 
     def _errors(self, correct: Floats) -> dict[str, Floats]:
         rights = cumulative(correct)
+        drawn = [Ranked(self._ranks, self._confidences, right) for right in rights[:, self.tie_ends]]
         return {
             **_binned(self.tally.count, self.tally.confidence, np.diff(rights[:, self.bin_ends])),
-            **self._equal_mass(rights[:, self.tie_ends]),
-            "smooth_ece": self._smooth((self.confidence - correct) / self.n),
-        }
-
-    def _equal_mass(self, rights: Floats) -> dict[str, Floats]:
-        drawn = [Ranked(self._ranks, self._confidences, right) for right in rights]
-        return {
             "adaptive_ece": np.array([ranked.ece(self.bins) for ranked in drawn]),
             "sweep_ece": np.array([ranked.sweep_ece() for ranked in drawn]),
+            "smooth_ece": self._smooth((self.confidence - correct) / self.n),
         }
 
     def _smooth(self, gaps: Floats) -> Floats:

@@ -190,8 +190,11 @@ class _Run:
         self._by_classes()
         with engine.asking("put the logs together"):
             self._joined = joined(self._predictions, self._labels, self.asked, repeats=False)
-        if options.class_names is None:
-            self._check_labels()
+        if options.class_names is None and not self._true.keys() <= self._predicted.keys():
+            # Of predictions alone: others may be of other models.
+            self._true = self._classes_true(self._joined.filter(self._joined["rows"] > 0))
+            if self.asked.of_predicted:
+                self._told += check_labels(self._predicted, self._true, self.asked.columns)
 
     def _by_classes(self) -> None:
         """Find the classes of both logs, as ids where they are named, and the one that is asked about."""
@@ -232,14 +235,6 @@ class _Run:
         if len(found) > MOST_CLASSES:
             raise InputError(f"{column} has more than {MOST_CLASSES:,} values: is it of classes?")
         return found
-
-    def _check_labels(self) -> None:
-        """Keep the labels of predictions alone, where others may be of other models, and check those."""
-        if self._true.keys() <= self._predicted.keys():
-            return
-        self._true = self._classes_true(self._joined.filter(self._joined["rows"] > 0))
-        if self.asked.of_predicted:
-            self._told += check_labels(self._predicted, self._true, self.asked.columns)
 
     def reading(self) -> Reading:
         """What was read; InputError where the confidences are none of what they were taken for."""

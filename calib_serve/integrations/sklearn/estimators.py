@@ -266,7 +266,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         codes = _codes(groups, len(y))
         estimator = self._estimator()
         self.response_method_ = _response_of(estimator, self.response_method)
-        if self._is_fitted_already():
+        if isinstance(self.estimator, FrozenEstimator) or _is(self.cv, "prefit"):
             if fit_params:
                 raise InputError(
                     f"the classifier is fitted already: {next(iter(fit_params))} would be of no use"
@@ -367,9 +367,6 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         default = LogisticRegression(max_iter=1000)
         # What scikit-learn's own default does: weights reach it without being asked for.
         return default.set_fit_request(sample_weight=True) if _routing() else default
-
-    def _is_fitted_already(self) -> bool:
-        return isinstance(self.estimator, FrozenEstimator) or _is(self.cv, "prefit")
 
     def _outputs(self) -> Outputs:
         return "logits" if self.response_method_ == "decision_function" else "probabilities"

@@ -99,19 +99,14 @@ def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
             raise FuseError(f"skl2onnx cannot convert this {type(last).__name__}: {why}") from error
         if len(found.graph.input) != 1 or len(found.graph.output) != 2:
             raise FuseError(f"the graph of {type(last).__name__} has not one input, and a label and scores")
-        return _scores_alone(found)
+        graph = ir.from_proto(found)
+        del graph.graph.outputs[0]  # the label, which ignores the calibration
+        RemoveUnusedNodesPass()(graph)
+        return ir.to_proto(graph)
     raise FuseError(
         f"skl2onnx gives no decision_function of {type(last).__name__}; where it has probabilities, fit with "
         "response_method='predict_proba'"
     )
-
-
-def _scores_alone(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Remove the label output, which ignores the calibration."""
-    model = ir.from_proto(graph)
-    del model.graph.outputs[0]
-    RemoveUnusedNodesPass()(model)
-    return ir.to_proto(model)
 
 
 def _inner(estimator: Any) -> Any:
