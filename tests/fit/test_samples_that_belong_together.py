@@ -70,7 +70,8 @@ def test_few_groups_are_measured_on_as_many_folds_as_they_fill(count: int) -> No
     groups = np.arange(400) % count
     found = calibrate(z, y, "temperature", groups=groups, outputs="logits")
     assert found.data["measured_on"] == f"{min(5, count // 2)} folds of the calibration set"
-    shares = calibrate(z, y, "temperature", groups=groups, prior=[0.4, 0.2, 0.2, 0.2], outputs="logits")
+    prior = [0.4, 0.2, 0.2, 0.2]
+    shares = calibrate(z, y, "temperature", groups=groups, prior=prior, outputs="logits")
     assert shares.data["confusion"]["on"] == "held-out folds"
     assert recalibrated_losses(Scores.of(z, y, groups=groups, outputs="logits")) is not None
 

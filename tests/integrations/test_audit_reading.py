@@ -197,6 +197,20 @@ def test_many_labels_of_a_class_that_is_never_predicted_are_refused_and_few_are_
     assert any("10 labels are of classes that no prediction has: none" in one for one in few.says())
 
 
+def test_labels_of_no_class_are_told_beside_the_probability_of_one(audited: Audited) -> None:
+    log = {"predicted": NAMES[PREDICTED], "confidence": P}
+    some = np.arange(N) % 10
+    with pytest.raises(InputError, match=r"of classes that no prediction has.*--ignore-label"):
+        audited(log, np.where(some < 3, "-1", NAMES[Y]), confidence_of="good")
+    found = audited(log, np.where(some < 1, "-1", NAMES[Y]), confidence_of="good")
+    assert any("400 labels are of classes that no prediction has: -1" in one for one in found.says())
+
+
+def test_truth_values_are_of_two_classes_alone(audited: Audited) -> None:
+    with pytest.raises(InputError, match="label holds"):
+        audited({"predicted": PREDICTED, "confidence": TOP}, Y == 1, class_names=("no", "yes", "maybe"))
+
+
 def test_labels_of_other_models_in_the_same_table_are_nobody_s_classes(audited: Audited) -> None:
     labels = {"id": np.arange(2 * N), "label": np.concatenate([NAMES[Y], np.full(N, "cat")])}
     found = audited({"predicted": NAMES[PREDICTED], "confidence": TOP}, labels)

@@ -25,7 +25,7 @@ class AuditOptions(Binned, Tolerant):
     class_names: tuple[str, ...] | None = None
     """Names of all classes, in the order of their ids: logs then may have either."""
     ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
-    """Labels that mean no label, such as -1,NA."""
+    """Labels that mean no label, such as 255,NA."""
     by: tuple[str, ...] | None = None
     """Group by these columns; by default by model and version, where there are such."""
     since: Any = None

@@ -193,7 +193,8 @@ class _Run:
         if options.class_names is None and not self._true.keys() <= self._predicted.keys():
             # Of predictions alone: others may be of other models.
             self._true = self._classes_true(self._joined.filter(self._joined["rows"] > 0))
-            if self.asked.of_predicted:
+            # Of a class that is said, predictions may be of another kind, or missing.
+            if {type(value) for value in self._predicted} & {type(value) for value in self._true}:
                 self._told += check_labels(self._predicted, self._true, self.asked.columns)
 
     def _by_classes(self) -> None:

@@ -92,7 +92,8 @@ def named_ids(values: Iterable[Any], names: Sequence[str], *, column: str) -> di
     naming, ids, strange = Naming(len(names), names), dict[Any, int](), dict[Any, str]()
     for value in values:
         try:
-            ids[value] = naming.find(str(int(value)) if isinstance(value, bool) else str(value))
+            truth = isinstance(value, bool) and len(names) == 2
+            ids[value] = naming.find(str(int(value)) if truth else str(value))
         except InputError as error:
             strange[value] = str(error)
     if strange:
