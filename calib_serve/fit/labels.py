@@ -289,7 +289,7 @@ def one_weight(samples: LabelSamples) -> tuple[float, Floats]:
     curved = rate * (1 - rate)
     curvature = np.concatenate([[(share @ x**2) @ curved + 1e-300], curved])
     start = np.concatenate([[0.0], np.log(rate) - np.log1p(-rate)])
-    found = minimise(loss, start, lambda g: g / curvature, gap=1e-9)
+    found = minimise(loss, start, lambda g: g / curvature, gap=1e-6)
     w = float(found.x[0]) / unit
     return w, found.x[1:] - w * mean
 

@@ -69,6 +69,7 @@ class Problem:
     shape: Shape
     scale: float = 1.0
     offset: NDArray[np.float64] | None = None  # logsumexp of each sample, where x is log-probabilities
+    centre: NDArray[np.float64] | None = None  # (K,), from which logits are counted
     rough: bool = False  # float32 for smaller sets too: for choosing, not for the result
 
     @classmethod
@@ -208,8 +209,10 @@ class Problem:
 
     def _features(self) -> Iterator[tuple[slice, AnyFloats]]:
         dtype = self._dtype
-        for part, z in self.samples.chunks(dtype, values=self._chunk):
-            x = z if self.scale == 1 else z * dtype(self.scale)
+        for part, z in self.samples.chunks(dtype if self.centre is None else np.float64, values=self._chunk):
+            # Of float64 logits, before they are rounded to float32.
+            near = z if self.centre is None else (z - self.centre).astype(dtype, copy=False)
+            x = near if self.scale == 1 else near * dtype(self.scale)
             if self.offset is not None:
                 x = x - self.offset[part, None].astype(dtype)
             yield part, x

@@ -24,7 +24,6 @@ from calib_serve.scores import softmax
 
 Floats = NDArray[np.float64]
 _LARGER_SHARE = 3.0  # samples' weight, below which a larger share is not tried
-_CLEARLY = 2.0  # nats over all samples, by which it must be likelier
 
 
 def fit_ensemble_temperature(samples: Samples) -> Artifact:
@@ -231,7 +230,8 @@ def base(samples: Samples) -> Base:
     mixed = Base(*mixture(samples, (t, 1 / (n + 1))))
     if mixed.uniform < _LARGER_SHARE / (n + 1):
         return plain
-    return mixed if (plain.losses(samples) - mixed.losses(samples)).sum() > _CLEARLY else plain
+    # By 2 nats over all samples it is clearly likelier.
+    return mixed if (plain.losses(samples) - mixed.losses(samples)).sum() > 2 else plain
 
 
 def _smoothed(samples: Samples) -> float:

@@ -60,9 +60,10 @@ def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
     if alone <= -0.5 * float(shares @ np.log(np.maximum(shares, 1e-300))):
         return None
     mean = samples.mean()
-    centred = moved(samples, -mean)
-    spread = float(np.sqrt(np.mean(centred.logits**2))) or 1.0
-    problem = Problem(centred, "scalar", 1 / spread)
+    spread = math.sqrt(
+        sum(float(np.sum((z - mean) ** 2)) for _, z in samples.chunks(np.float64)) / samples.size
+    )
+    problem = Problem(samples, "scalar", 1 / (spread or 1.0), centre=mean)
     start = np.concatenate([[0.0], np.log(shares + 1 / n)])
     # The ridge keeps the optimum finite where a class never occurs, or a threshold tells all apart.
     ridge = Penalty(diagonal=1e-6, bias=1e-6)
@@ -71,7 +72,7 @@ def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
     except FitError:
         return None
     w, b = problem.map(theta)
-    scale = float(w[0]) / spread
+    scale = float(w[0]) * problem.scale
     if not (scale > 0 and t * scale > FLATTER_THAN_BESIDE_AN_OFFSET):
         return None
     likelier = n * (alone - problem.nll(theta)) > (k - 1) / 2 * math.log(n)
