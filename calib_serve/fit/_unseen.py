@@ -89,7 +89,9 @@ class Absent:
             # Where even the lowest bias gives absent classes more than that, it stays.
             low, high = -50.0, 50.0
             found = low if excess(low) >= 0 else brentq(excess, low, high, xtol=1e-9)
-        made = complete(steps(found), samples, method=artifact.method, fit={}, class_names=artifact.class_names)
+        made = complete(
+            steps(found), samples, method=artifact.method, fit={}, class_names=artifact.class_names
+        )
         return replace(made, fit=artifact.fit, versions=artifact.versions)
 
     def _steps(self, artifact: Artifact, samples: Samples, t: float, bias: float) -> tuple[Step, ...]:

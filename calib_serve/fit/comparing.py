@@ -83,7 +83,8 @@ def compare(
         InputError: For arrays, names and options that cannot be right.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10
-    >>> [f"{one.method} {one.metrics.ece:.3f}" for one in compare((z, y), (z, y), ["none", "temperature"])]
+    >>> found = compare((z, y), (z, y), ["none", "temperature"], outputs="logits")
+    >>> [f"{one.method} {one.metrics.ece:.3f}" for one in found]
     ['none 0.131', 'temperature 0.000']
     """
     asked = changed(options or CompareOptions(), keywords, compare)

@@ -75,7 +75,7 @@ def calibrate(
         FitError: Where the method has no optimum.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
-    >>> round(calibrate(z, y, "temperature").fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
+    >>> round(calibrate(z, y, "temperature", outputs="logits").fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
     1.82
     """
     asked, own = divided(options or FitOptions(), keywords, method_options(), verb=calibrate)

@@ -1,6 +1,6 @@
 """Calibrators of multi-label models: one for each label by name, and the choice of one method for all.
 
-A label that says too little keeps the temperature of all; where that is clearly off, the weight that all share,
+A label that says too little keeps the temperature of all; where that is clearly off, the weight of all,
 with an offset of its own.
 """
 

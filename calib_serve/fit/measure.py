@@ -246,7 +246,9 @@ def _kept(artifact: Artifact) -> list[str]:
                 artifact.class_names[k] if artifact.class_names else str(k)
                 for k in labels[:NAMED_IN_A_SENTENCE]
             ]
-            more = f" and {len(labels) - NAMED_IN_A_SENTENCE} more" if len(labels) > NAMED_IN_A_SENTENCE else ""
+            more = (
+                f" and {len(labels) - NAMED_IN_A_SENTENCE} more" if len(labels) > NAMED_IN_A_SENTENCE else ""
+            )
             said.append(
                 f"{len(labels)} of {artifact.classes} labels {what.format_map(facts)} as each is {why}: "
                 f"{', '.join(names)}{more}."

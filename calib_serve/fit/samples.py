@@ -88,7 +88,7 @@ class Samples:
         """
         if isinstance(logits, Samples):
             return logits._reweighted(labels, sample_weight, class_weight)
-        beside = {"sample_weight": sample_weight, "groups": groups}
+        beside: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
         given = Scores.of(logits, labels, outputs=outputs, expected="logits", **beside)
         if given.is_multilabel:
             raise InputError(f"{given.outputs} have a calibrator for each label, which calibrate() fits")

@@ -278,7 +278,7 @@ def estimate_prior(
     >>> def drawn(shares, n):
     ...     labels = rng.choice(2, n, p=shares)
     ...     return rng.normal(size=(n, 2)) + 2 * np.eye(2)[labels], labels
-    >>> artifact = calibrate(*drawn([0.5, 0.5], 2000), "temperature")
+    >>> artifact = calibrate(*drawn([0.5, 0.5], 2000), "temperature", outputs="logits")
     >>> found = estimate_prior(artifact, drawn([0.8, 0.2], 2000)[0])
     >>> found.kind, found.counted.shares.round(1).tolist()
     ('moved', [0.8, 0.2])

@@ -284,8 +284,8 @@ def evaluate(
     Raises:
         InputError: For arrays, names and options that cannot be right; ShapeError for other shapes.
 
-    >>> e = evaluate([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
-    >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
+    >>> e = evaluate([[0.75, 0.25], [0.65, 0.35]], [0, 1], bins=10, replicates=0)
+    >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.75 - 1| + |0.65 - 0|) / 2
     (0.5, 0.45)
     """
     asked = changed(options or EvaluateOptions(), keywords, evaluate)

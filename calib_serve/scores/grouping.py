@@ -45,8 +45,8 @@ def copies_of(values: Floats, labels: NDArray[Any], kind: Outputs) -> NDArray[np
     if not _LEAST <= len(values) <= _MOST:
         return None
     # A random projection: equal rows have equal numbers, and others all but surely not.
-    across = np.random.default_rng(0).standard_normal(values.shape[1]).astype(values.dtype)
-    key = np.einsum("nk,k->n", values, across)
+    across = np.random.default_rng(0).standard_normal(values.shape[1])
+    key = np.einsum("nk,k->n", values, np.asarray(across, values.dtype))
     if np.count_nonzero(np.diff(np.sort(key))) + 1 > _DISTINCT * len(key):
         return None
     _, first, row, times = np.unique(key, return_index=True, return_inverse=True, return_counts=True)

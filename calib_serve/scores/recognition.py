@@ -110,7 +110,8 @@ class _Seen:
     @property
     def like_probabilities(self) -> bool:
         """Whether to call them logits contradicts the numbers."""
-        return self.proves or (self.columns == 1 and self.within and self.rows >= FEW)
+        sure = self.proves and self.digits * self.rows >= FEW
+        return sure or (self.columns == 1 and self.within and self.rows >= FEW)
 
 
 def _digits(values: Floats) -> int:
@@ -261,7 +262,7 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
     """Raise InputError where several scores are one number that seems to stand for none, such as -999.
 
     In a column: a whole number further from all others than these are from each other. In all columns:
-    rows whose scores are all the same.
+    rows whose scores are all one number that no other row has.
 
     >>> rows = [[k / 10] for k in range(20)] + [[-999]] * 3
     >>> check_sentinels(np.array(rows), "logit", NUMBERED)
@@ -276,8 +277,10 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
         same[same] = (values[same] == values[same, :1]).all(axis=1)
         value = float(values[same][0, 0]) if same.any() else np.nan
         same &= values[:, 0] == value
-        if n > same.sum() >= max(3, n / 100):
-            raise InputError(_sentinel(value, int(same.sum()), n, place.columns(columns)))
+        count = np.count_nonzero(same)
+        # Rounded scores are alike by chance, and have this value elsewhere, too.
+        if n > count >= max(3, n / 100) and np.count_nonzero(values == value) == count * columns:
+            raise InputError(_sentinel(value, count, n, place.columns(columns)))
     for ends in (values.min(axis=0), values.max(axis=0)):
         for k in np.flatnonzero(ends == np.rint(ends)):
             same = values[:, k] == ends[k]
@@ -304,7 +307,8 @@ def check_ranks(values: Floats, kind: Outputs, place: CellNames) -> None:
             "predicted: if all are of class 1, say --outputs probability (outputs=)"
         )
     falls = all((block[:, :-1] >= block[:, 1:]).all() for block in _blocks(values))
-    if columns > 1 and falls and np.ptp(values[:, 0]) > 0:
+    # Not where the others share the rest evenly, as of a class alone.
+    if columns > 1 and falls and np.ptp(values[:, 0]) > 0 and (np.diff(values.mean(axis=0)) < 0).all():
         raise InputError(
             f"each row falls from the first to the last of {place.columns(columns)}, as if they were ranks: "
             "if they are classes, say --outputs probabilities (outputs=), else which class each is "

@@ -655,7 +655,7 @@ def _scored(source: RawScores, missing: Sequence[str]) -> tuple[RawScores, list[
     except ValueError:
         raise InputError(f"--missing (missing=) is numbers, nan or none, got {', '.join(missing)}") from None
     cells = np.isin(source.values, wanted) | (np.isnan(source.values) & any(map(math.isnan, wanted)))
-    gone: NDArray[np.bool_] = cells.any(axis=1)
+    gone = np.asarray(cells.any(axis=1))
     said = f"{int(gone.sum())} of {len(gone)} rows are left out: their score is {', '.join(missing)}"
     return (source.take(~gone), [said]) if gone.any() else (source, [])
 

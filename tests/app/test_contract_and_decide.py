@@ -38,7 +38,9 @@ def folder(tmp_path: Path) -> Path:
     for seed, (name, n) in enumerate({"cal": 400, "held": 1500, "test": 1000}.items()):
         arrays[f"{name}_logits"], arrays[f"{name}_labels"] = draw(n, seed)
     np.savez(tmp_path / "z.npz", class_names=NAMES, **arrays)
-    fitted = calibrate(arrays["cal_logits"], arrays["cal_labels"], "temperature", cross_validate=False)
+    fitted = calibrate(
+        arrays["cal_logits"], arrays["cal_labels"], "temperature", cross_validate=False, outputs="logits"
+    )
     replace(fitted, class_names=NAMES).save(tmp_path / "artifact")
     (tmp_path / "contract.yaml").write_text(TEXT)
     return tmp_path

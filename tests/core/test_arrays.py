@@ -39,7 +39,7 @@ def _torch(**options: Any) -> Convert:
 
 
 def _table(array: np.ndarray) -> dict[str, np.ndarray]:
-    return {f"c{k}": array[:, k] for k in range(array.shape[1])}
+    return {str(k): array[:, k] for k in range(array.shape[1])}
 
 
 def _pandas(array: np.ndarray) -> Any:
@@ -98,9 +98,12 @@ def test_everything_that_takes_numbers_takes_them_from(kind: str) -> None:
     exact = {"abs": 1e-7}  # a list holds the same floats in float64
     for metric in (metrics.ece, metrics.nll, metrics.classwise_ece, metrics.aurc, metrics.smooth_ece):
         assert metric(probs, labels) == pytest.approx(metric(PROBS, LABELS), **exact)
-    for scores, plain in ((probs, PROBS), (logits, LOGITS)):
-        found = metrics.evaluate(scores, labels, replicates=16, outputs="logits")
-        expected = metrics.evaluate(plain, LABELS, replicates=16)
+    cases: list[tuple[Any, np.ndarray, dict[str, Any]]] = [
+        (probs, PROBS, {}), (logits, LOGITS, {"outputs": "logits"}),
+    ]  # fmt: skip
+    for scores, plain, how in cases:
+        found = metrics.evaluate(scores, labels, replicates=16, **how)
+        expected = metrics.evaluate(plain, LABELS, replicates=16, **how)
         assert found.brier.value == pytest.approx(expected.brier.value, **exact)
     fitted = fit_temperature(Samples.of(logits, labels, sample_weight=convert(np.ones(200))))
     expected_fit = fit_temperature(Samples.of(LOGITS, LABELS, sample_weight=np.ones(200)))
@@ -207,7 +210,7 @@ TWO = np.stack([np.zeros_like(ONE), ONE], axis=1)
 def test_one_logit_a_sample_is_two_everywhere(shape: tuple[int, ...]) -> None:
     one = ONE.reshape(shape)
     assert metrics.nll_from_logits(one, BINARY) == metrics.nll_from_logits(TWO, BINARY)
-    found, expected = (metrics.evaluate(z, BINARY, replicates=16, outputs="logit") for z in (one, TWO))
+    found, expected = (metrics.evaluate(z, BINARY, replicates=16, outputs="logits") for z in (one, TWO))
     assert found.as_dict() == expected.as_dict()
     artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     np.testing.assert_array_equal(artifact.probs(one), artifact.probs(TWO))

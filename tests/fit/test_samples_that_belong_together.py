@@ -68,9 +68,9 @@ def copies(count: int, of_each: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
 def test_few_groups_are_measured_on_as_many_folds_as_they_fill(count: int) -> None:
     z, y = drawn(400)
     groups = np.arange(400) % count
-    found = calibrate(z, y, "temperature", groups=groups)
+    found = calibrate(z, y, "temperature", groups=groups, outputs="logits")
     assert found.data["measured_on"] == f"{min(5, count // 2)} folds of the calibration set"
-    shares = calibrate(z, y, "temperature", groups=groups, prior=[0.4, 0.2, 0.2, 0.2])
+    shares = calibrate(z, y, "temperature", groups=groups, prior=[0.4, 0.2, 0.2, 0.2], outputs="logits")
     assert shares.data["confusion"]["on"] == "held-out folds"
     assert recalibrated_losses(Scores.of(z, y, groups=groups, outputs="logits")) is not None
 

@@ -34,15 +34,9 @@ OTHER_WIDTH = (
 )
 
 
-AMBIGUOUS = ("check_fit_score_takes_y", "check_sample_weights_list", "check_supervised_y_2d")
-
-
 def not_applicable(estimator):
     why = "the check gives d features for K classes; scores have a column a class"
-    may_be = (
-        "the check gives numbers within [0, 1] that sum to anything: what they are is for the user to say"
-    )
-    return {**dict.fromkeys(OTHER_WIDTH, why), **dict.fromkeys(AMBIGUOUS, may_be)}
+    return dict.fromkeys(OTHER_WIDTH, why)
 
 
 @parametrize_with_checks([ScoreCalibrator()], expected_failed_checks=not_applicable)
@@ -75,15 +69,18 @@ def test_one_column_is_the_second_of_two_classes(outputs):
     assert set(one.predict(scores[:, 1:])) <= {"no", "yes"}
 
 
-def test_probabilities_are_known_by_their_numbers_and_a_fit_holds_to_them():
+def test_probabilities_are_said_and_a_fit_holds_to_its_kind():
     told = ScoreCalibrator("temperature", outputs="probabilities").fit(softmax(LOGITS), LABELS)
-    found = ScoreCalibrator("temperature").fit(softmax(LOGITS), LABELS)
-    assert found.artifact_.model.outputs == "probabilities"
-    np.testing.assert_array_equal(
-        found.predict_proba(softmax(LOGITS[:2])), told.predict_proba(softmax(LOGITS[:2]))
+    assert told.artifact_.model.outputs == "probabilities"
+    of_logits = ScoreCalibrator("temperature").fit(LOGITS, LABELS)
+    np.testing.assert_allclose(
+        told.predict_proba(softmax(LOGITS)), of_logits.predict_proba(LOGITS), atol=1e-6
     )
-    with pytest.raises(InputError):
-        found.predict_proba(LOGITS)
+    with pytest.raises(InputError, match=r"lie in \[0, 1\]"):
+        told.predict_proba(LOGITS)
+    for refused in (ScoreCalibrator("temperature").fit, lambda z, y: of_logits.predict_proba(z)):
+        with pytest.raises(InputError, match="outputs='probabilities'"):
+            refused(softmax(LOGITS), LABELS)
 
 
 def test_classes_name_the_columns_where_labels_lack_one():

@@ -62,7 +62,8 @@ def test_intervals_hold_the_truth_of_an_error_that_lies_in_one_bin() -> None:
         probs = np.repeat((1 - c)[:, None] / 9, 10, axis=1)
         probs[:, 0] = c
         right = rng.random(4000) < np.where(c > 14 / 15, 0.7, c)
-        found = evaluate(probs, np.where(right, 0, rng.integers(1, 10, 4000)), replicates=200, seed=run)
+        labels = np.where(right, 0, rng.integers(1, 10, 4000))
+        found = evaluate(probs, labels, replicates=200, seed=run, outputs="probabilities")
         true = (1 / 15) / 0.7 * ((14 / 15 + 1) / 2 - 0.7)  # the last bin's share, times its gap
         for name, e in found.estimates().items():
             if name in held:
@@ -111,7 +112,8 @@ def test_average_precision_of_few_holds_the_truth() -> None:
             probs = np.repeat((1 - c)[:, None] / 9, 10, axis=1)
             probs[:, 0] = c
             labels = np.where(rng.random(60) < chance(c), 0, 1)
-            found = evaluate(probs, labels, replicates=32, seed=run).estimates()[name]
+            how = {"replicates": 32, "seed": run, "outputs": "probabilities"}
+            found = evaluate(probs, labels, **how).estimates()[name]
             missed[name] += not found.low <= truth <= found.high
     assert sum(missed.values()) <= 0.05 * len(few) * RUNS_OF_FEW, missed
 

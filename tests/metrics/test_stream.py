@@ -62,10 +62,12 @@ def test_columns_of_another_order_are_the_same_classes_by_name() -> None:
     names = np.array(list(columns))[Y]
     first = Tally.empty(3).update(columns, names)
     assert numbers(first.update(turned, names)) == pytest.approx(numbers(first + first))
+    other, foxes = {"cat": P[:, 0], "dog": P[:, 1], "fox": P[:, 2]}, np.array(["cat", "dog", "fox"])[Y]
     with pytest.raises(InputError, match="fox"):
-        first.update({"cat": P[:, 0], "dog": P[:, 1], "fox": P[:, 2]}, Y)
+        first.update(other, foxes)
     with pytest.raises(InputError, match="do not add up"):
-        first + Tally.empty(3).update({"cat": P[:, 0], "dog": P[:, 1], "fox": P[:, 2]}, Y)
+        foxes = dict(zip(("cat", "dog", "fox"), P.T, strict=True))
+        first + Tally.empty(3).update(foxes, np.array(list(foxes))[Y])
 
 
 def test_names_that_differ_from_part_to_part_are_refused() -> None:

@@ -19,7 +19,9 @@ def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def artifact() -> Artifact:
-    fitted = calibrate(*draw(400, 0), "temperature", cross_validate=False, class_names=[*"abc", "<d>"])
+    fitted = calibrate(
+        *draw(400, 0), "temperature", cross_validate=False, class_names=[*"abc", "<d>"], outputs="logits"
+    )
     return decide(fitted, *draw(600, 1), coverage=0.9, risk=0.15)
 
 

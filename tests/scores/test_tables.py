@@ -755,6 +755,8 @@ def test_rows_of_one_index_are_aligned_and_of_another_refused() -> None:
     found = Scores.of(frame, labels.iloc[turned], sample_weight=weights.iloc[::-1])
     assert found.labels.tolist() == table.labels.tolist()
     assert found.weights.tolist() == weights.tolist()
+    one = Scores.of(frame["cat"], (labels == "cat").iloc[turned], outputs="probability")
+    assert one.labels.tolist() == (table.labels == 0).tolist()
     by_position = Scores.of(frame, labels.iloc[turned].to_numpy())
     assert by_position.labels.tolist() == table.labels[turned].tolist()
     for other in (labels.set_axis(np.arange(N) + 1), labels.set_axis([0] * N), labels.iloc[:-1]):

@@ -128,7 +128,7 @@ def test_without_a_finite_optimum_the_error_says_why():
     [
         ([[1.0, np.nan]], [0], InputError, "row 0, column 1 is missing"),
         (np.zeros((2, 3, 4)), [0, 0], ShapeError, r"\(n, K"),
-        ([[1.0, 2.0]], [[0, 2]], InputError, "not 0 or 1"),
+        ([[1.0, 2.0]], [[0, 2]], InputError, "any number of which may be true"),
         ([[1.0, 2.0]], [2], InputError, r"\[0, 2\)"),
         ([[1.0, 2.0]], [0.5], InputError, "class ids"),
         (np.zeros((0, 2)), [], InputError, "no sample"),

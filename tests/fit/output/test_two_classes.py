@@ -91,4 +91,4 @@ def test_a_threshold_that_tells_all_apart_has_a_finite_fit() -> None:
 def test_logits_that_overflow_are_refused(scores: list[float]) -> None:
     for method in TWO_CLASSES:
         with pytest.raises(InputError, match="clip"):
-            calibrate(scores, [0, 1, 0, 1], method)
+            calibrate(scores, [0, 1, 0, 1], method, outputs="logit")
