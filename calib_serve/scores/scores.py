@@ -608,9 +608,10 @@ def _recognised(
     values, columns = source.values, source.values.shape[1]
     named, why = _named(source, expected, columns, outputs)
     scale = outputs or named
-    if outputs is None and source.outputs == "percent" and values.max() <= 1:
+    sure = why == "by name" or len(values) >= FEW
+    if outputs is None and named is not None and named.text == "percent" and sure and values.max() <= 1:
         raise InputError(
-            f"{place.columns(columns)} should hold percent (by name), and no number is above 1: say "
+            f"{place.columns(columns)} should hold percent ({why}), and no number is above 1: say "
             f"--outputs percent (outputs=), or {exact('probabilities', columns)} of fractions"
         )
     if scale is not None:
