@@ -3,7 +3,7 @@
     python scripts/keywords.py
 
 A TypedDict holds the fields of an options class, and, where a function passes keywords on to methods, the
-keyword parameters of those.
+keyword parameters of those. It inherits the classes before it whose keys are all among its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args, get_origin
 
 from calib_serve.core.options.audit import AuditOptions
-from calib_serve.core.options.data import ArchiveOptions
+from calib_serve.core.options.data import ArchiveOptions, ScoresOptions
 from calib_serve.core.options.evaluate import (
     CompareOptions,
     ContractOptions,
@@ -57,7 +57,15 @@ from calib_serve.fit.masked import READINGS
 FILE = Path(__file__).resolve().parents[1] / "calib_serve" / "core" / "options" / "keywords.py"
 
 OPTIONS = (
-    *(EvaluateOptions, CompareOptions, JudgeOptions, DecideOptions, ReportOptions, AuditOptions),
+    *(
+        ScoresOptions,
+        EvaluateOptions,
+        CompareOptions,
+        JudgeOptions,
+        DecideOptions,
+        ReportOptions,
+        AuditOptions,
+    ),
     *(ContractOptions, PlanOptions, RefitOptions, ServedRefitOptions, ArchiveOptions),
     *(OnnxOptions, ModuleOptions, TorchOptions, TritonOptions, PackOptions, AroundOptions, FeedbackOptions),
     *(
@@ -203,37 +211,42 @@ def of_models() -> dict[str, str]:
     return {name: found[name] for name in model_options()}
 
 
-def typed_dict(name: str, says: str, keys: dict[str, str]) -> str:
-    """Write a class."""
-    lines = [f"class {name}(TypedDict, total=False):", f'    """{says}"""', ""]
-    return "\n".join([*lines, *(f"    {key}: {kind}" for key, kind in sorted(keys.items()))])
+def typed_dict(name: str, says: str, keys: dict[str, str], before: dict[str, dict[str, str]]) -> str:
+    """Write a class, with the classes before it that it holds, the largest first, as its bases."""
+    held = [other for other in before if before[other].items() <= keys.items()]
+    held = [one for one in held if not any(before[one].items() < before[other].items() for other in held)]
+    own = dict(sorted(keys.items() - {pair for other in held for pair in before[other].items()}))
+    head = f"class {name}({', '.join(held or ['TypedDict'])}, total=False):"
+    return "\n".join(
+        [head, f'    """{says}"""', *([""] if own else []), *(f"    {k}: {v}" for k, v in own.items())]
+    )
 
 
 def module() -> str:
     """Write the module."""
-    classes = [
-        typed_dict(
-            f"{cls.__name__.removesuffix('Options')}Keywords", f"Fields of ``{cls.__name__}``.", of_class(cls)
-        )
+    on_scores = of_methods(ON_SCORES, method_options())
+    every = {
+        f"{cls.__name__.removesuffix('Options')}Keywords": (f"Fields of ``{cls.__name__}``.", of_class(cls))
         for cls in OPTIONS
-    ]
-    fits = {
-        f"{cls.__name__.removesuffix('Options')}Keywords": (
-            f"Fields of ``{cls.__name__}``, and the options of the methods on scores.",
-            {**of_methods(ON_SCORES, method_options()), **of_class(cls)},
-        )
-        for cls in (FitOptions, ArchiveFitOptions)
     }
-    own = of_methods([*CANDIDATES.values(), *TWO_CLASSES.values()], own_options())
-    classes += [
-        typed_dict("MethodKeywords", "The options of the methods on scores.", own),
-        *(typed_dict(name, says, keys) for name, (says, keys) in fits.items()),
-        typed_dict(
-            "ModelFitKeywords",
-            "Fields of ``ModelFitOptions``, and the options of all methods.",
-            {**of_models(), **of_class(ModelFitOptions)},
-        ),
-    ]
+    every["MethodKeywords"] = (
+        "The options of the methods on scores.",
+        of_methods([*CANDIDATES.values(), *TWO_CLASSES.values()], own_options()),
+    )
+    every["FitMethodKeywords"] = ("What ``calibrate`` passes on to the methods and their choice.", on_scores)
+    for cls in (FitOptions, ArchiveFitOptions):
+        every[f"{cls.__name__.removesuffix('Options')}Keywords"] = (
+            f"Fields of ``{cls.__name__}``, and the options of the methods on scores.",
+            {**on_scores, **of_class(cls)},
+        )
+    every["ModelFitKeywords"] = (
+        "Fields of ``ModelFitOptions``, and the options of all methods.",
+        {**of_models(), **of_class(ModelFitOptions)},
+    )
+    classes, before = [], dict[str, dict[str, str]]()
+    for name, (says, keys) in every.items():
+        classes.append(typed_dict(name, says, keys, before))
+        before[name] = keys
     return "\n\n\n".join([HEADER, *classes]) + "\n"
 
 

@@ -22,11 +22,6 @@ from calib_serve.core.errors import CalibServeError, InputError, MissingDependen
 from calib_serve.core.options.base import PYTHON, RARE, check
 from calib_serve.core.options.servers import ServeOptions, variable
 
-__all__ = [
-    "Flat", "Json", "OfData", "OfOutput", "Output", "Replacing", "command", "pairs", "panel", "program",
-    "refuse_existing", "run_command", "shown_example", "subcommand",
-]  # fmt: skip
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Those that a scheduler or a container runs; whatever else is typed by a person needs no file.

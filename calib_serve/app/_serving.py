@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from calib_serve.receipts import LiveKeyring
     from calib_serve.web import TokenFile
 
-__all__ = ["Door", "door", "named_version", "said", "served_at", "watched_models"]
-
 Version = tuple[str, str]
 
 

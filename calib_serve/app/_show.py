@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Score, Step
     from calib_serve.metrics import Verdict
 
-__all__ = [
-    "artifact_facts",
-    "artifact_tables",
-    "as_metric",
-    "console",
-    "note",
-    "print_json",
-    "show_verdict",
-]
-
 _COLORS = {"calibrated": "green", "no_error_found": "cyan", "too_little": "yellow", "off": "red"}
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from calib_serve.integrations.audit.expressions import Columns
     from calib_serve.integrations.audit.measuring import Audit, Measured
 
-__all__ = ["app"]
-
 app = command(
     "audit",
     "calib-serve audit predictions.parquet --labels labels.parquet\n"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from calib_serve.fit import Compared, FitOnModel
     from calib_serve.papers import Study
 
-__all__ = ["app"]
-
 app = command(
     "compare",
     "calib-serve compare scores.npz\n"

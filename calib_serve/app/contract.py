@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Contract
     from calib_serve.monitor import ContractCheck
 
-__all__ = ["app"]
-
 app = command(
     "contract",
     "calib-serve contract set artifact contract.yaml\n"

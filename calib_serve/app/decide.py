@@ -13,8 +13,6 @@ from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.data import ModelData
 from calib_serve.core.options.evaluate import PromiseOptions
 
-__all__ = ["app"]
-
 app = command(
     "decide",
     "calib-serve decide artifact scores.npz --split held --coverage 0.9 -o decided\n"

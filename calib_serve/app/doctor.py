@@ -10,8 +10,6 @@ from calib_serve.core.options.doctor import DoctorOptions
 if TYPE_CHECKING:
     from calib_serve.app.host_checks import Finding
 
-__all__ = ["app"]
-
 app = command(
     "doctor",
     "calib-serve doctor\ncalib-serve doctor --for torchserve,watch --ledger ledger.db",

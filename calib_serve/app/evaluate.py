@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from calib_serve.metrics import Evaluation, LabelsEvaluation
     from calib_serve.scores import Scores
 
-__all__ = ["app"]
-
 app = command(
     "evaluate",
     "calib-serve evaluate scores.npz --split test\n"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
     from calib_serve.scores import Scores
 
-__all__ = ["app"]
-
 app = command(
     "export",
     "calib-serve export probabilities artifact scores.npz --split test -o probs.npz\n"

@@ -14,8 +14,6 @@ from calib_serve.core.options.fuse import OnnxOptions, TorchOptions, TritonOptio
 if TYPE_CHECKING:
     from calib_serve.fuse import FuseReport, TorchReport
 
-__all__ = ["app"]
-
 app = command(
     "fuse",
     "calib-serve fuse onnx model.onnx artifact -o calibrated.onnx\n"

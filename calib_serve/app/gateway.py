@@ -8,8 +8,6 @@ from calib_serve.app._serving import door, said, served_at, watched_models
 from calib_serve.core.errors import ServerError
 from calib_serve.core.options.servers import GatewayOptions
 
-__all__ = ["app"]
-
 app = command(
     "gateway",
     "calib-serve gateway digits=artifact --upstream http://127.0.0.1:8000 --output logits --ledger ledger.db",

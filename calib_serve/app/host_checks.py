@@ -26,8 +26,6 @@ from calib_serve.core.options.doctor import DoctorOptions
 from calib_serve.core.packages import RUNTIMES
 from calib_serve.torchserve import Ports, find_java, is_free, read_properties
 
-__all__ = ["Finding", "Level", "examine", "installed", "known_extras", "missing"]
-
 Level = Literal["ok", "note", "wrong"]  # note: works, and should be known; wrong: something will fail
 Packages = Mapping[str, Distribution]  # by canonical name
 

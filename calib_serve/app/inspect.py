@@ -16,8 +16,6 @@ from calib_serve.core.options.data import ArchiveOptions
 if TYPE_CHECKING:
     from calib_serve.torchserve import ArchiveLook
 
-__all__ = ["app"]
-
 app = command(
     "inspect",
     "calib-serve inspect artifact\ncalib-serve inspect calibrated.mar\ncalib-serve inspect --from served.mar",

@@ -14,8 +14,6 @@ from calib_serve.core.options.servers import WatchOptions
 if TYPE_CHECKING:
     from calib_serve.receipts import Keyring
 
-__all__ = ["app"]
-
 app = command(
     "keys",
     "calib-serve keys new keyring.json\n"

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from calib_serve.integrations.collect.collector import Collector
     from calib_serve.integrations.collect.source import Source
 
-__all__ = ["app"]
-
 app = command(
     "label",
     "calib-serve label labels.csv --url http://127.0.0.1:9300/v1/labels\n"

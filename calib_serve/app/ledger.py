@@ -21,8 +21,6 @@ from calib_serve.core.errors import InputError
 if TYPE_CHECKING:
     from calib_serve.ledger import Ledger
 
-__all__ = ["app"]
-
 app = command(
     "ledger",
     "calib-serve ledger check ledger.db\n"

@@ -9,8 +9,6 @@ from calib_serve.app._command import Flat, Json, command
 from calib_serve.app._show import console, print_json
 from calib_serve.core.errors import InputError
 
-__all__ = ["app"]
-
 app = command(
     "methods",
     "calib-serve methods\ncalib-serve methods neural-clamping",
@@ -25,7 +23,7 @@ def _methods(name: str | None = None, *, output: Annotated[Json, Flat] = Json())
     """List the methods, or show one."""
     fitters = _fitters()
     if name is None:
-        found = {each: _first_line(fit) for each, fit in fitters.items()}
+        found = {each: str(fit.__doc__).partition("\n")[0] for each, fit in fitters.items()}
         if output.json:
             print_json(found)
             return
@@ -47,10 +45,6 @@ def _methods(name: str | None = None, *, output: Annotated[Json, Flat] = Json())
     for key, default in options.items():
         shown = "" if default is None else f"  [default: {default}]"
         out.print(f"  --option {key}={shown}")
-
-
-def _first_line(fit: Callable[..., Any]) -> str:
-    return str(fit.__doc__).partition("\n")[0]
 
 
 def _fitters() -> dict[str, Callable[..., Any]]:

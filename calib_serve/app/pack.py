@@ -13,8 +13,6 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
 
-__all__ = ["app"]
-
 app = command(
     "pack",
     "calib-serve pack --model model.pt2 --artifact artifact --name digits\n"

@@ -10,8 +10,6 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, command
 from calib_serve.app._show import console, note
 
-__all__ = ["app"]
-
 app = command(
     "quickstart",
     "calib-serve quickstart my-project\ncalib-serve quickstart my-project --kind triton",

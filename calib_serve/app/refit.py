@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from calib_serve.fit import PriorEstimate
     from calib_serve.torchserve import Host
 
-__all__ = ["app"]
-
 app = command(
     "refit",
     "calib-serve refit model_store/digits.mar --samples samples -o artifact-2 --new-version 1.1\n"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact import Artifact
 
-__all__ = ["app"]
-
 app = command(
     "report",
     "calib-serve report scores.npz --split test --artifact artifact -o report.html\n"

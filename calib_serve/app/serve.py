@@ -14,8 +14,6 @@ from calib_serve.core.options.servers import ServeOptions
 if TYPE_CHECKING:
     from calib_serve.torchserve import Server
 
-__all__ = ["app"]
-
 app = command(
     "serve",
     "calib-serve serve --store model_store\n"

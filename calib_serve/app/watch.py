@@ -8,8 +8,6 @@ from calib_serve.app._command import Flat, command, panel
 from calib_serve.app._serving import door, said, served_at, watched_models
 from calib_serve.core.options.servers import WatchOptions, WebOptions
 
-__all__ = ["app"]
-
 log = logging.getLogger(__name__)
 
 app = command(

@@ -27,7 +27,6 @@ from calib_serve.artifact.preprocessing import is_picture_shape as is_picture_sh
 from calib_serve.artifact.preprocessing import opened_picture as opened_picture
 from calib_serve.artifact.preprocessing import read_picture as read_picture
 from calib_serve.artifact.steps import Examples as Examples
-from calib_serve.artifact.steps import Floats as Floats
 from calib_serve.artifact.steps import Head as Head
 from calib_serve.artifact.steps import InputShift as InputShift
 from calib_serve.artifact.steps import LogitMap as LogitMap

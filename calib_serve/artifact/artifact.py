@@ -208,9 +208,6 @@ class Artifact:
         """Tell whether scores of the kind ``outputs`` get the probabilities that the fitted kind gets.
 
         False where it was not recorded what these were, and it matters.
-
-        Args:
-            outputs: Kind of the scores.
         """
         if self.is_multilabel or outputs in LABELS:
             return self.is_multilabel and outputs in LABELS
@@ -232,11 +229,7 @@ class Artifact:
             )
 
     def has_model_steps_of(self, other: Artifact) -> bool:
-        """Tell whether its input shift and head are those of ``other``: both then act on the same logits.
-
-        Args:
-            other: Artifact of the same model.
-        """
+        """Tell whether its input shift and head are those of ``other``: both then act on the same logits."""
         own, others = (
             ([step_facts(step) for step in one.model_steps], pack_tensors(one.model_steps))
             for one in (self, other)
@@ -244,11 +237,7 @@ class Artifact:
         return own == others
 
     def check_beside(self, served: Artifact) -> None:
-        """Raise InputError unless it can run in the shadow of ``served``, on the same logits.
-
-        Args:
-            served: Artifact whose probabilities clients get.
-        """
+        """Raise InputError unless it can run in the shadow of ``served``, on the same logits."""
         if self.classes != served.classes or self.is_multilabel or served.is_multilabel:
             raise InputError(
                 f"a shadow has the {served.classes} classes of what is served, one a sample; got {self!r}"
@@ -317,9 +306,6 @@ class Artifact:
     def accepted(self, scores: Scores) -> Scores:
         """Return the scores with their columns in this artifact's order, by name.
 
-        Args:
-            scores: Scores of the model itself.
-
         Raises:
             InputError: Where their classes or their kind are not those that it was fitted on, or a calibrated
                 model made them, so that they would be calibrated twice.
@@ -353,15 +339,11 @@ class Artifact:
         >>> artifact.probs([[0.25, 0.75]]).round(9).tolist()
         [[0.25, 0.75]]
         """
-        given = Scores.of(scores, outputs=outputs, expected=self.schema)
+        given = Scores.of(scores, outputs=outputs, expected=self.schema, missing="none")
         return self.of_logits(self._logits_of(self.accepted(given)))
 
     def calibrated(self, scores: Scores) -> Scores:
-        """Return the scores as calibrated probabilities, with all that belongs to their samples.
-
-        Args:
-            scores: As ``accepted`` takes them.
-        """
+        """Return the scores as calibrated probabilities, with all that belongs to their samples."""
         found = self.accepted(scores)
         return replace(
             found,
@@ -492,9 +474,6 @@ class Artifact:
     @classmethod
     def load(cls, path: str | Path) -> Artifact:
         """Read and check a folder written by ``save``.
-
-        Args:
-            path: Folder.
 
         Raises:
             SchemaError: For a manifest that is not ours.

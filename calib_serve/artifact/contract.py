@@ -143,9 +143,6 @@ class Clause:
     def says(self, class_names: Sequence[str] = ()) -> str:
         """The promise in a sentence.
 
-        Args:
-            class_names: Names of the classes (K,).
-
         >>> Clause("act", 0.98, above=0.9).says()
         'Of predictions acted on (confidence 0.9 or more), 98 % or more are right, over 30d.'
         """
@@ -219,10 +216,7 @@ class Contract:
         return clause_facts(map(vars, self.clauses))
 
     def text(self, class_names: Sequence[str] = ()) -> str:
-        r"""A YAML document, which ``read`` with the same names reads back.
-
-        Args:
-            class_names: Names of the classes (K,).
+        """"A YAML document, which ``read`` with the same names reads back.
 
         >>> print(Contract((Clause("act", 0.98, above=0.9, predicted=1),)).text(["cat", "dog"]), end="")
         contract: 1
@@ -317,11 +311,7 @@ class Contract:
         )
 
     def check_classes(self, count: int) -> None:
-        """Raise InputError where a clause is of a class beyond the number of classes.
-
-        Args:
-            count: Number of classes.
-        """
+        """Raise InputError where a clause is of a class beyond the number of classes."""
         for one in self.clauses:
             if one.predicted is not None and not one.predicted < count:
                 raise InputError(
@@ -329,11 +319,7 @@ class Contract:
                 )
 
     def says(self, class_names: Sequence[str] = ()) -> list[str]:
-        """The promises in sentences, one a clause.
-
-        Args:
-            class_names: Names of the classes (K,).
-        """
+        """The promises in sentences, one a clause."""
         return [one.says(class_names) for one in self.clauses]
 
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.steps import Floats, tensor
+from calib_serve.artifact.steps import tensor
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
 
 SetScore = Literal["lac", "aps", "raps"]
@@ -40,7 +41,7 @@ class PredictionSets:
     [[True, True, False], [True, False, False]]
     """
 
-    threshold: Floats
+    threshold: AnyFloats
     coverage: float
     score: SetScore = "lac"
     penalty: float = 0.0
@@ -68,7 +69,7 @@ class PredictionSets:
         """K where each class has its own threshold, None for any."""
         return len(self.threshold) if self.threshold.ndim else None
 
-    def scores(self, probs: Floats) -> NDArray[np.float64]:
+    def scores(self, probs: AnyFloats) -> NDArray[np.float64]:
         """Nonconformity scores (n, K): how unlikely it is that a class is true.
 
         Args:
@@ -85,7 +86,7 @@ class PredictionSets:
         np.put_along_axis(found, order, ranked, axis=1)
         return found
 
-    def __call__(self, probs: Floats) -> NDArray[np.bool_]:
+    def __call__(self, probs: AnyFloats) -> NDArray[np.bool_]:
         """Whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
         inside = self.scores(probs) <= self.threshold
         # An empty set would say that no class is possible.
@@ -120,7 +121,7 @@ class Abstain:
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} of abstention must lie in [0, 1], got {getattr(self, name)}")
 
-    def __call__(self, probs: Floats) -> NDArray[np.bool_]:
+    def __call__(self, probs: AnyFloats) -> NDArray[np.bool_]:
         """Whether to abstain (n,) at calibrated probabilities (n, K); NaN abstains."""
         # Written so that NaN abstains.
         return np.asarray(~(np.max(probs, axis=1) >= self.threshold))
@@ -133,14 +134,7 @@ class Abstain:
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdFacts:
-    """The samples that a threshold was found on.
-
-    Args:
-        samples: Number of samples.
-        sha256: Hash of their scores and labels.
-        seed: Seed of the draws among them.
-        groups: Number of groups they are in; None without groups.
-    """
+    """The samples that a threshold was found on."""
 
     samples: int
     sha256: str
@@ -201,7 +195,7 @@ class DecisionFacts:
     abstain: AbstainFacts | None = None
 
 
-def sets_of(facts: Mapping[str, Any] | None, threshold: Floats | None) -> PredictionSets | None:
+def sets_of(facts: Mapping[str, Any] | None, threshold: AnyFloats | None) -> PredictionSets | None:
     """Rebuild prediction sets from a manifest's entry and their thresholds; None without an entry."""
     if facts is None:
         return None

@@ -37,11 +37,7 @@ class DecisionsEvaluation:
         return self.sets is not None or self.abstain is not None
 
     def says(self, class_names: tuple[str, ...] = ()) -> list[str]:
-        """The measures in sentences.
-
-        Args:
-            class_names: Names of the classes (K,).
-        """
+        """The measures in sentences."""
         return [
             *([self.sets.says(class_names)] if self.sets else []),
             *([self.abstain.says()] if self.abstain else []),

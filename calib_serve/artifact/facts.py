@@ -119,11 +119,7 @@ class ModelFacts:
         return {name: plain(value, name) for name, value in known.items() if value not in (None, ())}
 
     def fits(self, sha256: str) -> bool:
-        """Tell whether the model file may have this hash; True where the artifact's is unknown.
-
-        Args:
-            sha256: Of the file's bytes.
-        """
+        """Tell whether the model file may have this hash; True where the artifact's is unknown."""
         return not self.sha256 or self.sha256 == sha256
 
     def returned(self, told: Outputs | None) -> Outputs:

@@ -21,9 +21,10 @@ import numpy as np
 import yaml
 
 from calib_serve.artifact.decisions import PredictionSets, sets_of
-from calib_serve.artifact.steps import STEPS, Examples, Floats, Step
+from calib_serve.artifact.steps import STEPS, Examples, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.core.files import read_whole, sha256
 
@@ -77,7 +78,7 @@ def unpack(
     return tuple(steps), examples, found
 
 
-def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
+def _build_step(facts: Mapping[str, Any], tensors: dict[str, AnyFloats]) -> Step:
     for step in STEPS:
         if step.kind == facts["kind"]:
             return step.build(facts, tensors)

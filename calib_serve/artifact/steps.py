@@ -14,10 +14,9 @@ from typing import Any, ClassVar, Literal, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.scores import LEAST, log_softmax, softmax
-
-Floats = NDArray[np.floating[Any]]
 
 LARGEST = float(np.finfo(np.float32).max)
 """Largest number that may act on a model's scores: a served model computes in float32."""
@@ -28,7 +27,7 @@ Exact = NDArray[np.float64]
 
 def tensor(
     value: Any, name: str, dtype: type[np.floating[Any]] = np.float64, *, most: float = np.inf
-) -> Floats:
+) -> AnyFloats:
     """A read-only array; InputError unless its numbers are finite, and within ``most``."""
     with np.errstate(over="ignore"):
         array = np.array(value, dtype)
@@ -58,7 +57,7 @@ class StepBase:
         return False
 
     @property
-    def tensors(self) -> dict[str, Floats]:
+    def tensors(self) -> dict[str, AnyFloats]:
         """The tensors that a file stores, by name."""
         held = {name: value for name, value in vars(self).items() if name not in self.option_names}
         return {name: value for name, value in held.items() if value is not None}
@@ -69,7 +68,7 @@ class StepBase:
         return {name: getattr(self, name) for name in self.option_names}
 
     @classmethod
-    def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, Floats]) -> S:
+    def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, AnyFloats]) -> S:
         """Build the step from a manifest's entry.
 
         Args:
@@ -94,7 +93,7 @@ class InputShift(StepBase):
     kind: ClassVar[str] = "input_shift"
     option_names: ClassVar[tuple[str, ...]] = ("low", "high")
 
-    delta: Floats
+    delta: AnyFloats
     low: float | None = None
     high: float | None = None
 
@@ -110,7 +109,7 @@ class InputShift(StepBase):
         """True where delta is 0 and nothing is clipped."""
         return self.low is None and not self.delta.any()
 
-    def __call__(self, inputs: Floats) -> Floats:
+    def __call__(self, inputs: AnyFloats) -> AnyFloats:
         """Shifted inputs (n, *delta.shape), in the dtype they came in."""
         if inputs.shape[1:] != self.delta.shape:
             raise ShapeError(
@@ -131,8 +130,8 @@ class Head(StepBase):
 
     kind: ClassVar[str] = "head"
 
-    weights: tuple[Floats, ...]
-    biases: tuple[Floats, ...]
+    weights: tuple[AnyFloats, ...]
+    biases: tuple[AnyFloats, ...]
 
     def __post_init__(self) -> None:
         weights = tuple(tensor(w, "head weight", np.float32) for w in self.weights)
@@ -157,7 +156,7 @@ class Head(StepBase):
         return int(self.weights[-1].shape[0])
 
     @property
-    def tensors(self) -> dict[str, Floats]:
+    def tensors(self) -> dict[str, AnyFloats]:
         """weight0, bias0, weight1 and so on."""
         pairs = enumerate(zip(self.weights, self.biases, strict=True))
         return {f"{what}{i}": t for i, (w, b) in pairs for what, t in (("weight", w), ("bias", b))}
@@ -168,7 +167,7 @@ class Head(StepBase):
         return {"layers": len(self.weights)}
 
     @classmethod
-    def build(cls, options: Mapping[str, Any], tensors: dict[str, Floats]) -> Head:
+    def build(cls, options: Mapping[str, Any], tensors: dict[str, AnyFloats]) -> Head:
         """Build the head from a manifest's entry.
 
         Args:
@@ -180,7 +179,7 @@ class Head(StepBase):
             tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
         )
 
-    def __call__(self, features: Floats) -> Floats:
+    def __call__(self, features: AnyFloats) -> AnyFloats:
         """Logits (n, K) of features (n, d)."""
         if features.ndim != 2 or features.shape[1] != self.weights[0].shape[1]:
             raise ShapeError(f"features must be (n, {self.weights[0].shape[1]}), got {features.shape}")
@@ -208,8 +207,8 @@ class LogitMap(StepBase):
     kind: ClassVar[str] = "logit_map"
     option_names: ClassVar[tuple[str, ...]] = ("on", "least")
 
-    weight: Floats
-    bias: Floats | None = None
+    weight: AnyFloats
+    bias: AnyFloats | None = None
     on: Literal["logits", "log_probs"] = "logits"
     least: float | None = None
 
@@ -291,7 +290,7 @@ class LogitMap(StepBase):
         w = self.weight.astype(np.float64)
         return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
-    def __call__(self, logits: Floats) -> Exact:
+    def __call__(self, logits: AnyFloats) -> Exact:
         """Mapped logits (n, K), in float64."""
         z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
         if self.least is not None:
@@ -316,8 +315,8 @@ class Mixture(StepBase):
 
     kind: ClassVar[str] = "mixture"
 
-    scales: Floats
-    weights: Floats
+    scales: AnyFloats
+    weights: AnyFloats
 
     def __post_init__(self) -> None:
         scales = tensor(self.scales, "scales", most=LARGEST)
@@ -331,7 +330,7 @@ class Mixture(StepBase):
         object.__setattr__(self, "scales", scales)
         object.__setattr__(self, "weights", weights)
 
-    def __call__(self, logits: Floats) -> NDArray[np.float64]:
+    def __call__(self, logits: AnyFloats) -> NDArray[np.float64]:
         """Probabilities (n, K) of logits (n, K)."""
         z = np.asarray(logits, np.float64)
         p = np.full_like(z, self.weights[-1] / z.shape[1])
@@ -354,8 +353,8 @@ class ProbTable(StepBase):
 
     kind: ClassVar[str] = "prob_table"
 
-    edges: Floats
-    values: Floats
+    edges: AnyFloats
+    values: AnyFloats
 
     def __post_init__(self) -> None:
         edges, values = tensor(self.edges, "edges"), tensor(self.values, "values")
@@ -375,7 +374,7 @@ class ProbTable(StepBase):
         """K, or None for the one row of the top-1 confidence."""
         return len(self.edges) if len(self.edges) > 1 else None
 
-    def __call__(self, probs: Floats) -> NDArray[np.float64]:
+    def __call__(self, probs: AnyFloats) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K) of probabilities (n, K)."""
         p = np.asarray(probs, np.float64)
         if len(self.edges) == 1:
@@ -385,7 +384,7 @@ class ProbTable(StepBase):
         # Uniform where every class falls into a bin of value 0.
         return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
 
-    def of_each(self, probs: Floats) -> NDArray[np.float64]:
+    def of_each(self, probs: AnyFloats) -> NDArray[np.float64]:
         """Look up each column in its own row of the table, not renormalised: for labels.
 
         Args:
@@ -426,8 +425,8 @@ class Examples:
         probs: Calibrated probabilities (m, K).
     """
 
-    logits: Floats
-    probs: Floats
+    logits: AnyFloats
+    probs: AnyFloats
 
     def __post_init__(self) -> None:
         logits, probs = tensor(self.logits, "examples"), tensor(self.probs, "examples' probabilities")

@@ -12,8 +12,6 @@ from urllib.parse import parse_qsl
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_private
 
-__all__ = ["holds_password", "password_of", "redacted"]
-
 _SECRET = (
     "password",
     "passwd",

@@ -11,16 +11,12 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, MissingDependency
 
-__all__ = [
-    "are_counts",
-    "as_array",
-    "as_floats",
-    "frame",
-    "html_table",
-    "repeated",
-    "rows_at_once",
-    "some_of",
-]
+Floats = NDArray[np.float64]
+AnyFloats = NDArray[np.floating[Any]]
+"""Of any width."""
+
+Codes = NDArray[np.intp]
+"""Whole numbers: class ids, groups, indices."""
 
 
 def as_array(values: Any, name: str = "values", *, missing: bool = False) -> NDArray[Any]:

@@ -14,15 +14,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import are_counts, as_floats
+from calib_serve.core.arrays import Floats, are_counts, as_floats
 from calib_serve.core.errors import InputError, ShapeError
-
-__all__ = ["Bins", "Edges", "bin_index", "check_binning", "psi"]
 
 Edges = Literal["right", "left"]
 """``right``: bins are (lo, hi] and the first holds 0. ``left``: [lo, hi) and the last holds 1."""
 
-Floats = NDArray[np.float64]
 
 _ROUNDED = 1e-6  # of a bin, within which a product may have been rounded over a cut
 

@@ -24,11 +24,6 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import InputError, MissingDependency
 from calib_serve.core.files import open_regular
 
-__all__ = [
-    "LONGEST_LINE", "ZIP_ERRORS", "check_header", "map_npy", "most_unpacked", "open_parquet", "read_npz",
-    "refuse_bomb",
-]  # fmt: skip
-
 ZIP_ERRORS = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError),
     *(MemoryError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["face", "modules_of"]
-
 
 def modules_of(stub: Path) -> dict[str, str]:
     """The module of each name that a room's ``__init__.pyi`` imports.
@@ -24,12 +22,15 @@ def modules_of(stub: Path) -> dict[str, str]:
     return {alias.name: str(node.module) for node in froms for alias in node.names}
 
 
-def face(room: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+def face(
+    room: str, file: str, *, extra: str | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a room.
 
     Args:
         room: Its ``__name__``.
         file: Its ``__file__``, beside which ``__init__.pyi`` lies.
+        extra: Extra that brings what its modules import; by default that of ``EXTRA_OF``.
 
     Raises:
         MissingDependency: On a name whose module needs an extra that is not installed.
@@ -41,13 +42,14 @@ def face(room: str, file: str) -> tuple[Callable[[str], object], Callable[[], li
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
         try:
             value = getattr(import_module(modules[name]), name)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             from calib_serve.core.errors import EXTRA_OF, MissingDependency  # noqa: PLC0415 - seldom
 
             missing = error.name or ""
-            if missing.partition(".")[0] not in EXTRA_OF:
+            found = isinstance(error, ModuleNotFoundError) or extra is not None
+            if not found or missing.partition(".")[0] not in EXTRA_OF:
                 raise
-            raise MissingDependency(missing) from error
+            raise MissingDependency(missing, extra) from error
         setattr(sys.modules[room], name, value)
         return value
 

@@ -22,12 +22,6 @@ from typing import IO, Any, BinaryIO, Generic, TypeVar
 
 from calib_serve.core.errors import CalibServeError, InputError
 
-__all__ = [
-    "GROUP_READS", "LEAST_ROOM", "MOST_PROTOBUF", "FollowedFile", "import_object", "lock", "make_private",
-    "open_regular", "private_folder", "read_private", "read_whole", "sha256", "short_lines",
-    "write_atomically", "write_whole",
-]  # fmt: skip
-
 LEAST_ROOM = 64 << 20
 """Bytes that are to be free where a ledger or samples are written."""
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from calib_serve.core.errors import InputError
 
-__all__ = ["logs"]
-
 
 @contextmanager
 def logs(form: str = "text", *, level: int = logging.INFO) -> Iterator[None]:

@@ -9,8 +9,6 @@ from typing import Literal
 
 from calib_serve.core.errors import InputError
 
-__all__ = ["By", "Naming", "as_duration", "check_names", "is_plain", "parse_duration", "shown"]
-
 By = Literal["id", "name"]
 """What a label is, where it says so itself."""
 

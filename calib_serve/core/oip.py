@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 
-__all__ = ["DATATYPES", "FLOATS", "Tensor", "as_entry", "of_list", "of_raw", "raw_of", "read_tensor"]
-
 Array = NDArray[Any]
 
 _NUMPY = {

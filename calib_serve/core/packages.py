@@ -8,8 +8,6 @@ from importlib.util import find_spec
 
 from calib_serve.core.errors import ModelError
 
-__all__ = ["RUNTIMES", "check_onnxruntime", "registered"]
-
 RUNTIMES = (
     "onnxruntime",
     "onnxruntime-gpu",

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["around_forks", "interruptible", "on_hangup"]
-
 # Not a WeakSet, whose iteration is in Python: a thread may add to it while another forks.
 _LIVE: dict[int, weakref.ref[Any]] = {}
 

@@ -5,11 +5,6 @@ from __future__ import annotations
 import math
 import time
 
-__all__ = [
-    "UNKNOWN", "chance", "count", "decimals", "file_size", "metric", "p_value", "percent", "percent_change",
-    "percent_within", "points", "rounded_up", "signed_points", "small_p", "span", "when",
-]  # fmt: skip
-
 MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "unknown"
 _UNIT = "\N{NO-BREAK SPACE}"

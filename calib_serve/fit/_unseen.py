@@ -32,8 +32,6 @@ from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import PROBABILITIES, log_probs, log_softmax, softmax
 
-Floats = NDArray[np.float64]
-
 _ZERO = 1e-9  # a probability below it was 0 before rounding, or is as good as 0
 _FLOORS = (1e-6, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
 _RANKED = ("none", "isotonic", "venn-abers", "histogram-width", "histogram-mass")

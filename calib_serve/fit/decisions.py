@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Abstain, AbstainFacts, Artifact, PredictionSets, SetFacts, SetScore
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.evaluate import DecideOptions
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import DecideKeywords
 
-Floats = NDArray[np.float64]
 # Served probabilities are float32 and rounded: a sample whose score is the threshold, as of many under
 # binning, must not fall out of its set by a last bit.
 _MARGIN = 4 * float(np.finfo(np.float32).eps)

@@ -123,7 +123,7 @@ def complete(
         data={
             "samples": len(samples),
             # A fold's artifact is temporary: only whole files get a fingerprint.
-            **({} if samples.part else _fingerprint(samples)),
+            **({} if samples.part else {"sha256": data_fingerprint(samples.logits, samples.labels)}),
             "weighted": samples.weight is not None,
             **_shares(samples),
             **(data or {}),
@@ -257,7 +257,3 @@ def judged(artifact: Artifact, found: Verdict, moved: Moved | None = None) -> Ar
         **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
     }
     return replace(artifact, data={**artifact.data, **told})
-
-
-def _fingerprint(samples: Samples) -> dict[str, str]:
-    return {"sha256": data_fingerprint(samples.logits, samples.labels)}

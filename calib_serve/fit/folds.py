@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Codes
 from calib_serve.core.errors import InputError
-from calib_serve.fit.samples import Ints, Samples
+from calib_serve.fit.samples import Samples
 
 FOLDS = 5
 """Folds by default; a caller makes fewer where samples are few."""
@@ -35,7 +36,7 @@ def content_of(z: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.einsum("nk,k->n", z, np.random.default_rng(0).standard_normal(z.shape[1])))
 
 
-def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:
+def folds_of(samples: Samples, *, folds: int, seed: int) -> Codes:
     """The fold (n,) of each sample, every class spread evenly over all of them.
 
     Rows of which there are many, as of a model of few distinct scores, are spread like any other. InputError
@@ -51,7 +52,7 @@ def folds_of(samples: Samples, *, folds: int, seed: int) -> Ints:
 
 def stratified(
     labels: NDArray[Any], *, folds: int, seed: int, same: NDArray[np.float64] | None = None
-) -> Ints:
+) -> Codes:
     """The fold (n,) of each sample: drawn by ``seed``, every class spread evenly over all folds.
 
     ``same`` (n,) is what rows are known by: equal ones share a fold, in whatever order they come.
@@ -73,7 +74,7 @@ def stratified(
     return fold if len(np.unique(fold)) == folds else _dealt(labels, rng, folds)
 
 
-def _dealt(labels: NDArray[Any], rng: np.random.Generator, folds: int) -> Ints:
+def _dealt(labels: NDArray[Any], rng: np.random.Generator, folds: int) -> Codes:
     n = len(labels)
     shuffled = rng.permutation(n)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -82,7 +83,7 @@ def _dealt(labels: NDArray[Any], rng: np.random.Generator, folds: int) -> Ints:
     return fold
 
 
-def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tuple[Ints, Ints]:
+def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tuple[Codes, Codes]:
     """Order the rows by label and content; return the unit (n,) of each, too. Large units are split."""
     scale = float(np.abs(same).max(initial=0)) or 1.0
     known = np.rint(same * (_DIGITS / scale))  # the last bits of a sum are no difference
@@ -94,7 +95,7 @@ def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tup
     return order, np.cumsum(new) - 1
 
 
-def _of_groups(groups: Ints, *, folds: int, seed: int) -> Ints:
+def _of_groups(groups: Codes, *, folds: int, seed: int) -> Codes:
     """Assign whole groups, the largest first, each to the fold that holds least by then."""
     count = int(groups.max()) + 1
     if not 2 <= folds <= count:

@@ -75,7 +75,8 @@ def calibrate(
         FitError: Where the method has no optimum.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10  # right three times of four
-    >>> round(calibrate(z, y, "temperature", outputs="logits").fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
+    >>> artifact = calibrate(z, y, "temperature", outputs="logits")
+    >>> round(artifact.fit["temperature"], 2)  # sigmoid(2 / T) = 3 / 4
     1.82
     """
     asked, own = divided(options or FitOptions(), keywords, method_options(), verb=calibrate)
@@ -229,7 +230,8 @@ def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -
             return fit_by_name("temperature", samples, seed=options["seed"])
         except FitError as error:
             none = fit_by_name("none", samples, seed=options["seed"])
-            return remarked(none, after=[f"nothing is fitted; temperature: {error}"])
+            few = f"{samples.units} samples, or groups of them, are too few for folds to choose by"
+            return remarked(none, after=[f"nothing is fitted; {few}; temperature: {error}"])
     keeping = bool(options.get("keep_predictions"))
     names = given or default_candidates(for_shares=for_shares, keeping=keeping)
     return select(samples, **{**options, "candidates": names, "folds": folds})

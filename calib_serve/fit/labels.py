@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Step
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds, with_selection
 from calib_serve.fit.folds import folds_of
@@ -39,8 +40,6 @@ from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.metrics import confidence_of_labels, evaluate_label_probs, judge_probs
 from calib_serve.scores import LABELS, Outputs, Scores, check_ungrouped, log_probs, sigmoid
-
-Floats = NDArray[np.float64]
 
 Row = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
 """(probabilities, whether the label is true, weights), each (n,), to inner edges and values."""

@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from calib_serve.artifact import Artifact, Head, ModelFacts
-from calib_serve.core.arrays import as_array
+from calib_serve.core.arrays import AnyFloats, as_array
 from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint, remarked
 from calib_serve.fit.losses import cross_entropy
@@ -42,7 +42,6 @@ from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Progress
 
-Floats = NDArray[np.floating[Any]]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits (b, K), class ids (b,)) -> the mean loss."""
 
@@ -259,11 +258,11 @@ class Trained:
 
 
 def train_masked(
-    features: Floats,
+    features: AnyFloats,
     labels: NDArray[np.intp],
     classes: int,
     *,
-    held_out: tuple[Floats, NDArray[np.intp]] | None = None,
+    held_out: tuple[AnyFloats, NDArray[np.intp]] | None = None,
     masking: Masking | None = None,
     seed: int = 0,
     device: str | None = None,
@@ -347,9 +346,9 @@ def _rate(epoch: int, how: Masking) -> float:
 
 
 def _key(
-    views: Floats,
+    views: AnyFloats,
     labels: NDArray[np.intp],
-    held_out: tuple[Floats, NDArray[np.intp]] | None,
+    held_out: tuple[AnyFloats, NDArray[np.intp]] | None,
     how: Masking,
     seed: int,
 ) -> str:
@@ -448,7 +447,7 @@ class _Layers:
         return loss.detach(), gradients
 
 
-def _feedback(head: Head, features: Floats, labels: NDArray[np.intp]) -> tuple[float, float]:
+def _feedback(head: Head, features: AnyFloats, labels: NDArray[np.intp]) -> tuple[float, float]:
     """Accuracy and mean confidence of the finished head."""
     with torch.no_grad():
         z = torch.from_numpy(head(np.asarray(features, np.float32))).softmax(dim=1)
@@ -458,9 +457,9 @@ def _feedback(head: Head, features: Floats, labels: NDArray[np.intp]) -> tuple[f
 
 
 def fit_masked_head(
-    features: Floats,
+    features: AnyFloats,
     labels: ArrayLike,
-    held_features: Floats | None = None,
+    held_features: AnyFloats | None = None,
     held_labels: ArrayLike | None = None,
     *,
     classes: int | None = None,
@@ -561,7 +560,7 @@ def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
     }
 
 
-def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArray[np.intp]]:
+def _checked(features: AnyFloats, labels: ArrayLike | None) -> tuple[AnyFloats, NDArray[np.intp]]:
     """Check features (n, d) or (V, n, d) and class ids (n,)."""
     x, y = as_array(features, "features"), as_array(labels, "labels")
     if x.ndim not in (2, 3) or x.dtype.kind != "f" or x.shape[-2] == 0:

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, InputShift
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError
 from calib_serve.fit.from_model import calibrate_model
 from calib_serve.models import Around, Classifier, Progress, calibrated_probs
 from calib_serve.scores import Scores
 
 if TYPE_CHECKING:
-    from calib_serve.models import Floats, Made
+    from calib_serve.models import Made
 
 
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
@@ -104,7 +105,7 @@ class _Recalled(Around):
     last: dict[str, tuple[Any, NDArray[np.float32]]] = field(default_factory=dict)
 
     def _run(
-        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
+        self, what: Made, inputs: AnyFloats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
         kept = self.last.get(what)
         if shift is None and kept is not None and kept[0] is inputs:

@@ -9,16 +9,15 @@ inverts them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.fit.lbfgs import Vector
 
-Floats = NDArray[np.floating[Any]]
-Chunk = tuple[Floats, Floats, NDArray[np.float64]]
+Chunk = tuple[AnyFloats, AnyFloats, NDArray[np.float64]]
 """Features x (m, K), probabilities p (m, K) and weights (m,) that sum to 1 over all chunks."""
 Solve = Callable[[Vector], Vector]
 """Applies the inverse."""
@@ -177,7 +176,7 @@ def _blocks(
     return solve
 
 
-def _with_one(x: Floats) -> Floats:
+def _with_one(x: AnyFloats) -> AnyFloats:
     return np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)
 
 

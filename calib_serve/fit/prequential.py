@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import CalibServeError
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import log_probs
 
-Floats = NDArray[np.float64]
 Probs = Callable[[NDArray[np.floating[Any]]], Floats]
 """Logits (n, K) -> probabilities (n, K)."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import RefitKeywords
 
-__all__ = ["Refitted", "refit"]
-
 LEAST = 200  # labelled samples, below which nothing is fitted
 
 

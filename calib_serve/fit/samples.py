@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.arrays import are_counts, as_array, as_floats, repeated, some_of
+from calib_serve.core.arrays import AnyFloats, Codes, are_counts, as_array, as_floats, repeated, some_of
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.measured import VALUES_WORTH_THREADS
 from calib_serve.fit.threads import cores
@@ -21,8 +21,6 @@ from calib_serve.scores import Outputs, Scores
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.intp]
 Out = TypeVar("Out")
 ClassWeight = Union[ArrayLike, Literal["balanced"], None]
 
@@ -49,7 +47,7 @@ class Samples:
         part: Whether they are a part of others, such as a fold.
     """
 
-    logits: Floats
+    logits: AnyFloats
     labels: NDArray[np.intp]
     weight: NDArray[np.float64] | None = None
     rows: NDArray[np.intp] | None = None
@@ -212,7 +210,7 @@ class Samples:
         for start in range(first, last, step):
             yield slice(start, min(start + step, last))
 
-    def read(self, part: slice, dtype: type[np.floating[Any]] | None = None) -> Floats:
+    def read(self, part: slice, dtype: type[np.floating[Any]] | None = None) -> AnyFloats:
         """The logits (m, K) of a run of samples.
 
         Args:
@@ -224,7 +222,7 @@ class Samples:
 
     def chunks(
         self, dtype: type[np.floating[Any]] | None = None, *, values: int = _CHUNK
-    ) -> Iterator[tuple[slice, Floats]]:
+    ) -> Iterator[tuple[slice, AnyFloats]]:
         """Yield runs of samples with their logits, one after the other.
 
         Args:
@@ -244,8 +242,8 @@ class Samples:
             return list(pool.map(function, (slice(i, min(i + step, n)) for i in range(0, n, step))))
 
     def held_out(
-        self, fold: Ints, fit: Callable[[int], Artifact]
-    ) -> Iterator[tuple[Ints, NDArray[np.float64]]]:
+        self, fold: Codes, fit: Callable[[int], Artifact]
+    ) -> Iterator[tuple[Codes, NDArray[np.float64]]]:
         """Yield rows of each fold, a chunk at a time, and their probabilities under a fit to the others.
 
         Args:

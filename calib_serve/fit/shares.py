@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Examples, LogitMap, PriorCorrection, ProbTable, Step
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import confusion_facts
@@ -35,7 +36,6 @@ from calib_serve.metrics import (
 )
 from calib_serve.scores import Outputs, Scores
 
-Floats = NDArray[np.float64]
 _FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as that of the structured methods
 
 _MIXTURES = ("temperature-mixture", "ensemble-temperature")

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.folds import BEATEN, folds_of
 from calib_serve.fit.lbfgs import Minimum, Vector, minimise
 from calib_serve.fit.preconditioners import (
     Chunk,
-    Floats,
     Solve,
     of_blocks,
     of_diagonal,
@@ -119,7 +119,7 @@ class Problem:
                 x,
                 about or self.preconditioner(penalty, x),
                 gap=gap,
-                rounding=self._rounding,
+                rounding=1e-7 if self._dtype is np.float32 else 1e-13,
                 max_iterations=_REFRESH,
             )
             iterations += found.iterations
@@ -206,7 +206,7 @@ class Problem:
         weights[-k:] = penalty.bias
         return weights
 
-    def _features(self) -> Iterator[tuple[slice, Floats]]:
+    def _features(self) -> Iterator[tuple[slice, AnyFloats]]:
         dtype = self._dtype
         for part, z in self.samples.chunks(dtype, values=self._chunk):
             x = z if self.scale == 1 else z * dtype(self.scale)
@@ -216,7 +216,7 @@ class Problem:
 
     def _scores(
         self, theta: Vector
-    ) -> Iterator[tuple[Floats, Floats, NDArray[np.intp], NDArray[np.float64]]]:
+    ) -> Iterator[tuple[AnyFloats, AnyFloats, NDArray[np.intp], NDArray[np.float64]]]:
         """Yield features, scores W x + b less their largest, labels and weights, chunk by chunk."""
         k = self.samples.classes
         inner = theta[:-k].astype(self._dtype)
@@ -239,10 +239,6 @@ class Problem:
         """The values in a chunk: for many classes enough rows that their sums into (K, K) cost little."""
         cached = 1 << 18 if self._dtype is np.float32 else 1 << 17
         return max(cached, min(2 * self.samples.classes**2, 1 << 21)) if self.shape == "full" else cached
-
-    @property
-    def _rounding(self) -> float:
-        return 1e-7 if self._dtype is np.float32 else 1e-13
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Head, ModelFacts
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.folds import stratified
@@ -31,7 +31,6 @@ from calib_serve.fit.softmax_regression import PATIENCE
 from calib_serve.models import Progress
 from calib_serve.scores import softmax
 
-Floats = NDArray[np.floating[Any]]
 Exact = NDArray[np.float64]
 
 STRENGTHS: tuple[float, ...] = (np.inf, *(10 ** (-i / 2) for i in range(13)))
@@ -39,7 +38,7 @@ STRENGTHS: tuple[float, ...] = (np.inf, *(10 ** (-i / 2) for i in range(13)))
 
 
 def fit_tuned_head(
-    features: Floats,
+    features: AnyFloats,
     labels: ArrayLike,
     head: Head,
     *,
@@ -124,7 +123,7 @@ class _Problem:
     unit: float
 
     @classmethod
-    def of(cls, features: Floats, labels: ArrayLike, head: Head) -> tuple[_Problem, float]:
+    def of(cls, features: AnyFloats, labels: ArrayLike, head: Head) -> tuple[_Problem, float]:
         """Make the problem of the calibration set; return the deployed head's temperature on it, too."""
         if len(head.weights) != 1:
             raise InputError(f"the deployed head must be one linear layer, got {len(head.weights)}")

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, PredictionSets
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import act_least
-
-Floats = NDArray[np.floating[Any]]
 
 _UNDERFLOW = 1e-30  # below it, float32 may hold 0 instead
 
 
-def sure_sets(sets: PredictionSets, probs: Floats, relative: float) -> NDArray[np.bool_]:
+def sure_sets(sets: PredictionSets, probs: AnyFloats, relative: float) -> NDArray[np.bool_]:
     """The classes (n, K) of probabilities (n, K) whose place in or out of the set survives rounding.
 
     Every probability may be off by the share ``relative`` of itself. So may its rank be, where others are as
@@ -51,7 +50,7 @@ def _sure_row(sets: PredictionSets, p: NDArray[np.float64], relative: float) -> 
 
 def check_decisions(
     artifact: Artifact,
-    probs: Floats,
+    probs: AnyFloats,
     found: Mapping[str, Any],
     *,
     tolerance: float,
@@ -81,7 +80,7 @@ def check_decisions(
     return close
 
 
-def _sure_acts(artifact: Artifact, probs: Floats, relative: float) -> NDArray[np.bool_]:
+def _sure_acts(artifact: Artifact, probs: AnyFloats, relative: float) -> NDArray[np.bool_]:
     """The rows (n,) whose act survives rounding, and whose class does where thresholds differ."""
     least = np.broadcast_to(act_least(artifact, np.float64), artifact.classes)
     ranked = np.sort(probs, axis=1)

@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, PredictionSets
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 
 NAMES = ("set", "abstain", "act")
 """What fused models call them: which classes are in the set (n, K), whether there is no answer (n,), and
 whether a prediction may be acted on (n,)."""
-
-Floats = NDArray[np.floating[Any]]
 
 
 def decision_names(artifact: Artifact) -> tuple[str, ...]:
@@ -55,7 +54,7 @@ def with_decisions(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Ar
     return artifact, ()
 
 
-def act_least(artifact: Artifact, dtype: Any) -> Floats:
+def act_least(artifact: Artifact, dtype: Any) -> AnyFloats:
     """The smallest confidence of ``dtype`` to act on by predicted class (K,); 2 where none suffices.
 
     () where it is the same for all.
@@ -66,7 +65,7 @@ def act_least(artifact: Artifact, dtype: Any) -> Floats:
     return least[0] if (least == least[0]).all() else least
 
 
-def abstain_least(artifact: Artifact, dtype: Any) -> Floats:
+def abstain_least(artifact: Artifact, dtype: Any) -> AnyFloats:
     """The smallest top probability of ``dtype`` that is answered; 0 without abstention."""
     return _rounded_up(np.array(0.0 if artifact.abstain is None else artifact.abstain.threshold), dtype)
 
@@ -77,7 +76,7 @@ def inner_edges(artifact: Artifact) -> NDArray[np.float64]:
     return np.linspace(0, 1, bins + 1)[1:-1]
 
 
-def rounded_down(edges: Floats) -> Floats:
+def rounded_down(edges: AnyFloats) -> AnyFloats:
     """Round edges down to float32: c > edge then means the same for every float32 c.
 
     >>> float(rounded_down(np.array([0.1]))[0]) <= 0.1 < float(np.float32(0.1))
@@ -88,7 +87,7 @@ def rounded_down(edges: Floats) -> Floats:
     return np.where(near > edges, np.nextafter(near, np.float32(-np.inf)), near)
 
 
-def _rounded_up(least: Floats, dtype: Any) -> Floats:
+def _rounded_up(least: AnyFloats, dtype: Any) -> AnyFloats:
     """Round up to floats of ``dtype``: p >= number then means the same for every such p.
 
     >>> 0.1 <= float(_rounded_up(np.array(0.1), np.float32)) < 0.10000001
@@ -98,7 +97,7 @@ def _rounded_up(least: Floats, dtype: Any) -> Floats:
     return np.where(near.astype(np.float64) < least, np.nextafter(near, np.array(np.inf, dtype)), near)
 
 
-def lac_least(threshold: Floats, dtype: Any) -> Floats:
+def lac_least(threshold: AnyFloats, dtype: Any) -> AnyFloats:
     """The smallest p of ``dtype`` for which 1 - p, as float64 rounds it, is at most the threshold.
 
     Of float64 itself, it may be off by that rounding.

@@ -7,16 +7,14 @@ by a trial. What follows from it is the same for all.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, infer_outputs, log_softmax
-
-Floats = NDArray[np.floating[Any]]
 
 NORMALISED: tuple[Outputs, ...] = ("log_probs", "probabilities", "probability")
 """Fitted on these, a model is seen through its log-probabilities."""
@@ -44,7 +42,7 @@ def check_multilabel(artifact: Artifact, kind: Outputs, what: str) -> None:
         )
 
 
-def check_numbers(rows: Floats, kind: Outputs, what: str, *, told: bool, tolerance: float) -> None:
+def check_numbers(rows: AnyFloats, kind: Outputs, what: str, *, told: bool, tolerance: float) -> None:
     """Raise FuseError where the numbers of scores (n, K) contradict their ``kind``, or suggest another.
 
     ``told``: somebody said the kind, so that logits may lie within [0, 1]. ``tolerance``: how far a row of
@@ -96,11 +94,7 @@ def change_to_fitted(
             "each class makes other probabilities of logits than of log-probabilities; say what they were, "
             "in Python: artifact.model.outputs"
         )
-    change: Change = "none"
-    if fitted == "logit":
-        change = "difference"
-    elif fitted in NORMALISED:
-        change = "normalise"
+    change: Change = "difference" if fitted == "logit" else "normalise" if fitted in NORMALISED else "none"
     if change not in can:
         raise FuseError(
             f"the artifact was fitted on {fitted}, and {what}: what its scale for each class makes of them "
@@ -109,7 +103,7 @@ def change_to_fitted(
     return change
 
 
-def as_fitted(logits: Floats, change: Change) -> Floats:
+def as_fitted(logits: AnyFloats, change: Change) -> AnyFloats:
     """Turn logits (n, K) of a model's scores into logits of the kind that the artifact was fitted on."""
     if change == "normalise":
         return log_softmax(logits)

@@ -15,28 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, ProbTable, random_inputs, response, same_response
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.data_files import read_npz
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.fuse._decision_parity import check_decisions
 
-Floats = NDArray[np.floating[Any]]
-
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a fused model is from the calibration in numpy, in probabilities.
+    """How far a fused model is from the calibration in numpy, in probabilities; ``FuseReport`` says of what.
 
-    Args:
-        max_abs_diff: Largest difference of a probability.
-        tolerance: Largest difference that rounding in the model's own type allows.
-        samples: Number of inputs that were compared.
-        near_edge: Number of inputs that are left out as a probability is within rounding of a table's edge,
-            where either bin is right.
-        near_threshold: Number of decisions (a class in a set, an abstention, an act) that are left out as
-            rounding may turn them.
-        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
-        engine: Runtime of the models.
-        device: Device that it used.
+    ``near_edge`` inputs are left out, where either bin of a table is right, and ``near_threshold`` decisions
+    (a class in a set, an abstention, an act), as rounding may turn them.
     """
 
     max_abs_diff: float
@@ -77,13 +67,13 @@ class Expected:
 
     artifact: Artifact
     probs: NDArray[np.float64]
-    logits: Floats
+    logits: AnyFloats
     scale: float
     near: float
     tolerance: float
     sure: NDArray[np.bool_]
 
-    def compare(self, found: Floats, decisions: Mapping[str, Any], report: str) -> tuple[float, int]:
+    def compare(self, found: AnyFloats, decisions: Mapping[str, Any], report: str) -> tuple[float, int]:
         """Compare probabilities (n, K) and decisions by name with what is expected.
 
         Returns the largest difference of probabilities, and how many decisions lie so close to their
@@ -110,7 +100,7 @@ class Expected:
 
     def prove(
         self,
-        found: Floats,
+        found: AnyFloats,
         decisions: Mapping[str, Any],
         report: str,
         *,
@@ -133,7 +123,12 @@ class Expected:
 
 
 def expect(
-    artifact: Artifact, logits: Floats, ratio: float, *, rounding: float = 0.0, probs: Floats | None = None
+    artifact: Artifact,
+    logits: AnyFloats,
+    ratio: float,
+    *,
+    rounding: float = 0.0,
+    probs: AnyFloats | None = None,
 ) -> Expected:
     """Calibrate logits (n, K), as the output steps take them.
 
@@ -144,7 +139,7 @@ def expect(
     for step in artifact.logit_maps:
         mapped = step(mapped)
     scale = size_of(mapped, labels=artifact.is_multilabel)
-    # Floats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
+    # AnyFloats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
     near, sure = ratio * scale, np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
         before = replace(artifact, steps=artifact.output_steps[:-1]).of_logits(logits)
@@ -156,7 +151,7 @@ def expect(
 def prove_own_scores(
     artifact: Artifact,
     ratio: float,
-    run: Callable[[NDArray[np.float64]], tuple[Floats, Mapping[str, Any]]],
+    run: Callable[[NDArray[np.float64]], tuple[AnyFloats, Mapping[str, Any]]],
     report: str,
 ) -> tuple[int, float]:
     """Compare probabilities and decisions of the fit's own scores in a fused model with those of the fit.
@@ -188,7 +183,7 @@ def read_inputs(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[
         ) from error
 
 
-def far_from_edges(probs: Floats, table: ProbTable, near: float) -> NDArray[np.bool_]:
+def far_from_edges(probs: AnyFloats, table: ProbTable, near: float) -> NDArray[np.bool_]:
     """The rows (n,) of probabilities (n, K) that stay in their bins of the table if moved by ``near``."""
     if len(table.edges) == probs.shape[1]:
         return np.logical_not((np.abs(probs[:, :, None] - table.edges[None]) <= near).any(axis=(1, 2)))

@@ -12,8 +12,6 @@ from typing import Any
 from calib_serve.core.errors import InputError, MissingDependency, ModelError
 from calib_serve.core.packages import check_onnxruntime
 
-__all__ = ["open_session", "providers", "stopped_after"]
-
 _KINDS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 _CPU = "CPUExecutionProvider"
 
@@ -45,9 +43,8 @@ def providers(device: str, options: Mapping[str, Any] | None = None) -> list[tup
         return [(_CPU, dict(options or {}))]
     where = {"device_id": int(index or 0)}
     names = [_KINDS["tensorrt"], _KINDS["cuda"]] if kind == "tensorrt" else [_KINDS["cuda"]]
-    chosen: list[tuple[str, dict[str, Any]]] = [(name, dict(where)) for name in names]
-    chosen[0][1].update(options or {})
-    return [*chosen, (_CPU, {})]
+    first, *rest = names
+    return [(first, {**where, **(options or {})}), *((name, where) for name in rest), (_CPU, {})]
 
 
 def open_session(
@@ -101,10 +98,12 @@ def open_session(
         # Operators beside one another would take the cores of other workers.
         settings.inter_op_num_threads = 1
     source = path if isinstance(path, bytes) else str(path)
+    name = f"a model of {len(path)} bytes" if isinstance(path, bytes) else source
     try:
         session = ort.InferenceSession(source, settings, providers=[w for w in wanted if w[0] in offered])
     except Exception as error:  # onnxruntime raises a dozen unrelated types
-        raise ModelError(f"onnxruntime cannot load {_name(path)}: {error}") from error
+        name = f"a model of {len(path)} bytes" if isinstance(path, bytes) else path
+        raise ModelError(f"onnxruntime cannot load {name}: {error}") from error
     taken = session.get_providers()
     if first not in taken and not allow_fallback:
         raise ModelError(f"{device} was asked for, but onnxruntime fell back to {taken}; {_HELP}")
@@ -130,7 +129,3 @@ def stopped_after(seconds: float) -> Iterator[Any]:
         yield options
     finally:
         watchdog.cancel()
-
-
-def _name(path: str | Path | bytes) -> str:
-    return f"a model of {len(path)} bytes" if isinstance(path, bytes) else str(path)

@@ -2,4 +2,4 @@
 
 from calib_serve.core.faces import face
 
-__getattr__, __dir__, __all__ = face(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__, extra="gateway")

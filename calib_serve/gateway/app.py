@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Union
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed, check_keywords
 from calib_serve.core.options.servers import GatewayOptions
@@ -51,15 +51,13 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import GatewayKeywords
 
-try:
-    from fastapi import HTTPException, Request, Response
-    from fastapi.responses import JSONResponse
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-except ImportError as error:
-    raise MissingDependency("fastapi", "gateway") from error
+from fastapi import HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 log = logging.getLogger("calib_serve.gateway")
 
+Part = Union[HttpUpstream, GrpcGateway]
 Version = tuple[str, str]
 
 LABELS = "/v1/labels"
@@ -68,16 +66,6 @@ PREFIX = "/calibration"
 
 _LABELS, _BELOW = LABELS.encode(), f"{PREFIX}/".encode()
 _STATUS: tuple[tuple[type[Exception], int], ...] = ((Full, 429), (TooLarge, 413), (InputError, 400))
-
-
-class Part(Protocol):
-    """A part that opens and closes with the gateway."""
-
-    async def open(self) -> None:
-        """Open the part."""
-
-    async def close(self) -> None:
-        """Close the part."""
 
 
 class Gateway:
@@ -112,8 +100,12 @@ class Gateway:
             await self._live(receive, send)
         elif scope["type"] == "http":
             started = _Started(send)
+            # The path that the client's proxy sent: uvicorn puts the root path before it.
+            root: str = scope.get("root_path", "")
+            path, raw = scope["path"].removeprefix(root), scope["raw_path"].removeprefix(root.encode())
+            below = {**scope, "root_path": "", "path": path, "raw_path": raw}
             try:
-                await self._serve(_below_root(scope), receive, started)
+                await self._serve(below, receive, started)
             except (NoAnswer, Full, TooLarge, InputError) as error:
                 if not started.yes:
                     await _refuse(started, error)
@@ -188,13 +180,6 @@ class Gateway:
         return work(*args) if len(body) < 1 << 16 else await asyncio.to_thread(work, *args)
 
 
-def _below_root(scope: Scope) -> Scope:
-    """The request with the path that the client's proxy sent: uvicorn puts the root path before it."""
-    root: str = scope.get("root_path", "")
-    path, raw = scope["path"].removeprefix(root), scope["raw_path"].removeprefix(root.encode())
-    return {**scope, "root_path": "", "path": path, "raw_path": raw}
-
-
 class _Started:
     """A ``send`` that knows whether anything was sent."""
 
@@ -208,11 +193,8 @@ class _Started:
 
 async def _refuse(send: Send, error: Exception) -> None:
     """Send an error in the protocol's form; only NoAnswer is the server's fault."""
-    status = (
-        error.status
-        if isinstance(error, NoAnswer)
-        else next(s for kind, s in _STATUS if isinstance(error, kind))
-    )
+    known = (status for kind, status in _STATUS if isinstance(error, kind))
+    status = error.status if isinstance(error, NoAnswer) else next(known)
     more: Headers = [(b"retry-after", b"1")] if status == 429 else []
     if status in (400, 413):  # nothing after it on this connection is believed
         more.append((b"connection", b"close"))
@@ -377,9 +359,8 @@ def open_gateway(
         registry.register(counts)
         if isinstance(watch, Watch):
             most = options.max_versions
-            own = of_watch_inside(
-                create_app(watch, max_versions=most, tokens=tokens, hosts=hosts, registry=registry)
-            )
+            app = create_app(watch, max_versions=most, tokens=tokens, hosts=hosts, registry=registry)
+            own = of_watch_inside(app)
         else:
             elsewhere = reach(watch, folder=True)
             own = of_watch_elsewhere(elsewhere, registry, guard)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,36 +11,13 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.oip import Tensor
-from calib_serve.receipts import SignedReceipt
+from calib_serve.receipts import Reporter, SignedReceipt, Tag
 from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
 
 Array = NDArray[Any]
 
 ADDED = frozenset(("confidence", "receipt", "abstain", "set", "label_wanted"))
 """The outputs that a reply may get; ``act`` only where a contract says what may be acted on."""
-
-
-class About(NamedTuple):
-    """Names that a request gives in its headers ``x-calib-segment``, ``x-calib-group``, ``x-calib-id``."""
-
-    segment: str = ""
-    group: str = ""
-    id: str = ""
-
-
-class Reports(Protocol):
-    """The part of a ``Reporter`` that counts predictions and signs receipts."""
-
-    def served(
-        self,
-        probs: Array,
-        *,
-        segment: str | Sequence[str] = "",
-        group: str | Sequence[str] = "",
-        id: str | Sequence[str] = "",
-        logits: Array | None = None,
-    ) -> list[SignedReceipt | None]:
-        """Count the rows, and return one receipt for each."""
 
 
 class CalibratedOutput(NamedTuple):
@@ -65,7 +42,7 @@ class Calibration:
         *,
         output: str,
         kind: Outputs,
-        reports: Reports,
+        reports: Reporter,
     ) -> None:
         self.model, self.version, self.output, self.kind = model, version, output, kind
         self.artifact = what if isinstance(what, Artifact) else None
@@ -82,34 +59,32 @@ class Calibration:
             )
         self.artifact.check_takes(kind, f"the scores of {model}")
 
-    def __call__(self, raw: Array, about: About) -> CalibratedOutput:
+    def __call__(self, raw: Array, about: Tag) -> CalibratedOutput:
         """Calibrate ``raw`` of shape (n, K), (K,) or with further axes of 1; InputError for any other."""
         rows = self._rows(raw)
         scores = rows.astype(np.float64)
         logits = to_logits(scores, self.kind)
         finite = np.asarray(np.isfinite(logits).all(axis=1))
-        probs = self._probs(scores, logits, finite)
-        values = raw
-        if self.artifact is not None:
-            made = from_probs(probs, scores, self.kind)
-            values = made.reshape(raw.shape).astype(raw.dtype)
+        whole = bool(finite.all())
+        if self.artifact is None:
+            values = raw
+            probs = to_probs(scores if whole else np.where(finite[:, None], scores, 0.5), self.kind)
+        else:
+            probs = self.artifact.of_logits(logits if whole else np.where(finite[:, None], logits, 0.0))
+            values = from_probs(probs, scores, self.kind).reshape(raw.shape).astype(raw.dtype)
         # What is not finite gets no receipt, and is counted as invalid.
         probs[~finite] = np.nan
-        return CalibratedOutput(
-            values, self._added(probs, self._receipts(probs, logits, about), about.segment)
+        ids = [about.of_row(row, len(probs)).id for row in range(len(probs))] if about.id else ""
+        receipts = self._reports.served(
+            probs, segment=about.segment, group=about.group, id=ids, logits=logits
         )
+        return CalibratedOutput(values, self._added(probs, receipts, about.segment))
 
     @property
     def acts(self) -> bool:
         """Whether a contract says which predictions may be acted on."""
         contract = None if self.artifact is None else self.artifact.contract
         return contract is not None and contract.has_acts
-
-    def _probs(self, scores: Array, logits: Array, finite: NDArray[np.bool_]) -> NDArray[np.float64]:
-        whole = bool(finite.all())
-        if self.artifact is None:
-            return to_probs(scores if whole else np.where(finite[:, None], scores, 0.5), self.kind)
-        return self.artifact.of_logits(logits if whole else np.where(finite[:, None], logits, 0.0))
 
     def _rows(self, raw: Array) -> Array:
         columns = 1 if self.kind in ONE_COLUMN else self.classes
@@ -118,13 +93,6 @@ class Calibration:
         if raw.ndim == 1 and (columns == 1 or len(raw) == columns):
             return raw.reshape(-1, columns)
         raise ShapeError(f"{self.output} must be (n, {columns}), got {raw.shape}")
-
-    def _receipts(self, probs: Array, logits: Array, about: About) -> list[SignedReceipt | None]:
-        n = len(probs)
-        ids: str | list[str] = about.id
-        if about.id and n > 1:
-            ids = [f"{about.id}:{i}" for i in range(n)]
-        return self._reports.served(probs, segment=about.segment, group=about.group, id=ids, logits=logits)
 
     def _added(
         self, probs: NDArray[np.float64], receipts: Sequence[SignedReceipt | None], segment: str

@@ -6,15 +6,11 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from calib_serve.core.errors import MissingDependency
-from calib_serve.receipts import WORKERS
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-try:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.core import CounterMetricFamily, Metric
-    from prometheus_client.registry import Collector
-except ImportError as error:
-    raise MissingDependency("prometheus_client", "gateway") from error
+from calib_serve.receipts import WORKERS
 
 _UNCALIBRATED = next(one for one in WORKERS if one.name == "calib_uncalibrated_total")
 
@@ -50,17 +46,15 @@ class OneRegistry(CollectorRegistry):
         """Yield every metric family once."""
         families: dict[str, Metric] = {}
         for family in super().collect():
-            if family.name not in families:
-                families[family.name] = family
-            else:
+            if families.setdefault(family.name, family) is not family:
                 _add(families[family.name], family)
         yield from families.values()
 
 
 def _add(to: Metric, more: Metric) -> None:
-    values = {(one.name, tuple(sorted(one.labels.items()))): i for i, one in enumerate(to.samples)}
+    values = {(one.name, frozenset(one.labels.items())): i for i, one in enumerate(to.samples)}
     for one in more.samples:
-        place = values.get((one.name, tuple(sorted(one.labels.items()))))
+        place = values.get((one.name, frozenset(one.labels.items())))
         if place is None:
             to.samples.append(one)
         elif not one.name.endswith("_created"):

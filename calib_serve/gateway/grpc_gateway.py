@@ -1,7 +1,4 @@
-"""The gateway over gRPC: ModelInfer of calibrated models is read, all other calls pass byte for byte.
-
-Its messages have raw or typed contents.
-"""
+"""The gateway over gRPC: ModelInfer of calibrated models is read, all other calls pass byte for byte."""
 
 from __future__ import annotations
 
@@ -11,22 +8,19 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from calib_serve.core.errors import InputError, MissingDependency
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
 from calib_serve.gateway.bodies import Full, Waiting
 from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibrations
 from calib_serve.gateway.exporter import UncalibratedReplies
-from calib_serve.gateway.http import Headers, about
+from calib_serve.gateway.http import about
 from calib_serve.gateway.inference import found, why_not
 from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters
-
-try:
-    import grpc
-    import grpc.aio
-    from google.protobuf.message import DecodeError
-    from tritonclient.grpc import service_pb2
-except ImportError as error:
-    raise MissingDependency("tritonclient", "gateway") from error
 
 log = logging.getLogger("calib_serve.gateway")
 
@@ -72,14 +66,12 @@ class GrpcGateway:
             ("grpc.max_receive_message_length", self._waiting.most),
             ("grpc.max_send_message_length", -1),
         ]
-        secure = self._upstream.startswith("grpcs://")
         address = self._upstream.removeprefix("grpcs://")
         large = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        self._channel = (
-            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=large)
-            if secure
-            else grpc.aio.insecure_channel(address, options=large)
-        )
+        if address != self._upstream:
+            self._channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=large)
+        else:
+            self._channel = grpc.aio.insecure_channel(address, options=large)
         # Kept, as making a method's callable takes as long as a call.
         self._unary = functools.lru_cache(64)(self._channel.unary_unary)
         # Without so_reuseport a second gateway says that the port is taken; with it, both get calls.
@@ -130,8 +122,9 @@ class GrpcGateway:
 
         async def sent() -> AsyncIterator[bytes]:
             async for message in requests:
-                if infers:
-                    self._count_streamed(message)
+                request = _read_infer(message) if infers else None
+                if request is not None and self._calibrations.output_of(request.model_name) is not None:
+                    self._counts.passed(request.model_name, request.model_version)
                 yield message
 
         call = self._channel.stream_stream(method)(
@@ -145,11 +138,6 @@ class GrpcGateway:
         finally:
             call.cancel()
         context.set_trailing_metadata(_plain_metadata(await call.trailing_metadata()))
-
-    def _count_streamed(self, message: bytes) -> None:
-        request = _read_infer(message)
-        if request is not None and self._calibrations.output_of(request.model_name) is not None:
-            self._counts.passed(request.model_name, request.model_version)
 
     async def _call(self, method: str, raw: bytes, context: Any, *more: tuple[str, str]) -> bytes:
         """Call the server; hand its metadata and its errors on to ``context``."""
@@ -176,14 +164,21 @@ class GrpcGateway:
             return await self._call(method, raw, context)
         model, version = request.model_name, request.model_version
         try:
-            said = about(_headers_of(context.invocation_metadata()))
+            headers = [
+                (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
+                for name, value in context.invocation_metadata()
+            ]
+            said = about(headers)
             ask = _asked(raw, request, output, self._calibrations.added_to(model))
         except InputError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answer = await self._call(method, ask.body, context)
 
         def made() -> bytes:
-            reply = _read_reply(answer)
+            try:
+                reply = service_pb2.ModelInferResponse.FromString(answer)
+            except DecodeError as error:
+                raise InputError("the reply is no ModelInferResponse") from error
             named = reply.model_version or version
             calibration, scores = found(self._calibrations, model, named, _scores_of(reply, output))
             return _calibrated_reply(ask, reply, output, calibration(scores.values, said))
@@ -208,23 +203,8 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         method: str = details.method
         service, _, name = method.rpartition("/")
         if method == _CHECK or (service.endswith(_SERVICE) and name != "ModelStreamInfer"):
-            return grpc.unary_unary_rpc_method_handler(_bound(self._gateway.unary, method))
-        return grpc.stream_stream_rpc_method_handler(_streamed(self._gateway.stream, method))
-
-
-def _bound(work: Callable[..., Any], method: str) -> Callable[..., Any]:
-    async def handle(request: bytes, context: Any) -> Any:
-        return await work(method, request, context)
-
-    return handle
-
-
-def _streamed(work: Callable[..., Any], method: str) -> Callable[..., Any]:
-    async def handle(requests: Any, context: Any) -> Any:
-        async for message in work(method, requests, context):
-            yield message
-
-    return handle
+            return grpc.unary_unary_rpc_method_handler(functools.partial(self._gateway.unary, method))
+        return grpc.stream_stream_rpc_method_handler(functools.partial(self._gateway.stream, method))
 
 
 def _forwarded(context: Any) -> tuple[tuple[str, Any], ...]:
@@ -274,14 +254,6 @@ def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDE
     return Ask(request.SerializeToString(), None, output in names, ours or None)
 
 
-def _read_reply(raw: bytes) -> Any:
-    """Parse the reply; InputError for another message."""
-    try:
-        return service_pb2.ModelInferResponse.FromString(raw)
-    except DecodeError as error:
-        raise InputError("the reply is no ModelInferResponse") from error
-
-
 def _scores_of(reply: Any, output: str) -> Tensor | None:
     """The output of this name, None if there is none."""
     for place, one in enumerate(reply.outputs):
@@ -320,10 +292,3 @@ def _calibrated_reply(ask: Ask, reply: Any, output: str, calibrated: CalibratedO
         else:
             getattr(made.contents, _TYPED[tensor.datatype]).extend(tensor.values.ravel().tolist())
     return bytes(reply.SerializeToString())
-
-
-def _headers_of(metadata: Any) -> Headers:
-    return [
-        (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
-        for name, value in metadata
-    ]

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from calib_serve.core.errors import InputError
-from calib_serve.gateway.calibration import About
-from calib_serve.receipts import LONGEST_SEGMENT, is_segment
+from calib_serve.receipts import LONGEST_SEGMENT, Tag, is_segment
 
 Headers = list[tuple[bytes, bytes]]
 """Names, of requests in lower case, and values."""
@@ -45,12 +44,12 @@ def at_most_one(headers: Headers, name: bytes) -> str:
     return found[0].decode("latin-1").strip() if found else ""
 
 
-def about(headers: Headers) -> About:
-    """Read the names in a request's headers; InputError for an invalid one."""
-    found = {name: _text(at_most_one(headers, b"x-calib-" + name.encode()), name) for name in About._fields}
+def about(headers: Headers) -> Tag:
+    """Read ``x-calib-segment``, ``x-calib-group`` and ``x-calib-id``; InputError for an invalid one."""
+    found = {name: _text(at_most_one(headers, b"x-calib-" + name.encode()), name) for name in Tag._fields}
     if not is_segment(found["segment"]):
         raise InputError(f"x-calib-segment has at most {LONGEST_SEGMENT} characters")
-    return About(**found)
+    return Tag(**found)
 
 
 def _text(latin: str, name: str) -> str:

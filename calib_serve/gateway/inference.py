@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.oip import FLOATS, Tensor
-from calib_serve.gateway.calibration import ADDED, About, Calibration, Calibrations
+from calib_serve.gateway.calibration import ADDED, Calibration, Calibrations
 from calib_serve.gateway.exporter import UncalibratedReplies
 from calib_serve.gateway.http import Headers, at_most_one, forwarded, without_headers
 from calib_serve.gateway.rest import (
@@ -25,6 +25,7 @@ from calib_serve.gateway.rest import (
     decompress,
     read_infer_request,
 )
+from calib_serve.receipts import Tag
 
 log = logging.getLogger("calib_serve.gateway")
 
@@ -47,7 +48,7 @@ class Wanted(NamedTuple):
 
     route: Route
     output: str
-    about: About
+    about: Tag
     most: int
     may_add: frozenset[str] = ADDED
 

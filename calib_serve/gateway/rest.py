@@ -133,8 +133,8 @@ class Ask(NamedTuple):
 
     def picked(self, added: list[Tensor], own: frozenset[str]) -> list[Tensor]:
         """Pick the wanted outputs to add, unless the model has an output of the name."""
-        wanted = [one for one in added if self.added is None or one.name in self.added]
-        return [one for one in wanted if one.name not in own]
+        wanted = {one.name for one in added} if self.added is None else self.added
+        return [one for one in added if one.name in wanted - own]
 
 
 def read_infer_request(
@@ -157,7 +157,6 @@ def read_infer_request(
         return Ask(body, json_length)
     names = [one.get("name") for one in outputs]
     ours = frozenset(name for name in names if name in may_add)
-    added = ours or None
     for one in outputs:
         if one.get("name") == output:
             check_parameters(output, one.get("parameters"))
@@ -165,12 +164,15 @@ def read_infer_request(
         return Ask(body, json_length)
     kept = [one for one in outputs if one.get("name") not in ours]
     if output not in names:
-        kept.append({"name": output, **_form_of(outputs)})
+        # In the binary form, where the client asks for another output in it.
+        asked = [one.get("parameters") for one in outputs]
+        binary = any(isinstance(one, dict) and one.get("binary_data") for one in asked)
+        kept.append({"name": output, **({"parameters": {"binary_data": True}} if binary else {})})
     document["outputs"] = kept
-    made = json.dumps(document).encode()
-    if json_length is None:
-        return Ask(made, None, output in names, added)
-    return Ask(made + body[json_length:], len(made), output in names, added)
+    made, length = json.dumps(document).encode(), None
+    if json_length is not None:
+        made, length = made + body[json_length:], len(made)
+    return Ask(made, length, output in names, ours or None)
 
 
 def check_parameters(output: str, parameters: Any) -> None:
@@ -180,13 +182,6 @@ def check_parameters(output: str, parameters: Any) -> None:
             raise Unsupported(
                 f"{output} is calibrated by the gateway, which cannot do so with {name}; ask for it without"
             )
-
-
-def _form_of(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The binary form, where the client asks for another output in it."""
-    asked = [one.get("parameters") for one in outputs]
-    binary = any(isinstance(one, dict) and one.get("binary_data") for one in asked)
-    return {"parameters": {"binary_data": True}} if binary else {}
 
 
 @dataclass
@@ -227,10 +222,6 @@ class Reply:
                 return read_tensor(one, self.blobs.get(place))
         return None
 
-    def own(self) -> frozenset[str]:
-        """The names of the model's outputs."""
-        return frozenset(one.get("name") for one in self.document["outputs"])
-
     def write(
         self, ask: Ask, output: str, datatype: str, calibrated: CalibratedOutput
     ) -> tuple[bytes, int | None]:
@@ -250,7 +241,8 @@ class Reply:
                     one["data"] = (tensor.values if nested else tensor.values.ravel()).tolist()
             entries.append(one)
             blobs += [] if blob is None else [blob]
-        for tensor in ask.picked(calibrated.added, self.own()):
+        own = frozenset(one.get("name") for one in self.document["outputs"])
+        for tensor in ask.picked(calibrated.added, own):
             entry = as_entry(tensor)
             if binary:
                 del entry["data"]

@@ -8,7 +8,11 @@ from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from calib_serve.core.errors import InputError, MissingDependency
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from calib_serve.core.errors import InputError
 from calib_serve.gateway.bodies import body_chunks
 from calib_serve.gateway.http import (
     Headers,
@@ -20,13 +24,6 @@ from calib_serve.gateway.http import (
     forwarded,
     target_of,
 )
-
-try:
-    import aiohttp
-    from multidict import CIMultiDict
-    from yarl import URL
-except ImportError as error:
-    raise MissingDependency("aiohttp", "gateway") from error
 
 _HEAD = 64 << 10  # bytes of a line of the head of an answer
 _AUTO = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")

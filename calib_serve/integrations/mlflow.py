@@ -304,11 +304,7 @@ class Calibrated:
         return cls(inner, artifact, outputs=config["outputs"], reporter=reporter)
 
     def check(self, example: Any) -> None:
-        """Predict an input, without counting it; InputError where the model's scores are no ``outputs``.
-
-        Args:
-            example: Input, as the inner model takes it.
-        """
+        """Predict an input, without counting it; InputError where the model's scores are no ``outputs``."""
         scores = self._scores(self._inner.predict(example))
         if self._outputs in ("logits", "logit") and (kind := infer_outputs(scores)) in PROBABILITIES:
             raise InputError(f"the model predicts {kind}, by their numbers, not {self._outputs}")

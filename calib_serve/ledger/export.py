@@ -31,6 +31,7 @@ def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
         from pyarrow import parquet  # noqa: PLC0415
     except ImportError as error:
         raise MissingDependency("pyarrow") from error
+    kinds = {"text": pa.string(), "number": pa.float64(), "count": pa.int64(), "yes or no": pa.bool_()}
     folder, rows = Path(folder), {}
     ledger.roll_up()
     try:
@@ -39,7 +40,7 @@ def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
             for view, columns in MEANINGS.items():
                 schema = pa.schema(
                     [
-                        pa.field(name, _kind(pa, kind), metadata={"description": meaning})
+                        pa.field(name, kinds[kind], metadata={"description": meaning})
                         for name, (kind, meaning) in columns.items()
                     ]
                 )
@@ -60,11 +61,6 @@ def export_ledger(ledger: Ledger, folder: str | Path) -> dict[str, int]:
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error}") from error
     return rows
-
-
-def _kind(pa: Any, kind: str) -> Any:
-    kinds = {"text": pa.string(), "number": pa.float64(), "count": pa.int64(), "yes or no": pa.bool_()}
-    return kinds[kind]
 
 
 def _value(value: Any, kind: str) -> Any:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import (
     ColumnClause,
     Connection,
@@ -35,6 +34,7 @@ from sqlalchemy import (
     update,
 )
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.ledger.database import Database
 from calib_serve.ledger.entries import (
@@ -87,7 +87,6 @@ from calib_serve.receipts import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Floats = NDArray[np.float64]
 
 _RETENTION = 30 * DAY  # of a new ledger
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
@@ -504,20 +503,14 @@ class Ledger:
 
     @_retried
     def _rolled(self) -> int:
-        if not self._is_new():
-            return 0
+        with self.database.reading() as connection:  # looking takes no lock
+            if connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is None:
+                return 0
         with self.transaction() as connection:
             rows = self._rows(connection, ~LABEL.c.tallied, most=_AT_ONCE, lock="free ones")
             self._upsert(connection, self._increments(rows))
             self._set(connection, rows, tallied=True)
             return len(rows)
-
-    def _is_new(self) -> bool:
-        """Whether there is a row to roll up: looking takes no lock."""
-        with self.database.reading() as connection:
-            return (
-                connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is not None
-            )
 
     def _increments(self, rows: Sequence[_Row]) -> dict[Bucket, Sums]:
         """Sum labels by the slices and spans that they count in."""

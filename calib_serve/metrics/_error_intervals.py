@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.bins import Bins
 from calib_serve.metrics.classwise import Truth
 from calib_serve.metrics.distributions import accuracy_at_least
@@ -37,9 +37,6 @@ from calib_serve.metrics.plausible import (
 )
 from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import design_effect
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.intp]
 
 _SHIFTS = np.linspace(-4, 4, 17)  # of one-sided errors, in standard errors of a bin's gap
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.core.arrays import are_counts
+from calib_serve.core.arrays import Codes, Floats, are_counts
 from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.calibration import Ranked, cumulative, equal_mass_edges, gap_errors, tie_ends
@@ -27,9 +27,6 @@ from calib_serve.metrics.plausible import REACH, STEPS
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import MEANS, measured_rows, row_slices
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.intp]
 
 _THREADS = 2
 _ROWS_OF_A_RUN = 1 << 17  # rows of which one number each is read

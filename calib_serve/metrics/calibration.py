@@ -10,11 +10,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.samples import checked, top_label
-
-Floats = NDArray[np.float64]
 
 Split = Literal["equal", "interpolated", "quantile"]
 """How equal-mass bins split the ranked confidences."""

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.core.errors import InputError
-from calib_serve.metrics.calibration import Floats, Ranked
+from calib_serve.metrics.calibration import Ranked
 from calib_serve.metrics.samples import checked, row_blocks
 
-Ints = NDArray[np.intp]
 Truth = Callable[[Floats], Floats]
 
 
@@ -93,9 +93,9 @@ class Residuals:
     bins: int
     threshold: float
     total: Floats
-    row: Ints
-    column: Ints
-    code: Ints
+    row: Codes
+    column: Codes
+    code: Codes
     listed: Floats
 
     @classmethod
@@ -110,7 +110,7 @@ class Residuals:
         first_edge = np.linspace(0, 1, bins + 1)[1]
         above = np.greater if edges == "right" else np.greater_equal
         total = np.zeros(probs.shape[1])
-        found: list[tuple[Ints, Floats]] = []
+        found: list[tuple[Codes, Floats]] = []
         for rows, p in row_blocks(probs):
             if threshold > 0:
                 p[p < threshold] = 0
@@ -122,16 +122,16 @@ class Residuals:
         code = column * bins + bin_index(np.minimum(listed, 1), bins=bins, edges=edges)
         return cls(probs, bins, threshold, total, row, column, code, listed)
 
-    def ece(self, labels: Ints) -> float:
+    def ece(self, labels: Codes) -> float:
         """Classwise ECE for class ids (n,)."""
         return self._mean_gap(*self._gaps(labels))
 
-    def cells(self, labels: Ints) -> tuple[Floats, Floats]:
+    def cells(self, labels: Codes) -> tuple[Floats, Floats]:
         """Summed gaps for class ids (n,), and their variances were the model calibrated: (K, bins)."""
         variance = sum((p * (1 - p)).sum(axis=0) for _, p in row_blocks(self.probs))
         return self._cells(*self._gaps(labels)), self._cells(variance, self.listed * (1 - self.listed))
 
-    def _gaps(self, labels: Ints) -> tuple[Floats, Floats]:
+    def _gaps(self, labels: Codes) -> tuple[Floats, Floats]:
         counted = labels
         if self.threshold > 0:
             counted = labels[self.probs[np.arange(len(labels)), labels] >= self.threshold]
@@ -146,7 +146,7 @@ class Residuals:
         """Summed gaps (K, bins) of given from true probabilities."""
         return self._cells(*self._true_gaps(truth))
 
-    def turned(self, labels: Ints, signs: Floats, truth: Truth) -> Iterator[Floats]:
+    def turned(self, labels: Codes, signs: Floats, truth: Truth) -> Iterator[Floats]:
         """Yield residuals (K, bins) of true probabilities from labels (n,), summed under signs (r, n)."""
         total = np.zeros((len(signs), len(self.total)))
         listed = np.empty(len(self.listed))

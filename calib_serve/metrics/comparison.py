@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import as_floats
+from calib_serve.core.arrays import Codes, Floats, as_floats
 from calib_serve.core.bins import Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import p_value, percent, percent_change
@@ -21,9 +21,6 @@ from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interva
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.intp]
 
 _DRAWS = 200  # of what calibration errors show by chance, at most
 
@@ -41,11 +38,7 @@ class Change:
     p: float
 
     def moved(self, to: float) -> Change:
-        """Shift the difference, with as wide an interval around it.
-
-        Args:
-            to: New difference.
-        """
+        """Shift the difference, with as wide an interval around it."""
         one = self.difference
         by = to - one.value
         return replace(self, difference=Estimate(to, one.low + by, one.high + by, one.debiased + by))

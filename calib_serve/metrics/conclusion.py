@@ -27,9 +27,15 @@ _REPAIR = {
     "confidence": CALIBRATE,
     "positive": "Fit platt, beta or isotonic, not a temperature, on samples with the class shares that it "
     "will meet.",
-    "classes": "A temperature cannot correct single classes; a method with a number per class can.",
-    "labels": "Calibrate each label, by platt or isotonic, on held-out samples of the data that it meets, "
-    "with enough samples in which the label is true.",
+    **dict.fromkeys(
+        ("class", "classes", "rest"),
+        "A temperature cannot correct single classes; a method with a number per class can.",
+    ),
+    **dict.fromkeys(
+        ("label", "labels"),
+        "Calibrate each label, by platt or isotonic, on held-out samples of the data that it meets, with "
+        "enough samples in which the label is true.",
+    ),
     "totals": "Its share changed, or its probability is off: fit a method with a number per class on samples "
     "with the shares of the classes that it will meet.",
     "events": "Fit platt, beta or isotonic on samples with the share of events that it will meet.",
@@ -124,14 +130,16 @@ def conclude(
     vetoes = [line for line in done if line.tested.finding == "off"]
     # Tests without a bound can veto, and prove nothing: they are not asked for here.
     missing = [line for line in done if line.tested.required and line.tested.finding != "within"]
-    level: Level = "off" if vetoes else _open(done) if missing else "calibrated"
+    # An error that may be larger than 20 points is no finding, where nothing is proven.
+    unproven: Level = "too_little" if _main(done).tested.most > 0.2 else "no_error_found"
+    level: Level = "off" if vetoes else unproven if missing else "calibrated"
     tests = tuple(line.tested for line in done)
     note = _of_small(small, kinds)
     do: list[str] = []
     if level == "off":
         first = _leading(vetoes)
         headline = f"Not calibrated: {first.says}."
-        do.append(_REPAIR[_family(first)])  # what it hides shows once that is repaired
+        do.append(_REPAIR[first.tested.name])  # what it hides shows once that is repaired
         # What else is off in the whole may be gone once the first is mended; single classes are not.
         alone = [v for v in vetoes if v.tested.alone and v is not first]
         for line in sorted(alone, key=lambda v: -v.size)[:3]:
@@ -196,10 +204,6 @@ def _found(line: Line, p: float, risk: float) -> Line:
     return replace(line, tested=replace(t, p=p, finding=finding))
 
 
-def _family(line: Line) -> str:
-    return {"class": "classes", "rest": "classes", "label": "labels"}.get(line.tested.name, line.tested.name)
-
-
 def _leading(vetoes: Sequence[Line]) -> Line:
     """Choose the headline's test: the whole, unless a class that it hides is off by half as much again."""
     # What is off in the whole is often off in its parts, too: the whole is repaired first.
@@ -216,23 +220,13 @@ def _main(done: Sequence[Line]) -> Line:
     return next(line for line in done if line.tested.required)
 
 
-def _noun(done: Sequence[Line]) -> str:
-    return "labels" if any(line.tested.name == "label" for line in done) else "classes"
-
-
 def _calibrated(done: Sequence[Line], note: str) -> str:
     main = _main(done).tested
     of_classes = [line.tested.most for line in done if line.tested.alone]
-    noun = "label" if _noun(done) == "labels" else "class"
+    noun = "label" if any(line.tested.name == "label" for line in done) else "class"
     each = f", no single {noun} by more than {points(max(of_classes))}" if of_classes else ""
     tail = f" {note}" if note else ""
     return f"Calibrated: {main.what} is off by at most {points(main.most)} on average{each}.{tail}"
-
-
-def _open(done: Sequence[Line]) -> Level:
-    """Choose the level where nothing is proven: whether a relevant error would have been seen."""
-    # An error that may be larger than 20 points is no finding.
-    return "too_little" if _main(done).tested.most > 0.2 else "no_error_found"
 
 
 def _none_found(worst: Line, done: Sequence[Line], n: float, of: str) -> str:

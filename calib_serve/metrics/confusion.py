@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.measured import MOST_ENTRIES_OF_A_CONFUSION
-from calib_serve.metrics.shares import Floats
 
 Ints = NDArray[np.int64]
 

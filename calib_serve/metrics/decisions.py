@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import as_array
+from calib_serve.core.arrays import Floats, as_array
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import percent, percent_within
 from calib_serve.metrics.distributions import accuracy_at_least, beta_binomial_at_most, binomial_at_most
 from calib_serve.metrics.intervals import Estimate, conformal_rank, exact_interval, mean_interval
 from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
-
-Floats = NDArray[np.float64]
 
 # Thresholds are fixed before any sample is seen, so that each test is exact, also of tied confidences.
 _STEPS = 32  # thresholds to a doubling of the odds c / (1 - c)
@@ -294,11 +292,7 @@ class SetEvaluation:
         return sorted((k for k, end in ends.items() if not math.isnan(end)), key=ends.__getitem__)
 
     def says(self, class_names: Sequence[str] = ()) -> str:
-        """Return two sentences for a person.
-
-        Args:
-            class_names: Names of the classes (K,).
-        """
+        """Return two sentences for a person."""
         promise = "" if self.promised is None else f" (promised {100 * self.promised:.4g} %)"
         worst = self.worst_class
         name = class_names[worst] if class_names else f"class {worst}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import some_of
+from calib_serve.core.arrays import Floats, some_of
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import changed, fields_of
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import EvaluateKeywords
 
-Floats = NDArray[np.float64]
 
 SMOOTH = ("aupr_correct", "aupr_incorrect", "aurc", "e_aurc")
 """Metrics that are smooth in the sample's sums, so that resamples tell their errors."""

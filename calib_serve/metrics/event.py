@@ -13,14 +13,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import as_floats
+from calib_serve.core.arrays import Floats, as_floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import Estimate, EstimateRecord, quantile_of
 from calib_serve.metrics.samples import weighing_rows
 from calib_serve.metrics.smooth import smooth_curve
 
-Floats = NDArray[np.float64]
 Strategy = Literal["uniform", "quantile"]
 
 _LEAST_P = 1e-10

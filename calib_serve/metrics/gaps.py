@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.text import points
 from calib_serve.metrics.distributions import (
     chi_square_below,
@@ -21,9 +22,6 @@ from calib_serve.metrics.distributions import (
 )
 from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.samples import design_effect, row_blocks
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.intp]
 
 RISK = 0.05
 """How often a bound may fail, and how often some test may accuse a calibrated model."""
@@ -123,11 +121,7 @@ class Cells:
         return high
 
     def within(self, tolerance: float) -> bool:
-        """Whether the mean absolute gap is proven to be below the tolerance.
-
-        Args:
-            tolerance: Mean absolute gap, a fraction.
-        """
+        """Whether the mean absolute gap is proven to be below the tolerance."""
         return self._likelihood(tolerance) < RISK
 
     def _likelihood(self, error: float) -> float:
@@ -145,19 +139,11 @@ class Cells:
         return np.asarray(self.noise + size * np.maximum(error * np.abs(2 * mean - 1) - error**2, 1e-9))
 
     def distances(self, error: float) -> Floats:
-        """The distance from 0 of a gap of ``error`` in each cell alone (B,), in squares of its noise.
-
-        Args:
-            error: Gap of the cell, a fraction.
-        """
+        """The distance from 0 of a gap of ``error`` in each cell alone (B,), in squares of its noise."""
         return np.asarray((self.count * error) ** 2 / self._noise_at(error) / self.effect)
 
     def distance(self, error: float) -> float:
-        """The distance from 0 of all cells together, where their mean absolute gap is ``error``.
-
-        Args:
-            error: Mean absolute gap, a fraction.
-        """
+        """The distance from 0 of all cells together, where their mean absolute gap is ``error``."""
         n = float(self.count.sum())
         return (n * error) ** 2 / float(self._noise_at(error).sum()) / self.effect
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import as_floats, frame, html_table
+from calib_serve.core.arrays import Floats, as_floats, frame, html_table
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.distributions import (
     accuracy_at_least,
@@ -26,7 +26,6 @@ from calib_serve.metrics.samples import mean_error, row_blocks
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Floats = NDArray[np.float64]
 
 NORMAL_95 = 1.96
 """``quantile_of(0.95)``, rounded."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import some_of
+from calib_serve.core.arrays import Codes, Floats, some_of
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import JudgeOptions
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import JudgeKeywords
 
-Floats = NDArray[np.float64]
-Codes = NDArray[np.intp]
 
 _OF_A_CLASS = 1.5  # tolerances that a class alone may be off, unless told otherwise
 _RARE = 0.1  # share of an event, below which its error is judged relative to it
@@ -224,10 +222,11 @@ def _of_positive(s: _Sample) -> list[Line]:
         return Cells.of(p, came, cell, s.groups, s.weight)
 
     cells = finest(split, tolerance)
+    some = s.spaced()
     said = f"P(y = 1) is {direction(cells, _WAYS)}, on average {points(cells.error)} off"
     return [
         line_of("positive", "P(y = 1)", cells, said, tolerance, required=True),
-        _of_shape(_event_shape(s), s.tolerance),
+        _of_shape(shape_of_event(*_event(some), some.groups, some.weight), s.tolerance),
         *_of_events(s, p, came),
     ]
 
@@ -254,11 +253,6 @@ def held_to_share(tolerance: float, share: float) -> float:
     (0.02, 0.002)
     """
     return tolerance if share >= _RARE else min(tolerance, _RELATIVE_TOLERANCE * share)
-
-
-def _event_shape(s: _Sample) -> Shape:
-    some = s.spaced()
-    return shape_of_event(*_event(some), some.groups, some.weight)
 
 
 def _event(s: _Sample) -> tuple[Floats, Floats]:

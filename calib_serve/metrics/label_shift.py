@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from calib_serve.core.arrays import as_floats
+from calib_serve.core.arrays import Codes, Floats, as_floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import percent
 from calib_serve.metrics.confusion import Confusion
 from calib_serve.metrics.intervals import NORMAL_95
-from calib_serve.metrics.shares import ChiSquared, Floats, as_shares, climbed, inverse
-
-Codes = NDArray[np.intp]
+from calib_serve.metrics.shares import ChiSquared, as_shares, climbed, inverse
 
 LEVEL = 0.01
 """The chance of calling chance a change."""
@@ -125,11 +123,7 @@ class ShareEstimate:
         )
 
     def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """As plain values for JSON.
-
-        Args:
-            names: Name of each class, for the sentences.
-        """
+        """As plain values for JSON."""
         arrays = {"old": self.old, "shares": self.shares, "low": self.low, "high": self.high}
         numbers = {name: values.tolist() for name, values in arrays.items()}
         tests = {"moved": self.moved.as_dict(), "fits": self.fits.as_dict()}

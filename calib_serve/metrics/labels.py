@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import are_counts, as_array, as_floats, frame, repeated
+from calib_serve.core.arrays import Floats, are_counts, as_array, as_floats, frame, repeated
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.evaluate import MeasureOptions
@@ -27,7 +27,6 @@ from calib_serve.scores import LEAST, labels01
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Floats = NDArray[np.float64]
 _STEPS = np.linspace(0, 1, 16) ** 1.5
 """Where possible truths lie between calibrated and much further off than it looks."""
 

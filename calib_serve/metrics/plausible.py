@@ -16,14 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.bins import Bins, Edges, bin_index
 from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.intervals import Estimate, calibrated_share, inverted
 from calib_serve.metrics.samples import design_effect, row_blocks
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Codes = NDArray[np.intp]
 
 STEPS = np.linspace(0, 1, 8) ** 1.5
 """Where the truths lie on their line: 0 is calibrated."""
@@ -219,7 +216,7 @@ class Shift:
         return Shift(power, np.clip(far * self.offset, -3 * _MOST_LOG_POWER, 3 * _MOST_LOG_POWER))
 
 
-def fitted_shift(probs: NDArray[np.floating], labels: Ints) -> Shift:
+def fitted_shift(probs: NDArray[np.floating], labels: Codes) -> Shift:
     """Fit a shift to the labels (n,): two scoring steps for the power, one for each class's offset.
 
     Offsets are shrunk by how much they vary beyond chance (Efron and Morris 1973).

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import as_array, as_floats
+from calib_serve.core.arrays import Floats, as_array, as_floats
 from calib_serve.core.bins import Bins, Edges, bin_index
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import Estimate, mean_interval
@@ -26,8 +26,6 @@ from calib_serve.metrics.samples import (
     top_label,
 )
 from calib_serve.scores import LARGEST, ProbsView, two_columns
-
-Floats = NDArray[np.float64]
 
 
 def soft_or_hard(

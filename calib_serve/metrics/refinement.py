@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from calib_serve.core.arrays import as_floats
+from calib_serve.core.arrays import Floats, as_floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.calibration import cumulative, tie_ends
 from calib_serve.metrics.samples import top_label
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

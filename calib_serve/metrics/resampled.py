@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, Edges, check_binning
 from calib_serve.metrics.calibration import Ranked, cumulative, gap_errors, tie_ends
 from calib_serve.metrics.classwise import Residuals
-from calib_serve.metrics.plausible import Event, Floats
+from calib_serve.metrics.plausible import Event
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import BLOCK, MEANS, checked, measure_count, measured_rows, row_slices
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed

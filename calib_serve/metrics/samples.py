@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import as_array
+from calib_serve.core.arrays import Codes, Floats, as_array
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.scores import SUM_OF_16_BITS, ProbsView, row_weights
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Codes = NDArray[np.intp]
 _OF_LABELS = ("", "; of labels, of which any number may be true, say --outputs label_logits (outputs=)")
 BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
 
@@ -31,7 +28,7 @@ def measure_count(classes: int) -> int:
     return len(MEANS) if classes == 2 else len(MEANS) - 2
 
 
-def measured_rows(p: Any, rows: slice, labels: Ints) -> tuple[Floats, Floats]:
+def measured_rows(p: Any, rows: slice, labels: Codes) -> tuple[Floats, Floats]:
     """Probabilities (m, K) of some rows, and the numbers (7 or 9, m) whose means are ``MEANS``.
 
     Of a view of logits the NLL is finite also where a probability rounds to 0.
@@ -96,7 +93,7 @@ def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.b
     return np.minimum(of_classes(p, predicted), 1), predicted == y
 
 
-def of_classes(p: NDArray[np.floating[Any]], classes: Ints) -> Floats:
+def of_classes(p: NDArray[np.floating[Any]], classes: Codes) -> Floats:
     """The number (n,) in the column of each row's class.
 
     Args:
@@ -107,7 +104,7 @@ def of_classes(p: NDArray[np.floating[Any]], classes: Ints) -> Floats:
     return p.take(np.arange(0, p.size, p.shape[1]) + classes).astype(np.float64, copy=False)
 
 
-def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Ints]:
+def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Codes]:
     """Check probabilities and class ids, and return them as arrays.
 
     Args:
@@ -181,7 +178,7 @@ def _row_sums(p: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         return np.asarray(p @ np.ones(p.shape[1], p.dtype))  # by BLAS: much faster than sum on short rows
 
 
-def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
+def checked_labels(labels: ArrayLike, n: int, classes: int) -> Codes:
     """Class ids (n,) within [0, classes), or an error that says what to pass."""
     y = as_array(labels, "labels")
     if y.shape != (n,):

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.metrics.distributions import chi_square_beyond
-from calib_serve.metrics.gaps import RISK, Codes, Floats
+from calib_serve.metrics.gaps import RISK
 from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.samples import design_effect
 

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from calib_serve.core.arrays import as_floats
+from calib_serve.core.arrays import Floats, as_floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import NAMED_IN_A_SENTENCE
 from calib_serve.metrics.distributions import chi_square_beyond
-
-Floats = NDArray[np.float64]
 
 ClassShares = Union[ArrayLike, Mapping[str, float]]
 """Shares in the order of the classes, or by class name or id."""

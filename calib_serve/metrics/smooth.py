@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
-from calib_serve.metrics.calibration import Floats
 from calib_serve.metrics.intervals import quantile_of, resamples
 from calib_serve.metrics.samples import top_label
 

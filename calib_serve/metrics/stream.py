@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import NAMED_IN_A_MESSAGE
 from calib_serve.metrics._sums import class_cells
 from calib_serve.metrics.samples import negative_log, of_classes
 from calib_serve.scores import Outputs, Scores
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +108,6 @@ class Tally:
 
     def merge(self, other: Tally) -> Tally:
         """The tally of the samples of both; associative and commutative.
-
-        Args:
-            other: Sums over as many classes and bins.
 
         Raises:
             InputError: Where they are of other classes.

@@ -3,7 +3,6 @@
 from calib_serve.models.cached_classifier import CachedClassifier as CachedClassifier
 from calib_serve.models.classifier import Around as Around
 from calib_serve.models.classifier import Classifier as Classifier
-from calib_serve.models.classifier import Floats as Floats
 from calib_serve.models.classifier import Made as Made
 from calib_serve.models.classifier import Progress as Progress
 from calib_serve.models.classifier import calibrated_probs as calibrated_probs

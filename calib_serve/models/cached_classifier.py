@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import ModelError
 from calib_serve.core.files import make_private, private_folder
-from calib_serve.models.classifier import Around, Floats, Made, Progress
+from calib_serve.models.classifier import Around, Made, Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class CachedClassifier(Around):
     folder: Path
 
     def _run(
-        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
+        self, what: Made, inputs: AnyFloats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
         """Logits or features, memory-mapped."""
         width = self.classes if what == "logits" else self.head.weights[0].shape[1]
@@ -57,8 +58,8 @@ class CachedClassifier(Around):
     def _compute(
         self,
         done: Path,
-        run: Callable[[Floats], NDArray[np.float32]],
-        inputs: Floats,
+        run: Callable[[AnyFloats], NDArray[np.float32]],
+        inputs: AnyFloats,
         *,
         width: int,
         progress: Progress | None,
@@ -82,7 +83,7 @@ class CachedClassifier(Around):
         growing.replace(done)
         count.unlink(missing_ok=True)
 
-    def _key(self, inputs: Floats, shift: InputShift | None) -> str:
+    def _key(self, inputs: AnyFloats, shift: InputShift | None) -> str:
         # Whatever changes a result is in the name: a stale file is never read.
         digest = hashlib.sha256(f"{self.fingerprint} {self.batch_size} {self.facts()}".encode())
         digest.update(f"{inputs.dtype.str}{inputs.shape}".encode())

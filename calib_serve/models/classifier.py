@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Head, InputShift, ModelFacts
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.models.input_shapes import check_input_shape
 from calib_serve.scores import (
@@ -34,7 +35,6 @@ SAME_LOGITS = 1e-4
 """How far logits may be from the same sums in another order, relative to the largest."""
 GIVE_SHAPE = "input_shape=(3, 224, 224); --option input_shape=3,224,224"
 
-Floats = NDArray[np.floating[Any]]
 Made = Literal["logits", "features"]
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) after every batch."""
@@ -96,7 +96,7 @@ class Classifier(Protocol):
         ...
 
     def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Logits (n, K).
 
@@ -110,7 +110,7 @@ class Classifier(Protocol):
         ...
 
     def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Inputs (n, d) of the last linear layer.
 
@@ -122,7 +122,12 @@ class Classifier(Protocol):
         ...
 
     def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+        self,
+        inputs: AnyFloats,
+        loss: Loss,
+        *,
+        shift: InputShift | None = None,
+        progress: Progress | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """The summed loss's gradient (*input_shape) by one shift shared by all inputs, and the logits (n, K).
 
@@ -150,7 +155,7 @@ def check_sizes(path: Path, sizes: Sequence[int | None], given: tuple[int, ...] 
 
 
 def batches(
-    inputs: Floats, size: int, input_shape: tuple[int, ...], dtype: str = "float32"
+    inputs: AnyFloats, size: int, input_shape: tuple[int, ...], dtype: str = "float32"
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Yield batches of checked inputs of this type, with their rows."""
     if inputs.shape[1:] != input_shape:
@@ -163,7 +168,7 @@ def batches(
         yield rows, checked_batch(np.asarray(inputs[rows]), start, dtype)
 
 
-def checked_batch(batch: Floats, start: int = 0, dtype: str = "float32") -> NDArray[Any]:
+def checked_batch(batch: AnyFloats, start: int = 0, dtype: str = "float32") -> NDArray[Any]:
     """One batch in this type; InputError names the first bad row."""
     if batch.dtype.kind not in "fiu":
         raise InputError(f"inputs must be numbers, got {batch.dtype}")
@@ -180,7 +185,7 @@ def checked_batch(batch: Floats, start: int = 0, dtype: str = "float32") -> NDAr
     return np.asarray(values)
 
 
-def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]:
+def finite_logits(outputs: AnyFloats, kind: Outputs, where: str) -> NDArray[np.float32]:
     """A model's raw outputs as logits (n, K), or ModelError where they are not finite."""
     z = to_logits(outputs, kind).astype(np.float32, copy=False)
     if not np.isfinite(z).all():
@@ -193,7 +198,7 @@ def width(classes: int, kind: Outputs) -> int:
     return 1 if kind in ONE_COLUMN else classes
 
 
-def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, int]:
+def measured_kind(out: AnyFloats, told: Outputs | None = None) -> tuple[Outputs, int]:
     """The kind of a model's scores (n, K) or (n, 1), as ``told``, else by their numbers; and K.
 
     ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
@@ -263,7 +268,7 @@ class Around:
         return self.inner.facts()
 
     def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Logits (n, K).
 
@@ -275,7 +280,7 @@ class Around:
         return self._run("logits", inputs, shift, progress)
 
     def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Inputs (n, d) of the last linear layer.
 
@@ -287,7 +292,12 @@ class Around:
         return self._run("features", inputs, shift, progress)
 
     def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+        self,
+        inputs: AnyFloats,
+        loss: Loss,
+        *,
+        shift: InputShift | None = None,
+        progress: Progress | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """The summed loss's gradient by one shift shared by all inputs, and the logits.
 
@@ -300,7 +310,7 @@ class Around:
         return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
 
     def _run(
-        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
+        self, what: Made, inputs: AnyFloats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
         """Results of ``inner`` for the inputs."""
         made = self.inner.logits if what == "logits" else self.inner.features
@@ -308,7 +318,7 @@ class Around:
 
 
 def calibrated_probs(
-    classifier: Classifier, inputs: Floats, artifact: Artifact | None, *, progress: Progress | None = None
+    classifier: Classifier, inputs: AnyFloats, artifact: Artifact | None, *, progress: Progress | None = None
 ) -> NDArray[np.float64]:
     """Return probabilities (n, K) of a model's inputs, of labels (n, L), in one pass over them.
 
@@ -331,8 +341,8 @@ def calibrated_probs(
 
 
 def logits_under(
-    classifier: Classifier, inputs: Floats, artifact: Artifact, *, progress: Progress | None = None
-) -> Floats:
+    classifier: Classifier, inputs: AnyFloats, artifact: Artifact, *, progress: Progress | None = None
+) -> AnyFloats:
     """Logits (n, K) as the output steps take them: under the artifact's shift and head.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Head, InputShift, ModelFacts, random_inputs
-from calib_serve.core.arrays import rows_at_once
+from calib_serve.core.arrays import AnyFloats, rows_at_once
 from calib_serve.core.errors import MissingDependency, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole
 from calib_serve.core.packages import check_onnxruntime
@@ -19,7 +19,6 @@ from calib_serve.models.classifier import (
     GIVE_SHAPE,
     NO_SHIFT,
     SAME_LOGITS,
-    Floats,
     Loss,
     Progress,
     batches,
@@ -91,20 +90,25 @@ class OnnxClassifier:
         )
 
     def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Logits (n, K); log-probabilities where the model ends in softmax."""
         raw = self._stream(self.session, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Inputs (n, d) of the last linear layer."""
         return self._stream(self.body, inputs, shift, progress, self.head.weights[0].shape[1])
 
     def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+        self,
+        inputs: AnyFloats,
+        loss: Loss,
+        *,
+        shift: InputShift | None = None,
+        progress: Progress | None = None,
     ) -> NoReturn:
         """Raise ModelError: onnxruntime gives no gradients."""
         raise ModelError(
@@ -113,7 +117,7 @@ class OnnxClassifier:
         )
 
     def _stream(
-        self, session: Any, inputs: Floats, shift: InputShift | None, progress: Progress | None, width: int
+        self, session: Any, inputs: AnyFloats, shift: InputShift | None, progress: Progress | None, width: int
     ) -> NDArray[np.float32]:
         if shift is not None and not self.input_dtype.startswith("float"):
             raise ModelError(NO_SHIFT)
@@ -181,7 +185,7 @@ def _providers(device: str | None) -> list[Any]:
     offered = onnxruntime.get_available_providers()
     kind, _, index = (device or "").partition(":")
     if device in (None, "cpu"):
-        has_gpu = device is None and _CUDA in offered and _has_gpu()
+        has_gpu = device is None and _CUDA in offered and Path("/dev/nvidiactl").exists()
         return [_CUDA, _CPU] if has_gpu else [_CPU]
     if kind != "cuda" or not (index or "0").isdecimal():
         raise ModelError(f"device must be cpu, cuda or cuda:1, got {device!r}")
@@ -203,10 +207,6 @@ def _session(graph: ModelProto, providers: list[Any]) -> Any:
     return session
 
 
-def _has_gpu() -> bool:
-    return Path("/dev/nvidiactl").exists()
-
-
 def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
     """The type of the graph's one input and its sizes, with the batch; None is any size."""
     taken = session.get_inputs()
@@ -219,10 +219,10 @@ def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
     return _DTYPES[taken[0].type], [size if isinstance(size, int) else None for size in taken[0].shape]
 
 
-def _run(session: Any, inputs: Floats) -> Floats:
+def _run(session: Any, inputs: AnyFloats) -> AnyFloats:
     entry = session.get_inputs()[0]
 
-    def run(batch: Floats) -> Floats:
+    def run(batch: AnyFloats) -> AnyFloats:
         try:
             scores = np.asarray(session.run(None, {entry.name: batch})[0])
         except Exception as error:  # onnxruntime raises unrelated types
@@ -238,7 +238,7 @@ def _run(session: Any, inputs: Floats) -> Floats:
 
 
 def _features(
-    graph: ModelProto, probe: Floats, logits: Floats, name: str | None, providers: list[Any]
+    graph: ModelProto, probe: AnyFloats, logits: AnyFloats, name: str | None, providers: list[Any]
 ) -> tuple[Any | str, Head | None]:
     """The session that stops before the last linear layer and that layer, verified on the probe.
 

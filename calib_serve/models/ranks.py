@@ -17,7 +17,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
-from calib_serve.models.classifier import Around, Classifier, Floats, Loss, Made, Progress
+from calib_serve.core.arrays import AnyFloats
+from calib_serve.models.classifier import Around, Classifier, Loss, Made, Progress
 
 
 def rank_device() -> str | None:
@@ -44,7 +45,7 @@ class RankedClassifier(Around):
     world: int
 
     def _run(
-        self, what: Made, inputs: Floats, shift: InputShift | None, progress: Progress | None
+        self, what: Made, inputs: AnyFloats, shift: InputShift | None, progress: Progress | None
     ) -> NDArray[np.float32]:
         """Logits or features of all inputs, on every rank."""
         mine = self._share(len(inputs))
@@ -52,7 +53,12 @@ class RankedClassifier(Around):
         return self._gathered(part, mine, len(inputs))
 
     def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+        self,
+        inputs: AnyFloats,
+        loss: Loss,
+        *,
+        shift: InputShift | None = None,
+        progress: Progress | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """The gradient summed over all inputs and all logits, on every rank."""
         mine = self._share(len(inputs))

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calib_serve.artifact import Head, InputShift, ModelFacts
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.models.classifier import (
     NO_SHIFT,
-    Floats,
     Loss,
     Progress,
     batches,
@@ -164,7 +164,7 @@ class TorchClassifier:
         )
 
     def logits(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Logits (n, K); log-probabilities where the model ends in softmax.
 
@@ -177,7 +177,7 @@ class TorchClassifier:
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
-        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Inputs (n, d) of the last linear layer.
 
@@ -190,7 +190,12 @@ class TorchClassifier:
         return self._stream(last.body, inputs, shift, progress, last.head.weights[0].shape[1])
 
     def input_gradient(
-        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+        self,
+        inputs: AnyFloats,
+        loss: Loss,
+        *,
+        shift: InputShift | None = None,
+        progress: Progress | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """The summed loss's gradient (*input_shape) by one shift shared by all inputs, and the logits (n, K).
 
@@ -242,7 +247,7 @@ class TorchClassifier:
     def _stream(
         self,
         network: Callable[[Tensor], Tensor],
-        inputs: Floats,
+        inputs: AnyFloats,
         shift: InputShift | None,
         progress: Progress | None,
         width: int,
@@ -364,7 +369,7 @@ def _refuse_imprecision(network: nn.Module, probe: Tensor, device: torch.device)
         )
 
 
-def _tensor(batch: Floats, device: torch.device) -> Tensor:
+def _tensor(batch: AnyFloats, device: torch.device) -> Tensor:
     # A memory map may be read-only, which torch warns of; a batch is small enough to copy.
     return torch.from_numpy(np.require(batch, requirements=["C", "W"])).to(device)
 

@@ -10,11 +10,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.monitor.measured import SURPRISES_IN_VARIANCE
 from calib_serve.receipts import Sums
-
-Floats = NDArray[np.float64]
 
 LEAST = 5.0
 """Effective labels that a bin must hold to be estimated: with fewer, the noise itself is not known."""

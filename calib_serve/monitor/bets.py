@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.monitor.measured import FIRST_STAKE, LABELS_OF_LATER_STAKES
-
-Floats = NDArray[np.float64]
 
 BETS: Floats = np.ldexp(0.95, -np.arange(6))
 """The shares: a mean m of numbers whose variance is v is found soonest by m / v."""

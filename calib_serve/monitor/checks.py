@@ -142,13 +142,10 @@ class Checks:
         ``public``: for everybody, without what errors say, which may name files and hosts.
         """
         found = {name: one.public if public else one.reason for name, one in list(self._found.items())}
-        return {**found, "rounds": self._late()}
-
-    def _late(self) -> str | None:
         oldest = min(self._ran.values(), default=None)
         ago = 0.0 if oldest is None else self._clock() - oldest
         late = self._started and ago > self._every + 60.0
-        return f"no round of checks ended for {ago:.0f} s" if late else None
+        return {**found, "rounds": f"no round of checks ended for {ago:.0f} s" if late else None}
 
     @property
     def refused(self) -> str | None:

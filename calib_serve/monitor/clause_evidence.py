@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Clause
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.monitor.bets import Evidence, MeanBets, share_bets
 from calib_serve.receipts import Sums
 
 log = logging.getLogger(__name__)
 
-Floats = NDArray[np.float64]
 
 ALPHA = 0.05
 """The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""

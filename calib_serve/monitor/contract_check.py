@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Clause, Contract
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import ContractKeywords
 
-Floats = NDArray[np.float64]
 
 Found = Literal["can be kept", "cannot be kept", "not enough samples", "not checked"]
 """By the interval: it lies on the promise's good side, on its bad side, on both, or there is none."""
@@ -171,8 +171,9 @@ class _Samples:
         if not len(at):
             note = "None of the samples falls under it."
             return ClauseCheck(clause, "not enough samples", 0, 0, _NOTHING, math.nan, note=note)
-        judge = {"act": self._act, "calibration": self._calibration, "coverage": self._coverage}
-        return judge[clause.kind](clause, at)
+        if clause.kind == "coverage":
+            return self._share(clause, self.confidence[at] >= clause.above, at, len(at))
+        return self._act(clause, at) if clause.kind == "act" else self._calibration(clause, at)
 
     def _act(self, clause: Clause, at: NDArray[np.intp]) -> ClauseCheck:
         right = self.predicted == self.labels
@@ -188,9 +189,6 @@ class _Samples:
             told["note"] = "None of the samples would be acted on. " + told["note"]
             return ClauseCheck(clause, "not enough samples", len(at), 0, _NOTHING, math.nan, **told)
         return self._share(clause, right[acted], acted, len(at), **told)
-
-    def _coverage(self, clause: Clause, at: NDArray[np.intp]) -> ClauseCheck:
-        return self._share(clause, self.confidence[at] >= clause.above, at, len(at))
 
     def _share(
         self, clause: Clause, hits: NDArray[np.bool_], rows: NDArray[np.intp], samples: int, **told: Any

@@ -41,7 +41,6 @@ from calib_serve.receipts import DAY, Key, Sums, Version, merge_slices, scope_of
 
 log = logging.getLogger(__name__)
 
-Floats = NDArray[np.float64]
 
 BURN_WINDOWS: Mapping[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "6h": 21_600.0, "3d": 3 * DAY}
 """The windows that have a burn rate, in seconds; the clause's own time comes to them."""

@@ -17,13 +17,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import quantile_of, student_quantile
 from calib_serve.monitor._bin_gaps import LEAST, BinGaps, Noise, bin_gaps, noisy_error
 from calib_serve.monitor.drift.statistics import wilson
 from calib_serve.receipts import Sums
 
-Floats = NDArray[np.float64]
 Missing = Literal["chance", "unknown"]
 
 

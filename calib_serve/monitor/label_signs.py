@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.monitor._bin_gaps import BinGaps, bin_gaps
 from calib_serve.receipts import Sums
-
-Floats = NDArray[np.float64]
 
 _SIGMAS = 4.0  # standard errors of a difference that chance may make
 _NOT_KNOWN = (math.nan, math.nan, math.nan, math.nan)
@@ -85,7 +83,9 @@ def rate_changes(before: Sums, now: Sums) -> RateChange:
     z = np.divide(is_ - was, error, out=np.zeros(len(n)), where=on & (error > 0))
     # Rates nearer than that are the same for all that matters.
     far = np.maximum(is_, was) >= 1.25 * np.minimum(is_, was)
-    limit = _limit(10_000.0 * max(int(on.sum()), 1))  # comparisons between two false findings
+    limit = -NormalDist().inv_cdf(
+        0.5 / (10_000.0 * max(int(on.sum()), 1))
+    )  # comparisons between false findings
     edges = np.linspace(0, 1, before.bins + 1)
     moved = tuple(
         MovedBin(float(edges[b]), float(edges[b + 1]), float(was[b]), float(is_[b]), float(z[b]))
@@ -102,11 +102,6 @@ def _counts(sums: Sums) -> tuple[Floats, Floats]:
     """Predictions and labels by bin; labels beyond the predictions are of servers that count none."""
     served = np.maximum(sums.predictions, 0.0)
     return served, np.minimum(np.maximum(sums.labels, 0.0), served)
-
-
-def _limit(once_in: float) -> float:
-    """The z that chance exceeds, to either side, once in so many."""
-    return -NormalDist().inv_cdf(0.5 / once_in)
 
 
 def _says(moved: tuple[MovedBin, ...], compared: int) -> str:

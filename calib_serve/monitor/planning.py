@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.core.errors import InputError
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import PlanKeywords
 
-Floats = NDArray[np.float64]
 
 _MOST = 2_000_000  # labels that are drawn of a stream
 _STREAMS = 200  # streams that are drawn of a breach

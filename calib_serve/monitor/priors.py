@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import Confusion, ShareEstimate, bbse
 from calib_serve.monitor.estimates import Number, estimate
 from calib_serve.monitor.windows import Window
 from calib_serve.receipts import OTHER, Key, Sums, Version
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

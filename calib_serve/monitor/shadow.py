@@ -33,6 +33,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.text import signed_points
 from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept
@@ -41,7 +42,6 @@ from calib_serve.receipts import Version
 
 log = logging.getLogger(__name__)
 
-Floats = NDArray[np.float64]
 
 ALPHA = 0.05
 """The chance, over all times, that a shadow is called what it is not: of each verdict."""

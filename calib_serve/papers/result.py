@@ -110,11 +110,7 @@ class Study:
         return file.getvalue()
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write study.json, study.csv and, where there are curves, study.svg; their paths.
-
-        Args:
-            folder: Where they are written.
-        """
+        """Write study.json, study.csv and, where there are curves, study.svg; their paths."""
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)

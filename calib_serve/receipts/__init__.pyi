@@ -23,7 +23,7 @@ from calib_serve.receipts.batch import nonces_of as nonces_of
 from calib_serve.receipts.batch import noted_chances as noted_chances
 from calib_serve.receipts.batch import signed as signed
 from calib_serve.receipts.classes import Classes as Classes
-from calib_serve.receipts.client import post_items as post_items
+from calib_serve.receipts.client import post_batch as post_batch
 from calib_serve.receipts.client import read_token as read_token
 from calib_serve.receipts.counters import SeriesKey as SeriesKey
 from calib_serve.receipts.environment import KEYRING as KEYRING

@@ -19,7 +19,7 @@ import json
 import ssl
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -51,42 +51,10 @@ class Settled(NamedTuple):
     sample_rate: float | None
 
 
-def post_items(
+def post_batch(
     url: str,
-    items: Sequence[Mapping[str, Any]],
+    batch: Mapping[str, Any],
     *,
-    token: str = "",
-    tries: int = LabelOptions.tries,
-    sleep: Callable[[float], None] = time.sleep,
-    seconds: float = 60.0,
-    failed: Callable[[str], None] = lambda _why: None,
-) -> list[dict[str, Any]]:
-    """POST one batch and return the outcome of each item.
-
-    Args:
-        url: Address of the endpoint.
-        items: Items, as plain values for JSON.
-        token: Bearer token; empty: none.
-        tries: Number of tries.
-        sleep: Called with the seconds to wait before a further try.
-        seconds: Time in which a whole answer must be there, each time.
-        failed: Called with the reason before each further try.
-
-    Raises:
-        Rejected: Where the batch is refused as a whole.
-        Unanswered: Where each try fails, or something must be mended first.
-    """
-    body = json.dumps({"items": list(items)}).encode()
-    return post_body(
-        url, body, count=len(items), token=token, tries=tries, sleep=sleep, seconds=seconds, failed=failed
-    ).items
-
-
-def post_body(
-    url: str,
-    body: bytes,
-    *,
-    count: int,
     token: str = "",
     tries: int = LabelOptions.tries,
     sleep: Callable[[float], None] = time.sleep,
@@ -94,12 +62,23 @@ def post_body(
     once: str = "",
     failed: Callable[[str], None] = lambda _why: None,
 ) -> Settled:
-    """POST ``body``, the JSON of a batch of ``count`` items, and return the outcome of each.
+    """POST a batch and return the outcome of each item.
 
-    ``seconds``: in which an answer must be there, whole, each time. ``once``: the ``Idempotency-Key``, under
-    which predictions count once. ``failed`` is told why before each further try. Raises Unanswered where it
-    failed ``tries`` times or something must be mended first, and Rejected where it was refused as a whole.
+    Args:
+        url: Address of the endpoint.
+        batch: Plain values for JSON, the items under "items".
+        token: Bearer token; empty: none.
+        tries: Number of tries.
+        sleep: Called with the seconds to wait before a further try.
+        seconds: Time in which a whole answer must be there, each time.
+        once: ``Idempotency-Key``, under which predictions count once; empty: none.
+        failed: Called with the reason before each further try.
+
+    Raises:
+        Rejected: Where the batch is refused as a whole.
+        Unanswered: Where each try fails, or something must be mended first.
     """
+    body = json.dumps(batch).encode()
     headers = {"Content-Type": "application/json"} | _authorization(token.strip())
     if once:
         headers["Idempotency-Key"] = once
@@ -114,7 +93,7 @@ def post_body(
         except Unanswered as error:
             why, pause = str(error), 0.0
             continue
-        if status == 200 and (found := _settled(content, count)) is not None:
+        if status == 200 and (found := _settled(content, len(batch["items"]))) is not None:
             return found
         why = f"{status} {_shown(content, token.strip())}"
         if status == 200:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -70,10 +69,10 @@ class Remote:
     """A ``calib-serve watch`` at ``url``, with a token of the scopes ``predict`` and ``label``."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        from calib_serve.receipts.client import check_url, post_body  # noqa: PLC0415 - not where no watch is asked
+        from calib_serve.receipts.client import check_url, post_batch  # noqa: PLC0415 - not where no watch is asked
 
         check_url(url)
-        self._url, self._token, self._post = url.rstrip("/"), token, post_body
+        self._url, self._token, self._post = url.rstrip("/"), token, post_batch
         self.sample_rate = 1.0  # until the watch has said what it keeps
 
     def predictions(self, batch: Sequence[Served], *, once: str) -> list[Outcome]:
@@ -93,8 +92,7 @@ class Remote:
 
     def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
         # Seconds in which the whole answer is there, or the batch is sent again.
-        how = {**how, "count": len(told["items"]), "token": self._token, "seconds": 10.0}
-        found = self._post(f"{self._url}/v1/{what}", json.dumps(told).encode(), **how)
+        found = self._post(f"{self._url}/v1/{what}", told, token=self._token, seconds=10.0, **how)
         if found.sample_rate is not None:
             self.sample_rate = found.sample_rate
         return [

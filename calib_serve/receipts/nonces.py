@@ -16,8 +16,6 @@ import numpy as np
 
 from calib_serve.core.process import around_forks
 
-__all__ = ["NONCE_BYTES", "PER_EPOCH", "Nonces", "split"]
-
 NONCE_BYTES = 10
 """An epoch of 8 random bytes, and a counter of 2."""
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.receipts.wire import DAY
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 LEAST_CHANCE = 1e-3
 """No label weighs more than one over this: a few that weigh more would decide every number."""
 
-Floats = NDArray[np.float64]
 Line = tuple[float, float]
 
 # Cells of confidence, finer towards 1 where sqrt(c (1 - c)) falls fast.

@@ -10,11 +10,10 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.receipts.series import DELAYS, SUMS
-
-Floats = NDArray[np.float64]
 
 At = TypeVar("At", bound=Hashable)
 Version = tuple[str, str]

@@ -292,17 +292,15 @@ def _read(body: bytes) -> Receipt:
     milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, at)
     inclusion = _INCLUSION.unpack_from(body, end)[0] if sampled else 1.0
     group = _GROUP.unpack_from(body, end + _INCLUSION.size * bool(sampled))[0] if grouped else 0
-    shadow = _read_shadow(body) if shadowed else None
+    shadow = None
+    if shadowed:
+        beside, instead, tag = _SHADOW.unpack_from(body, len(body) - _SHADOW.size)
+        shadow = Shadow(instead, beside, tag)
     wanted = not flags & _UNWANTED
     return Receipt(
         key_id, model, version, milliseconds / 1000, nonce, predicted, confidence, segment, inclusion, wanted,
         group, shadow,
     )  # fmt: skip
-
-
-def _read_shadow(body: bytes) -> Shadow:
-    confidence, predicted, tag = _SHADOW.unpack_from(body, len(body) - _SHADOW.size)
-    return Shadow(predicted, confidence, tag)
 
 
 @functools.lru_cache(maxsize=1024)

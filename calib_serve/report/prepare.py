@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import as_floats
+from calib_serve.core.arrays import Floats, as_floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import ShapeError
 from calib_serve.metrics import (
@@ -26,8 +26,6 @@ from calib_serve.metrics import (
     top_label,
     wilson_interval,
 )
-
-Floats = NDArray[np.float64]
 
 _BIN_COUNTS = (5, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
 _DENSITY_RANGE = (1e-4, 1 - 1e-7)  # beyond it, float32 confidences are 1

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import ReportOptions
@@ -75,7 +76,6 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import ReportKeywords
 
 Checked = tuple[NDArray[Any], NDArray[Any]]
-Floats = NDArray[np.float64]
 
 
 class Task(Protocol):

@@ -282,7 +282,7 @@ def check_sentinels(values: Floats, kind: Outputs, place: CellNames) -> None:
         same[same] = (values[same] == values[same, :1]).all(axis=1)
         value = float(values[same][0, 0]) if same.any() else np.nan
         same &= values[:, 0] == value
-        count = np.count_nonzero(same)
+        count = int(np.count_nonzero(same))
         # Rounded scores are alike by chance, and have this value elsewhere, too.
         if n > count >= max(3, n / 100) and np.count_nonzero(values == value) == count * columns:
             raise InputError(_sentinel(value, count, n, place.columns(columns)))

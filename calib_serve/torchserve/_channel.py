@@ -33,6 +33,7 @@ LINE = re.compile(
 """What the server accepts; group 3 is the value, group 4 the labels."""
 
 _LONGEST = 200  # characters of a label value; longer names are cut
+_MOST_WAITING = 10_000  # updates; more are sent at once
 _UNSAFE = re.compile(r"[^\w .;/@+=()\[\]{}<>~!?*&^$'-]")
 _ERRORS = "calib_monitor_errors_total"
 
@@ -86,17 +87,17 @@ def to_stdout(text: str) -> None:
         data = data[os.write(1, data) :]
 
 
-def wait_until_counted(*, seconds: float = 5.0) -> None:
+def wait_until_counted() -> None:
     """Wait until the server has counted every line written to stdout, where stdout is a pipe.
 
     The server reads the pipe ahead of counting. So lines that add 0 are appended: once these are read, the
-    lines before them are counted. Gives up after ``seconds``.
+    lines before them are counted. Gives up after 5 seconds.
     """
     with contextlib.suppress(ImportError, OSError):
         import fcntl  # noqa: PLC0415 - not on every platform
         import termios  # noqa: PLC0415
 
-        end, left = time.monotonic() + seconds, array("i", [0])
+        end, left = time.monotonic() + 5.0, array("i", [0])
 
         def taken() -> bool:
             while time.monotonic() < end:
@@ -120,8 +121,8 @@ def _host() -> str:
 class Emitter:
     r"""Sums counters and keeps the last value of gauges until the next flush.
 
-    ``interval``: seconds between flushes; ``limit``: pending updates that trigger an early flush. ``write``
-    gets one text of whole lines. ``before_flush`` is called first, to add what others hold back.
+    ``interval``: seconds between flushes, or less after many updates. ``write`` gets one text of whole lines.
+    ``before_flush`` is called first, to add what others hold back.
 
     >>> sent = []
     >>> emitter = Emitter(write=sent.append, host="h", clock=lambda: 0.0)
@@ -140,11 +141,10 @@ class Emitter:
         host: str | None = None,
         clock: Callable[[], float] = time.time,
         interval: float = 1.0,
-        limit: int = 10_000,
     ) -> None:
-        if not interval > 0 or limit < 1:
-            raise InputError(f"interval and limit must be positive, got {interval} and {limit}")
-        self._write, self._clock, self._interval, self._limit = write, clock, interval, limit
+        if not interval > 0:
+            raise InputError(f"interval must be positive, got {interval}")
+        self._write, self._clock, self._interval = write, clock, interval
         self._host = label_value(host) if host else _host()
         self._waiting: dict[SeriesKey, float] = {}
         self._updates = 0
@@ -163,7 +163,7 @@ class Emitter:
             for key, value in changes.items():
                 self._waiting[key] = self._waiting.get(key, 0) + value
             self._updates += len(changes)
-            if self._updates >= self._limit:
+            if self._updates >= _MOST_WAITING:
                 self.flush()
 
     def failed(self, *stages: str, times: int = 1) -> None:

@@ -124,11 +124,8 @@ def _npy(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
     stream = io.BytesIO(raw)
     try:
         version = np.lib.format.read_magic(stream)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        found, fortran, dtype = read(stream)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        found, fortran, dtype = read[version](stream)
     except Exception:  # the header is a Python literal: parsing it may raise anything
         raise InputError("the .npy header cannot be read") from None
     found = tuple(map(int, found))  # the header may say True

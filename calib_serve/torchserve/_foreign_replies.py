@@ -29,10 +29,8 @@ _HEADERS: Mapping[str, Callable[[Any], str]] = {
 _BESIDE = ("confidence", "receipt", "receipt_label", "label_wanted", "set", "abstain", "act")
 """The columns that stand beside another handler's own outputs."""
 
-_LISTS = {"confidence": "confidences", "receipt": "receipts", "set": "sets", "abstain": "abstentions"} | {
-    "act": "acts",
-    "labels": "labels",
-}
+_LISTS = {"confidence": "confidences", "receipt": "receipts", "set": "sets", "abstain": "abstentions"}
+_LISTS |= {"act": "acts", "labels": "labels"}
 
 MOST_IN_HEADER = 32
 """Receipts of one request; more would break clients and proxies that limit a header's length."""

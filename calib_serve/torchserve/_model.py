@@ -63,9 +63,8 @@ def _shifted(run: Run, artifact: Artifact) -> Run:
 def _onnx(path: Path, options: ModelOptions, device: str) -> Run:
     from calib_serve.fuse import open_session  # noqa: PLC0415 - only ONNX archives need it
 
-    session = open_session(
-        path, device=device, threads=options.cores, allow_fallback=options.allow_cpu_fallback
-    )
+    fallback = options.allow_cpu_fallback
+    session = open_session(path, device=device, threads=options.cores, allow_fallback=fallback)
     (entry,) = session.get_inputs()
     first = session.get_outputs()[0].name
 
@@ -87,16 +86,12 @@ def _torch(path: Path, options: ModelOptions, device: str) -> nn.Module:
                 return loaded.eval()
         if options.kind == "exported":
             return torch.export.load(str(path)).module().to(device)
-        return _eager(path, options).to(device).eval()
+        module, _, name = (options.factory or "").partition(":")
+        network: nn.Module = getattr(importlib.import_module(module), name)()
+        network.load_state_dict(_weights(path))
+        return network.to(device).eval()
     except Exception as error:  # loaders raise errors of many types
         raise ModelError(f"the model {path.name} does not load: {type(error).__name__}: {error}") from error
-
-
-def _eager(path: Path, options: ModelOptions) -> nn.Module:
-    module, _, name = (options.factory or "").partition(":")
-    network: nn.Module = getattr(importlib.import_module(module), name)()
-    network.load_state_dict(_weights(path))
-    return network
 
 
 def _weights(path: Path) -> dict[str, Any]:

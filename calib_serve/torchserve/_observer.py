@@ -132,12 +132,7 @@ class Observer(Recorder):
     """
 
     def __init__(
-        self,
-        emitter: Emitter,
-        *,
-        model: str,
-        shadow: ReporterShadow | None = None,
-        **more: Any,
+        self, emitter: Emitter, *, model: str, shadow: ReporterShadow | None = None, **more: Any
     ) -> None:
         tag = b"" if shadow is None else shadow.tag
         super().__init__(emitter, model=model, shadow_tag=tag, **more)
@@ -242,22 +237,19 @@ class IdWriter:
     def flush(self) -> None:
         """Bind the waiting ids, durable on return; they go on to wait where the ledger fails."""
         with self._turn:
-            self._flush()
-
-    def _flush(self) -> None:
-        while self._waiting:
-            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
-            try:
-                bound = self._opened().bind(some, now=time.time())
-            except (CalibServeError, OSError) as error:
-                log.error("ids cannot be kept yet: %s", error)
-                self._waiting.extendleft(reversed(some))
-                self._failed(len(some))
-                self._away = True
-                return
-            self._away = False
-            if lost := len(bound) - sum(bound):  # another prediction has the id
-                self._failed(lost)
+            while self._waiting:
+                some = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
+                try:
+                    bound = self._opened().bind(some, now=time.time())
+                except (CalibServeError, OSError) as error:
+                    log.error("ids cannot be kept yet: %s", error)
+                    self._waiting.extendleft(reversed(some))
+                    self._failed(len(some))
+                    self._away = True
+                    return
+                self._away = False
+                if lost := len(bound) - sum(bound):  # another prediction has the id
+                    self._failed(lost)
 
     def _opened(self) -> PredictionIds:
         if self._ids is None:

@@ -127,7 +127,8 @@ def row_decisions(
     sets: Sequence[Any] = [None] * len(p)
     if artifact.sets is not None:
         inside = artifact.sets(p)
-        sets = [_likeliest_first(row, np.flatnonzero(of)) for row, of in zip(p, inside, strict=True)]
+        likeliest_first = np.argsort(-p, axis=1, kind="stable")
+        sets = [tuple(ids[of[ids]].tolist()) for ids, of in zip(likeliest_first, inside, strict=True)]
     below: Sequence[Any] = [None] * len(p)
     if artifact.abstain is not None:
         below = artifact.abstain(p).tolist()
@@ -137,7 +138,3 @@ def row_decisions(
     if artifact.contract is not None and artifact.contract.has_acts:
         acts = artifact.contract.acts(p.max(axis=1), p.argmax(axis=1), segments).tolist()
     return [RowDecisions(*one) for one in zip(sets, below, acts, strict=True)]
-
-
-def _likeliest_first(probs: NDArray[np.float64], ids: NDArray[np.intp]) -> tuple[int, ...]:
-    return tuple(ids[np.argsort(-probs[ids], kind="stable")].tolist())

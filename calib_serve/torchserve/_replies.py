@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.oip import Tensor, as_entry
-from calib_serve.receipts import KEYRING, LABEL_BUDGET, LabelChoice, from_environment
+from calib_serve.receipts import KEYRING, LABEL_BUDGET, from_environment
 from calib_serve.torchserve._predictions import AnyPrediction, LabelsPrediction, Prediction, RowDecisions
 from calib_serve.torchserve._requests import Message
 from calib_serve.torchserve.mar_options import ModelOptions
@@ -20,11 +20,6 @@ ASKING = "x-calib-receipt"
 
 Columns = Mapping[str, Callable[[Sequence[Any]], Tensor]]
 """Output tensors by name, each made of a request's predictions."""
-
-
-def receipts_of(prediction: AnyPrediction) -> Sequence[Prediction | LabelChoice]:
-    """The parts of a prediction with a confidence and a receipt: itself, or the choices of its labels."""
-    return prediction.choices if isinstance(prediction, LabelsPrediction) else (prediction,)
 
 
 def facts_of(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:

@@ -144,7 +144,10 @@ def read_request(message: Message, *, shape: Sequence[int | None]) -> RequestRow
     """Read the rows of a request; ``shape`` is one input's, without the batch. It never raises."""
     try:
         if message.form == "v1":
-            return _of_instances(message)
+            instances = message.body["instances"]
+            _check_rows(len(instances))
+            tags = _tags(message, len(instances), {})
+            return RequestRows(message, [_instance(i, given) for i, given in enumerate(instances)], tags)
         if message.form == "v2":
             return _of_tensors(message, shape)
         return RequestRows(message, [_plain(message)], [tag_of(message.headers)])
@@ -170,10 +173,8 @@ def decode_base64(payload: Any) -> Any:
     >>> decode_base64("iVBORw0KGgoAAAANSUhEUg==")[:4], decode_base64("[1, 2]")
     (b'\x89PNG', '[1, 2]')
     """
-    if isinstance(payload, (bytes, bytearray)):
-        found = _BASE64.fullmatch(payload)
-    else:
-        found = _BASE64.fullmatch(payload.encode("utf-8", "replace")) if isinstance(payload, str) else None
+    raw = payload.encode("utf-8", "replace") if isinstance(payload, str) else payload
+    found = _BASE64.fullmatch(raw) if isinstance(raw, (bytes, bytearray)) else None
     if found is None:
         return payload
     try:
@@ -190,13 +191,6 @@ def _plain(message: Message) -> Any:
             "lead to their outputs by their names: let one node join them"
         )
     return message.body
-
-
-def _of_instances(message: Message) -> RequestRows:
-    instances = message.body["instances"]
-    _check_rows(len(instances))
-    tags = _tags(message, len(instances), {})
-    return RequestRows(message, [_instance(i, given) for i, given in enumerate(instances)], tags)
 
 
 def _instance(index: int, given: Any) -> Any:

@@ -35,12 +35,26 @@ class WorkerHandler:
     """The handler that TorchServe makes, initializes and calls; a subclass answers a batch in ``answer``."""
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
-        """Make the handler, and put it before the server's envelope."""
+        """Make the handler, and put it before the envelope that the server makes of it before initialize."""
         handler = super().__new__(cls)  # not in __init__: a subclass's may not call ours
-        handler._front = _Front(handler)
+        handler._envelope, handler._restore = None, lambda: None
+        if "ts" not in sys.modules:
+            return handler  # not within TorchServe
+        from ts.torch_handler.request_envelope.base import BaseEnvelope  # noqa: PLC0415
+
+        made = BaseEnvelope.__init__
+
+        def init(envelope: Any, handle_fn: Any) -> None:
+            made(envelope, handler.inner)
+            envelope.handle = handler.handle  # what the server calls
+            handler._envelope = envelope
+
+        BaseEnvelope.__init__ = init
+        handler._restore = lambda: setattr(BaseEnvelope, "__init__", made)
         return handler
 
-    _front: _Front
+    _envelope: Any
+    _restore: Callable[[], object]
     _ending: Ending
     _worker: str
 
@@ -84,7 +98,8 @@ class WorkerHandler:
 
     def envelope(self) -> Any:
         """The envelope that TorchServe made for this handler, or None; call it in ``initialize``."""
-        return self._front.found()
+        self._restore()
+        return self._envelope
 
     def without_envelope(self) -> None:
         """Take the envelope's place; ModelError for an envelope whose requests we cannot read."""
@@ -95,32 +110,6 @@ class WorkerHandler:
                 f"calibrated models read the requests of the envelopes {', '.join(_READ_BY_US)}, not of "
                 f"{name}; remove service_envelope from config.properties"
             )
-
-
-class _Front:
-    """Puts a handler before the envelope that TorchServe makes of it, between making and initializing it."""
-
-    def __init__(self, handler: WorkerHandler) -> None:
-        self._envelope: Any = None
-        self._restore: Callable[[], object] = lambda: None
-        if "ts" not in sys.modules:
-            return  # not within TorchServe
-        from ts.torch_handler.request_envelope.base import BaseEnvelope  # noqa: PLC0415
-
-        made = BaseEnvelope.__init__
-
-        def init(envelope: Any, handle_fn: Any) -> None:
-            made(envelope, handler.inner)
-            envelope.handle = handler.handle  # what the server calls
-            self._envelope = envelope
-
-        BaseEnvelope.__init__ = init
-        self._restore = lambda: setattr(BaseEnvelope, "__init__", made)
-
-    def found(self) -> Any:
-        """The envelope, or None."""
-        self._restore()
-        return self._envelope
 
 
 def check_requests(data: Sequence[Any], ctx: Any) -> None:

@@ -112,7 +112,13 @@ def look_at_archive(
             batch_size=asked.batch_size or 2,
             seconds=asked.probe_timeout,
         )
-        names, note = _listed(found, where)
+        try:
+            names, note = tuple(name for *_, name in found.class_names(where.classes, where.class_names)), ""
+        except ModelError as error:
+            names, note = (), str(error)
+        probs = to_probs(where.rows[:1], where.kind)[0]
+        # A reply may show the likeliest class's, or those of labels.
+        shown = probs.tolist() if where.kind in LABELS else [float(probs.max())]
         model = found.archive.model
         return ArchiveLook(
             name=found.archive.name,
@@ -135,23 +141,10 @@ def look_at_archive(
             together=where.batches,
             alone_because=where.alone_because,
             reply=where.reply,
-            confidence=any(shows(where.reply, p) for p in _told(where)),
+            confidence=any(shows(where.reply, p) for p in shown),
             note=note,
             model=_loadable(found, where),
         )
-
-
-def _listed(found: ForeignArchive, seam: Seam) -> tuple[tuple[str, ...], str]:
-    try:
-        return tuple(name for *_, name in found.class_names(seam.classes, seam.class_names)), ""
-    except ModelError as error:
-        return (), str(error)
-
-
-def _told(seam: Seam) -> list[float]:
-    """List the probabilities that a reply may show: the likeliest class's, or those of labels."""
-    probs = to_probs(seam.rows[:1], seam.kind)[0]
-    return [float(p) for p in probs] if seam.kind in LABELS else [float(probs.max())]
 
 
 def _in_words(seam: Seam) -> str:
@@ -170,11 +163,8 @@ def _loadable(found: ForeignArchive, seam: Seam) -> str | None:
     if file is None or "model" not in seam.places:
         return None
     if code is not None:
-        made = [
-            node.name
-            for node in ast.parse(found.archive.read(code)).body
-            if isinstance(node, ast.ClassDef)
-        ]  # fmt: skip
+        parsed = ast.parse(found.archive.read(code)).body
+        made = [node.name for node in parsed if isinstance(node, ast.ClassDef)]
         return f"--model parts/{code}:{made[0]} --weights parts/{file}" if len(made) == 1 else None
     try:
         with zipfile.ZipFile(io.BytesIO(found.archive.read(file))) as packed:

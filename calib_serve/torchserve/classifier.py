@@ -58,11 +58,7 @@ class CalibratedClassifier(CalibratedHandler):
     """Subclass it to change ``preprocess`` (one payload to one input) or ``postprocess`` (one reply)."""
 
     def initialize(self, ctx: Any) -> None:
-        """Load the model and the calibration, warm up, and start the counters at 0.
-
-        Args:
-            ctx: TorchServe's context.
-        """
+        """Load the model and the calibration, warm up, and start the counters at 0."""
         self.without_envelope()
         super().initialize(ctx)
         own = type(self).postprocess is not CalibratedClassifier.postprocess
@@ -177,11 +173,9 @@ class CalibratedClassifier(CalibratedHandler):
         """One result a row for each request, or one failure with the reason."""
         payloads = [p for one in requests for p in (one.payloads or [Failure(400, one.refused)])]
         piece = max(self._batch_size, 64)  # rows decoded and run at once
-        rows = [
-            row
-            for i in range(0, len(payloads), piece)
-            for row in self._rows_of([self._read(payload) for payload in payloads[i : i + piece]])
-        ]
+        rows: list[Row | Failure] = []
+        for i in range(0, len(payloads), piece):
+            rows += self._rows_of([self._read(payload) for payload in payloads[i : i + piece]])
         # Counted before a request fails for its worst row, which hides the others.
         rest, invalid = iter(rows), sum(row is INVALID for row in rows)
         own = [[next(rest) for _ in one.payloads or [None]] for one in requests]
@@ -189,11 +183,9 @@ class CalibratedClassifier(CalibratedHandler):
             part if one.refused or one.message.form == "plain" else all_or_none(part)
             for one, part in zip(requests, own, strict=True)
         ]
-        tags = [
-            tag
-            for one, part in zip(requests, own, strict=True)
-            for tag in (one.tags if len(part) == len(one.tags) else [Tag()] * len(part))
-        ]
+        tags: list[Tag] = []
+        for one, part in zip(requests, own, strict=True):
+            tags += one.tags if len(part) == len(one.tags) else [Tag()] * len(part)
         results = iter(self.predictions([row for part in own for row in part], tags, invalid=invalid))
         return [[next(results) for _ in part] for part in own]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from calib_serve.core.errors import KeyringError, ModelError, ServerError
 from calib_serve.core.files import GROUP_READS, read_whole
@@ -66,18 +66,12 @@ _HINTS = {
 }
 
 
-class Adjusted(NamedTuple):
-    """Adjusted ``text`` of config.properties and the metrics file, and the changes, a sentence each."""
-
-    text: str
-    metrics: str
-    notes: list[str]
-
-
 def adjusted(
     base: Path | None, settings: Mapping[str, str], needed: Mapping[str, str], *, metrics: Path
-) -> Adjusted:
+) -> tuple[str, str, list[str]]:
     """Adjust the configuration in ``base`` (None: the shipped one) to ``settings`` and ``needed`` ones.
+
+    Returns the text of config.properties and of the metrics file, and the changes, a sentence each.
 
     ``metrics``: where the metrics file is written: all of the user's, and our series. Relative paths are
     taken from the current folder, as TorchServe does. ServerError where it can not work.
@@ -105,13 +99,13 @@ def adjusted(
         and given != value
         and (value is None or Path(given).absolute() != Path(value))
     ]
-    theirs = Path(found.get("metrics_config", _OWN_METRICS)).absolute()
-    is_ours = found.get("metrics_config", _OWN_METRICS) == _OWN_METRICS and not theirs.is_file()
-    merged = metrics_file(None if is_ours or "metrics_config" not in said else theirs)
+    named = found.get("metrics_config", _OWN_METRICS)
+    is_ours = "metrics_config" not in said or (named == _OWN_METRICS and not Path(named).is_file())
+    merged = metrics_file(None if is_ours else Path(named).absolute())
     paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
     if "vmargs" in found:
         paths["vmargs"] = " ".join(map(_absolute, found["vmargs"].split()))
-    return Adjusted(edit_properties(text, {**paths, **ours}), merged, notes)
+    return edit_properties(text, {**paths, **ours}), merged, notes
 
 
 def _refuse(found: Mapping[str, str]) -> None:
@@ -234,11 +228,17 @@ def configure(
     if ports is not None and options.properties is not None:
         theirs = read_properties(Path(options.properties))
         notes += _moved({**theirs, **(settings or {})}, {**ports.as_properties(), **(settings or {})})
+    own = folder / "keyring.json"
+    keyring = options.keyring or from_environment(KEYRING) or (own if own.is_file() else None)
+    if keyring is not None:
+        Keyring.load(keyring)  # a worker would not start, without saying why
+    ledger = options.ledger or from_environment(LEDGER) or folder / "ledger.sqlite"
+    check_address(str(ledger))
     environment = {
         "PYTHONUNBUFFERED": "1",
         MODELS: placed(from_environment(MODELS) or folder / "models.json"),
-        **_keyring(folder, options.keyring),
-        LEDGER: _ledger(folder, options.ledger),
+        **({} if keyring is None else {KEYRING: placed(keyring)}),
+        LEDGER: placed(ledger),
     }
     if samples := from_environment(SAMPLES):
         environment[SAMPLES] = placed(samples)
@@ -300,18 +300,3 @@ def _check_archives(store: Path, models: Sequence[str]) -> None:
             there = ", ".join(sorted(path.name for path in store.glob("*") if is_archive(path)))
             what = f"it has {there}" if there else "pack it with: calib-serve pack"
             raise ServerError(f"there is no archive {name} in {store}; {what}")
-
-
-def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
-    own = folder / "keyring.json"
-    path = given or from_environment(KEYRING) or (own if own.is_file() else None)
-    if path is None:
-        return {}
-    Keyring.load(path)  # a worker would not start, without saying why
-    return {KEYRING: placed(path)}
-
-
-def _ledger(folder: Path, given: str | Path | None) -> str:
-    where = given or from_environment(LEDGER) or folder / "ledger.sqlite"
-    check_address(str(where))  # a worker would not start, without saying why
-    return placed(where)

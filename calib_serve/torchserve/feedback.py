@@ -54,8 +54,6 @@ from calib_serve.torchserve._requests import Message, as_text, read_messages, re
 from calib_serve.torchserve._worker import WorkerHandler, check_requests
 from calib_serve.torchserve.mar_options import SECTION
 
-__all__ = ["CalibrationFeedback", "Publisher", "parse_items"]
-
 log = logging.getLogger(__name__)
 
 _COUNTED = {"ttl_days": float, "arl": float, "tolerance": float, "block": int}
@@ -89,7 +87,7 @@ class CalibrationFeedback(WorkerHandler):
         self._publisher = Publisher(self._watch, self._emitter)
         self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)
         self._publisher.publish()
-        self._publisher.start()
+        threading.Thread(target=self._publisher.run, name="calib-publish", daemon=True).start()
         self.started(self._flush)
 
     def answer(self, data: Sequence[Any], ctx: Any) -> list[str]:
@@ -107,35 +105,29 @@ class CalibrationFeedback(WorkerHandler):
         ]
         try:
             told = self._watch.labels([item for item, _ in together], source=[who for _, who in together])
-            outcomes = iter(told)
-            lost = None
+            outcomes, lost = iter(told), None
         except (CalibServeError, OSError) as error:
             # Clients may send them again: each is counted once.
             log.error("labels could not be kept: %s", type(error).__name__)
             self._emitter.failed("ledger")
-            unknown = isinstance(error, UnknownFate)
-            what = (
-                "it is not known whether the labels were kept" if unknown else "the labels could not be kept"
-            )
+            what = "the labels could not be kept"
+            if isinstance(error, UnknownFate):
+                what = "it is not known whether the labels were kept"
             outcomes, lost = iter(()), f"{what}; send them again, each is counted once"
         replies = []
         for index, (message, items) in enumerate(zip(messages, parsed, strict=True)):
             ctx.set_response_content_type(index, "application/json")
             if isinstance(items, str):
-                reply = self._refused(400, "Bad Request", items, message, ctx=ctx, index=index)
+                ctx.set_response_status(400, "Bad Request", index)
+                reply = refusal(message, 400, items, **self._names)
             elif lost is not None:
-                reply = self._refused(503, "Service Unavailable", lost, message, ctx=ctx, index=index)
+                ctx.set_response_status(503, "Service Unavailable", index)
+                reply = refusal(message, 503, lost, **self._names)
             else:
                 reply = self._reply(message, [next(outcomes) for _ in items])
             replies.append(json.dumps(reply))
         self._publisher.wake()
         return replies
-
-    def _refused(
-        self, status: int, phrase: str, reason: str, message: Message, *, ctx: Any, index: int
-    ) -> dict[str, Any]:
-        ctx.set_response_status(status, phrase, index)
-        return refusal(message, status, reason, **self._names)
 
     def _reply(self, message: Message, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         told = [outcome.as_dict() for outcome in outcomes]
@@ -157,10 +149,10 @@ class CalibrationFeedback(WorkerHandler):
 
 
 class Publisher:
-    """Publishes the sums of ``watch`` to the server, every ``interval`` seconds at most."""
+    """Publishes the sums of ``watch`` to the server, once a second at most."""
 
-    def __init__(self, watch: Watch, emitter: Emitter, *, interval: float = 1.0) -> None:
-        self._watch, self._emitter, self._interval = watch, emitter, interval
+    def __init__(self, watch: Watch, emitter: Emitter) -> None:
+        self._watch, self._emitter = watch, emitter
         self._sent: dict[tuple[str, tuple[str, ...]], float] = {}
         self._fresh = threading.Event()
         self._fresh.set()
@@ -169,10 +161,6 @@ class Publisher:
     def wake(self) -> None:
         """Signal new sums."""
         self._fresh.set()
-
-    def start(self) -> None:
-        """Start publishing in a thread."""
-        threading.Thread(target=self._run, name="calib-publish", daemon=True).start()
 
     def publish(self) -> None:
         """Send the values that changed since they were sent last."""
@@ -207,13 +195,14 @@ class Publisher:
             self._sent[name, labels] = value
         self._emitter.flush()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Publish for ever."""
         while True:
             # Labels turn mature while none comes in.
             self._fresh.wait(5.0)
             self._fresh.clear()
             self.publish()
-            time.sleep(self._interval)
+            time.sleep(1.0)
 
 
 def source_reader() -> Callable[[Mapping[str, Any]], str]:

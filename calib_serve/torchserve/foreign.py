@@ -225,7 +225,12 @@ def _collected(
     progress: Progress | None,
 ) -> NDArray[np.float32]:
     out = found.folder.with_name(f"scores_{number}.npy")
-    rows = None if data.rows is None else _on_disk(data.rows, found.folder.with_name(f"rows_{number}.npy"))
+    rows = None
+    if isinstance(data.rows, np.memmap) and data.rows.filename is not None:
+        rows = Path(data.rows.filename).resolve()
+    elif data.rows is not None:
+        rows = found.folder.with_name(f"rows_{number}.npy")
+        np.save(rows, data.rows)
     job = {
         "files": [] if data.rows is not None else [str(file) for file in data.files],
         "rows": None if rows is None else str(rows),
@@ -243,14 +248,6 @@ def _collected(
     run_trial(found.folder, "scores", job, seconds=probe_timeout, progress=told)
     logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
     return logits
-
-
-def _on_disk(rows: NDArray[np.generic], path: Path) -> Path:
-    """The path where the handler's process reads the rows: the mapped file, or a copy."""
-    if isinstance(rows, np.memmap) and rows.filename is not None:
-        return Path(rows.filename).resolve()
-    np.save(path, rows)
-    return path
 
 
 def _names(

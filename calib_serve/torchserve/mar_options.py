@@ -12,8 +12,6 @@ from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.options.pack import AnswerOptions, Wrapped
 from calib_serve.scores import LABELS, Outputs
 
-__all__ = ["SECTION", "TRIAL", "Kind", "ModelOptions"]
-
 SECTION = "calib_serve"
 TRIAL = "calibration_request.json"
 """The file of a re-packed archive that holds the request it was tried with."""
@@ -56,7 +54,13 @@ class ModelOptions(AnswerOptions, Wrapped):
         super().__post_init__()
         object.__setattr__(self, "input_shape", tuple(self.input_shape))
         if self.pictures != "unknown":
-            object.__setattr__(self, "pictures", self._checked_pictures())
+            found = Preprocessing.of(self.pictures).for_input(self.input_shape)  # type: ignore[arg-type]
+            if not self.input_dtype.startswith("float"):
+                raise InputError(
+                    f"pictures become fractions, the model takes {self.input_dtype}; leave out how they are "
+                    "prepared, and send arrays"
+                )
+            object.__setattr__(self, "pictures", found)
         for name, allowed in (
             ("kind", get_args(Kind)),
             ("outputs", get_args(Outputs)),
@@ -70,16 +74,6 @@ class ModelOptions(AnswerOptions, Wrapped):
             raise ModelError("threshold is of several labels, and one class is predicted here; leave it out")
         if self.workers < 1:
             raise ModelError(f"workers must be 1 or more, got {self.workers}")
-
-    def _checked_pictures(self) -> Preprocessing:
-        found = Preprocessing.of(self.pictures).for_input(self.input_shape)  # type: ignore[arg-type]
-        if not self.input_dtype.startswith("float"):
-            raise InputError(
-                f"pictures become fractions, the model takes {self.input_dtype}; leave out how they are "
-                "prepared, "
-                "and send arrays"
-            )
-        return found
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ModelOptions:

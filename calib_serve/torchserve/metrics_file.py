@@ -20,8 +20,6 @@ from calib_serve.core.errors import CalibServeError, ServerError
 from calib_serve.core.files import read_whole
 from calib_serve.receipts import SERIES, WORKERS
 
-__all__ = ["metrics_file", "of_this_worker", "undeclared"]
-
 _HEAD = """\
 # Which metrics TorchServe keeps. Generated from calib_serve.receipts.series; a test holds them equal.
 # Labels are positional: their order here is the order in which the workers send the values.
@@ -93,8 +91,8 @@ def of_this_worker() -> Path | None:
 
 
 def _ours() -> dict[str, Any]:
-    ours: dict[str, list[dict[str, Any]]] = {
-        f"{kind}": [_entry(s.name, "Count", s.labels) for s in (*SERIES, *WORKERS) if s.in_torchserve == kind]
+    ours = {
+        kind: [_entry(s.name, "Count", s.labels) for s in (*SERIES, *WORKERS) if s.in_torchserve == kind]
         for kind in ("counter", "gauge")
     }
     ours["gauge"] += [

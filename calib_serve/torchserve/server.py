@@ -114,7 +114,8 @@ class Server:
         """
         self._configuration.write()
         self.key_file.unlink(missing_ok=True)  # an old one would be mistaken for the new server's
-        log = Log.beginning_now(self.folder, self._configuration.logs)
+        start = self.log_file.stat().st_size if self.log_file.is_file() else 0
+        log = Log(self.log_file, self.folder / "java.out", start)
         self._process = Process(self._configuration)
         try:
             self.failures = self._wait_until_ready(self._process, log, timeout)
@@ -147,11 +148,7 @@ class Server:
         self.stop()
 
     def client(self, *, timeout: float = 60.0) -> httpx.Client:
-        """Make a client of the inference API, with its token where it asks for one.
-
-        Args:
-            timeout: Seconds to wait for an answer.
-        """
+        """Make a client of the inference API, with its token; ``timeout``: seconds to wait for an answer."""
         token = self.tokens.inference if self.has_tokens else None
         return client_of(self.inference, token, timeout=timeout)
 
@@ -161,11 +158,7 @@ class Server:
             return http.get("/metrics").raise_for_status().text
 
     def workers(self, model: str) -> list[int]:
-        """List the pids of a model's ready workers.
-
-        Args:
-            model: Name of the model.
-        """
+        """List the pids of a model's ready workers."""
         return self._api().workers(model)
 
     def _api(self) -> Management:
@@ -194,7 +187,7 @@ class Server:
                 if startup.done(self._api()):
                     return startup.failures
             if time.monotonic() > end:
-                waiting = ", ".join(startup.still())
+                waiting = ", ".join(startup.waiting)
                 raise ServerError(f"{waiting} was not ready after {timeout:.0f} s; {log.hint()}")
             time.sleep(0.1)
 
@@ -207,12 +200,6 @@ class Log:
     java: Path
     start: int
 
-    @classmethod
-    def beginning_now(cls, folder: Path, logs: Path) -> Log:
-        """Begin the log of a server that is about to start in ``folder`` and logs to ``logs``."""
-        file = logs / "torchserve.log"
-        return cls(file, folder / "java.out", file.stat().st_size if file.is_file() else 0)
-
     def text(self) -> str:
         """Read the whole log."""
         with suppress(OSError), self.file.open("rb") as file:
@@ -224,9 +211,8 @@ class Log:
         """Name the log, and the last errors in it, or in the output of the workers of ``model``."""
         lines = [line for line in self.text().splitlines() if not model or f"-{model}_" in line]
         errors = [match[1] or match[2] for match in _ERROR.finditer("\n".join(lines))]
-        return "\n  ".join(
-            [f"see {self.file if self.file.is_file() else self.java}", *dict.fromkeys(errors[-3:])]
-        )
+        file = self.file if self.file.is_file() else self.java
+        return "\n  ".join([f"see {file}", *dict.fromkeys(errors[-3:])])
 
 
 class Startup:
@@ -238,7 +224,8 @@ class Startup:
     """
 
     def __init__(self, names: Sequence[str], log: Log) -> None:
-        self._log, self._waiting = log, list(names)
+        self._log, self.waiting = log, list(names)
+        """The models that are neither ready nor failed."""
         self._pids: dict[tuple[str, str, str], int] = {}
         self._begun: dict[tuple[str, str], float] = {}
         self.failures: dict[str, str] = {}
@@ -246,7 +233,7 @@ class Startup:
 
     def done(self, management: Management) -> bool:
         """Look once whether each model is ready or failed; HTTPError while the server does not answer."""
-        for name in tuple(self._waiting):
+        for name in tuple(self.waiting):
             try:
                 versions = management.versions(name)
             except httpx.HTTPStatusError as error:
@@ -256,18 +243,14 @@ class Startup:
                 self._failed(name, "TorchServe did not register it", self._log.hint())
                 continue
             if all(_ready(version) for version in versions):
-                self._waiting.remove(name)
+                self.waiting.remove(name)
             elif any(self._dead(version) for version in versions if not _ready(version)):
                 time.sleep(0.5)  # until what a worker printed as it died is in the log
                 self._failed(name, "it does not load", self._log.hint(name))
-        return not self._waiting
-
-    def still(self) -> list[str]:
-        """List the models that are neither ready nor failed."""
-        return list(self._waiting)
+        return not self.waiting
 
     def _failed(self, name: str, what: str, hint: str) -> None:
-        self._waiting.remove(name)
+        self.waiting.remove(name)
         self.failures[name] = f"{what}; {hint}"
 
     def _dead(self, version: dict[str, Any]) -> bool:
@@ -278,8 +261,7 @@ class Startup:
         for worker in version["workers"]:
             if worker["pid"] > 0 and worker["status"] != "READY":
                 first = self._pids.setdefault((name, number, worker["id"]), worker["pid"])
-                # TorchServe starts a dead worker again, for ever: another process tells that the first one
-                # died.
+                # TorchServe starts a dead worker again: another process tells that the first one died.
                 if first != worker["pid"]:
                     return True
         return False

@@ -19,15 +19,13 @@ from calib_serve.scores import Form, from_probs
 from calib_serve.torchserve._foreign_replies import MOST_IN_HEADER, in_body, in_headers, in_protocol
 from calib_serve.torchserve._handler import CalibratedHandler
 from calib_serve.torchserve._model import check_file
-from calib_serve.torchserve._predictions import AnyPrediction, Failure, Row
-from calib_serve.torchserve._replies import ASKING, columns, receipts_of
+from calib_serve.torchserve._predictions import AnyPrediction, Failure, LabelsPrediction, Row
+from calib_serve.torchserve._replies import ASKING, columns
 from calib_serve.torchserve._requests import Message, read_messages, tag_of
 from calib_serve.torchserve.mar_options import TRIAL
 from calib_serve.torchserve.seam._handler import INFERENCE, load_handler, put_around
 from calib_serve.torchserve.seam._host import ask
 from calib_serve.torchserve.seam._requests import Request
-
-__all__ = ["CalibratedWrapper"]
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +81,7 @@ class CalibratedWrapper(CalibratedHandler):
 
     def load(self, folder: Path, ctx: Any) -> None:
         """Make the wrapped handler load its model, and check that it reaches the calibration at its seam."""
-        # The envelope stays, and we are around it: its replies take receipts, too.
-        self._envelope = self.envelope()
+        self.envelope()  # it stays, and we are around it: its replies take receipts, too
         self._columns = columns(self.options, self.artifact)
         if self.options.model:
             check_file(folder / self.options.model, self.options.sha256)
@@ -126,7 +123,10 @@ class CalibratedWrapper(CalibratedHandler):
     def _with_receipts(self, replies: Any, ctx: Any, messages: Sequence[Message]) -> Any:
         if not self._passing.reached or self._passing.failed is not None:
             if self._passing.failed is not None:
-                log.warning("the calibration failed: %s", _without_content(self._passing.failed))
+                # Our own message holds nothing of a request; of any other error only the type is logged.
+                error = self._passing.failed
+                own = isinstance(error, ModelError)
+                log.warning("the calibration failed: %s", error if own else type(error).__name__)
             self._observer.uncalibrated(sum(_wants_a_prediction(message) for message in messages))
             return replies
         rows = self._passing.rows()
@@ -156,13 +156,12 @@ class CalibratedWrapper(CalibratedHandler):
             if in_body_too:
                 replies[index] = in_body(replies[index], own, self.artifact.class_names)
             elif aligned and self._envelope is not None:
-                replies[index] = in_protocol(
-                    replies[index], message, own, self.artifact.class_names, self._columns
-                )
+                names = self.artifact.class_names
+                replies[index] = in_protocol(replies[index], message, own, names, self._columns)
         return replies
 
     def _set_headers(self, ctx: Any, index: int, rows: Sequence[AnyPrediction], *, elsewhere: bool) -> None:
-        receipts = sum(len(receipts_of(one)) for one in rows)
+        receipts = sum(len(one.choices) if isinstance(one, LabelsPrediction) else 1 for one in rows)
         if receipts <= MOST_IN_HEADER:
             whole = in_headers(lambda name, value: ctx.set_response_header(index, name, value), rows)
             if not whole and not elsewhere:
@@ -173,14 +172,12 @@ class CalibratedWrapper(CalibratedHandler):
 
     def _micro_batch(self) -> int | None:
         """The micro-batch of this thread, where the handler is TorchServe's MicroBatching."""
-        index: Callable[[], int | None] | None = getattr(
-            getattr(self._inner.subject, "handle", None), "get_micro_batch_idx", None
-        )
-        return None if index is None else index()
+        handle = getattr(self._inner.subject, "handle", None)
+        index: int | None = getattr(handle, "get_micro_batch_idx", lambda: None)()
+        return index
 
     def _change_model(self) -> None:
-        steps = self.artifact.model_steps
-        if steps:
+        if steps := self.artifact.model_steps:
             from calib_serve.fuse import calibrated  # noqa: PLC0415 - only these need torch
 
             self._inner.subject.model = calibrated(
@@ -207,11 +204,6 @@ class CalibratedWrapper(CalibratedHandler):
                 f"the calibration is not reached: nothing passes {self.options.seam!r}; "
                 "pack the archive again"
             )
-
-
-def _without_content(error: Exception) -> str:
-    """A loggable text of an error: our own message, which holds nothing of a request, or its type."""
-    return str(error) if isinstance(error, ModelError) else type(error).__name__
 
 
 def _without_ours(row: Any) -> Any:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from calib_serve.core.errors import ConflictError, InputError, LedgerError, MissingDependency, Refused
+from calib_serve.core.errors import ConflictError, InputError, LedgerError, Refused
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import WINDOWS, Watch, file_check
@@ -66,16 +66,13 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import AppKeywords
 
-try:
-    from anyio.to_thread import run_sync
-    from fastapi import Depends, FastAPI, HTTPException, Request, Response
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-    from fastapi.staticfiles import StaticFiles
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-    from pydantic import TypeAdapter, ValidationError
-except ImportError as error:
-    raise MissingDependency("fastapi", "watch") from error
+from anyio.to_thread import run_sync
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import TypeAdapter, ValidationError
 
 log = logging.getLogger(__name__)
 

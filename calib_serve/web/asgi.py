@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import AppKeywords
 
-__all__ = ["WatchMiddleware"]
-
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]

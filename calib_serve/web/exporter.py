@@ -15,7 +15,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from calib_serve.core.errors import LedgerError, MissingDependency
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from calib_serve.core.errors import LedgerError
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import (
     Check,
@@ -29,13 +33,6 @@ from calib_serve.monitor import (
 )
 from calib_serve.receipts import BY_NAME, FATES, LEDGER_LABELS, OTHER, PUBLISHED, Key, Sums, Version, add_at
 from calib_serve.web.window_gauges import WindowGauges
-
-try:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-    from prometheus_client.registry import Collector
-except ImportError as error:
-    raise MissingDependency("prometheus_client", "watch") from error
 
 log = logging.getLogger(__name__)
 

@@ -6,20 +6,17 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from calib_serve.core.errors import InputError, KeyringError, LedgerError, MissingDependency, UnknownFate
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import HTTPException, Request
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+
+from calib_serve.core.errors import InputError, KeyringError, LedgerError, UnknownFate
 from calib_serve.monitor import Watch
 from calib_serve.receipts import TooManyItems, check_number, read_document, read_lines
 from calib_serve.web.exporter import Batch
 from calib_serve.web.guard import NDJSON, media_type
-
-try:
-    from anyio import CapacityLimiter
-    from anyio.to_thread import run_sync
-    from fastapi import HTTPException, Request
-    from pydantic import BaseModel, ValidationError
-    from starlette.requests import ClientDisconnect
-except ImportError as error:
-    raise MissingDependency("fastapi", "watch") from error
 
 log = logging.getLogger(__name__)
 

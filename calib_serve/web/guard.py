@@ -8,15 +8,12 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from calib_serve.core.errors import InputError, MissingDependency
+from fastapi import HTTPException, Request
+from starlette.responses import JSONResponse
+
+from calib_serve.core.errors import InputError
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.web.tokens import Scope, Token, TokenFile, Tokens, find
-
-try:
-    from fastapi import HTTPException, Request
-    from starlette.responses import JSONResponse
-except ImportError as error:
-    raise MissingDependency("fastapi", "watch") from error
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 import numpy as np
+from markupsafe import Markup
 
 from calib_serve.core.bins import Bins, psi
-from calib_serve.core.errors import MissingDependency
 from calib_serve.core.text import count, decimals, percent, signed_points, span, when
 from calib_serve.metrics import Verdict
 from calib_serve.monitor import (
@@ -44,11 +44,6 @@ from calib_serve.report import (
     table_of_tests,
 )
 from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
-
-try:
-    from markupsafe import Markup
-except ImportError as error:
-    raise MissingDependency("jinja2", "watch") from error
 
 _OTHERS = "others"
 _DEFAULTS = ("24h", "7d", "all")
@@ -116,6 +111,7 @@ def render_page(
     shares_say, shares = _class_shares(watch, chosen, looked.name)
     until, more = _timing(watch, looked)
     steps = _steps(looked, look.segment)
+    of = watch.ledger.database
     marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
     return (
         environment("calib_serve.web")
@@ -154,15 +150,9 @@ def render_page(
             segments=_slices(looked, "segment", "Segment", look),
             classes=_slices(looked, "class", "Class", look, names),
             sources=_sources(looked),
-            ledger=_ledger(watch),
+            ledger=f"Ledger {of.name}: {of.kind}, {of.extent()}.",
         )
     )
-
-
-def _ledger(watch: Watch) -> str:
-    """The ledger that labels are counted in."""
-    of = watch.ledger.database
-    return f"Ledger {of.name}: {of.kind}, {of.extent()}."
 
 
 def _size(sums: Sums) -> tuple[float, float]:

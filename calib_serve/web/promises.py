@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from calib_serve.core.errors import MissingDependency
+from markupsafe import Markup
+
 from calib_serve.core.names import as_duration
 from calib_serve.core.text import UNKNOWN, count, percent, signed_points, span, when
 from calib_serve.monitor import ClauseState, ShadowState, duration
 from calib_serve.report import WIDE, Cell, Fact, Said, Table, picture
-
-try:
-    from markupsafe import Markup
-except ImportError as error:
-    raise MissingDependency("jinja2", "watch") from error
 
 _EDGE = 6.0
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ListenOptions
 from calib_serve.core.process import interruptible
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import ListenKeywords
 
-try:
-    import h11
-    import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-except ImportError as error:
-    raise MissingDependency("uvicorn", "watch") from error
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 

@@ -94,8 +94,9 @@ class WindowGauges:
         for shadow in self._watch.shadow_states(version):
             for series, value in _of_shadow(shadow).items():
                 rows[series].append(((*version, shadow.tag), value))
-        moved = _rate_moved(found["7d"])
-        rows["calib_label_rate_moved"].append((version, moved))
+        # 1 where the latest day of the week is labelled at other rates than the days before.
+        moved = bool(rate_changes(*found["7d"].split(DAY)).moved)
+        rows["calib_label_rate_moved"].append((version, float(moved)))
         return dict(rows)
 
 
@@ -162,8 +163,3 @@ def _shares(found: TrafficShares) -> Rows:
         "calib_class_shares_moved": [((), float(found.kind == "moved"))],
         "calib_class_shares_explain": [((), 1.0)],
     }
-
-
-def _rate_moved(week: Window) -> float:
-    """1 where the latest day of the week is labelled at other rates than the days before."""
-    return float(bool(rate_changes(*week.split(DAY)).moved))

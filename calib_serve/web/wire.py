@@ -10,15 +10,12 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from calib_serve.core.errors import MissingDependency, Reason
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from calib_serve.core.errors import Reason
 from calib_serve.core.names import By
 from calib_serve.monitor import ClauseState, ShadowState
 from calib_serve.receipts import LONGEST_ID, LONGEST_SEGMENT, MOST_ITEMS
-
-try:
-    from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-except ImportError as error:
-    raise MissingDependency("pydantic", "watch") from error
 
 Logits = Annotated[
     list[Annotated[float, Field(allow_inf_nan=False)]] | None,
@@ -53,10 +50,21 @@ _ERRORS = {
 }
 
 
-class ShadowIn(BaseModel):
-    """A shadow's prediction for the same input."""
-
+class _Given(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _OfVersion(_Given):
+    model: Annotated[str, Field(min_length=1, max_length=255)]
+    version: Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ShadowIn(_Given):
+    """A shadow's prediction for the same input."""
 
     predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
     confidence: Annotated[float, Field(ge=0, le=1, description="its probability")]
@@ -65,13 +73,9 @@ class ShadowIn(BaseModel):
     ]
 
 
-class PredictionIn(BaseModel):
+class PredictionIn(_OfVersion):
     """One served prediction."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: Annotated[str, Field(min_length=1, max_length=255)]
-    version: Annotated[str, Field(min_length=1, max_length=255)]
     predicted: Annotated[
         int,
         Field(ge=0, lt=2**32, description="class id; of a multi-label model 2 l + 1 if label l is, else 2 l"),
@@ -87,10 +91,8 @@ class PredictionIn(BaseModel):
     shadow: ShadowIn | None = None
 
 
-class SignedIn(BaseModel):
+class SignedIn(_Given):
     """One served prediction that was signed where it was made, with a key of the same keyring."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     receipt: Annotated[str, Field(min_length=1)]
     id: OwnId = ""
@@ -103,13 +105,9 @@ class PredictionsIn(BaseModel):
     items: Annotated[list[PredictionIn | SignedIn], Field(max_length=MOST_ITEMS)]
 
 
-class ServedIn(BaseModel):
+class ServedIn(_OfVersion):
     """Predictions of one class and segment that were signed where they were made, added up by confidence."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: Annotated[str, Field(min_length=1, max_length=255)]
-    version: Annotated[str, Field(min_length=1, max_length=255)]
     predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id, as of a prediction")]
     segment: Annotated[str, Field(max_length=1000, description="of at most 63 characters")] = ""
     low: Annotated[float, Field(ge=0, le=1, description="the lowest of their confidences")]
@@ -118,10 +116,8 @@ class ServedIn(BaseModel):
     confidence: Annotated[float, Field(ge=0, allow_inf_nan=False, description="the sum of their confidences")]
 
 
-class SumsIn(BaseModel):
+class SumsIn(_Given):
     """Predictions that were made about one time, added up; sent under an Idempotency-Key."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     time: Annotated[float, Field(ge=0, allow_inf_nan=False, description="when, seconds since 1970")]
     items: Annotated[list[ServedIn], Field(max_length=MOST_ITEMS)]
@@ -149,20 +145,16 @@ class LabelsIn(BaseModel):
     items: Annotated[list[LabelIn], Field(max_length=MOST_ITEMS)]
 
 
-class ReceiptOut(BaseModel):
+class ReceiptOut(_Told):
     """A prediction that was counted."""
-
-    model_config = ConfigDict(extra="forbid")
 
     receipt: Annotated[str, Field(description="send it back with the label")]
     label_wanted: Annotated[bool, Field(description="whether the label policy asks for the label")] = True
     id_bound: IdBound = True
 
 
-class OutcomeOut(BaseModel):
+class OutcomeOut(_Told):
     """The outcome of an item: counted, or why not."""
-
-    model_config = ConfigDict(extra="forbid")
 
     accepted: bool
     held: Annotated[bool, Field(description="accepted, and counted when its version is told here")] = False
@@ -246,22 +238,16 @@ class ClassSharesOut(BaseModel):
     classes: list[ClassShareOut]
 
 
-class CloseIn(BaseModel):
+class CloseIn(_Given):
     """Who closes an incident, and why."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     by: Annotated[str, Field(min_length=1, max_length=100)]
     note: Annotated[str, Field(max_length=1000)] = ""
 
 
-class VersionIn(BaseModel):
+class VersionIn(_OfVersion):
     """A model version to watch: what its labels may be, and its contract if it has one."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: Annotated[str, Field(min_length=1, max_length=255)]
-    version: Annotated[str, Field(min_length=1, max_length=255)]
     classes: Annotated[int, Field(ge=1, le=10_000_000, description="how many; of labels, how many of these")]
     class_names: Annotated[list[str] | None, Field(description="in the order of their ids")] = None
     multilabel: Annotated[bool | None, Field(description="whether each class is a label of its own")] = None
@@ -333,19 +319,15 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return dict(inline(schema))
 
 
-class BurnOut(BaseModel):
+class BurnOut(_Told):
     """How fast a window spent the error budget: 1 spends it in the clause's time; and at least, with 95 %."""
-
-    model_config = ConfigDict(extra="forbid")
 
     rate: Known
     low: Known
 
 
-class ClauseOut(BaseModel):
+class ClauseOut(_Told):
     """A clause of the contract and how it stands: kept, broken or unknown; what is not known is null."""
-
-    model_config = ConfigDict(extra="forbid")
 
     clause: Annotated[str, Field(description="its name")]
     kind: Literal["act", "calibration", "coverage"]
@@ -402,10 +384,8 @@ class ContractOut(BaseModel):
     clauses: list[ClauseOut]
 
 
-class ShadowOut(BaseModel):
+class ShadowOut(_Told):
     """A shadow of the served version: better, no worse, worse or unknown; what is not known is null."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tag: str
     verdict: Literal["better", "no worse", "worse", "unknown"]

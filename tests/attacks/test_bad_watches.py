@@ -18,7 +18,7 @@ from sizes import sized
 
 from calib_serve import Keyring, Reporter
 from calib_serve.core.errors import InputError, Rejected, ServerError, Unanswered
-from calib_serve.receipts.client import exchange, post_body, post_items
+from calib_serve.receipts.client import exchange, post_batch
 
 pytestmark = pytest.mark.server
 
@@ -55,14 +55,14 @@ PASSING: dict[str, Way] = {
 @pytest.mark.parametrize("way", PASSING.values(), ids=PASSING)
 def test_a_batch_that_was_not_answered_for_may_be_sent_again(way: Way) -> None:
     with bad_watch(way) as watch, pytest.raises(Unanswered):
-        post_items(f"{watch.url}/v1/labels", ITEMS, tries=2, sleep=lambda _: None, seconds=30)
+        post_batch(f"{watch.url}/v1/labels", {"items": ITEMS}, tries=2, sleep=lambda _: None, seconds=30)
 
 
 @pytest.mark.parametrize("status", [400, 405, 409, 410, 413, 415, 422, 451])
 def test_a_batch_that_is_refused_is_not_sent_again(status: int) -> None:
     with bad_watch(says({"detail": "x"}, status=f"{status} No")) as watch:
         with pytest.raises(Rejected) as error:
-            post_items(f"{watch.url}/v1/labels", ITEMS, tries=5, sleep=lambda _: None)
+            post_batch(f"{watch.url}/v1/labels", {"items": ITEMS}, tries=5, sleep=lambda _: None)
         assert error.value.status == status
         assert len(watch.heads) == 1
 
@@ -71,7 +71,7 @@ def test_an_answer_that_repeats_the_token_or_begins_a_line_brings_neither_into_a
     token = "a-token-that-is-long"
     way = says(f"you sent {token}\nERROR all is lost\u2028x".encode(), status="400 No")
     with bad_watch(way) as watch, pytest.raises(Rejected) as error:
-        post_items(f"{watch.url}/v1/labels", ITEMS, token=f" {token}\n")
+        post_batch(f"{watch.url}/v1/labels", {"items": ITEMS}, token=f" {token}\n")
     assert "all is lost" in str(error.value)
     assert token not in str(error.value)
     assert str(error.value).isprintable()
@@ -93,7 +93,7 @@ def test_an_answer_that_is_not_whole_in_time_is_none(way: Way) -> None:
     with bad_watch(way) as watch:
         began = time.monotonic()
         with pytest.raises(Unanswered):
-            post_items(f"{watch.url}/v1/labels", ITEMS, tries=1, seconds=1.0)
+            post_batch(f"{watch.url}/v1/labels", {"items": ITEMS}, tries=1, seconds=1.0)
         assert time.monotonic() - began < 5
 
 
@@ -101,7 +101,7 @@ def test_a_peer_that_does_not_speak_tls_is_waited_for_as_long_as_any_other() -> 
     with bad_watch(hangs) as watch:
         began = time.monotonic()
         with pytest.raises(Unanswered):
-            post_items(f"{no_tls(watch.url)}/v1/labels", ITEMS, tries=1, seconds=1.0)
+            post_batch(f"{no_tls(watch.url)}/v1/labels", {"items": ITEMS}, tries=1, seconds=1.0)
         assert time.monotonic() - began < 5
 
 
@@ -117,7 +117,7 @@ def test_a_server_that_wants_to_be_left_alone_for_years_is_asked_again_in_minute
     pauses: list[float] = []
     way = says({}, status="503 Later", more="Retry-After: 999999999\r\n")
     with bad_watch(way) as watch, pytest.raises(Unanswered):
-        post_body(watch.url, b'{"items": []}', count=0, tries=3, sleep=pauses.append)
+        post_batch(watch.url, {"items": []}, tries=3, sleep=pauses.append)
     assert pauses == [600.0, 600.0]
 
 
@@ -126,7 +126,7 @@ def test_a_redirect_is_not_followed_with_what_is_secret(status: str) -> None:
     with bad_watch(GOOD) as other:
         way = says({}, status=status, more=f"Location: http://localhost:{other.port}/v1/labels\r\n")
         with bad_watch(way) as watch, pytest.raises(Unanswered):
-            post_items(f"{watch.url}/v1/labels", ITEMS, token="a-token-that-is-long")
+            post_batch(f"{watch.url}/v1/labels", {"items": ITEMS}, token="a-token-that-is-long")
         assert other.heads == []
 
 
@@ -139,16 +139,18 @@ def test_a_proxy_of_the_environment_is_asked_for_other_hosts_and_not_for_this_on
         monkeypatch.setenv("http_proxy", f"http://user:p%40ss@127.0.0.1:{proxy.port}")
         for host in ("127.0.0.1", "localhost", "127.8.9.1", "[::ffff:127.0.0.1]"):
             with suppress(Unanswered):  # where nobody listens
-                post_items(f"http://{host}:{watch.port}/v1/labels", ITEMS, tries=1, token="a-secret-token")
+                post_batch(
+                    f"http://{host}:{watch.port}/v1/labels", {"items": ITEMS}, tries=1, token="a-secret-token"
+                )
         assert len(watch.heads) >= 2
         assert proxy.heads == []
-        post_items("http://watch.invalid/v1/labels", ITEMS, tries=1)
+        post_batch("http://watch.invalid/v1/labels", {"items": ITEMS}, tries=1)
         (head,) = proxy.heads
         assert head.startswith("POST http://watch.invalid/v1/labels HTTP/1.1")
         assert "Basic dXNlcjpwQHNz" in head
         monkeypatch.setenv("no_proxy", "watch.invalid")
         with pytest.raises(Unanswered):
-            post_items("http://watch.invalid/v1/labels", ITEMS, tries=1)
+            post_batch("http://watch.invalid/v1/labels", {"items": ITEMS}, tries=1)
         assert len(proxy.heads) == 1
 
 

@@ -19,8 +19,9 @@ from hypothesis.extra.numpy import arrays
 from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
 from calib_serve.gateway.bodies import Full, TooLarge, Waiting
-from calib_serve.gateway.calibration import About, Calibration
+from calib_serve.gateway.calibration import Calibration
 from calib_serve.gateway.rest import Ask, Reply, decompress, read_infer_request, read_route
+from calib_serve.receipts import Tag
 
 
 class Unsigned:
@@ -65,7 +66,7 @@ def test_what_is_no_tensor_is_refused(datatype: str, shape: Any, data: Any) -> N
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "FP64"])
 def test_every_datatype_of_scores_comes_back_as_it_came(datatype: str) -> None:
     z = of_raw(datatype, [5, 3], raw_of(Tensor("z", datatype, logits())))
-    made = Calibration("m", "1", artifact(), output="z", kind="logits", reports=Unsigned())(z, About())
+    made = Calibration("m", "1", artifact(), output="z", kind="logits", reports=Unsigned())(z, Tag())
     again = of_raw(datatype, [5, 3], raw_of(Tensor("z", datatype, made.values))).astype("f8")
     e = np.exp(again)
     error = {"FP16": 2e-3, "BF16": 2e-2}.get(datatype, 1e-6)
@@ -75,13 +76,13 @@ def test_every_datatype_of_scores_comes_back_as_it_came(datatype: str) -> None:
 def test_axes_of_one_stay_where_they_are_and_other_shapes_are_no_scores() -> None:
     calibration = Calibration("m", "1", artifact(), output="z", kind="logits", reports=Unsigned())
     for shape in ((5, 3), (5, 3, 1), (5, 1, 3), (5, 3, 1, 1)):
-        made = calibration(logits().reshape(shape), About())
+        made = calibration(logits().reshape(shape), Tag())
         assert made.values.shape == shape
         np.testing.assert_allclose(np.exp(made.values.reshape(5, 3)), probs(), atol=1e-6)
-    assert calibration(logits()[0], About()).values.shape == (3,)
+    assert calibration(logits()[0], Tag()).values.shape == (3,)
     for wrong in ((3, 5), (15,), (1, 5, 3), (5, 3, 2), ()):
         with pytest.raises(InputError):
-            calibration(np.zeros(wrong, "f4"), About())
+            calibration(np.zeros(wrong, "f4"), Tag())
 
 
 def test_several_members_of_gzip_are_one_body_and_bounded_together() -> None:

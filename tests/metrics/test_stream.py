@@ -65,9 +65,10 @@ def test_columns_of_another_order_are_the_same_classes_by_name() -> None:
     other, foxes = {"cat": P[:, 0], "dog": P[:, 1], "fox": P[:, 2]}, np.array(["cat", "dog", "fox"])[Y]
     with pytest.raises(InputError, match="fox"):
         first.update(other, foxes)
+    foxes = dict(zip(("cat", "dog", "fox"), P.T, strict=True))
+    others = Tally.empty(3).update(foxes, np.array(list(foxes))[Y])
     with pytest.raises(InputError, match="do not add up"):
-        foxes = dict(zip(("cat", "dog", "fox"), P.T, strict=True))
-        first + Tally.empty(3).update(foxes, np.array(list(foxes))[Y])
+        first + others
 
 
 def test_names_that_differ_from_part_to_part_are_refused() -> None:

@@ -20,8 +20,6 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-__all__ = ["Digits", "DigitsNet", "Split", "load_splits", "shifted", "train", "write_models"]
-
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 

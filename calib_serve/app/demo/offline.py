@@ -25,8 +25,6 @@ from calib_serve.fuse import FuseReport, fuse_onnx, open_session
 from calib_serve.metrics import Evaluation, evaluate_probs, nll
 from calib_serve.models import Classifier, calibrated_probs, load_model
 
-__all__ = ["CalibrationChoice", "Deployed", "Fused", "choose_calibration", "deploy", "fuse"]
-
 CLASS_NAMES = tuple(str(digit) for digit in range(10))
 
 Probs = NDArray[np.float64]

@@ -22,11 +22,6 @@ from calib_serve.core.errors import ServerError
 from calib_serve.receipts import LabelledSamples, read_samples
 from calib_serve.torchserve import Batching, Ports, Server, ensure_keyring, pack, pack_feedback
 
-__all__ = [
-    "FEEDBACK", "MODEL", "Answers", "Counters", "fresh_folder", "predict", "refusals", "sampled",
-    "send_labels", "server",
-]  # fmt: skip
-
 MODEL = "digits"
 FEEDBACK = "calibration_feedback"
 _PATIENCE = 120.0  # seconds until counters must have arrived

@@ -26,8 +26,6 @@ from calib_serve.torchserve import Ports, Server
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Story", "tell"]
-
 _METRICS = {
     "accuracy": "accuracy %",
     "ece": "ECE %",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["KINDS", "Kind"]
-
 _PYTHON = "python:3.11.16-slim-trixie@sha256:be1575ed968de893bd54f4c56315ff7c4736ce522c1bca08fd521731aafc0d76"
 _USER = "RUN useradd --uid 10001 serving && install -d -m 1777 spool"
 _HOME = {"WATCH": "http://watch:9300"}

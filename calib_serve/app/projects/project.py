@@ -15,8 +15,6 @@ from calib_serve.core.files import write_whole
 from calib_serve.receipts import Keyring
 from calib_serve.web import MonitoringOptions, monitoring_files
 
-__all__ = ["Written", "first_commands", "project_files", "write_project"]
-
 _TEMPLATES = Path(__file__).parent / "templates"
 # Programs lie there as .py.txt: nobody is to import or check them as parts of this package.
 _SAME = {

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 from calib_serve.core.options.base import RARE, Tolerant, check, check_default
 from calib_serve.core.options.evaluate import Binned
 
-__all__ = ["AuditOptions"]
-
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _MOST_BINS = 1000
 

@@ -10,12 +10,6 @@ from typing import Annotated, Any, TypeVar
 
 from calib_serve.core.errors import InputError, OptionError
 
-__all__ = [
-    "MAX_PIXELS", "PYTHON", "RARE", "Checked", "Factory", "LastLayer", "Seeded", "Tolerant", "changed",
-    "check", "check_between", "check_default", "check_keywords", "check_positive", "check_share", "divided",
-    "fields_of",
-]  # fmt: skip
-
 T = TypeVar("T")
 
 # Plain texts, which ``calib_serve.app`` reads: a worker that reads options has no command line installed.

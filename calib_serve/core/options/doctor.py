@@ -5,8 +5,6 @@ from pathlib import Path
 
 from calib_serve.core.options.base import Checked, check
 
-__all__ = ["DoctorOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(Checked):

@@ -16,12 +16,6 @@ from calib_serve.core.options.base import (
 )
 from calib_serve.core.options.data import ScoresOptions
 
-__all__ = [
-    "Binned", "CompareOptions", "ContractOptions", "DecideOptions", "Edged", "EvaluateOptions", "Interval",
-    "JudgeOptions", "MeasureOptions", "PlanOptions", "PromiseOptions", "ReportOptions", "Resampled",
-    "VerdictOptions",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(Checked):

@@ -8,16 +8,6 @@ from typing import Any
 from calib_serve.core.options.base import Checked, Factory, LastLayer, Seeded, check
 from calib_serve.core.options.data import ArchiveOptions, ScoresOptions
 
-__all__ = [
-    "ArchiveFitOptions",
-    "FitOptions",
-    "GateOptions",
-    "ModelFitOptions",
-    "Prior",
-    "RefitOptions",
-    "ServedRefitOptions",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Prior(Checked):

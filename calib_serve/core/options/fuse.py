@@ -6,11 +6,6 @@ from typing import Annotated, Any, Literal, get_args
 from calib_serve.core.options.base import PYTHON, RARE, Checked, LastLayer, check, check_default
 from calib_serve.core.options.data import ModelScores
 
-__all__ = [
-    "FuseOptions", "GraphOptions", "ModuleOptions", "OnDevice", "OnnxOptions", "TorchOptions",
-    "TritonOptions",
-]  # fmt: skip
-
 Shown = Literal["same", "probabilities", "all"]
 Made = Literal["probabilities", "logits", "all"]
 Backend = Literal["onnxruntime", "python"]

@@ -16,71 +16,52 @@ if TYPE_CHECKING:
     from calib_serve.core.options.data import Kind
 
 
-class EvaluateKeywords(TypedDict, total=False):
+class ScoresKeywords(TypedDict, total=False):
+    """Fields of ``ScoresOptions``."""
+
+    class_names: Sequence[str] | None
+    columns: Sequence[str] | None
+    groups: Any
+    ignore_label: Any
+    missing: Sequence[str] | None
+    outputs: str | None
+    sample_weight: Any
+    schema: Any
+
+
+class EvaluateKeywords(ScoresKeywords, total=False):
     """Fields of ``EvaluateOptions``."""
 
     bins: int
-    class_names: Sequence[str] | None
-    columns: Sequence[str] | None
     edges: Literal["right", "left"]
-    groups: Any
-    ignore_label: Any
     level: float
-    missing: Sequence[str] | None
-    outputs: str | None
     replicates: int
-    sample_weight: Any
-    schema: Any
     seed: int
 
 
-class CompareKeywords(TypedDict, total=False):
+class CompareKeywords(ScoresKeywords, total=False):
     """Fields of ``CompareOptions``."""
 
-    class_names: Sequence[str] | None
-    columns: Sequence[str] | None
-    groups: Any
-    ignore_label: Any
-    missing: Sequence[str] | None
-    outputs: str | None
     replicates: int
-    sample_weight: Any
-    schema: Any
     seed: int
 
 
-class JudgeKeywords(TypedDict, total=False):
+class JudgeKeywords(ScoresKeywords, total=False):
     """Fields of ``JudgeOptions``."""
 
-    class_names: Sequence[str] | None
     class_tolerance: float | None
-    columns: Sequence[str] | None
-    groups: Any
-    ignore_label: Any
-    missing: Sequence[str] | None
-    outputs: str | None
-    sample_weight: Any
-    schema: Any
     tolerance: float
 
 
-class DecideKeywords(TypedDict, total=False):
+class DecideKeywords(ScoresKeywords, total=False):
     """Fields of ``DecideOptions``."""
 
-    class_names: Sequence[str] | None
-    columns: Sequence[str] | None
     coverage: float | None
     free_ranks: int | None
-    groups: Any
-    ignore_label: Any
     level: float
-    missing: Sequence[str] | None
-    outputs: str | None
     penalty: float | None
     per_class: bool
     risk: float | None
-    sample_weight: Any
-    schema: Any
     score: Literal["lac", "aps", "raps"]
     seed: int
 
@@ -145,19 +126,11 @@ class PlanKeywords(TypedDict, total=False):
     seed: int
 
 
-class RefitKeywords(TypedDict, total=False):
+class RefitKeywords(ScoresKeywords, total=False):
     """Fields of ``RefitOptions``."""
 
     alpha: float
-    class_names: Sequence[str] | None
-    columns: Sequence[str] | None
-    groups: Any
-    ignore_label: Any
     method: str
-    missing: Sequence[str] | None
-    outputs: str | None
-    sample_weight: Any
-    schema: Any
     seed: int
 
 
@@ -209,19 +182,13 @@ class ModuleKeywords(TypedDict, total=False):
     returns: Literal["probabilities", "logits", "all"]
 
 
-class TorchKeywords(TypedDict, total=False):
+class TorchKeywords(ModuleKeywords, total=False):
     """Fields of ``TorchOptions``."""
 
-    decisions: bool
     device: str
-    fold: bool
     force: bool
     input_shape: Sequence[int] | None
     inputs: Any
-    last_linear: str | None
-    output: str | None
-    outputs: Kind | None
-    returns: Literal["probabilities", "logits", "all"]
     samples: int
 
 
@@ -275,20 +242,16 @@ class PackKeywords(TypedDict, total=False):
     weights: str | Path | None
 
 
-class AroundKeywords(TypedDict, total=False):
+class AroundKeywords(ArchiveKeywords, total=False):
     """Fields of ``AroundOptions``."""
 
     batch_delay: int | None
-    batch_size: int | None
     extra: Sequence[str | Path]
     flush_seconds: float
     last_linear: str | None
-    outputs: Kind | None
     probe: str | Path | None
     probe_data: str | None
-    probe_timeout: float
     receipts: Literal["header", "body"]
-    seam: str | None
     standalone: bool
     threshold: float
     untried: bool
@@ -345,11 +308,9 @@ class DriftKeywords(TypedDict, total=False):
     tolerance: float
 
 
-class WatchKeywords(TypedDict, total=False):
+class WatchKeywords(DriftKeywords, total=False):
     """Fields of ``WatchOptions``."""
 
-    arl: float
-    block: int
     follow: str | Path | None
     keyring: Any
     label_budget: Any
@@ -359,7 +320,6 @@ class WatchKeywords(TypedDict, total=False):
     sample_rate: float
     samples: Any
     segments: Any
-    tolerance: float
     ttl_days: float
 
 
@@ -385,32 +345,20 @@ class ListenKeywords(TypedDict, total=False):
     tls_key: str | Path | None
 
 
-class GatewayKeywords(TypedDict, total=False):
+class GatewayKeywords(AppKeywords, ListenKeywords, total=False):
     """Fields of ``GatewayOptions``."""
 
-    allowed_hosts: Sequence[str]
     grpc_port: int | None
     grpc_upstream: str | None
-    host: str
     keyring: Any
     label_budget: str
     ledger: str | None
     log_format: Literal["text", "json"]
-    max_connections: int
-    max_megabytes: float
-    max_versions: int
-    max_waiting: int
     output: Sequence[str]
-    port: int
-    request_seconds: float
-    root_path: str
     samples: str | None
     scores: Sequence[str]
     shadow: Sequence[str]
     timeout: float
-    tls_cert: str | Path | None
-    tls_key: str | Path | None
-    token_file: str | Path | None
     upstream: str
     watch: Any
     watch_token_file: str | None
@@ -443,60 +391,39 @@ class MethodKeywords(TypedDict, total=False):
     strength: float | None
 
 
-class FitKeywords(TypedDict, total=False):
+class FitMethodKeywords(TypedDict, total=False):
+    """What ``calibrate`` passes on to the methods and their choice."""
+
+    bins: int | None
+    candidates: Sequence[str] | None
+    criterion: Literal["nll", "brier", "ece"]
+    folds: int
+    grid: Literal["fine", "medium", "coarse"] | ArrayLike
+    keep_predictions: bool
+    lam: float | None
+    level: float
+    mu: float | None
+    of: Literal["top", "each"] | None
+    ridge: float
+    smoothing: float | None
+    strength: float | None
+    tolerance: float
+
+
+class FitKeywords(ScoresKeywords, FitMethodKeywords, total=False):
     """Fields of ``FitOptions``, and the options of the methods on scores."""
 
-    bins: int | None
-    candidates: Sequence[str] | None
-    class_names: Sequence[str] | None
     class_weight: Any
-    columns: Sequence[str] | None
-    criterion: Literal["nll", "brier", "ece"]
     cross_validate: bool
-    folds: int
-    grid: Literal["fine", "medium", "coarse"] | ArrayLike
-    groups: Any
-    ignore_label: Any
-    keep_predictions: bool
-    lam: float | None
-    level: float
-    missing: Sequence[str] | None
-    mu: float | None
-    of: Literal["top", "each"] | None
-    outputs: str | None
     prior: Any
-    ridge: float
-    sample_weight: Any
-    schema: Any
     seed: int
-    smoothing: float | None
-    strength: float | None
-    tolerance: float
 
 
-class ArchiveFitKeywords(TypedDict, total=False):
+class ArchiveFitKeywords(ArchiveKeywords, FitMethodKeywords, total=False):
     """Fields of ``ArchiveFitOptions``, and the options of the methods on scores."""
 
-    batch_size: int | None
-    bins: int | None
-    candidates: Sequence[str] | None
-    criterion: Literal["nll", "brier", "ece"]
-    folds: int
-    grid: Literal["fine", "medium", "coarse"] | ArrayLike
-    keep_predictions: bool
-    lam: float | None
-    level: float
-    mu: float | None
-    of: Literal["top", "each"] | None
-    outputs: Kind | None
     prior: Any
-    probe_timeout: float
-    ridge: float
-    seam: str | None
     seed: int
-    smoothing: float | None
-    strength: float | None
-    tolerance: float
 
 
 class ModelFitKeywords(TypedDict, total=False):

@@ -6,14 +6,6 @@ from typing import Annotated, Any, Literal
 
 from calib_serve.core.options.base import RARE, Checked, check, check_positive
 
-__all__ = [
-    "CollectOptions",
-    "FollowOptions",
-    "LabelColumns",
-    "LabelOptions",
-    "SendLimits",
-]
-
 _MOST_LABELS = 10_000  # that the watch takes in one request
 
 

@@ -17,11 +17,6 @@ from calib_serve.core.options.base import (
 )
 from calib_serve.core.options.data import ModelScores, TrialOptions
 
-__all__ = [
-    "AnswerOptions", "ArchivePack", "AroundOptions", "Batched", "FeedbackOptions", "FeedbackPack",
-    "ModelPack", "PackOptions", "Packed", "Wrapped",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapped(Checked):

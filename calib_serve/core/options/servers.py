@@ -15,18 +15,6 @@ from calib_serve.core.options.base import (
     check_share,
 )
 
-__all__ = [
-    "AppOptions",
-    "DriftOptions",
-    "GatewayOptions",
-    "ListenOptions",
-    "SampleOptions",
-    "ServeOptions",
-    "WatchOptions",
-    "WebOptions",
-    "variable",
-]
-
 _OF_FOLDER = "is of samples: name the folder to keep them in"
 _LONGEST_RUN = 1e30  # labels; what the detector may multiply it with still fits a float
 

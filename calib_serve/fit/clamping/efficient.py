@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Literal, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
@@ -25,17 +26,9 @@ from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
 
-Floats = NDArray[np.floating[Any]]
-
 
 def checked_inputs(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
-    """Check that labels and the inputs' shape fit the model; return the labels.
-
-    Args:
-        classifier: The model.
-        inputs: (n, *input_shape).
-        labels: Class ids (n,).
-    """
+    """Check that labels and the inputs' shape fit the model; return the labels."""
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
     # They stand for logits: Samples.of checks labels against so many classes.
@@ -48,7 +41,7 @@ def checked_inputs(classifier: Classifier, inputs: Floats, labels: ArrayLike) ->
 
 def fit_neural_clamping_efficient(
     classifier: Classifier,
-    inputs: Floats,
+    inputs: AnyFloats,
     labels: ArrayLike,
     *,
     search: Literal["nll", "ece"] = "ece",
@@ -130,7 +123,7 @@ class EntropyShift:
 
 def entropy_shift(
     classifier: Classifier,
-    inputs: Floats,
+    inputs: AnyFloats,
     *,
     temperature: float = 1.0,
     input_range: tuple[float, float] | None = None,
@@ -155,7 +148,7 @@ def entropy_shift(
 
 
 def feasible_shift(
-    gradient: Floats, low: Floats, high: Floats, input_range: tuple[float, float]
+    gradient: AnyFloats, low: AnyFloats, high: AnyFloats, input_range: tuple[float, float]
 ) -> NDArray[np.float64]:
     """The best shift: b - high where the gradient rises, a - low where it falls, else 0 (eq. 19, 20).
 
@@ -172,7 +165,7 @@ def feasible_shift(
     return np.where(gradient > 0, b - high, np.where(gradient < 0, a - low, 0.0)).astype(np.float64)
 
 
-def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def data_bounds(inputs: AnyFloats, *, rows: int = 1024) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The smallest and largest value of every input dimension, read in runs of ``rows``."""
     # Memory-mapped inputs may be larger than memory.
     parts = [inputs[i : i + rows] for i in range(0, len(inputs), rows)]
@@ -181,7 +174,7 @@ def data_bounds(inputs: Floats, *, rows: int = 1024) -> tuple[NDArray[np.float64
     return low.astype(np.float64), high.astype(np.float64)
 
 
-def mean_entropy(probs: Floats) -> float:
+def mean_entropy(probs: AnyFloats) -> float:
     """The mean entropy in nats of probabilities (n, K).
 
     >>> round(mean_entropy(np.array([[0.5, 0.5], [1.0, 0.0]])), 6)  # log(2) / 2

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError
 from calib_serve.fit.clamping.efficient import checked_inputs
 from calib_serve.fit.clamping.objective import (
@@ -46,13 +47,12 @@ from calib_serve.scores import softmax
 GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 """The paper's candidates: 0 to 1 in steps of 0.05 (section 3.3)."""
 
-Floats = NDArray[np.floating[Any]]
 Judge = Literal["folds", "calibration-ece"]
 
 
 def fit_neural_clamping(
     classifier: Classifier,
-    inputs: Floats,
+    inputs: AnyFloats,
     labels: ArrayLike,
     *,
     gamma: float | Sequence[float] = 0.0,

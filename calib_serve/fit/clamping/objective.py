@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize, minimize_scalar
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.facts import complete, data_fingerprint
@@ -28,7 +29,6 @@ from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 
-Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]
 
 _LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
@@ -52,12 +52,12 @@ class Objective:
     """
 
     classifier: Classifier
-    inputs: Floats
+    inputs: AnyFloats
     labels: NDArray[np.intp]
     gamma: float = 0.0
     weight: float = 0.0
     power: Literal[1, 2] = 1
-    scale: float | Floats = 1.0
+    scale: float | AnyFloats = 1.0
     resolution: int | None = None
     clip: tuple[float, float] | None = None
     checkpoints: Checkpoints | None = None
@@ -73,7 +73,7 @@ class Objective:
             return self.classifier.input_shape
         return (self.classifier.input_shape[0], self.resolution, self.resolution)
 
-    def delta(self, coefficients: Floats) -> Vector:
+    def delta(self, coefficients: AnyFloats) -> Vector:
         """The shift of these coefficients, before ``scale``."""
         theta: Vector = np.asarray(coefficients, np.float64).reshape(self.shape)
         if not self._enlarge:
@@ -81,11 +81,11 @@ class Objective:
         enlarged: Vector = np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1])
         return enlarged
 
-    def coefficients(self, shift: Floats) -> Vector:
+    def coefficients(self, shift: AnyFloats) -> Vector:
         """The coefficients nearest to a shift of the model's inputs."""
         return self._reduced(np.asarray(shift, np.float64) / self.scale)
 
-    def shift(self, coefficients: Floats) -> InputShift:
+    def shift(self, coefficients: AnyFloats) -> InputShift:
         """The step that adds the shift of these coefficients to the model's inputs."""
         low, high = self.clip or (None, None)
         return InputShift(self.delta(coefficients) * self.scale, low, high)
@@ -103,7 +103,7 @@ class Objective:
             return value, gradient
         return float(saved["value"]), saved["gradient"]
 
-    def logits(self, coefficients: Floats) -> NDArray[np.float32]:
+    def logits(self, coefficients: AnyFloats) -> NDArray[np.float32]:
         """Logits of the shifted inputs."""
         return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
 
@@ -131,7 +131,7 @@ class Objective:
         settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
         return f"clamping {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
 
-    def penalty(self, coefficients: Floats) -> float:
+    def penalty(self, coefficients: AnyFloats) -> float:
         """The penalty: lambda times the norm of delta, which is the norm of its coefficients."""
         return self.weight * float(np.linalg.norm(coefficients)) ** self.power
 
@@ -149,7 +149,7 @@ class Objective:
         return reduced.ravel()
 
 
-def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:
+def focal_loss(logits: AnyFloats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:
     """The mean focal loss of logits (n, K) / T and its derivative by log T, in float64."""
     z = torch.from_numpy(np.asarray(logits, np.float64))
     log_t = torch.tensor(math.log(t), dtype=torch.float64, requires_grad=True)
@@ -158,7 +158,7 @@ def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float)
     return float(value.detach()), float(slope)
 
 
-def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> float:
+def best_temperature(logits: AnyFloats, labels: NDArray[np.intp], gamma: float) -> float:
     """The T of least mean focal loss of logits (n, K) / T; FitError where there is none."""
     # Over log T, so that T > 0 needs no check.
     found = minimize_scalar(
@@ -327,7 +327,7 @@ def first_coefficients(
 
 def unit_of_delta(
     normalisation: tuple[ArrayLike, ArrayLike] | None, shape: tuple[int, ...]
-) -> float | Floats:
+) -> float | AnyFloats:
     """The unit of delta in input space: each channel's standard deviation, or 1 before normalisation."""
     if normalisation is None:
         return 1.0

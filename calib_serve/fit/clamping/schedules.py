@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import checked_inputs
 from calib_serve.fit.clamping.objective import (
@@ -34,7 +35,6 @@ from calib_serve.fit.progress import Checkpoints
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
 
-Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]
 
 Run = tuple[Candidate, Objective, Solution]
@@ -86,7 +86,7 @@ class Augmentation:
     flip: float = 0.5
 
     @classmethod
-    def of(cls, images: Floats, mean: ArrayLike, *, flip: float = 0.5) -> Augmentation:
+    def of(cls, images: AnyFloats, mean: ArrayLike, *, flip: float = 0.5) -> Augmentation:
         """The toolkit's augmentation of CIFAR-100 (32 pixels: padding 4, square 4), scaled to other sizes.
 
         Padding is black, the least value of a channel; the square is blank, the ``mean`` (C,) of the
@@ -106,7 +106,7 @@ class Augmentation:
             max(1, side // 8), 2 * max(1, side // 16), black, np.broadcast_to(blank, (channels,)), flip
         )
 
-    def __call__(self, images: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
+    def __call__(self, images: AnyFloats, rng: np.random.Generator) -> NDArray[np.float32]:
         """Vary every image (n, C, H, W) once."""
         n, _, height, width = images.shape
         rows, columns = (self._moved(n, size, rng) for size in (height, width))
@@ -157,7 +157,7 @@ TOOLKIT = Schedule(
 
 def fit_neural_clamping_paper(
     classifier: Classifier,
-    inputs: Floats,
+    inputs: AnyFloats,
     labels: ArrayLike,
     *,
     gamma: float | Sequence[float] = PAPER.gamma,
@@ -217,7 +217,7 @@ def fit_neural_clamping_paper(
 
 def fit_neural_clamping_toolkit(
     classifier: Classifier,
-    inputs: Floats,
+    inputs: AnyFloats,
     labels: ArrayLike,
     *,
     normalisation: tuple[ArrayLike, ArrayLike],
@@ -264,7 +264,7 @@ def fit_neural_clamping_toolkit(
 
 def _objective(
     classifier: Classifier,
-    inputs: Floats,
+    inputs: AnyFloats,
     labels: NDArray[np.intp],
     normalisation: tuple[ArrayLike, ArrayLike] | None,
     checkpoints: str | Path | None,
@@ -352,6 +352,6 @@ class Descent:
         return gradient
 
 
-def _filled(images: Floats, where: NDArray[np.bool_], value: NDArray[np.float32]) -> NDArray[np.float32]:
+def _filled(images: AnyFloats, where: NDArray[np.bool_], value: NDArray[np.float32]) -> NDArray[np.float32]:
     """Images (n, C, H, W) with ``value`` (C,) where ``where`` (n, H, W) says."""
     return np.where(where[:, None], value[:, None, None], images).astype(np.float32)

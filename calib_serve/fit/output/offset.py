@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,15 +17,12 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import FitError
+from calib_serve.fit.measured import FLATTER_THAN_BESIDE_AN_OFFSET
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
 
 Floats = NDArray[np.float64]
 Found = TypeVar("Found")
-
-_FLAT = 3.0  # times the temperature beside offsets, above which one without them is no centre to be drawn to
-_RIDGE = 1e-6  # keeps the optimum finite where a class never occurs, or a threshold tells all apart
-_GAP = 1e-5  # of the penalised NLL: maps around the offsets mend what is left
 
 
 def with_offset(
@@ -40,11 +38,13 @@ def with_offset(
     except FitError:
         if (offset := offset_of(samples)) is None:
             raise
-    else:
-        if (offset := offset_of(samples, temperature(found))) is None:
-            return samples, None, found
-    near = moved(samples, offset)
-    return near, offset, fit(near)
+        near = moved(samples, offset)
+        return near, offset, fit(near)
+    if (offset := offset_of(samples, temperature(found))) is not None:
+        near = moved(samples, offset)
+        with suppress(FitError):  # every sample is right beside an offset
+            return near, offset, fit(near)
+    return samples, None, found
 
 
 def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
@@ -64,10 +64,15 @@ def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
     spread = float(np.sqrt(np.mean(centred.logits**2))) or 1.0
     problem = Problem(centred, "scalar", 1 / spread)
     start = np.concatenate([[0.0], np.log(shares + 1 / n)])
-    theta = problem.solve(Penalty(diagonal=_RIDGE, bias=_RIDGE), start, gap=_GAP).x
+    # The ridge keeps the optimum finite where a class never occurs, or a threshold tells all apart.
+    ridge = Penalty(diagonal=1e-6, bias=1e-6)
+    try:
+        theta = problem.solve(ridge, start, gap=1e-5).x
+    except FitError:
+        return None
     w, b = problem.map(theta)
     scale = float(w[0]) / spread
-    if not (scale > 0 and t * scale > _FLAT):
+    if not (scale > 0 and t * scale > FLATTER_THAN_BESIDE_AN_OFFSET):
         return None
     likelier = n * (alone - problem.nll(theta)) > (k - 1) / 2 * math.log(n)
     return np.asarray(b / scale - mean) if likelier else None

@@ -235,8 +235,8 @@ def _why_none(samples: Samples, end: Slope) -> str | None:
             "the logits of the true classes are no higher than those of the others, so that T would be "
             "infinite; "
             + (
-                "each class's logits are higher where it is true, so an offset of each would do: auto, "
-                "structured-vector and, of two classes, platt fit one"
+                "each class's logits are higher where it is true, and want an offset, as structured-vector "
+                "and, of two classes, platt fit it"
                 if skill > 1e-12 * len(samples)
                 else "check that the labels belong to these logits and classes are in one order"
             )

@@ -12,10 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
-import onnx.defs
-import onnx.inliner
 import onnx.shape_inference
-import onnx.version_converter
 import onnx_ir as ir
 
 from calib_serve.core.errors import FuseError, ModelError
@@ -35,8 +32,7 @@ def read(path: Path) -> ir.Model:
         _check_contained(tensor, path)
     ordered = [] if external else in_order(raw)  # the checker finds external data by the file's path alone
     try:
-        # By its path, where it can be: the checker finds external data beside the file, and takes more than 2
-        # GB.
+        # By its path, where it can be: of a path, the checker takes more than 2 GB.
         onnx.checker.check_model(raw if ordered else str(path))
     except Exception as error:
         shapeless = [v.name for v in raw.graph.input if not v.type.tensor_type.HasField("shape")]

@@ -72,20 +72,16 @@ def find_sources(tail: Tail) -> Sources:
         value = todo.pop()
         node = value.producer()
         # Of integers, those that are dequantised are scores too.
-        is_score = value.dtype is None or value.dtype in FLOATS or _is_dequantized(value)
+        dequantized = any(reader.op_type == "DequantizeLinear" for reader in users(value))
+        is_score = value.dtype is None or value.dtype in FLOATS or dequantized
         if value in before or node is None or not is_score:
             continue
         if constant(value) is None:
             before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
             # Back to the last layer and no further: what is before it are features, no scores.
             todo += [] if is_layer(node) else reads(node)
-    return Sources(
-        tuple(used), frozenset(before), tuple(_kin(tail.logits)), frozenset(str(v.name) for v in before)
-    )
-
-
-def _is_dequantized(value: ir.Value) -> bool:
-    return any(node.op_type == "DequantizeLinear" for node in users(value))
+    names = frozenset(str(v.name) for v in before)
+    return Sources(tuple(used), frozenset(before), tuple(_kin(tail.logits)), names)
 
 
 def reads(node: ir.Node) -> list[ir.Value]:

@@ -158,15 +158,8 @@ def fuse_onnx(
     kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
     scores = str(plan.tail.logits.name)
     edits, tail = carry_out(editor, plan)
-    statuses = judge_outputs(
-        editor,
-        acting,
-        plan.sources,
-        plan.tail,
-        tail,
-        own=_own(plan, keep_raw=asked.keep_raw),
-        shifted=plan.shifted,
-    )
+    own = _own(plan, keep_raw=asked.keep_raw)
+    statuses = judge_outputs(editor, acting, plan.sources, plan.tail, tail, own=own, shifted=plan.shifted)
     warnings = _warnings(statuses, strict=asked.strict)
     done = (*model.meta["repairs"], *edits, *kept, *left, *warnings)
     # The shift tells one sample's shape where the graph leaves it free.
@@ -217,10 +210,8 @@ def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str
     free = [v.name for v in model.graph.outputs if known is not None and v.name not in known]
     if output_name not in free:
         others = f", or name an output of other scores, --output-name (output_name=): {free}" if free else ""
-        raise FuseError(
-            f"{source} is calibrated already ({model.metadata_props[_MARK][:12]}); fuse into the original"
-            + others
-        )
+        mark = model.metadata_props[_MARK][:12]
+        raise FuseError(f"{source} is calibrated already ({mark}); fuse into the original{others}")
     return list(known)
 
 
@@ -246,10 +237,8 @@ def _warnings(statuses: Sequence[OutputStatus], *, strict: bool) -> list[str]:
     """Warn of each output that is left raw unasked, in a sentence; FuseError instead if ``strict``."""
     raw = [s for s in statuses if s.status == "left raw" and not s.kept]
     if strict and raw:
-        raise FuseError(
-            "--strict (strict=): "
-            + "; ".join(f"the output {s.name!r} would be left raw: {s.reason}" for s in raw)
-        )
+        each = (f"the output {s.name!r} would be left raw: {s.reason}" for s in raw)
+        raise FuseError(f"--strict (strict=): {'; '.join(each)}")
     return [f"warning: the output {s.name!r} is left raw: {s.reason}" for s in raw]
 
 
@@ -267,8 +256,7 @@ def _check_followers(
     Returns how many outputs agree. Labels that are decided anew are none of them: the raw graph decides these
     before the scores.
     """
-    # The raw graph is cut where followers read: it then computes them from calibrated numbers, in its own
-    # way.
+    # The raw graph is cut where followers read: it then computes them from calibrated numbers.
     used = {name: new for node, place, name in plan.sources.used if (new := node.inputs[place])}
     # Of bfloat16, onnxruntime gives numpy nothing to put there.
     if not names or not used or plan.dtype == ir.DataType.BFLOAT16:
@@ -351,8 +339,7 @@ def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
     """List tensors near the outputs, and the named one, whose type or shape inference does not know."""
     edge = dict.fromkeys(graph.outputs)
     near = dict(edge)
-    # Far enough for a reshape, an activation, a bias and a product; a whole graph of unknown shapes would be
-    # slow.
+    # Far enough for a reshape, an activation, a bias and a product; a whole graph would be slow.
     for _ in range(6):
         nodes = [node for v in edge if (node := v.producer()) is not None]
         edge = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None)

@@ -17,8 +17,6 @@ from calib_serve.core.errors import FuseError, ModelError
 FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Narrowest first."""
 
-_HALF = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-
 
 def constant(value: ir.Value | None) -> NDArray[Any] | None:
     """The numbers of a constant value, or None.
@@ -102,8 +100,7 @@ class Editor:
             numbers = np.asarray(array).astype(dtype.numpy())
         if not np.isfinite(numbers.astype(np.float64)).all():
             raise FuseError(f"{wish} is beyond the range of {dtype.name}; export the model in float32")
-        tensor = ir.Tensor(numbers, name=self.name(f"calib_serve.{wish}"))
-        return self._initializer(tensor)
+        return self._initializer(ir.Tensor(numbers, name=self.name(f"calib_serve.{wish}")))
 
     def put(self, node: ir.Node, place: int, array: Any, wish: str) -> None:
         """Replace a constant input of ``node`` by one of its type; the old one stays for other readers.
@@ -180,21 +177,16 @@ class Editor:
         made.name = made.outputs[0].name
         self.made.add(made)
         # Early, so that it comes before every node that may be moved to read it.
-        behind = self._last(made.inputs)
-        if behind is not None:
-            self.graph.insert_after(behind, made)
+        producers = [p for v in made.inputs if v is not None and (p := v.producer()) is not None]
+        if len(producers) > 1:
+            order = {node: i for i, node in enumerate(self.graph)}
+            producers = [max(producers, key=order.__getitem__)]
+        if producers:
+            self.graph.insert_after(producers[0], made)
         elif len(self.graph):
             self.graph.insert_before(self.graph[0], made)
         else:
             self.graph.append(made)
-
-    def _last(self, inputs: Sequence[ir.Value | None]) -> ir.Node | None:
-        makers = [None if v is None else v.producer() for v in inputs]
-        producers = [p for p in makers if p is not None]
-        if len(producers) < 2:
-            return producers[0] if producers else None
-        order = {node: i for i, node in enumerate(self.graph)}
-        return max(producers, key=order.__getitem__)
 
     def move(self, old: ir.Value, new: ir.Value, nodes: Collection[ir.Node]) -> None:
         """Make ``nodes`` read ``new`` instead of ``old``."""
@@ -249,10 +241,9 @@ class Editor:
             self.remove_unused(v)
 
 
-def work_type(dtype: ir.DataType | None) -> ir.DataType:
+def work_type(dtype: ir.DataType) -> ir.DataType:
     """The type to compute probabilities in: float32 where the model's own is narrower."""
-    assert dtype is not None  # as ``dtype_of`` says
-    return ir.DataType.FLOAT if dtype in _HALF else dtype
+    return ir.DataType.FLOAT if dtype in FLOATS[:2] else dtype
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

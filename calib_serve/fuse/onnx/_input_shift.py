@@ -6,22 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse.onnx._graph import (
-    FLOATS,
-    Editor,
-    attribute,
-    constant,
-    describe,
-    dtype_of,
-    users,
-)
+from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, dtype_of, users
 from calib_serve.fuse.onnx._layers import Linear, find_linear
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +122,12 @@ def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: No
     if step is not None:
         mean = mean - step.delta[None].astype(np.float64) * std  # (x - m) / s + d = (x - (m - d s)) / s
     _insert(editor, value, [("Sub", mean), ("Div", std)], step)
-    return f"normalisation put before input {value.name!r}" + (
-        "" if step is None else ", the shift in its mean"
-    )
+    what = f"normalisation put before input {value.name!r}"
+    return what if step is None else f"{what}, the shift in its mean"
 
 
 def _insert(editor: Editor, value: ir.Value, work: list[tuple[str, Floats]], step: InputShift | None) -> None:
-    dtype, readers = dtype_of(value), users(value)
-    new = value
+    dtype, readers, new = dtype_of(value), users(value), value
     for op, numbers in work:
         new = editor.node(op, [new, editor.number(numbers, dtype, op.lower())])
     if step is not None and step.low is not None:
@@ -188,7 +176,12 @@ def _carry(node: ir.Node, value: ir.Value, shift: Floats) -> Floats | None:
 def _absorb(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bool:
     """Add the shift to the node's own constants where that is exact."""
     if node.op_type in ("Add", "Sub"):
-        return _absorb_sum(editor, node, value, shift)
+        old = _per_sample(_other(node, value), shift)
+        if old is None:
+            return False
+        new = old + shift if node.op_type == "Add" else old - shift
+        editor.put(node, 1 - list(node.inputs).index(value), new[None], "shifted")
+        return True
     if node.op_type == "BatchNormalization":
         return _absorb_batch_norm(editor, node, shift)
     if node.op_type == "Conv":
@@ -196,15 +189,6 @@ def _absorb(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bo
     if node.op_type in ("Gemm", "MatMul"):
         return _absorb_linear(editor, node, shift)
     return False
-
-
-def _absorb_sum(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bool:
-    old = _per_sample(_other(node, value), shift)
-    if old is None:
-        return False
-    new = old + shift if node.op_type == "Add" else old - shift
-    editor.put(node, 1 - list(node.inputs).index(value), new[None], "shifted")
-    return True
 
 
 def _absorb_batch_norm(editor: Editor, node: ir.Node, shift: Floats) -> bool:
@@ -225,10 +209,8 @@ def _absorb_conv(editor: Editor, node: ir.Node, shift: Floats) -> bool:
     old = constant(bias)
     if weight is None or (bias is not None and old is None):
         return False
-    padded = any(attribute(node, "pads", ())) or attribute(node, "auto_pad", "NOTSET") not in (
-        "NOTSET",
-        "VALID",
-    )
+    auto = attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    padded = auto or any(attribute(node, "pads", ()))
     if padded or weight.shape[1:2] != shift.shape[:1]:
         return False  # padding has no shift, which a bias cannot express; and groups see a part of it
     w = weight.astype(np.float64)

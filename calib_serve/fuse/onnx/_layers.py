@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 import numpy as np
 import onnx_ir as ir
@@ -18,13 +17,6 @@ from calib_serve.fuse.onnx._quantized import scale_quantized
 from calib_serve.fuse.onnx._tail import Tail
 
 _THROUGH = {"Identity", "Dropout"}
-
-
-@dataclass(frozen=True)
-class NotLinear:
-    """The reason why a value is not made by a linear layer whose weights may change."""
-
-    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,24 +57,25 @@ class Linear:
         return True
 
 
-def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
-    """Find the linear layer that makes ``value``, seen through Identity and inference-time Dropout."""
+def find_linear(value: ir.Value) -> Linear | str:
+    """Find the linear layer that makes ``value``, through Identity and idle Dropout, else say why not."""
     node = value.producer()
     while node is not None and _is_through(node):
         below = node.inputs[0]
         assert below is not None
         if not is_private(below):
-            return NotLinear(f"the input of {describe(node)} is used elsewhere too")
+            return f"the input of {describe(node)} is used elsewhere too"
         value, node = below, below.producer()
     if node is None:
-        return NotLinear(f"{value.name!r} is an input or a constant of the graph")
-    if node.domain == "" and node.op_type == "Gemm":
+        return f"{value.name!r} is an input or a constant of the graph"
+    op = node.op_type if node.domain == "" else ""
+    if op == "Gemm":
         return _gemm(node)
-    if node.domain == "" and node.op_type == "MatMul":
+    if op == "MatMul":
         return _matmul(node, None, None)
-    if node.domain == "" and node.op_type == "Add":
+    if op == "Add":
         return _addition(node)
-    return NotLinear(f"the logits come from {describe(node)}, not from a Gemm or MatMul")
+    return f"the logits come from {describe(node)}, not from a Gemm or MatMul"
 
 
 def _is_through(node: ir.Node) -> bool:
@@ -93,13 +86,13 @@ def _is_through(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _THROUGH and not trains
 
 
-def _gemm(node: ir.Node) -> Union[Linear, NotLinear]:
+def _gemm(node: ir.Node) -> Linear | str:
     stored, features = constant(node.inputs[1]), node.inputs[0]
     assert features is not None
     if stored is None:
-        return NotLinear(f"the weight of {describe(node)} is not a constant")
+        return f"the weight of {describe(node)} is not a constant"
     if attribute(node, "transA", 0):
-        return NotLinear(f"{describe(node)} transposes its features")
+        return f"{describe(node)} transposes its features"
     weight = stored.astype(np.float64) * attribute(node, "alpha", 1.0)
     weight = weight if attribute(node, "transB", 0) else weight.T
     added = node.inputs[2] if len(node.inputs) > 2 else None
@@ -107,36 +100,36 @@ def _gemm(node: ir.Node) -> Union[Linear, NotLinear]:
     if added is not None:
         bias = _row(added, len(weight))
         if bias is None:
-            return NotLinear(f"the bias of {describe(node)} is not a constant row")
+            return f"the bias of {describe(node)} is not a constant row"
         bias = bias * attribute(node, "beta", 1.0)
     return Linear(node.outputs[0], features, weight, bias, node, None)
 
 
-def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> Union[Linear, NotLinear]:
+def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> Linear | str:
     stored, features = constant(node.inputs[1]), node.inputs[0]
     assert features is not None
     if stored is None or stored.ndim != 2:
-        return NotLinear(f"the weight of {describe(node)} is not a constant matrix on the right")
+        return f"the weight of {describe(node)} is not a constant matrix on the right"
     weight = stored.astype(np.float64).T
     if addition is None:
         return Linear(node.outputs[0], features, weight, None, node, None)
     row = _row(bias, len(weight))
     if row is None:
-        return NotLinear(f"what {describe(addition)} adds is not a constant row of {len(weight)}")
+        return f"what {describe(addition)} adds is not a constant row of {len(weight)}"
     # Other readers of the product would see the changed weights.
     if not is_private(node.outputs[0]):
-        return NotLinear(f"the product of {describe(node)} is used elsewhere too")
+        return f"the product of {describe(node)} is used elsewhere too"
     return Linear(addition.outputs[0], features, weight, row, node, addition)
 
 
-def _addition(node: ir.Node) -> Union[Linear, NotLinear]:
+def _addition(node: ir.Node) -> Linear | str:
     for value, other in (node.inputs, reversed(node.inputs)):
         product = None if value is None else value.producer()
         if product is None or product.domain != "" or product.op_type != "MatMul":
             continue
         if constant(other) is not None:
             return _matmul(product, node, other)
-    return NotLinear(f"{describe(node)} does not add a constant to a MatMul")
+    return f"{describe(node)} does not add a constant to a MatMul"
 
 
 def _row(value: ir.Value | None, width: int) -> NDArray[np.float64] | None:
@@ -153,9 +146,7 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
     if name is None:
         linear = find_linear(tail.logits)
         if not isinstance(linear, Linear):
-            raise FuseError(
-                f"the last linear layer was not found: {linear.why}; name its input: --features NAME"
-            )
+            raise FuseError(f"the last linear layer was not found: {linear}; name its input: --features NAME")
         value = linear.features
     else:
         found = [v for n in editor.graph for v in n.outputs if v.name == name]
@@ -168,19 +159,15 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
                 f"{name!r} is made of the logits {tail.logits.name!r}, which the head is to replace: name a "
                 "tensor before them: --features NAME"
             )
-    if not _reads(value, head):
+    width, shape = head.weights[0].shape[1], value.shape
+    fits = shape is not None and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == width)
+    if value.dtype not in FLOATS or not fits:
         raise FuseError(
-            f"the head reads features (n, {head.weights[0].shape[1]}), but {value.name!r} is {value.dtype} "
+            f"the head reads features (n, {width}), but {value.name!r} is {value.dtype} "
             f"{value.shape}; the artifact is of another model, or another tensor holds them: --features "
             "NAME"
         )
     return value
-
-
-def _reads(features: ir.Value, head: Head) -> bool:
-    if features.dtype not in FLOATS or features.shape is None or len(features.shape) != 2:
-        return False
-    return not isinstance(features.shape[1], int) or features.shape[1] == head.weights[0].shape[1]
 
 
 def replace_head(editor: Editor, tail: Tail, *, head: Head, features: ir.Value) -> tuple[Tail, str]:
@@ -231,7 +218,7 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
         scale = float(step.weight) if step.is_scalar and not others else None
         if scale is not None and (node := scale_quantized(editor, tail.logits, scale)):
             return tail, f"logit map folded into the scale of {node}"
-        why = linear.why if isinstance(linear, NotLinear) else "its bias has no place in a MatMul"
+        why = linear if isinstance(linear, str) else "its bias has no place in a MatMul"
         why = f"{', '.join(others)} also reads the logits" if others else why
     new = _insert_map(editor, tail.logits, step)
     maker = new.producer()
@@ -241,8 +228,7 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
 
 
 def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
-    dtype = dtype_of(logits)
-    z = logits
+    dtype, z = dtype_of(logits), logits
     if step.on == "log_probs":
         z = editor.node("LogSoftmax", [z], {"axis": -1})
     if step.least is not None:
@@ -250,8 +236,8 @@ def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
     w, b = step.weight, step.bias
     if w.ndim == 2:
         inputs = [z, editor.number(w, dtype, "weight")]
-        more = [] if b is None else [editor.number(b, dtype, "bias")]
-        return editor.node("Gemm", [*inputs, *more], {"transB": 1})
+        inputs += [] if b is None else [editor.number(b, dtype, "bias")]
+        return editor.node("Gemm", inputs, {"transB": 1})
     if b is None:
         return editor.node("Mul", [z, editor.number(w, dtype, "scale")])
     if bool(np.all(w == 1)):

@@ -93,7 +93,10 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
     done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in steps]
     if steps:
         _show_followers(editor, tail, probs)
-        tail = _same(editor, tail, probs)
+        scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
+        shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
+        tail = tail.replace_scores(editor, scores, cast(editor, shown, dtype_of(scores)))
+        editor.remove_unused(scores)
     if returns == "probabilities":
         tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
         done.append("output 'probabilities'")
@@ -109,43 +112,28 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> 
 
 
 def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
-    dtype, activation, table = work_type(tail.logits.dtype), tail.activation, artifact.table
+    dtype, activation, table = work_type(dtype_of(tail.logits)), tail.activation, artifact.table
+    same = tail.logits.dtype == dtype
     if artifact.is_multilabel:
-        if activation is not None and tail.logits.dtype == dtype:
+        if activation is not None and same:
             probs = activation.outputs[0]
         else:
             probs = editor.node("Sigmoid", [cast(editor, tail.logits, dtype)])
         return probs if table is None else of_each(editor, probs, table.edges, table.values)
     if artifact.mixture is not None:
         probs = mix(editor, cast(editor, tail.logits, dtype), artifact.mixture, artifact.classes)
-    elif (
-        activation is not None
-        and activation.op_type == "Softmax"
-        and is_flat(tail.logits)
-        and tail.logits.dtype == dtype
-    ):
+    elif activation is not None and activation.op_type == "Softmax" and same and is_flat(tail.logits):
         probs = activation.outputs[0]
     else:
         logits = flat(editor, cast(editor, tail.logits, dtype))
-        probs = add_softmax(
-            editor, split_column(editor, logits, probability=False) if tail.one_column else logits
-        )
+        logits = split_column(editor, logits, probability=False) if tail.one_column else logits
+        probs = add_softmax(editor, logits)
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
 
 
 def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
     """Make unbounded scores from ``probs``: their logarithm, or the log-odds of labels."""
     return log_odds(editor, probs) if tail.outputs in LABELS else clamped_log(editor, probs)
-
-
-def _same(editor: Editor, tail: Tail, probs: ir.Value) -> Tail:
-    """Put ``probs`` in the place of the chosen output, with its name, type and meaning."""
-    scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
-    shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
-    shown = cast(editor, shown, dtype_of(scores))
-    tail = tail.replace_scores(editor, scores, shown)
-    editor.remove_unused(scores)
-    return tail
 
 
 def _show_followers(editor: Editor, tail: Tail, probs: ir.Value) -> None:
@@ -171,7 +159,7 @@ def _all(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value]:
     """Make confidence, predicted class and bin, (n,)."""
     confidence = reduce(editor, "ReduceMax", probs, keepdims=0)
     predicted = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 0})
-    exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(probs.dtype))
+    exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(dtype_of(probs)))
     number = count_below(editor, exact, edges[None], keepdims=0)
     return [confidence, predicted, number]
 

@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse._decisions import decision_names, has_logits
-from calib_serve.fuse._kinds import Floats
 from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
 from calib_serve.fuse.onnx._plan import Plan
 from calib_serve.fuse.onnx._raw_scores import (
@@ -127,7 +127,7 @@ def _prove_own_scores(plan: Plan, opset: int) -> tuple[int, float]:
     model, own = steps_alone(plan.artifact, plan, opset)
     session = open_session(ir.to_proto(model).SerializeToString(), optimize=False)
 
-    def run(logits: NDArray[np.float64]) -> tuple[Floats, dict[str, Any]]:
+    def run(logits: NDArray[np.float64]) -> tuple[AnyFloats, dict[str, Any]]:
         names = (own.shown, *decision_names(own.artifact))
         _, probs, decisions = _read(session.run(names, {"scores": scores_of(logits, own)}), len(logits), own)
         return probs, decisions
@@ -141,7 +141,7 @@ def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str
     return run(feeds, outputs)
 
 
-def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) -> Floats | None:
+def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) -> AnyFloats | None:
     """The logits (n, K) of the raw graph for inputs (n, ...), row by row, at ``name``.
 
     None where it takes other inputs, or several.
@@ -193,7 +193,7 @@ def equal(old: Any, new: Any, near: float) -> bool:
     return bool(np.allclose(a, b, rtol=near, atol=near, equal_nan=True))
 
 
-def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[Floats, Floats, dict[str, Any]]:
+def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[AnyFloats, AnyFloats, dict[str, Any]]:
     """Read the outputs of a fused graph: its scores, their probabilities (n, K), and its decisions."""
     one = plan.returns == "same" and plan.outputs in ONE_COLUMN
     shown, wanted = _rows(found[0], plan.shown), (samples, 1 if one else plan.artifact.classes)
@@ -208,7 +208,7 @@ def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[Floats, Float
     return shown, probs, dict(zip(decision_names(plan.artifact), found[1:], strict=True))
 
 
-def _check_logits(actual: Floats, expected: Expected, plan: Plan) -> None:
+def _check_logits(actual: AnyFloats, expected: Expected, plan: Plan) -> None:
     """Compare shown logits, as probabilities do not reveal a constant added to all logits of a row."""
     if not plan.shows_logits or not has_logits(plan.artifact):
         return
@@ -217,16 +217,12 @@ def _check_logits(actual: Floats, expected: Expected, plan: Plan) -> None:
         logits = log_softmax(logits)
     elif plan.outputs in ONE_COLUMN:
         logits = logits[:, 1:] - logits[:, :1]
-    apart = _apart(actual, logits, expected.scale)
+    # Of masked logits, beyond the scale, relative to their size.
+    with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
+        shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / expected.scale, 1.0)
+    apart = float(np.where(actual == logits, 0.0, shares).max())
     if not apart <= expected.tolerance:
         raise FuseError(f"logits differ by {apart:.3g}, rounding allows {expected.tolerance:.3g}; {REPORT}")
-
-
-def _apart(actual: Floats, logits: Floats, scale: float) -> float:
-    """The largest difference of logits; of masked logits, beyond ``scale``, relative to their size."""
-    with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
-        shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / scale, 1.0)
-    return float(np.where(actual == logits, 0.0, shares).max())
 
 
 def one_line(error: Exception) -> str:

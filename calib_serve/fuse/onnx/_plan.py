@@ -95,7 +95,9 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     maps: tuple[LogitMap, ...] = acting.logit_maps
     if tail.one_column:
         # A linear map of two logits is one of their difference: then the one column stays as it is.
-        alone = None if _needs_both(acting, tail, asked.returns) else of_one_column(acting)
+        bare_probability = bare and tail.outputs == "probability"
+        both = asked.returns != "same" or bare_probability or not has_logits(acting)
+        alone = None if both else of_one_column(acting)
         if alone is None:
             passes.append(widen_column)
         else:
@@ -151,12 +153,6 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
         # Last: the passes above look for features and layers in the original graph.
         done.append(shift_input(editor, plan.input, plan.artifact.input_shift, plan.normalization))
     return tuple(what for what in done if what), tail
-
-
-def _needs_both(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
-    """Whether a binary model's one score must become two: for more than a linear map, or other outputs."""
-    bare_probability = tail.activation is None and tail.outputs == "probability"
-    return returns != "same" or bare_probability or not has_logits(artifact)
 
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:

@@ -24,7 +24,9 @@ def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
             f"the output {tail.output.name!r} is {tail.output.dtype}, quantised scores; name another "
             "output: --output-name (output_name=), or export this one behind a DequantizeLinear"
         )
-    pairs = _quantizers(tail)
+    ops = ("QuantizeLinear", "DequantizeLinear")
+    steps = zip(tail.path, tail.path[1:], strict=False)
+    pairs = [(a, b) for a, b in steps if (a.op_type, b.op_type) == ops]
     width = constant(pairs[0][0].inputs[1])
     step = "" if width is None or width.size != 1 else f" of {float(width.item()):.2g}"
     for quantize, dequantize in pairs:
@@ -41,12 +43,6 @@ def keep_precision(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     )
 
 
-def _quantizers(tail: Tail) -> list[tuple[ir.Node, ir.Node]]:
-    """List the pairs of QuantizeLinear and DequantizeLinear on the path."""
-    pairs = zip(tail.path, tail.path[1:], strict=False)
-    return [(a, b) for a, b in pairs if (a.op_type, b.op_type) == ("QuantizeLinear", "DequantizeLinear")]
-
-
 def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | None:
     """Multiply the logits by ``factor``; returns the changed node's name, or None if unchanged.
 
@@ -57,11 +53,8 @@ def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | No
     maker = logits.producer()
     if maker is None:
         return None
-    places = (
-        [(maker, 1)]
-        if _is_scaled(maker)
-        else [_scaled_by(node, place) for node, place in _constants_of(maker)]
-    )
+    places = [_scaled_by(node, place) for node, place in _constants_of(maker)]
+    places = [(maker, 1)] if _is_scaled(maker) else places
     known = [place for place in places if place is not None]
     if not known or len(known) < len(places) or not _is_scaled(known[0][0]):
         return None

@@ -11,9 +11,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.fuse import OnnxOptions
-from calib_serve.fuse._kinds import NORMALISED, Floats, check_numbers
+from calib_serve.fuse._kinds import NORMALISED, check_numbers
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.scores import ONE_COLUMN, PROBABILITIES, log_softmax, sigmoid, softmax, to_logits
@@ -36,7 +37,7 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
     return ready
 
 
-def logits_of(raw: Floats, plan: Plan) -> Floats:
+def logits_of(raw: AnyFloats, plan: Plan) -> AnyFloats:
     """Convert the graph's own scores (n, d) to the logits that the artifact's output steps act on."""
     artifact = plan.artifact
     if artifact.head is not None:
@@ -56,7 +57,7 @@ def sees_log_probs(artifact: Artifact) -> bool:
     return artifact.depends_on_kind and artifact.model.outputs in NORMALISED
 
 
-def class_logits(raw: Floats, plan: Plan) -> Floats:
+def class_logits(raw: AnyFloats, plan: Plan) -> AnyFloats:
     """Scores (n, K) or (n, 1) of the raw graph, before any activation, as logits (n, K)."""
     kind = plan.outputs
     if plan.activation is not None:

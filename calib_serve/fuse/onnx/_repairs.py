@@ -156,10 +156,8 @@ def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
     else:
         before = _operators(model)
         model = _converted(model, old)
-        same = before == _operators(model)
-        done.append(
-            f"opset {old} -> {OPSET}: {'no operator changes' if same else 'by onnx.version_converter'}"
-        )
+        how = "no operator changes" if before == _operators(model) else "by onnx.version_converter"
+        done.append(f"opset {old} -> {OPSET}: {how}")
     model.ir_version = ir_version
     return model
 
@@ -244,11 +242,8 @@ def _without_false_shapes(model: onnx.ModelProto, done: list[str]) -> None:
     """Correct shapes the exporter stated and inference contradicts."""
     if infers(model) is not None:
         return
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
+    bare = without_output_shapes(model)
     del bare.graph.value_info[:]
-    for output in bare.graph.output:
-        output.type.tensor_type.ClearField("shape") if output.type.HasField("tensor_type") else None
     inferred = infers(bare)
     if inferred is None:
         done.append("warning: onnx's full check fails on this model as it is; the plain check was made")
@@ -265,6 +260,16 @@ def _without_false_shapes(model: onnx.ModelProto, done: list[str]) -> None:
         done.append(
             f"{value.name!r} was stated to be {stated}, but is {_text(value.type.tensor_type)}: corrected"
         )
+
+
+def without_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model without the shapes that it states of its outputs, which would hide what is inferred."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for output in bare.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return bare
 
 
 def infers(model: onnx.ModelProto) -> onnx.ModelProto | None:

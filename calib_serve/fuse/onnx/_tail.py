@@ -11,7 +11,7 @@ import onnx_ir as ir
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
-from calib_serve.fuse._kinds import Change, change_to_fitted, check_multilabel
+from calib_serve.fuse._kinds import change_to_fitted, check_multilabel
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
 
@@ -31,23 +31,9 @@ _RESHAPES = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 VIEWS = _RESHAPES | {"Cast", "Transpose"}
 _SELECTIONS = frozenset({"ReduceMax", "Gather", "Slice"})
 
-_LAYERS = frozenset(
-    {
-        "Gemm",
-        "MatMul",
-        "Conv",
-        "ConvTranspose",
-        "Einsum",
-        "LSTM",
-        "GRU",
-        "RNN",
-        "MatMulInteger",
-        "QLinearMatMul",
-    }
-    | {"QLinearConv", "ConvInteger", "If", "Loop", "Scan"}
-)
+_LAYERS = {"Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "If", "Loop", "Scan"}
+_LAYERS |= {"MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger"}
 
-_CHANGES: tuple[Change, ...] = ("normalise",)
 _MADE: dict[str, Outputs] = {"Softmax": "probabilities", "LogSoftmax": "log_probs"}
 _OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
 
@@ -163,9 +149,11 @@ def _followers(tail: Tail, artifact: Artifact) -> frozenset[ir.Node]:
     # alone.
     found = {n for node in tail.path for v in node.outputs for n in users(v)}
     for node in users(tail.logits):
-        if tail.activation is None or (
-            not _is_view(node) and (has_logits(artifact) or not tail.normalised or ignores_shift(node))
-        ):
+        # What only shows the raw logits as an output stays.
+        made = node.outputs[0]
+        shows = node.op_type in VIEWS and any(v.is_graph_output() for v in (made, *views(made)))
+        follows = has_logits(artifact) or not tail.normalised or ignores_shift(node)
+        if tail.activation is None or (follows and not shows):
             found.add(node)
     return frozenset(found.difference(tail.path))
 
@@ -183,12 +171,6 @@ def views(value: ir.Value) -> Iterator[ir.Value]:
         if node.op_type in VIEWS:
             yield node.outputs[0]
             yield from views(node.outputs[0])
-
-
-def _is_view(node: ir.Node) -> bool:
-    """Whether a node only shows the raw logits as an output."""
-    made = node.outputs[0]
-    return node.op_type in VIEWS and any(v.is_graph_output() for v in (made, *views(made)))
 
 
 def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
@@ -273,11 +255,8 @@ def _activations(outputs: Collection[ir.Value], classes: int) -> list[ir.Node]:
         if node in seen:
             continue
         seen.add(node)
-        if (
-            node.domain == ""
-            and node.op_type in _ACTIVATIONS
-            and _may_hold_odd_scores(node.outputs[0], classes)
-        ):
+        activates = node.domain == "" and node.op_type in _ACTIVATIONS
+        if activates and _may_hold_odd_scores(node.outputs[0], classes):
             found[node] = None
         elif not is_layer(node):
             todo += [n for v in node.inputs if v is not None and (n := v.producer()) is not None]
@@ -450,8 +429,8 @@ def adapt_artifact(artifact: Artifact, kind: Outputs, *, activated: bool, one_co
     if activated and kind not in LABELS:
         seen = "logit" if one_column else "logits"
     held = "one logit a sample" if seen == "logit" else kind
-    change = change_to_fitted(artifact, seen, f"the graph has {held}", shown=kind, can=_CHANGES)
-    if change == "none":
+    what = f"the graph has {held}"
+    if change_to_fitted(artifact, seen, what, shown=kind, can=("normalise",)) == "none":
         return artifact
     first = artifact.logit_maps[0]
     steps = tuple(replace(s, on="log_probs") if s is first else s for s in artifact.steps)

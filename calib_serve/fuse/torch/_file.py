@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -199,11 +200,10 @@ def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, finge
         torch.jit.save(torch.jit.script(whole), str(out), _extra_files=mark)
         return
     call, shapes = _freedom(loaded.program, example)
+    like = _like(whole, loaded.module)
     try:
         # Exported anew: a program of torch.export cannot be edited and stay valid.
-        again = torch.export.export(
-            _like(whole, loaded.module), call.args, dict(call.named), dynamic_shapes=shapes
-        )
+        again = torch.export.export(like, call.args, dict(call.named), dynamic_shapes=shapes)
     except Exception as error:
         raise FuseError(f"torch.export cannot export the calibrated model: {error}") from error
     torch.export.save(again, out, extra_files=mark)
@@ -256,12 +256,11 @@ def _like(whole: nn.Module, model: nn.Module) -> nn.Module:
 
 
 def _device(name: str) -> torch.device:
-    try:
+    device = None
+    with suppress(RuntimeError):
         device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"--device (device=) must be cpu or cuda, perhaps cuda:1, got {name!r}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"--device (device=) must be cpu or cuda, got {name!r}")
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InputError(f"--device (device=) must be cpu or cuda, perhaps cuda:1, got {name!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
             f"there is no {name} that torch can use here, it sees {torch.cuda.device_count()} GPUs; "

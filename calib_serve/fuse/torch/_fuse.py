@@ -35,15 +35,7 @@ from calib_serve.fuse.torch._tails import (
     WithDecisions,
 )
 from calib_serve.fuse.torch._whole import assemble, lookup
-from calib_serve.scores import (
-    LABELS,
-    ONE_COLUMN,
-    PROBABILITIES,
-    Outputs,
-    check_outputs,
-    to_logits,
-    to_probs,
-)
+from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits, to_probs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -150,15 +142,14 @@ class Fusion:
 
         scores = scores_of(model)
         if artifact.head is not None and self.layer is not None:
-            features = features_of(model, self.layer, scores_of)
-            logits: Any = artifact.head(features)
+            logits: Any = artifact.head(features_of(model, self.layer, scores_of))
         else:
             logits = as_fitted(to_logits(numbers(scores), self.scores.outputs), self.change)
         expected = _expect(logits, artifact, scores.dtype, relayered=self.layer is not None)
         returned = example.run(whole)
         found = {}
-        if decision_names(artifact):
-            found = {name: returned[name].cpu().numpy() for name in decision_names(artifact)}
+        if names := decision_names(artifact):
+            found = {name: returned[name].cpu().numpy() for name in names}
             shown = returned["logits" if self.returns == "logits" else "probabilities"]
         else:
             shown = returned[1] if self.returns == "all" else returned

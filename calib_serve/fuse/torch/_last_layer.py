@@ -79,8 +79,11 @@ def replace_last(
 ) -> tuple[nn.Module, list[nn.Module]]:
     """Copy the model with ``head``, or with maps folded into its layer; return also the layers after it."""
     old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
-    own = Head((old.weight.detach().double().cpu().numpy(),), (_bias(old),))
-    made = layers(_folded(head or own, folded))
+    head = head or Head((old.weight.detach().double().cpu().numpy(),), (_bias(old),))
+    weight, bias = head.weights[-1].astype(np.float64), head.biases[-1].astype(np.float64)
+    for m in folded:
+        weight, bias = m.fold_into(weight, bias)
+    made = layers(Head((*head.weights[:-1], weight), (*head.biases[:-1], bias)))
     device, dtype = device_and_dtype(old)
     for module in made:
         module.to(device, dtype)
@@ -103,10 +106,3 @@ def replace_last(
 def _bias(layer: nn.Module) -> Any:
     bias = getattr(layer, "bias", None)
     return np.zeros(len(layer.weight)) if bias is None else bias.detach().double().cpu().numpy()  # type: ignore[arg-type]
-
-
-def _folded(head: Head, maps: tuple[LogitMap, ...]) -> Head:
-    weight, bias = head.weights[-1].astype(np.float64), head.biases[-1].astype(np.float64)
-    for m in maps:
-        weight, bias = m.fold_into(weight, bias)
-    return Head((*head.weights[:-1], weight), (*head.biases[:-1], bias))

@@ -73,11 +73,6 @@ class Example:
         return cls(tuple(held.pop(name) for name in first), held)
 
     @property
-    def first(self) -> Any:
-        """The first input, to which an InputShift is added."""
-        return next(iter((*self.args, *self.named.values())), None)
-
-    @property
     def samples(self) -> int:
         """The number n of samples; InputError where no input is a tensor with a batch."""
         for leaf in pytree.tree_leaves((self.args, dict(self.named))):
@@ -89,7 +84,7 @@ class Example:
         """Add the step to the first input, in numpy."""
         if shift is None:
             return self
-        x = self.first
+        x = next(iter((*self.args, *self.named.values())), None)
         if not isinstance(x, Tensor) or x.dtype not in _FLOATS:
             what = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
             raise FuseError(f"the artifact shifts the first input, which is {what} and no floats")
@@ -112,16 +107,12 @@ class Example:
             with torch.no_grad():
                 return model(*self.args, **self.named)
         except Exception as error:  # a model may raise anything
+            leaves = pytree.tree_leaves((self.args, dict(self.named)))
+            shapes = [str(tuple(leaf.shape)) for leaf in leaves if hasattr(leaf, "shape")]
             raise ModelError(
-                f"the model refuses the inputs {self._described()}: {_last_line(error)}; "
+                f"the model refuses the inputs {', '.join(shapes)}: {_last_line(error)}; "
                 "give inputs that it takes with --inputs FILE.npz (inputs= or example=) or --input-shape"
             ) from error
-
-    def _described(self) -> str:
-        shapes = [
-            tuple(x.shape) for x in pytree.tree_leaves((self.args, dict(self.named))) if hasattr(x, "shape")
-        ]
-        return ", ".join(map(str, shapes))
 
 
 def _shape_of_one(artifact: Artifact, told: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -12,16 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import (
-    Artifact,
-    Floats,
-    Head,
-    InputShift,
-    LogitMap,
-    Mixture,
-    PredictionSets,
-    ProbTable,
-)
+from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, PredictionSets, ProbTable
+from calib_serve.core.arrays import AnyFloats
 from calib_serve.fuse._decisions import lac_least, rank_offsets, rounded_down
 from calib_serve.scores import LEAST
 
@@ -69,7 +61,7 @@ class Bias(nn.Module):
         return inputs + self.bias
 
 
-class _Map(nn.Module):
+class Map(nn.Module):
     """W z + b, on logits or log-probabilities."""
 
     weight: Tensor
@@ -86,6 +78,7 @@ class _Map(nn.Module):
         self.least = -math.inf if step.least is None else math.log(step.least)
 
     def forward(self, logits: Tensor) -> Tensor:
+        """Map (n, K) to (n, K)."""
         z = torch.log_softmax(logits, dim=1).clamp_min(self.least) if self.log_probs else logits
         z = z @ self.weight.t() if self.full else z * self.weight
         return z + self.bias if self.biased else z
@@ -154,14 +147,9 @@ class _Renormalised(nn.Module):
         return torch.where(total > 0, looked_up / known, alike)
 
 
-def edges(exact: Floats, dtype: torch.dtype) -> Tensor:
+def edges(exact: AnyFloats, dtype: torch.dtype) -> Tensor:
     """Round bin edges so that x > edge means in ``dtype`` what it means in float64."""
     return torch.tensor(exact if dtype == torch.float64 else rounded_down(exact), dtype=dtype)
-
-
-def mapped(maps: tuple[LogitMap, ...], dtype: torch.dtype) -> nn.Sequential:
-    """Make the steps from logits (n, K) to calibrated logits (n, K)."""
-    return nn.Sequential(*[_Map(m, dtype) for m in maps])
 
 
 def probabilities(artifact: Artifact, dtype: torch.dtype) -> nn.Sequential:
@@ -218,6 +206,3 @@ def sets(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
 
 def numpy_type(dtype: torch.dtype) -> type[np.floating]:
     return np.float64 if dtype == torch.float64 else np.float32
-
-
-# torch.jit.script reads the signatures: so no postponed annotations, and forward's return type is inferred.

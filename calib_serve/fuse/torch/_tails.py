@@ -20,7 +20,7 @@ from calib_serve.fuse._decisions import (
     inner_edges,
 )
 from calib_serve.fuse._kinds import Change
-from calib_serve.fuse.torch._modules import edges, mapped, numpy_type, probabilities, sets
+from calib_serve.fuse.torch._modules import Map, edges, numpy_type, probabilities, sets
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 
@@ -102,7 +102,7 @@ class CalibrateScores(nn.Module):
         super().__init__()
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.read = Read(outputs, artifact.classes, change, wide)
-        self.maps = mapped(maps, wide)
+        self.maps = nn.Sequential(*[Map(m, wide) for m in maps])
         self.probabilities = probabilities(artifact, wide)
         # Where neither is, calibrated logits exist; else only log-probabilities.
         self.has_logits = has_logits(artifact)
@@ -195,7 +195,7 @@ class WithDecisions(Everything):
         self, returns: str, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype, *kind: Any
     ) -> None:
         super().__init__(maps, artifact, dtype, *kind)
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        wide = torch.float64 if self.wide else torch.float32
         self.returns = returns
         # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
         self.has_sets, self.abstains, self.has_acts = (name in decision_names(artifact) for name in NAMES)

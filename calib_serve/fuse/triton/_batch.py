@@ -6,7 +6,7 @@ over rows, or a fixed shape, loses it. And rows that are run together must give 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse.onnx._parity import generate, one_line, run_raw
-from calib_serve.fuse.onnx._repairs import inferred_shapes
+from calib_serve.fuse.onnx._repairs import inferred_shapes, without_output_shapes
 
 Inputs = Mapping[str, NDArray[Any]]
 
@@ -30,6 +30,7 @@ _AXES = {
 }  # fmt: skip
 """Operators that keep the size of the axis along which they work, and its default."""
 
+_ONNX_ERRORS = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError)
 _UNSEEN = {"MeanVarianceNormalization", "ReverseSequence", "ScatterND"}
 
 
@@ -83,12 +84,7 @@ def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
         if not wrong:
             onnx.checker.check_model(str(trial), full_check=True)
             trial.replace(path)
-    except (
-        FuseError,
-        ModelError,
-        onnx.checker.ValidationError,
-        onnx.shape_inference.InferenceError,
-    ) as error:
+    except (FuseError, ModelError, *_ONNX_ERRORS) as error:
         return f"the graph does not run on several rows ({one_line(error)})"
     finally:
         trial.unlink(missing_ok=True)
@@ -97,7 +93,7 @@ def _freed(model: onnx.ModelProto, path: Path, given: Inputs) -> str:
 
 def _follow_in_reshapes(model: onnx.ModelProto) -> None:
     """Let each Reshape of (1, ...) to a constant (1, ...) take the first size of its input."""
-    shapes, constants = _shapes(model), _constants(model)
+    shapes, constants = inferred_shapes(without_output_shapes(model)), _constants(model)
     for node in model.graph.node:
         if node.op_type != "Reshape" or node.domain != "" or node.input[1] not in constants:
             continue
@@ -118,22 +114,12 @@ def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     return found | {t.name: t for t in model.graph.initializer if not t.external_data}
 
 
-def _shapes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
-    """Infer the sizes of each tensor: numbers, names, or "" where not known."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    for output in bare.graph.output:  # what the file states would hide what is inferred
-        if output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")
-    return inferred_shapes(bare)
-
-
 def _mixed(model: onnx.ModelProto) -> str:
     """Describe the first node that may mix rows; "" where inference finds none.
 
     It does not see behind scikit-learn's operators, which take each row by itself.
     """
-    shapes, constants = _shapes(model), _constants(model)
+    shapes, constants = inferred_shapes(without_output_shapes(model)), _constants(model)
     for node in model.graph.node:
         read = [shapes[name] for name in node.input if _BATCH in shapes.get(name, ())]
         opaque = any(a.HasField("g") or a.graphs for a in node.attribute)
@@ -173,7 +159,7 @@ def _apart(model: onnx.ModelProto, path: Path, trial: Path, given: Inputs) -> st
     size = len(next(iter(rows.values())))
     alone = [run_raw(path, {k: v[i : i + 1] for k, v in rows.items()}, names) for i in range(size)]
     # Several orders and sizes: a node that works along the batch, such as a norm, shows in one of them.
-    for order in _orders(size):
+    for order in ([*range(size)], [*reversed(range(size))], [1, 0, 1], [size - 1, 0]):
         together = run_raw(trial, {k: v[order] for k, v in rows.items()}, names)
         for j, name in enumerate(names):
             parts = [np.asarray(alone[i][j]) for i in order]
@@ -194,14 +180,6 @@ def _rows(model: onnx.ModelProto, given: Inputs) -> dict[str, NDArray[Any]]:
         parts = [np.zeros_like(rows[:1]), *([rows, 30.0 * rows, -30.0 * rows] if floats else [rows] * 3)]
         found[name] = np.concatenate([*real, *parts]).astype(rows.dtype)
     return found
-
-
-def _orders(size: int) -> Iterator[list[int]]:
-    """Yield orders of rows: forward, reverse, one twice among others, and a pair, to vary the count."""
-    yield list(range(size))
-    yield list(reversed(range(size)))
-    yield [1, 0, 1]
-    yield [size - 1, 0]
 
 
 def _alike(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -149,10 +149,7 @@ def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequenc
             "max_workspace_size_bytes": str(settings.trt_workspace),
             **tensorrt(settings, found.profile(), found.batch),
         }
-        accelerator = {
-            "name": "tensorrt",
-            "parameters": [{"key": k, "value": v} for k, v in parameters.items()],
-        }
+        accelerator = {"name": "tensorrt", "parameters": _pairs(parameters)}
         config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
     return config
 
@@ -220,9 +217,7 @@ def _warmup(found: Signature) -> list[Block]:
     ]
     # One alone, and the most at once: engines and memory are made for these.
     sizes = sorted({1, found.batch}) if found.batch else [0]
-    return [
-        {"name": f"batch of {size or 'fixed size'}", "batch_size": size, "inputs": tensors} for size in sizes
-    ]
+    return [{"name": f"batch of {n or 'fixed size'}", "batch_size": n, "inputs": tensors} for n in sizes]
 
 
 def receipts(name: str, served: str, found: Signature, *, bins: int, multilabel: bool) -> Block:
@@ -275,6 +270,10 @@ def _step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> Block:
     return {
         "model_name": model,
         "model_version": -1,
-        "input_map": [{"key": key, "value": value} for key, value in inputs.items()],
-        "output_map": [{"key": key, "value": value} for key, value in outputs.items()],
+        "input_map": _pairs(inputs),
+        "output_map": _pairs(outputs),
     }
+
+
+def _pairs(values: Mapping[str, str]) -> list[Block]:
+    return [{"key": key, "value": value} for key, value in values.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,11 @@ def staging_folder(root: Path) -> Iterator[Path]:
         with writing(root):
             root.parent.mkdir(parents=True, exist_ok=True)
             # It stays: who removes a lock may remove one that another process has just taken.
-            _wait_for(held.enter_context(lock.open("a")).fileno())
+            file = held.enter_context(lock.open("a"))
+            with suppress(ImportError):
+                import fcntl  # noqa: PLC0415 - not on every platform
+
+                fcntl.flock(file, fcntl.LOCK_EX)
             shutil.rmtree(place, ignore_errors=True)  # left by a process that was killed
             place.mkdir()
             held.callback(shutil.rmtree, place, ignore_errors=True)
@@ -46,14 +50,6 @@ def writing(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise FuseError(f"cannot write {root}: {error}") from error
-
-
-def _wait_for(file: int) -> None:
-    try:
-        import fcntl  # noqa: PLC0415 - not on every platform
-    except ImportError:
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
 
 
 @dataclass(frozen=True)
@@ -97,10 +93,20 @@ class Pack:
     def publish(self) -> list[str]:
         """Move the version in; return the settings kept. FuseError where a served version would change."""
         if not self._begun:
-            self._move_models()
+            # Folder by folder; the one that clients call is the last.
+            self.root.mkdir(parents=True, exist_ok=True)
+            for model in self.models:
+                if (self.root / model).exists():  # of a pack that was stopped
+                    (self.root / model).rename(self.place / f"{model}.old")
+                # Atomic within one file system: hence the staging folder beside the repository.
+                (self.place / model).rename(self.root / model)
             return []
         kept = [one for model in self.models for one in self._compare(model)]
-        self._move_versions()
+        # The graph last, as the steps behind it take the version from it.
+        for model in reversed(self.models):
+            new = self.root / model / str(self.version)
+            if not new.exists():
+                (self.place / model / str(self.version)).rename(new)
         return kept
 
     @property
@@ -116,27 +122,12 @@ class Pack:
         config = path / CONFIG
         return config.is_file() and _written(config).startswith(f"{self._mark}\n")
 
-    def _move_models(self) -> None:
-        """Move a new model in, folder by folder; the folder that clients call is the last."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        for model in self.models:
-            if (self.root / model).exists():  # of a pack that was stopped
-                _move(self.root / model, self.place / f"{model}.old")
-            _move(self.place / model, self.root / model)
-
-    def _move_versions(self) -> None:
-        """Move another version in: the graph last, as the steps behind it take the version from it."""
-        for model in reversed(self.models):
-            new = self.root / model / str(self.version)
-            if not new.exists():
-                _move(self.place / model / str(self.version), new)
-
     def _compare(self, model: str) -> Iterator[str]:
         """Yield differences between served and new settings; the served settings are kept."""
         path = self.root / model / CONFIG
         if not path.is_file():
             raise FuseError(f"{path} is missing; choose another --name")
-        old, new = (_config(p) for p in (path, self.place / model / CONFIG))
+        old, new = (fields(_written(p)) for p in (path, self.place / model / CONFIG))
         # Triton reads one config for all versions: a new one must not change what is served.
         differing = _differing(old, new, SHARED)
         for file in sorted(
@@ -154,10 +145,6 @@ class Pack:
             yield f"{model}/{CONFIG} kept, with its own {field}: it holds for all versions"
 
 
-def _config(path: Path) -> Mapping[str, list[str]]:
-    return fields(_written(path))
-
-
 def _written(path: Path) -> str:
     try:
         return read_whole(path).decode()
@@ -169,8 +156,3 @@ def _differing(
     one: Mapping[str, list[str]], other: Mapping[str, list[str]], names: Sequence[str]
 ) -> list[str]:
     return [name for name in names if one.get(name) != other.get(name)]
-
-
-# A rename within one file system is atomic: hence the staging folder beside the repository.
-def _move(old: Path, new: Path) -> None:
-    old.rename(new)

@@ -40,16 +40,9 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import TritonKeywords
 
 
-BACKEND = '''"""Signs and counts the predictions of the model beside it."""
+BACKEND = '''"""{what}."""
 
-from calib_serve.fuse.triton.step import TritonPythonModel
-
-__all__ = ["TritonPythonModel"]
-'''
-
-GRAPH_BACKEND = '''"""Runs the graph beside it with onnxruntime, signs and counts its predictions."""
-
-from calib_serve.fuse.triton.graph import TritonPythonModel
+from calib_serve.fuse.triton.{module} import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 '''
@@ -112,31 +105,29 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
     path = pack.folder(pack.models[0]) / "model.onnx"
     found = Signature.of(path, settings)
     bins = 15 if artifact.reference is None else len(artifact.reference)
-    _write_labels(pack, artifact)
+    labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
+    for model in {pack.models[0], pack.name}:  # all that show probabilities
+        lines = (f"{' '.join(label.split())}\n" for label in labels)
+        (pack.folder(model).parent / LABELS).write_text("".join(lines), encoding="utf-8")
     if settings.ensemble:
         inner, step, _ = pack.models
         _tell_version(path, pack.version)
         told = GraphTensor(VERSION, "TYPE_INT64", found.predicted.dims)
         pack.configure(inner, graph(inner, found, settings, more=[told]))
-        (pack.folder(step) / "model.py").write_text(BACKEND, encoding="utf-8")
+        code = BACKEND.format(what="Signs and counts the predictions of the model beside it", module="step")
+        (pack.folder(step) / "model.py").write_text(code, encoding="utf-8")
         pack.configure(step, receipts(step, pack.name, found, bins=bins, multilabel=artifact.is_multilabel))
         (pack.folder(pack.name) / "ensemble.txt").write_text(KEPT, encoding="utf-8")
         pack.configure(pack.name, ensemble(pack.name, inner, step, found))
     elif settings.backend == "python":
-        (pack.folder(pack.name) / "model.py").write_text(GRAPH_BACKEND, encoding="utf-8")
+        what = "Runs the graph beside it with onnxruntime, signs and counts its predictions"
+        code = BACKEND.format(what=what, module="graph")
+        (pack.folder(pack.name) / "model.py").write_text(code, encoding="utf-8")
         pack.configure(
             pack.name, python(pack.name, found, settings, bins=bins, multilabel=artifact.is_multilabel)
         )
     else:
         pack.configure(pack.name, graph(pack.name, found, settings))
-
-
-def _write_labels(pack: Pack, artifact: Artifact) -> None:
-    """Write the names of the classes, one a line, beside every model that shows probabilities."""
-    labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
-    for model in {pack.models[0], pack.name}:
-        path = pack.folder(model).parent / LABELS
-        path.write_text("".join(f"{' '.join(label.split())}\n" for label in labels), encoding="utf-8")
 
 
 def _tell_version(path: Path, version: int) -> None:

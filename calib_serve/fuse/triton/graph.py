@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from calib_serve.fuse.sessions import open_session
 from calib_serve.fuse.triton.step import Monitor, open_triton, parameters_of
 
-__all__ = ["TritonPythonModel"]
-
 Arrays = Mapping[str, NDArray[Any]]
 _KINDS = {f"tensor({name})": name for name in ("float16", "uint8", "int8", "int32", "int64", "bool")}
 _KINDS |= {"tensor(float)": "float32", "tensor(double)": "float64"}

@@ -31,8 +31,6 @@ from calib_serve.receipts import (
     from_environment,
 )
 
-__all__ = ["Monitor", "TritonPythonModel", "open_triton", "parameters_of"]
-
 log = logging.getLogger(__name__)
 
 Array = NDArray[Any]

@@ -144,8 +144,6 @@ class AuditQuery:
         check_binning(self.bins, "right")
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise InputError("since must lie before until: no prediction is between them")
-        if self.every is not None and self.every < 1:
-            raise InputError(f"windows are of whole seconds, at least 1, got {self.every}")
         if len(set(self.by)) < len(self.by):
             raise InputError(f"a column is named twice to group by: {', '.join(self.by)}")
 
@@ -237,9 +235,7 @@ def classes_seen(predictions: Any) -> Any:
     sound = predictions["refused"] == 0
     c = predictions["confidence"]
     return predictions.group_by("predicted").agg(
-        n=predictions.count(),
-        low=c.min(where=sound),
-        high=c.max(where=sound),
+        count=predictions.count(), low=c.min(where=sound), high=c.max(where=sound)
     )
 
 

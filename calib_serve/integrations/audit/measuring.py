@@ -43,11 +43,9 @@ from calib_serve.integrations.audit.reading import (
     PREDICTED,
     Predicted,
     Reading,
-    by_value,
     check_labels,
     class_called,
     kind_of,
-    least_confidence,
     named_ids,
     of_the_predicted,
     separated,
@@ -109,8 +107,6 @@ def audit(
         ServerError: Where an engine does not answer.
     """
     options = changed(options or AuditOptions(), keywords, audit)
-    names = columns or Columns()
-    by = options.by
     # Every question goes out while the connection is open; numbers are computed after it.
     with open_engine(
         options.engine,
@@ -119,61 +115,33 @@ def audit(
         threads=options.threads,
         temporary=options.temporary,
     ) as opened:
-        progress("reading what the logs hold", 0, None)
-        told, truth = opened.table(str(predictions)), opened.table(str(labels))
-        # What may be missing is not missed where somebody gave its name.
-        for name in (one for one in _OPTIONAL if getattr(names, one) != getattr(Columns, one)):
-            check_columns(told, [getattr(names, name)], what="predictions", where=str(predictions))
-        if by is None:
-            by = tuple(name for name in (names.model, names.version) if name in told.columns)
-        asked = AuditQuery(
-            names,
-            by=tuple(by),
-            since=_whole(options.begin, "since"),
-            until=_whole(options.end, "until"),
-            every=options.seconds,
-            bins=options.bins,
-            unique=options.unique_ids,
-            kind=kind_of(names.confidence, options.outputs),
-            ignored=tuple(str(label) for label in options.ignore_label or ()),
-            of_predicted=options.confidence_of in (None, PREDICTED),
-        )
-        run = _Run(
-            opened, asked, told, truth, progress, options=options, where=(str(predictions), str(labels))
-        )
+        run = _Run(opened, options, columns or Columns(), (str(predictions), str(labels)), progress)
         counts, rows = run.sums()
-        refused = run.refused(counts, skip=options.skip_invalid)
+        refused = run.refused(counts)
         reading = run.reading()
         of_labels = run.labels(counts)
         order = run.ranks() if options.ranks else {}
+    asked = run.asked
+    how: dict[str, Any] = {
+        "tolerance": options.tolerance,
+        "missing": options.missing,
+        "event": reading.event or "",
+    }
     measured = tuple(
         Measured(
-            by=dict(zip(asked.by, keys, strict=True)),
-            since=start,
-            until=end,
-            sums=sums,
-            ranks=order.get((keys, window)),
-            tolerance=options.tolerance,
-            missing=options.missing,
-            event=reading.event or "",
+            dict(zip(asked.by, keys, strict=True)),
+            *_ends(window, asked),
+            sums,
+            order.get((keys, window)),
+            **how,
         )
         for (keys, window), sums in counts.sums.items()
-        for start, end in [_ends(window, asked)]
     )
     whole = sum((one.sums for one in measured), start=Sums.zeros(options.bins))
     alone = measured[0].ranks if len(measured) == 1 else None
     return Audit(
         measured=measured,
-        total=Measured(
-            {},
-            asked.since,
-            asked.until,
-            whole,
-            alone,
-            options.tolerance,
-            options.missing,
-            reading.event or "",
-        ),
+        total=Measured({}, asked.since, asked.until, whole, alone, **how),
         predictions=rows,
         again=rows - sum(counts.fates.values()),
         unlabelled=counts.fates["unlabelled"],
@@ -190,29 +158,45 @@ class _Run:
     def __init__(
         self,
         engine: Engine,
-        asked: AuditQuery,
-        predictions: Any,
-        labels: Any,
-        progress: Progress,
-        *,
         options: AuditOptions,
+        columns: Columns,
         where: tuple[str, str],
+        progress: Progress,
     ) -> None:
-        self._engine, self._asked, self._progress, self._all_labels = engine, asked, progress, labels
-        self._options, self._told = options, list[str]()
+        self._engine, self._options, self._progress, self._told = engine, options, progress, list[str]()
+        progress("reading what the logs hold", 0, None)
+        predictions, self._all_labels = map(engine.table, where)
+        # What may be missing is not missed where somebody gave its name.
+        for name in (one for one in _OPTIONAL if getattr(columns, one) != getattr(Columns, one)):
+            check_columns(predictions, [getattr(columns, name)], what="predictions", where=where[0])
+        by = options.by
+        if by is None:
+            by = tuple(name for name in (columns.model, columns.version) if name in predictions.columns)
+        self.asked = AuditQuery(
+            columns,
+            by=tuple(by),
+            since=_whole(options.begin, "since"),
+            until=_whole(options.end, "until"),
+            every=options.seconds,
+            bins=options.bins,
+            unique=options.unique_ids,
+            kind=kind_of(columns.confidence, options.outputs),
+            ignored=tuple(str(label) for label in options.ignore_label or ()),
+            of_predicted=options.confidence_of in (None, PREDICTED),
+        )
         with engine.asking("put the logs together"):
-            self._predictions = prediction_rows(predictions, asked, where=where[0])
-            self._labels = label_rows(labels, asked, where=where[1])
+            self._predictions = prediction_rows(predictions, self.asked, where=where[0])
+            self._labels = label_rows(self._all_labels, self.asked, where=where[1])
         self._by_classes()
         with engine.asking("put the logs together"):
-            self._joined = joined(self._predictions, self._labels, self._asked, repeats=False)
+            self._joined = joined(self._predictions, self._labels, self.asked, repeats=False)
         if options.class_names is None:
             self._check_labels()
 
     def _by_classes(self) -> None:
         """Find the classes of both logs, as ids where they are named, and the one that is asked about."""
         self._predicted, self._true = self._classes_predicted(), self._classes_true(self._labels)
-        names, columns = self._options.class_names, self._asked.columns
+        names, columns = self._options.class_names, self.asked.columns
         if names is not None:
             check_names(names)
             ids = named_ids(self._predicted, names, column=columns.predicted)
@@ -224,27 +208,23 @@ class _Run:
                     self._predictions = self._predictions.mutate(predicted=of)
                 self._labels = self._labels.mutate(label=as_ids(self._labels["label"], true))
             self._predicted = self._classes_predicted()  # several values may be one class
-        if not self._asked.of_predicted:
+        if not self.asked.of_predicted:
             said = str(self._options.confidence_of)
             if names is not None:
                 event: Any = named_ids([said], names, column="--confidence-of")[said]
             else:
                 alike = {type(value) for value in self._true}
                 event = class_called(said, [*self._true, *(v for v in self._predicted if type(v) in alike)])
-            self._asked = replace(self._asked, event=event)
+            self.asked = replace(self.asked, event=event)
 
     def _classes_predicted(self) -> dict[Any, Predicted]:
         if "predicted" not in self._predictions.columns:
             return {}
-        found = self._classes(classes_seen(self._predictions), self._asked.columns.predicted)
-        return {
-            row["predicted"]: Predicted(int(row["n"]), row["low"], row["high"])
-            for row in found
-            if row["predicted"] is not None
-        }
+        found = self._classes(classes_seen(self._predictions), self.asked.columns.predicted)
+        return {row.pop("predicted"): Predicted(**row) for row in found if row["predicted"] is not None}
 
     def _classes_true(self, rows: Any) -> dict[Any, int]:
-        found = self._classes(rows.group_by("label").agg(n=rows.count()), self._asked.columns.label)
+        found = self._classes(rows.group_by("label").agg(n=rows.count()), self.asked.columns.label)
         return {row["label"]: int(row["n"]) for row in found}
 
     def _classes(self, rows: Any, column: str) -> list[dict[str, Any]]:
@@ -258,24 +238,25 @@ class _Run:
         if self._true.keys() <= self._predicted.keys():
             return
         self._true = self._classes_true(self._joined.filter(self._joined["rows"] > 0))
-        if self._asked.of_predicted:
-            self._told += check_labels(self._predicted, self._true, self._asked.columns)
+        if self.asked.of_predicted:
+            self._told += check_labels(self._predicted, self._true, self.asked.columns)
 
     def reading(self) -> Reading:
         """What was read; InputError where the confidences are none of what they were taken for."""
-        asked, names = self._asked, self._options.class_names
-        classes = names if names is not None else by_value({*self._predicted, *self._true})
+        asked, names = self.asked, self._options.class_names
+        seen = {*self._predicted, *self._true}
+        # Texts behind numbers, which they cannot be compared with.
+        classes = sorted(seen, key=lambda one: (isinstance(one, str), one)) if names is None else names
+        event = None
         if not asked.of_predicted:
             event = str(asked.event if names is None else names[asked.event])
             self._told += of_the_predicted(self._predicted, asked.event)
-        else:
-            event = None
-            if self._options.confidence_of is None:
-                self._check_confidences(classes)
+        elif self._options.confidence_of is None:
+            self._check_confidences(classes)
         return Reading(asked.columns, asked.kind, tuple(map(str, classes)), event, tuple(self._told))
 
     def _check_confidences(self, classes: Sequence[Any]) -> None:
-        least, columns = least_confidence(len(classes)), self._asked.columns
+        least, columns = 1 / max(len(classes), 2) - 0.005, self.asked.columns  # as two digits may round it
         sound = self._predictions.filter(self._predictions["refused"] == 0)
         if any(one.low is not None and one.low < least for one in self._predicted.values()):
             low = sound.filter(sound["confidence"] < least)
@@ -295,22 +276,25 @@ class _Run:
             raise InputError(
                 "no predictions: the log is empty, or nothing in it lies in the window asked for"
             )
-        if not self._asked.unique and self._any_repeated():
+        known = self._predictions.filter(self._predictions["id"].notnull())
+        each = known.group_by("id").agg(n=known.count())
+        several = each.filter(each["n"] > 1).limit(1)
+        if not self.asked.unique and self._ask(several, "looking for repeated ids"):
             with self._engine.asking("put the logs together"):
-                self._joined = joined(self._predictions, self._labels, self._asked, repeats=True)
+                self._joined = joined(self._predictions, self._labels, self.asked, repeats=True)
         # One row more than so many groups have: then there are more.
-        most = MOST * len(FATES) * self._asked.bins + 1
+        most = MOST * len(FATES) * self.asked.bins + 1
         found = counted(
-            self._ask(grouped(self._joined, self._asked).limit(most), "summing up"), self._asked, most=most
+            self._ask(grouped(self._joined, self.asked).limit(most), "summing up"), self.asked, most=most
         )
         if sum(found.fates.values()) > total:
             raise InputError("some ids have several labels, so ids are not unique; leave --unique-ids out")
         return found, total
 
-    def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
+    def refused(self, counts: Counted) -> dict[str, Refusal]:
         """Count predictions that cannot be measured, by reason.
 
-        Raises InputError where there is any and it is not to be skipped, and for most of the confidences:
+        Raises InputError where there is any, unless it is to be skipped, and for most of the confidences:
         the others would be those that are small on another scale.
         """
         found = {}
@@ -319,7 +303,7 @@ class _Run:
             (one,) = self._ask(rows, "looking for an example")
             found[FATES[fate]] = Refusal(counts.fates[FATES[fate]], str(one["id"]))
         most = 2 * counts.fates["confidence"] > sum(counts.fates.values())
-        if found and (most or not skip):
+        if found and (most or not self._options.skip_invalid):
             why = [
                 f"{one.count:,} of {sum(counts.fates.values()):,} predictions {_WHY[name]} (such as of id "
                 f"{one.example})"
@@ -331,8 +315,7 @@ class _Run:
 
     def labels(self, counts: Counted) -> Labels:
         """Count the rows of labels by their fate."""
-        total = self._count(self._all_labels, "counting labels")
-        known = self._count(self._labels, "counting labels")
+        total, known = (self._count(rows, "counting labels") for rows in (self._all_labels, self._labels))
         of = counts.label_rows
         if sum(of.values()) > known:
             raise InputError(
@@ -349,14 +332,8 @@ class _Run:
 
     def ranks(self) -> dict[Place, Ranks]:
         """Compute the metrics that need ranked confidences."""
-        rows = self._ask(ranked(self._joined, self._asked), "sorting confidences")
-        return ranks_of(rows, self._asked, weighted="weight" in self._joined.columns)
-
-    def _any_repeated(self) -> bool:
-        ids = self._predictions.filter(self._predictions["id"].notnull()).select("id")
-        several = ids.group_by("id").agg(n=ids.count())
-        several = several.filter(several["n"] > 1).limit(1)
-        return bool(self._ask(several, "looking for repeated ids"))
+        rows = self._ask(ranked(self._joined, self.asked), "sorting confidences")
+        return ranks_of(rows, self.asked, weighted="weight" in self._joined.columns)
 
     def _count(self, rows: Any, what: str) -> int:
         return int(self._ask(rows.aggregate(n=rows.count()), what)[0]["n"])
@@ -467,28 +444,18 @@ class Measured:
     @property
     def brier(self) -> float:
         """Return the mean of (confidence - right)^2 over labelled predictions, weighted."""
-        return (
-            float(self.sums["calib_feedback_squared_error_total"].sum()) / self.bins.n
-            if self.bins.n
-            else math.nan
-        )
+        squares = float(self.sums["calib_feedback_squared_error_total"].sum())
+        return squares / self.bins.n if self.bins.n else math.nan
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON; None stands for NaN."""
         bins, found = self.bins, self.estimates
         rate = "share" if self.event else "accuracy"
-        of_labelled = {
-            rate: bins.accuracy(),
-            "mean_confidence": bins.mean_confidence(),
-            "signed_gap": bins.signed_gap(),
-            "ece": bins.ece(),
-            "mce": bins.mce(),
-            "ace": bins.ace(),
-            "brier": self.brier,
-            **({} if self.ranks is None else vars(self.ranks)),
-        }
-        estimated = {name: getattr(found, name) for name in ("gap", "debiased_ece", "brier")}
-        estimated = {rate: found.accuracy, **estimated}
+        errors = ("mean_confidence", "signed_gap", "ece", "mce", "ace")
+        of_labelled = {rate: bins.accuracy(), **{name: getattr(bins, name)() for name in errors}}
+        of_labelled |= {"brier": self.brier, **({} if self.ranks is None else vars(self.ranks))}
+        estimated = {rate: found.accuracy, "gap": found.gap}
+        estimated |= {"debiased_ece": found.debiased_ece, "brier": found.brier}
         return {
             "by": dict(self.by),
             "since": _iso(self.since),
@@ -536,12 +503,15 @@ class Audit:
 
     @property
     def reading(self) -> str:
-        """What was read, in one line: columns, classes, and the rows that count."""
+        """What was read, in one line: columns, classes, the rows that count, and why others do not."""
         left_out = [
             (self.unlabelled, "without a label"),
-            (self.conflicting, "with labels that differ"),
-            (self.again, "repeat another"),
-            *((one.count, f"left out for their {name}") for name, one in self.refused.items()),
+            (self.conflicting, "with labels that differ, which count as none"),
+            (self.again, "repeat another, and count once"),
+            *(
+                (one.count, f"left out for their {name}, such as of id {one.example}")
+                for name, one in self.refused.items()
+            ),
         ]
         but = "".join(f", {count:,} {why}" for count, why in left_out if count)
         return (
@@ -566,20 +536,13 @@ class Audit:
         }
 
     def says(self) -> list[str]:
-        """A sentence for each reason that left predictions or labels out of the numbers."""
+        """A sentence for each thing that is not as one expects, beside what ``reading`` says."""
         told = [
-            (self.unlabelled, "predictions have no label"),
-            (self.conflicting, "predictions have labels that differ, and count as without one"),
-            (self.again, "rows repeat a prediction, and count once"),
             (self.labels.without_prediction, "labels are of no prediction here"),
             (self.labels.again, "labels repeat another, and count once"),
             (self.labels.empty, "labels hold no id or no label"),
         ]
-        left_out = [
-            f"{one.count:,} predictions left out for their {name}, such as of id {one.example}"
-            for name, one in self.refused.items()
-        ]
-        return [*self.read.told, *(f"{count:,} {words}" for count, words in told if count), *left_out]
+        return [*self.read.told, *(f"{count:,} {words}" for count, words in told if count)]
 
 
 def _iso(time: int | None) -> str | None:

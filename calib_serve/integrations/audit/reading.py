@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any, get_args
 
 from calib_serve.core.errors import InputError
@@ -48,21 +49,12 @@ class Predicted:
     high: float | None
 
 
-def by_value(classes: Iterable[Any]) -> list[Any]:
-    """The classes in the order of their values, texts behind numbers."""
-    return sorted(classes, key=lambda one: (isinstance(one, str), one))
-
-
 @dataclass(frozen=True)
 class Reading:
-    """What was read: columns, the kind of confidences, and the classes.
+    """What was read: columns, the kind of confidences, and the classes that were seen or said.
 
-    Args:
-        columns: Names of the columns.
-        kind: Kind of the confidences.
-        classes: Names of the classes that were seen or said.
-        event: Name of the class that confidences are probabilities of; None: of the predicted one.
-        told: What is not as one expects, a sentence each.
+    Confidences are probabilities of the ``event``, or, without one, of the predicted class; ``told`` are
+    sentences of what is not as one expects.
     """
 
     columns: Columns
@@ -93,10 +85,6 @@ def a_few(names: Iterable[Any]) -> str:
     every = [str(name) for name in names]
     more = len(every) - NAMED_IN_A_SENTENCE
     return ", ".join(every[:NAMED_IN_A_SENTENCE]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _counted(values: Mapping[Any, int]) -> str:
-    return a_few(f"{value} ({count:,})" for value, count in sorted(values.items(), key=lambda v: -v[1]))
 
 
 def named_ids(values: Iterable[Any], names: Sequence[str], *, column: str) -> dict[Any, int]:
@@ -145,8 +133,10 @@ def check_labels(predicted: Mapping[Any, Any], labels: Mapping[Any, int], column
         why = f"{sum(strange.values()):,} of {total:,} labels are of classes that no prediction has"
     else:
         return [f"{sum(strange.values()):,} labels are of classes that no prediction has: {a_few(strange)}"]
+    often = sorted(labels.items(), key=lambda one: -one[1])
+    counted = a_few(f"{value} ({count:,})" for value, count in often)
     raise InputError(
-        f"{why}: {columns.label} is {_counted(labels)}, {columns.predicted} is {a_few(predicted)}. Spell "
+        f"{why}: {columns.label} is {counted}, {columns.predicted} is {a_few(predicted)}. Spell "
         "classes alike in both; name all, in the order of their ids, where one log has ids or lacks some "
         "(--class-names); or name labels that stand for none (--ignore-label)"
     )
@@ -155,11 +145,6 @@ def check_labels(predicted: Mapping[Any, Any], labels: Mapping[Any, int], column
 def _plain(value: Any) -> str:
     text = str(value).strip().casefold()
     return re.sub(r"^(-?\d+)\.0*$", r"\1", text)
-
-
-def least_confidence(classes: int) -> float:
-    """The least confidence of a predicted class among so many, as two digits may round it."""
-    return 1 / max(classes, 2) - 0.005
 
 
 def too_low(count: int, of: int, example: str, classes: Sequence[Any], columns: Columns) -> InputError:
@@ -193,12 +178,8 @@ def separated(predicted: Mapping[Any, Predicted]) -> tuple[Any, Any] | None:
     """The class whose confidences are all above the other's, and the other, of two predicted often."""
     if len(predicted) != 2 or any(one.count < OFTEN for one in predicted.values()):
         return None
-    (a, first), (b, second) = predicted.items()
-    for (over, low), (under, high) in (
-        ((a, first.low), (b, second.high)),
-        ((b, second.low), (a, first.high)),
-    ):
-        if low is not None and high is not None and low > high:
+    for (over, above), (under, below) in permutations(predicted.items()):
+        if above.low is not None and below.high is not None and above.low > below.high:
             return over, under
     return None
 

@@ -23,7 +23,7 @@ from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import CollectOptions
 from calib_serve.integrations.collect.sending import in_batches, post_in_parts
 from calib_serve.integrations.collect.source import DeadLetter, DeadLetters, Piece, Source
-from calib_serve.receipts import post_items
+from calib_serve.receipts import post_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -222,9 +222,8 @@ class Collector:
         while True:
             try:
                 # Tried for ever: labels are to be delivered, and there is nothing else to do with them.
-                return post_items(
-                    self._url, rows, token=self._token(), tries=10**9, sleep=self._pause, failed=self._failed
-                )
+                how: dict[str, Any] = {"tries": 10**9, "sleep": self._pause, "failed": self._failed}
+                return post_batch(self._url, {"items": rows}, token=self._token(), **how).items
             except Unanswered as error:  # a token that is not known, or no more
                 self._failed(str(error))
                 self._pause(pause)

@@ -17,7 +17,7 @@ from calib_serve.core.options.label import LabelOptions
 from calib_serve.integrations.collect.reading import LabelFields
 from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.integrations.collect.tables import read_label_rows
-from calib_serve.receipts import post_items
+from calib_serve.receipts import post_batch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -108,7 +108,8 @@ def send_label_file(
             done = 0
             for some in in_batches(labels, asked.batch, row=lambda one: one.row):
                 outcomes = post_in_parts(
-                    lambda rows: post_items(url, rows, token=token, tries=tries), [one.row for one in some]
+                    lambda rows: post_batch(url, {"items": rows}, token=token, tries=tries).items,
+                    [one.row for one in some],
                 )
                 for one, outcome in zip(some, outcomes, strict=True):
                     if outcome.get("held"):

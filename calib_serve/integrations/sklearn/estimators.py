@@ -58,8 +58,8 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         method: "auto", which chooses by cross-validation, or a method's name.
-        outputs: Kind of the scores: "logits", "log_probs" or "probabilities"; numbers that prove another are
-            refused.
+        outputs: Kind of the scores: "logits", "log_probs" or "probabilities"; by default logits, unless the
+            numbers prove that they are none.
         classes: Labels in the order of the columns; by default those of y, sorted.
         options: The method's own options.
         random_state: Seed of the random draws.
@@ -81,7 +81,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         method: str = "auto",
         *,
-        outputs: Outputs = "logits",
+        outputs: Outputs | None = None,
         classes: ArrayLike | None = None,
         options: Mapping[str, Any] | None = None,
         random_state: Any = 0,
@@ -116,7 +116,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"the columns are named {', '.join(names)}, which are the classes in another order than "
                 f"{', '.join(own)}: give the order of the columns (classes=)"
             )
-        given = Scores.of(z, expected=self.outputs)
+        given = Scores.of(z, outputs=self.outputs, expected="logits")
         if given.is_multilabel:
             raise InputError(f"{given.outputs} are of a multi-label model; fit them with calibrate()")
         if given.classes != len(classes):
@@ -161,10 +161,6 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
     """The classes (K,) and y as class ids (n,).
-
-    Args:
-        y: Labels (n,).
-        classes: Labels in the order of their ids; by default those of y, sorted.
 
     Raises:
         InputError: For labels that are not among ``classes``.

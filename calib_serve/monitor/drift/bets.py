@@ -20,12 +20,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import ShapeError
 from calib_serve.monitor.drift.rounds import CLASS_SLOTS, OF_PARTS, SHIFTS, BlockCells, Rounds, weights
 from calib_serve.monitor.measured import BINS_STAKE, CLASSES_STAKE, SIGNED_STAKE
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 IDLE = 0.2
 """A part's prior that nothing is wrong with it."""

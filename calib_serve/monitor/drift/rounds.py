@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import InputError, ShapeError
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
 Ids = NDArray[np.uint64]
 
 # Few sizes, as each one more takes stake from the others: between 2 and 10 points three are as good as
@@ -81,15 +80,15 @@ class BlockCells:
     ``seen`` (C, 3) labels, their confidences, how many were right.
     """
 
-    block: Indices
-    part: Indices
+    block: Codes
+    part: Codes
     pays: Floats
     logs: Floats
     share: Floats
     seen: Floats
 
     @classmethod
-    def of(cls, block: Indices, part: Indices, pays: Floats, seen: Floats, sizes: Indices) -> BlockCells:
+    def of(cls, block: Codes, part: Codes, pays: Floats, seen: Floats, sizes: Codes) -> BlockCells:
         """Sum labels (n,) with their pays (n, 2 K) into cells, in blocks of ``sizes`` (B,) labels."""
         logs, share = np.log(pays), 1 / sizes[block]
         if len(sizes) == len(block):
@@ -125,14 +124,14 @@ class Rounds:
     it: the mean over its labels, which is fair however its labels depend on one another.
     """
 
-    sizes: Indices
+    sizes: Codes
     times: Floats
     pays: Floats
     bins: BlockCells
     classes: BlockCells
 
     @classmethod
-    def of(cls, rows: Floats, sizes: Indices, *, tolerance: float, bins: int) -> Rounds:
+    def of(cls, rows: Floats, sizes: Codes, *, tolerance: float, bins: int) -> Rounds:
         """Read ``rows`` (n, 4), confidence, correct, time, class slot, in blocks of ``sizes`` (B,)."""
         c, correct, times, slots = rows.T
         pays = payoffs(c, correct, tolerance=tolerance)
@@ -194,7 +193,7 @@ class Incoming:
         time: ArrayLike | None,
         predicted: ArrayLike | None,
         group: ArrayLike | None,
-    ) -> tuple[Floats, Indices]:
+    ) -> tuple[Floats, Codes]:
         """The labels of all whole blocks, block after block (n, 4), and the blocks' sizes (B,)."""
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         t = np.full(c.shape, math.nan) if time is None else np.asarray(time, np.float64)
@@ -208,7 +207,7 @@ class Incoming:
             return self._in_equal_blocks(rows)
         return self._with_groups(rows, ids)
 
-    def _slots(self, predicted: ArrayLike | None, n: int) -> Indices:
+    def _slots(self, predicted: ArrayLike | None, n: int) -> Codes:
         """The slot of each predicted class (n,); new classes take one while there are any."""
         if predicted is None:
             return np.full(n, CLASS_SLOTS - 1)
@@ -223,13 +222,13 @@ class Incoming:
         slot = {one: i for i, one in enumerate(self.classes)}
         return np.array([slot.get(one, CLASS_SLOTS - 1) for one in found], np.intp)[back]
 
-    def _in_equal_blocks(self, rows: Floats) -> tuple[Floats, Indices]:
+    def _in_equal_blocks(self, rows: Floats) -> tuple[Floats, Codes]:
         rows = np.concatenate([self.waiting, rows])
         whole = len(rows) - len(rows) % self.block
         self.waiting = rows[whole:]
         return rows[:whole], np.full(whole // self.block, self.block)
 
-    def _with_groups(self, rows: Floats, ids: Ids) -> tuple[Floats, Indices]:
+    def _with_groups(self, rows: Floats, ids: Ids) -> tuple[Floats, Codes]:
         """Blocks in the order of their first labels; the labels of one group are one block."""
         late = np.isin(ids, self.groups) & (ids > 0)
         self.left_out += int(late.sum())

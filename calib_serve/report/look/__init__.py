@@ -11,13 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from calib_serve.core.errors import MissingDependency
-from calib_serve.core.text import chance, count, points
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-try:
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-except ImportError as error:
-    raise MissingDependency("jinja2", "watch") from error
+from calib_serve.core.text import chance, count, points
 
 if TYPE_CHECKING:
     from calib_serve.metrics import Verdict

@@ -115,16 +115,13 @@ def write_archive(
                 f"a {what} is letters, digits, '_', '.', '-', at most 100, the first a letter or digit; "
                 f"got {text!r}: give another ({what}, --{what})"
             )
-    config = {"configFile": CONFIG} if CONFIG in files and manifest is None else {}
+    if manifest is None and CONFIG in files:
+        config_file = CONFIG
     given = {"configFile": config_file, "handler": handler, "serializedFile": serialized_file}
     given = {key: value for key, value in given.items() if value is not None}
     kept = manifest or {}
-    whole = {
-        "runtime": "python",
-        "archiverVersion": "0.12.0",
-        **kept,
-        "model": {**kept.get("model", {}), "modelName": name, "modelVersion": version, **given, **config},
-    }
+    model = {**kept.get("model", {}), "modelName": name, "modelVersion": version, **given}
+    whole = {"runtime": "python", "archiverVersion": "0.12.0", **kept, "model": model}
     content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
     # Hashes cover the manifest, too: a worker notices every addition or change after packing.
     hashes = {entry: content_digest(content[entry]) for entry in sorted(content)}
@@ -161,7 +158,7 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
             names = tuple(sorted(form.sizes))
             manifest = _read_manifest(path, form.read(MANIFEST, _LONGEST))
             hashes = json.loads(form.read(HASHES, _LONGEST)) if HASHES in names else {}
-            if verify:
+            if verify and hashes:
                 _verify(form, hashes)
             model = manifest["model"]
             config = read_yaml(form.read(model["configFile"], _LONGEST)) if "configFile" in model else {}
@@ -192,8 +189,6 @@ def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def _verify(form: OpenArchive, hashes: Mapping[str, str]) -> None:
-    if not hashes:
-        return
     # A file that was added is as bad as one that was changed: Python would import it.
     if set(form.sizes) != set(hashes) | {HASHES}:
         raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")

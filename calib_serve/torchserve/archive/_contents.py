@@ -174,9 +174,8 @@ def _loaded_by(module: str, name: str) -> Iterator[str]:
 
 def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
     """Write model-config.yaml: TorchServe's settings for the model, and the section for this package."""
-    text = yaml.safe_dump(
-        {SECTION: dict(section)}, sort_keys=False, allow_unicode=True, default_flow_style=None
-    )
+    ours = {SECTION: dict(section)}
+    text = yaml.safe_dump(ours, sort_keys=False, allow_unicode=True, default_flow_style=None)
     return (
         "# Workers never grow or shrink by themselves; each holds its own copy of the model.\n"
         f"minWorkers: {batching.workers}\nmaxWorkers: {batching.workers}\n"
@@ -209,27 +208,24 @@ def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
             f"{archive.path.name} requires packages ({required}), which the server does not install: install "
             "them on the serving host, or serve with --option install_py_dep_per_model=true"
         )
-    if is_calibrated(archive) and (remark := class_names(archive, artifact_of(archive)).remark):
+    if not is_calibrated(archive):
+        return found
+    if remark := class_names(archive, artifact_of(archive)).remark:
         found.append(f"{archive.path.name}: {remark}")
-    if is_calibrated(archive):
-        found += _of_seam(archive)
-    return found
-
-
-def _of_seam(archive: Archive) -> list[str]:
-    """Say where a re-packed archive is calibrated, and what its trial could not prove."""
     options = ModelOptions.read(archive.config)
-    if options.kind != "wrapped":
-        return []
+    return found + (_of_seam(archive, options) if options.kind == "wrapped" else [])
+
+
+def _of_seam(archive: Archive, options: ModelOptions) -> list[str]:
+    """Say where a re-packed archive is calibrated, and what its trial could not prove."""
     at = f"{options.seam}, {options.output}" if options.output else options.seam
     where = f"calibrated at {at} ({options.outputs}); "
     if options.outputs in LABELS:
         where += f"a label is predicted from {options.threshold:g} on, by its receipt; "
-    where += (
-        "receipts and confidences are in the headers x-calib-receipt and x-calib-confidence"
-        if options.receipts == "header"
-        else "replies are {prediction, confidence, receipt}"
-    )
+    if options.receipts == "header":
+        where += "receipts and confidences are in the headers x-calib-receipt and x-calib-confidence"
+    else:
+        where += "replies are {prediction, confidence, receipt}"
     if TRIAL not in archive.files:
         return [where, f"{archive.path.name} was not tried: whether its calibration is reached is not known"]
     bare = json.loads(archive.read(TRIAL))["bare"]

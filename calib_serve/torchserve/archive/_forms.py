@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -175,7 +174,8 @@ def _tar(path: Path) -> Iterator[OpenArchive]:
             if bounded.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise ValueError(f"it is damaged after {len(found)} files")
             sizes = {name: member.size for name, member in found.items()}
-            yield OpenArchive(path, sizes, partial(_member, archive, found), serial=True)
+            read = lambda name: cast("IO[bytes]", archive.extractfile(found[name]))  # noqa: E731
+            yield OpenArchive(path, sizes, read, serial=True)
 
 
 def _below_first(member: tarfile.TarInfo) -> str | None:
@@ -184,10 +184,6 @@ def _below_first(member: tarfile.TarInfo) -> str | None:
         return None
     below = member.name.partition("/")[2]
     return member.name if member.name.startswith("/") or not below else below
-
-
-def _member(archive: tarfile.TarFile, found: Mapping[str, tarfile.TarInfo], name: str) -> IO[bytes]:
-    return cast("IO[bytes]", archive.extractfile(found[name]))
 
 
 @dataclass(frozen=True)

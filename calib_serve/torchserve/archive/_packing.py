@@ -87,7 +87,10 @@ def pack(
     kind, path, factory, sources = _resolve(str(model), asked.weights)
     entry = Path(asked.handler) if asked.handler else shipped("handlers/calibrated_classifier.py")
     known, batching = fitted.model, batching or Batching()
-    shape = _shape(asked.input_shape, fitted)
+    sizes = asked.input_shape if asked.input_shape is not None else known.input_shape
+    if not sizes:
+        raise FuseError("the artifact does not say what the model takes; give input_shape")
+    shape = tuple(None if size is None or int(size) < 0 else int(size) for size in sizes)
     with scratch() as folder:
         # A worker has no onnx to edit graphs with: the head goes in here.
         served = _fused_head(path, fitted, folder) if kind == "onnx" else path
@@ -187,13 +190,6 @@ def _checked_sha256(path: Path, served: Path, artifact: Artifact) -> str:
     return actual if served == path else sha256(served)
 
 
-def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int | None, ...]:
-    shape = given if given is not None else artifact.model.input_shape
-    if not shape:
-        raise FuseError("the artifact does not say what the model takes; give input_shape")
-    return tuple(None if size is None or int(size) < 0 else int(size) for size in shape)
-
-
 def _pictures(
     given: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int | None], artifact: Artifact
 ) -> Preprocessing | Literal["unknown"]:
@@ -248,7 +244,7 @@ def pack_feedback(
     own = {name: value for name, value in vars(asked).items() if name != "standalone" and value is not None}
     section: dict[str, Any] = {"models": labelled_models(archives), **own}
     # One worker: one process owns the detectors. A short wait lets requests share a transaction.
-    batching = Batching(workers=1, batch_size=32, delay=5)
+    batching = Batching(batch_size=32)
     files: dict[str, bytes | Path] = {
         entry.name: entry,
         CONFIG: config_file(batching, section),
@@ -258,12 +254,7 @@ def pack_feedback(
 
 
 def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """Name, version, class count and names of every calibrated archive among ``archives``.
-
-    ``multilabel`` and the ``contract``, where it has one.
-
-    The names are the artifact's, else those of the archive's index_to_name.json.
-    """
+    """Name, version, class count and names of every calibrated archive among ``archives``."""
     found = []
     for path in archives:
         archive = read_archive(Path(path), verify=False)

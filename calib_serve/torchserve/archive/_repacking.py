@@ -79,19 +79,14 @@ def pack_around(
 ) -> Path:
     """Write ``out/NAME-VERSION.mar``: the same handler, calibrated where its class scores pass.
 
-    The manifest's other entries, all files and the configuration are kept; ``workers``, ``batch_size`` and
-    ``batch_delay`` (milliseconds) change the latter, ``extra`` files are added. The version is by default the
-    old one with "-calibrated" behind it, so that TorchServe can serve both at once.
+    The manifest's other entries, all files and the configuration are kept. The version is by default another
+    one, so that TorchServe can serve both at once.
 
     The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``. It
     is asked before and after, alone and in batches, in a process of its own: so the packages that it needs
-    must be here. It is asked some of ``probe_data`` (data that ``read_requests`` reads), else ``probe`` and
-    others made from it, else made-up ones. ``seam`` names the place where its class scores pass, a dotted
-    path from the handler such as "model", and behind a colon where they lie in what passes there, as in
-    "model:logits"; by default as the artifact was fitted, or as found. ``untried`` asks nothing, and proves
-    nothing: the seam is then ``inference`` unless named, and what it returns must be a tensor of scores.
-    ``threshold``: from which probability on receipts of a multi-label model say that a label is predicted;
-    its replies decide as the handler does.
+    must be here. ``seam`` is by default as the artifact was fitted, or as found. ``untried`` proves nothing:
+    the seam is then ``inference`` unless named, and what it returns must be a tensor of scores. ``threshold``
+    is of receipts: replies decide as the handler does.
 
     Args:
         source: An archive of any form, which stays.
@@ -364,10 +359,9 @@ class Seam:
     @property
     def shows_scores(self) -> bool:
         """Whether the first reply holds the raw scores alone: no class, no probability."""
-        numbers = list(leaves(self.reply).values())
-        row = self.rows[0]
         return self.kind not in PROBABILITIES and all(
-            not isinstance(one, str) and bool((np.abs(one.value - row) < 1e-5).any()) for one in numbers
+            not isinstance(one, str) and bool((np.abs(one.value - self.rows[0]) < 1e-5).any())
+            for one in leaves(self.reply).values()
         )
 
     def as_request(self) -> bytes:
@@ -456,9 +450,8 @@ def prove_seam(
         job = {"batches": [[dict(request) for request in batch] for batch in batches], "bare": seam.bare}
         got = run_trial(folder, "answer", job, seconds=seconds)
         for asked, scores, replies in zip(got, rows, before, strict=True):
-            for row, headers, first, reply in zip(
-                scores, asked["headers"], replies, asked["replies"], strict=True
-            ):
+            each = zip(scores, asked["headers"], replies, asked["replies"], strict=True)
+            for row, headers, first, reply in each:
                 now = reply["prediction"] if in_body else reply
                 _check_one(seam, artifact, row, headers, first=first, now=now)
     except ModelError as error:

@@ -57,11 +57,9 @@ def look(
     batch_size: int = 1,
     progress: str,
 ) -> dict[str, Any]:
-    """Find where the class scores pass, and their kind, with the evidence.
+    """Find where the class scores pass, and their kind, with the evidence; ``find_seam`` says of what.
 
-    ``requests``: one sample in the forms that it may be sent in, and ``others`` more samples in the same
-    forms; without these, others are made from the one, and without any all are made up. Raises ModelError
-    where no place is proved to be the one that the replies are made from.
+    Raises ModelError where no place is proved to be the one that the replies are made from.
     """
     handler, recorders, ctx = recorded(folder, seam, batch_size)
     tick = Ticks(progress)
@@ -251,11 +249,9 @@ def _first_answer(
         for recorder in recorders.values():
             recorder.clear()
         return answered
-    what = (
-        "the request that it was given:"
-        if given
-        else "any made-up request; give one it answers with --probe FILE:"
-    )
+    what = "any made-up request; give one it answers with --probe FILE:"
+    if given:
+        what = "the request that it was given:"
     raise ModelError("\n  ".join([f"the handler did not answer {what}", *failures]))
 
 
@@ -287,8 +283,8 @@ def _candidates(
             why[place] = _NOT_PASSED
             continue
         try:
-            found_forms = [] if output is not None else all_scores(recorder.returned[0], classes)
-            forms = [form for form, _ in found_forms] if output is None else [Form.parse(output)]
+            passed = all_scores(recorder.returned[0], classes) if output is None else []
+            forms = [form for form, _ in passed] if output is None else [Form.parse(output)]
         except ModelError as error:
             why[place] = str(error)
             continue
@@ -307,15 +303,12 @@ def _no_place(why: dict[str, str]) -> ModelError:
     if len(set(reasons.values())) == 1:
         places_ = " nor at ".join(reasons)
         return ModelError(f"the class scores are not understood at {places_}: {next(iter(reasons.values()))}")
-    return ModelError(
-        "\n  ".join(
-            [
-                "found no place where the class scores pass; name one with --seam, a dotted path from the "
-                "handler such as model or model.forward",
-                *(f"at {place}: {reason}" for place, reason in (reasons or why).items()),
-            ]
-        )
+    what = (
+        "found no place where the class scores pass; name one with --seam, a dotted path from the handler "
+        "such as model or model.forward"
     )
+    each = (f"at {place}: {reason}" for place, reason in (reasons or why).items())
+    return ModelError("\n  ".join([what, *each]))
 
 
 def _kind(recorder: PlaceRecorder, values: NDArray[np.float64], told: Outputs | None, reply: Any) -> Outputs:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import ModelError
 from calib_serve.scores import (
     LABELS,
@@ -42,7 +42,6 @@ from calib_serve.torchserve.seam._host import Answer
 from calib_serve.torchserve.seam._recorder import PlaceRecorder
 from calib_serve.torchserve.seam._requests import Request, varied
 
-Floats = NDArray[np.float64]
 Ask = Callable[[Sequence[Request]], Answer]
 
 _CLOSE, _CLOSE_OF_HALVES = 2e-3, 2e-2
@@ -188,7 +187,8 @@ def prove_reply(
     ``sure``: what passes are scores; else the reply has to show a number of them, or name each class.
     """
     # The two that differ most: numbers that follow the scores then move by more than their rounding.
-    i, j = _most_apart(seen.rows)
+    apart = np.abs(seen.rows[:, None] - seen.rows[None]).max(axis=2)
+    i, j = map(int, np.unravel_index(int(apart.argmax()), apart.shape))
     watched = _Watched(place, requests[i], seen.rows[i])
     other = watched.ask_row(seen.rows[j])
     mixtures = _mixtures(place, seen.rows[i])
@@ -215,7 +215,8 @@ def prove_batches(place: Place, requests: Sequence[Request], alone: Seen) -> lis
     handler to prove. Raises ModelError where rows or replies are another request's, or cannot be told apart.
     """
     # Two requests of the same scores cannot be told apart, in whatever order they come.
-    least = _least_apart(alone.rows)
+    apart = np.abs(alone.rows[:, None] - alone.rows[None]).max(axis=2)
+    least = float((apart + np.diag(np.full(len(apart), np.inf))).min())
     if len(requests) < 2 or least < 1e-6 * (1 + np.abs(alone.rows).max()):
         raise ModelError(
             "the requests that it was tried with have the same scores, so that a batch shows nothing; "
@@ -283,9 +284,8 @@ class _Watched:
             return None
         found = {leaf: one for leaf, one in reply.items() if leaf not in self.restless}
         both = self.own.keys() & found.keys()
-        self.moved |= (self.own.keys() ^ found.keys()) | {
-            leaf for leaf in both if _differ(self.own[leaf], found[leaf])
-        }
+        self.moved |= self.own.keys() ^ found.keys()
+        self.moved |= {leaf for leaf in both if _differ(self.own[leaf], found[leaf])}
         return found
 
     def refuse(self, leaf: str, why: str) -> None:
@@ -348,9 +348,9 @@ def _as_probabilities(
     probs: Floats,
 ) -> None:
     """Check that numbers are linear in the probabilities (3, K), whose second row is the others' mean."""
-    if any(reply is None for reply in replies):
-        return
     whole = [reply for reply in replies if reply is not None]
+    if len(whole) < len(replies):
+        return
     known = None
     for leaf in sorted(set.intersection(*(set(reply) for reply in whole)) & watched.moved):
         numbers = [n for reply in whole if isinstance(n := reply[leaf], Rounded)]
@@ -383,10 +383,10 @@ def _not_of_size(
     if place.kind != "logits":
         return
     # A constant added to all logits changes no probability, but an energy.
-    moved = watched.ask_row(row + 3.0)
+    moved = watched.ask_row(row + 3.0) or {}
     replies = [reply for three in chosen for reply in three if reply is not None]
-    for leaf in sorted((moved or {}).keys() & watched.own.keys()):
-        one, other = watched.own[leaf], (moved or {})[leaf]
+    for leaf in sorted(moved.keys() & watched.own.keys()):
+        one, other = watched.own[leaf], moved[leaf]
         if not (isinstance(one, Rounded) and isinstance(other, Rounded)) or _near(one, other, place.close):
             continue
         numbers = [n for reply in replies if isinstance(n := reply.get(leaf), Rounded)]
@@ -552,16 +552,3 @@ def _check_own_reply(alone: Sequence[Any], reply: Any, own: int) -> None:
         raise ModelError(
             f"in a batch, a request is answered {reply!r:.100}, which is what another one is answered alone"
         )
-
-
-def _most_apart(rows: Floats) -> tuple[int, int]:
-    """The two rows that differ most; one twice where there is one."""
-    apart = np.abs(rows[:, None] - rows[None]).max(axis=2)
-    i, j = np.unravel_index(int(apart.argmax()), apart.shape)
-    return int(i), int(j)
-
-
-def _least_apart(rows: Floats) -> float:
-    """The smallest difference of two rows."""
-    apart = np.abs(rows[:, None] - rows[None]).max(axis=2) + np.diag(np.full(len(rows), np.inf))
-    return float(apart.min())

@@ -53,9 +53,8 @@ def run_trial(
     """
     root = Path(calib_serve.__file__).parent.parent
     with tempfile.TemporaryDirectory(prefix="calib-trial-") as scratch:
-        order, result, done, words = (
-            Path(scratch) / name for name in ("job.json", "result.json", "done", "words")
-        )
+        names = ("job.json", "result.json", "done", "words")
+        order, result, done, words = (Path(scratch, name) for name in names)
         told_by = {"what": what, "folder": str(folder), "progress": str(done)}
         order.write_text(json.dumps({**told_by, **job}), "utf-8")
         # As WorkerLifeCycle.java: the archive's folder is the working folder, and first on the path.

@@ -105,8 +105,13 @@ def collect(
         recorder.clear([])
         got = ask(handler.handle, ctx, requests, bare=bare)
         if got.failure:
-            alone = [ask(handler.handle, ctx, [request], bare=bare).failure for request in requests]
-            raise ModelError(_failed(samples, batch, alone, got.failure))
+            for i, request in zip(batch, requests, strict=True):
+                if failure := ask(handler.handle, ctx, [request], bare=bare).failure:
+                    raise ModelError(f"the handler failed on {samples.called([i])}: {failure}")
+            raise ModelError(
+                f"the handler answers {samples.called(batch)} one at a time and not together: "
+                f"{got.failure}; try --batch-size 1"
+            )
         try:
             return _logits(recorder, Form.parse(output), kind, columns, len(batch), padded=padded)
         except ModelError as error:
@@ -115,11 +120,8 @@ def collect(
     n = len(samples)
     # Not a memory map: of a full disk a write says so, a map ends the process.
     with Path(out).open("wb") as written:
-        header = {
-            "descr": "<f4",
-            "fortran_order": False,
-            "shape": (n, class_count(kind, columns)),
-        }
+        shape = (n, class_count(kind, columns))
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(written, header)
         for start in range(0, n, batch_size):
             batch = range(start, min(start + batch_size, n))
@@ -130,16 +132,6 @@ def collect(
                 raise ModelError(f"cannot keep the scores of {n} samples: {error}") from error
             tick(batch.stop, n)
     return {"rows": n}
-
-
-def _failed(samples: _Samples, batch: range, alone: Sequence[str], together: str) -> str:
-    for i, failure in zip(batch, alone, strict=True):
-        if failure:
-            return f"the handler failed on {samples.called([i])}: {failure}"
-    return (
-        f"the handler answers {samples.called(batch)} one at a time and not together: {together}; "
-        "try --batch-size 1"
-    )
 
 
 def _logits(

@@ -11,11 +11,6 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
 from calib_serve.core.options.base import RARE
 
-__all__ = [
-    "PARTS", "REPLICA_LABELS", "WINDOWS", "MonitoringOptions", "Part", "export_monitoring",
-    "monitoring_files",
-]  # fmt: skip
-
 Part = Literal["rules", "alerts", "dashboards", "prometheus", "alertmanager", "grafana"]
 PARTS: tuple[Part, ...] = get_args(Part)
 """Recording rules, alerts, the dashboard, and examples of what reads them."""
@@ -190,7 +185,7 @@ def export_monitoring(
     """
     wanted = {folder / path: text.encode() for path, text in monitoring_files(options, parts=parts).items()}
     try:
-        new = {path: text for path, text in wanted.items() if not _says(path, text)}
+        new = {p: text for p, text in wanted.items() if not (p.is_file() and p.read_bytes() == text)}
         if others := [str(path) for path in new if path.exists() and not force]:
             raise InputError(f"would change {', '.join(others)}; give another folder, or --force")
         for path, text in new.items():
@@ -198,7 +193,3 @@ def export_monitoring(
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from error
     return list(new)
-
-
-def _says(path: Path, text: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == text

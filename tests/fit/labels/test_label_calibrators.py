@@ -89,14 +89,15 @@ def test_every_method_is_saved_whole_with_facts_that_watch_needs(method: str, tm
     np.testing.assert_allclose(artifact.probs(artifact.examples.logits), artifact.examples.probs)
 
 
-@pytest.mark.parametrize("method", ["platt", "histogram-width", "histogram-mass", "isotonic"])
+TABLES_TOO = pytest.mark.parametrize("method", ["platt", "histogram-width", "histogram-mass", "isotonic"])
+
+
+@TABLES_TOO
 def test_a_label_that_says_too_little_keeps_the_temperature_of_all_and_that_is_said(method: str) -> None:
     z, y = draw()
-    y[:, 0] = 0
-    y[:, 1] = 1
-    y[:, 2] = 0
-    y[:9, 2] = 1
-    artifact = fit(z, y, method, class_names=["never", "always", "nine", "fine"])
+    z[:, :3] -= 10 + np.log(N / 600) / 0.6  # about three of all samples
+    y[:, :3] = np.random.default_rng(1).random((N, 3)) < sigmoid(0.6 * z[:, :3])
+    artifact = fit(z, y, method, class_names=["rare", "scarce", "few", "fine"])
     (labels,) = artifact.fit["kept_temperature"].values()
     assert labels == [0, 1, 2]
     temperature = artifact.fit["shared_temperature"]
@@ -105,7 +106,52 @@ def test_a_label_that_says_too_little_keeps_the_temperature_of_all_and_that_is_s
     np.testing.assert_allclose(artifact.probs(z)[:, :3], expected, atol=near)
     np.testing.assert_allclose(artifact.probs(z)[:, :3].mean(), expected.mean(), atol=1e-9)
     assert "3 of 4 labels keep the temperature of all" in str(verdict(artifact))
-    assert "never, always, nine" in str(verdict(artifact))
+    assert "rare, scarce, few" in str(verdict(artifact))
+
+
+@TABLES_TOO
+def test_a_label_that_the_temperature_of_all_gets_wrong_has_an_offset_of_its_own(method: str) -> None:
+    z, y = draw()
+    y[:, 0] = 0
+    y[:, 1] = 1
+    y[:, 2] = 0
+    y[:9, 2] = 1
+    artifact = fit(z, y, method, class_names=["never", "always", "nine", "fine"])
+    assert artifact.fit["kept_temperature"] == {}
+    (labels,) = artifact.fit["kept_weight"].values()
+    assert labels == [0, 1, 2]
+    # Platt's targets add about one sample of the other kind.
+    means = artifact.probs(z)[:, :3].mean(axis=0)
+    np.testing.assert_allclose(means, [1 / len(z), 1 - 1 / len(z), 9.5 / len(z)], atol=1 / len(z))
+    assert "3 of 4 labels keep the weight of all" in str(verdict(artifact))
+
+
+RARE = np.array([-1.0, -2, -3, -8.5, -8.5, -9])  # log-odds of labels, the last of few trues
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1, 0), (4, 50), (1e5, 2e6)], ids=["balanced", "raw", "1e5"])
+def test_auto_on_raw_scores_of_labels_is_nearly_as_good_as_the_scores_that_they_are_made_of(
+    scale: float, offset: float
+) -> None:
+    rng = np.random.default_rng(0)
+    z = 1.5 * rng.normal(size=(8000, 6)) + RARE
+    y = (rng.random(z.shape) < sigmoid(z)).astype(int)
+    scores = scale * (z - RARE) + offset
+    artifact = fit(scores[:4000], y[:4000])
+    p = artifact.probs(scores[4000:])
+    ours, best = (-np.log(np.where(y[4000:] == 1, q, 1 - q)).mean(axis=0) for q in (p, sigmoid(z[4000:])))
+    assert (ours < 1.1 * best + 0.002).all()
+    for k in range(3):  # of many trues
+        x = (scores[:, [k]] - offset) / scale
+        theirs = LogisticRegression(C=1e6).fit(x[:4000], y[:4000, k]).predict_proba(x[4000:])[:, 1]
+        np.testing.assert_allclose(p[:, k], theirs, atol=4e-3)
+
+
+def test_where_no_method_fits_labels_the_artifact_says_why() -> None:
+    z, y = draw()
+    artifact = fit(50 - z, y, candidates=["temperature"])
+    assert artifact.method == "none"
+    assert any("nothing is fitted; temperature: no finite" in said for said in artifact.fit.remarks)
 
 
 def test_auto_chooses_by_the_folds_and_records_all_candidates() -> None:

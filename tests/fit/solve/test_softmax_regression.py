@@ -12,7 +12,7 @@ from calib_serve.fit.softmax_regression import Penalty, Problem
 
 PENALTY = Penalty(off=0.01, diagonal=1e-4, bias=0.003)
 BOTH = pytest.mark.parametrize("on", ["logits", "log_probs"])
-SHAPES = pytest.mark.parametrize("shape", ["full", "diagonal"])
+SHAPES = pytest.mark.parametrize("shape", ["full", "diagonal", "scalar"])
 
 
 def problem(shape, on, n=300, k=5, weighted=True) -> Problem:
