@@ -130,7 +130,8 @@ class Scores:
             ShapeError: Where shapes differ.
         """
         if isinstance(scores, Scores):
-            apart = {"columns": columns, "ignore_label": ignore_label, "missing": missing, "schema": schema}
+            gone = None if _texts(missing) in ((), ("none",)) else missing
+            apart = {"columns": columns, "ignore_label": ignore_label, "missing": gone, "schema": schema}
             for what, given in apart.items():
                 if given is not None:
                     raise InputError(f"these scores were made already: say {what}= where they are made")
