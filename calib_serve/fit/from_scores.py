@@ -92,7 +92,10 @@ def calibrate(
         held = None if test is None else _tested(test, samples.outputs, names)
         return _fitted(samples, method, own, test=held, class_names=names, prior=asked.prior, **how)
     found = Scores.of(scores, labels, name="the calibration set", **asked.of_scores)
-    held = None if test is None else _tested(test, found.outputs, found.class_names, asked.ignore_label)
+    scale = found.schema.outputs if found.schema.outputs != found.outputs else None
+    held = None
+    if test is not None:
+        held = _tested(test, found.outputs, found.class_names, asked.ignore_label, scale=scale)
     how |= {"test": held, "class_names": found.class_names}
     if found.is_multilabel:
         if asked.prior is not None:
@@ -100,7 +103,6 @@ def calibrate(
         artifact = _fitted_to_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
     else:
         artifact = _fitted(Samples.of(found, class_weight=weight), method, own, prior=asked.prior, **how)
-    scale = found.schema.outputs if found.schema.outputs != found.outputs else None
     model = replace(artifact.model, scale=scale, columns=found.schema.columns)
     artifact = replace(artifact, model=model)
     return remarked(artifact, before=found.remarks, after=_without_skill(found))
@@ -138,12 +140,20 @@ def _without_skill(scores: Scores) -> list[str]:
     ]
 
 
-def _tested(test: Test, kind: Outputs, names: Sequence[str], ignore_label: Any = None) -> Scores:
+def _tested(
+    test: Test,
+    kind: Outputs,
+    names: Sequence[str],
+    ignore_label: Any = None,
+    *,
+    scale: str | None = None,
+) -> Scores:
     """Samples to measure on, refused where their scores are of another kind than the fitted ones."""
     scores, labels = (test, None) if isinstance(test, Scores) else test
     found = Scores.of(
         scores,
         labels,
+        outputs=None if isinstance(test, Scores) else scale,
         expected=kind,
         class_names=() if isinstance(test, Scores) or _has_names(scores) else names,
         ignore_label=None if isinstance(test, Scores) else ignore_label,

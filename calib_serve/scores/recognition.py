@@ -178,6 +178,11 @@ def _unsaid(values: Floats, seen: _Seen, place: CellNames) -> str:
             f"{what} that may be probabilities of the event, or no probabilities at all: say --outputs "
             "probability (outputs=), or what else they are"
         )
+    if seen.within and seen.off <= seen.slack:
+        return (
+            f"{what}, and their rows sum to 1, as so few of so few digits may by chance: say --outputs "
+            "probabilities (outputs=), or what else they are"
+        )
     if seen.within:
         return (
             f"{what}, and their rows sum to {seen.least_sum:.3g} to {seen.most_sum:.3g}: they may be "

@@ -130,7 +130,8 @@ class Scores:
             ShapeError: Where shapes differ.
         """
         if isinstance(scores, Scores):
-            apart = {"columns": columns, "ignore_label": ignore_label, "missing": missing, "schema": schema}
+            gone = None if _texts(missing) in ((), ("none",)) else missing
+            apart = {"columns": columns, "ignore_label": ignore_label, "missing": gone, "schema": schema}
             for what, given in apart.items():
                 if given is not None:
                     raise InputError(f"these scores were made already: say {what}= where they are made")
@@ -608,9 +609,10 @@ def _recognised(
     values, columns = source.values, source.values.shape[1]
     named, why = _named(source, expected, columns, outputs)
     scale = outputs or named
-    if outputs is None and source.outputs == "percent" and values.max() <= 1:
+    sure = why == "by name" or len(values) >= FEW
+    if outputs is None and named is not None and named.text == "percent" and sure and values.max() <= 1:
         raise InputError(
-            f"{place.columns(columns)} should hold percent (by name), and no number is above 1: say "
+            f"{place.columns(columns)} should hold percent ({why}), and no number is above 1: say "
             f"--outputs percent (outputs=), or {exact('probabilities', columns)} of fractions"
         )
     if scale is not None:

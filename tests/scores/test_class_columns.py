@@ -49,3 +49,9 @@ def test_a_class_that_is_called_as_a_role_is_one_of_the_classes(tmp_path: Path) 
 def test_what_is_one_number_a_sample_is_one_column(outputs: str) -> None:
     with pytest.raises(InputError, match="one number a sample"):
         Scores.of([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]], outputs=outputs)
+
+
+def test_too_few_rows_that_sum_to_one_say_so() -> None:
+    with pytest.raises(InputError, match="sum to 1, as so few"):
+        Scores.of([[0.7, 0.3]])
+    assert Scores.of([[0.7, 0.3]], outputs="probabilities").outputs == "probabilities"

@@ -353,7 +353,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (np.zeros((30, 2)), {}, r"the 2 columns hold numbers from 0 to 0.*--outputs"),
     (np.linspace(-3, 3, 40), {}, r"the only column holds .*--outputs logit"),
     (np.linspace(0, 1, 40), {}, r"the only column holds .*--outputs probability"),
-    (np.array([[0.2, 0.8]]), {}, "their rows sum to 1 to 1"),
+    (np.array([[0.2, 0.8]]), {}, "their rows sum to 1, as so few"),
 ]
 
 
