@@ -390,7 +390,7 @@ class Artifact:
             for step in self.logit_maps:
                 z = step(z)
             if self.logit_maps and not np.isfinite(z.sum()):
-                lost = np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1)
+                lost: NDArray[np.bool_] = np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1)
                 z = np.where(lost[:, None], np.nan, z)
         if self.is_multilabel:
             p = sigmoid(z)

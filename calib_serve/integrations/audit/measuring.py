@@ -187,6 +187,7 @@ class _Run:
         with engine.asking("put the logs together"):
             self._predictions = prediction_rows(predictions, self.asked, where=where[0])
             self._labels = label_rows(self._all_labels, self.asked, where=where[1])
+        self._predicted, self._true = self._classes_predicted(), self._classes_true(self._labels)
         self._by_classes()
         with engine.asking("put the logs together"):
             self._joined = joined(self._predictions, self._labels, self.asked, repeats=False)
@@ -199,7 +200,6 @@ class _Run:
 
     def _by_classes(self) -> None:
         """Find the classes of both logs, as ids where they are named, and the one that is asked about."""
-        self._predicted, self._true = self._classes_predicted(), self._classes_true(self._labels)
         names, columns = self._options.class_names, self.asked.columns
         if names is not None:
             check_names(names)

@@ -102,7 +102,8 @@ def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
         graph = ir.from_proto(found)
         del graph.graph.outputs[0]  # the label, which ignores the calibration
         RemoveUnusedNodesPass()(graph)
-        return ir.to_proto(graph)
+        changed: onnx.ModelProto = ir.to_proto(graph)
+        return changed
     raise FuseError(
         f"skl2onnx gives no decision_function of {type(last).__name__}; where it has probabilities, fit with "
         "response_method='predict_proba'"
