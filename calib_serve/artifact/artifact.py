@@ -339,8 +339,16 @@ class Artifact:
         >>> artifact.probs([[0.25, 0.75]]).round(9).tolist()
         [[0.25, 0.75]]
         """
+        outputs = outputs or self._said_kind()
         given = Scores.of(scores, outputs=outputs, expected=self.schema, missing="none")
         return self.of_logits(self._logits_of(self.accepted(given)))
+
+    def _said_kind(self) -> Outputs | None:
+        """The kind of one column within [0, 1] that the fit was told is no probability, as cosines are."""
+        if self.examples is None or self.model.outputs != "logit":
+            return None
+        z = np.diff(self.examples.logits, axis=1)
+        return "logit" if ((z >= 0) & (z <= 1)).all() else None
 
     def calibrated(self, scores: Scores) -> Scores:
         """Return the scores as calibrated probabilities, with all that belongs to their samples."""
@@ -390,7 +398,7 @@ class Artifact:
             for step in self.logit_maps:
                 z = step(z)
             if self.logit_maps and not np.isfinite(z.sum()):
-                lost: NDArray[np.bool_] = np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1)
+                lost = np.asarray(np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1))
                 z = np.where(lost[:, None], np.nan, z)
         if self.is_multilabel:
             p = sigmoid(z)
