@@ -21,14 +21,14 @@ import calib_serve
 
 ROOT = Path(calib_serve.__file__).parent
 
-LINES = 79_400
+LINES = 79_460
 TWO_HOMES = 4
 """Names of public functions and classes that two modules or more define."""
-BARE_CONSTANTS = 210
+BARE_CONSTANTS = 217
 """Module-level names of a bare number."""
 OPEN_KEYWORDS = 42
 """Public functions that end in ``**keywords``, typed ones among them."""
-ENTERED = {"fit --method temperature": 332, "fit": 406, "evaluate": 253, "report": 356, "fuse onnx": 229}
+ENTERED = {"fit --method temperature": 350, "fit": 430, "evaluate": 269, "report": 372, "fuse onnx": 227}
 """Our functions that a command enters when it runs a second time in one process."""
 
 

@@ -64,7 +64,7 @@ class Absent:
         t = _temperature(samples)
         outside = np.setdiff1d(np.arange(self.classes), self.seen)
         # Where a temperature says nothing, each is as likely as one more sample of it would make it.
-        apart = offset_of(samples, t) is not None
+        apart = bool(artifact.steps) and offset_of(samples, t) is not None
         t = t if np.isfinite(t) else 1.0
         share = len(outside) / (len(samples) + self.classes)
         wanted = share if apart else _mass(samples, (LogitMap.temperature(t),), outside)

@@ -28,7 +28,7 @@ from calib_serve.core.names import shown
 from calib_serve.scores.databases import open_engine
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles, texts_in
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
-from calib_serve.scores.table import TAKEN, Roles, listed, roles_of, said_by
+from calib_serve.scores.table import TAKEN, Roles, first_few, roles_of, said_by
 
 _SCORES = (
     *("logits", "log_probs", "probs", "label_logits", "label_probs"),
@@ -197,7 +197,7 @@ def _from_arrays(
     }
     said = [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
     others = [name for name in roles.left_out if said_by(name) is not None]
-    said += [f"left out: {listed(others)}"] if others else []
+    said += [f"left out: {first_few(others)}"] if others else []
     source = of_arrays(scores, **found)
     return replace(
         source,
@@ -429,7 +429,7 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
             roles, wrong = replace(roles, scores=kept, left_out={**roles.left_out, **out}), []
         if not roles.scores or len(lists) > 1:
             raise InputError(
-                f"{table} has {listed(lists) if lists else 'none'} as columns of scores: say which "
+                f"{table} has {first_few(lists) if lists else 'none'} as columns of scores: say which "
                 "(--columns, columns=)"
             )
         if wrong:

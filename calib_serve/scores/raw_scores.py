@@ -17,8 +17,8 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
 from calib_serve.scores.classes import distinct, is_missing, of_two, plain_label
 from calib_serve.scores.recognition import proves_probabilities
-from calib_serve.scores.scales import kind_of
-from calib_serve.scores.table import TAKEN, Roles, by_pattern, listed, roles_of
+from calib_serve.scores.scales import scaled_kind
+from calib_serve.scores.table import TAKEN, Roles, by_pattern, first_few, roles_of
 
 Floats = NDArray[np.floating[Any]]
 
@@ -162,7 +162,7 @@ def of_roles(
     roles = _without_texts(roles, table)
     if not roles.scores:
         raise InputError(
-            f"there is no column of scores beside {listed(list(table))}: say which (--columns, columns=)"
+            f"there is no column of scores beside {first_few(list(table))}: say which (--columns, columns=)"
         )
     found = {
         what: (others or {}).get(what, None if name is None else table[name])
@@ -177,7 +177,7 @@ def of_roles(
     if roles.label_columns:
         labels = np.stack([table[name] for name in roles.label_columns], axis=1)
     said = [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
-    said += [f"left out: {listed(list(roles.left_out))}"] if roles.left_out else []
+    said += [f"left out: {first_few(list(roles.left_out))}"] if roles.left_out else []
     held = table[roles.scores[0]]
     names: tuple[str, ...] = ()
     if len(roles.scores) == 1 and (opened := opened_rows(roles.scores[0], held)) is not None:
@@ -223,7 +223,7 @@ def _without_texts(roles: Roles, table: Mapping[str, Any]) -> Roles:
         return roles
     lists = [name for name in roles.scores if _is_nested(table[name])]
     if len(lists) > 1:
-        raise InputError(f"the columns {listed(lists)} hold lists: say which (--columns, columns=)")
+        raise InputError(f"the columns {first_few(lists)} hold lists: say which (--columns, columns=)")
     kept = lists or [name for name in roles.scores if _holds_numbers(table[name])]
     why = "beside lists of scores" if lists else "it holds no numbers"
     out = {name: why for name in roles.scores if name not in kept}
@@ -268,15 +268,16 @@ def _check_classes(
         strange = [column for column, name in zip(roles.scores, names, strict=True) if name not in called]
         if strange and roles.kind is None and not proved:
             raise InputError(
-                f"no label is called {listed(strange)}: say which columns are classes "
+                f"no label is called {first_few(strange)}: say which columns are classes "
                 f"({by_pattern(names)}, columns=)"
             )
     elif not (_numbered(names) or all(name.removesuffix(".0").isdecimal() for name in names)) and (
         of_two(list(names), "") != [0, 1]
     ):
         raise InputError(
-            f"the labels are {listed(called)}, and nothing says that the columns {listed(roles.scores)} are "
-            "their classes, in this order: name the columns in the order of the ids (--columns, columns=)"
+            f"the labels are {first_few(called)}, and nothing says that the columns "
+            f"{first_few(roles.scores)} are their classes, in this order: name the columns in the order of "
+            "the ids (--columns, columns=)"
         )
 
 
@@ -298,7 +299,7 @@ def _check_event(roles: Roles, labels: NDArray[Any] | None) -> None:
     if of.lower() not in {*_OF_ONE, *called, (roles.label or "").lower()}:
         raise InputError(
             f"the column {roles.scores[0]!r} is of {of!r}, by its name, and the labels are "
-            f"{listed(sorted(called))}: if it is of label 1, say --outputs {kind_of(roles.kind, 1)} "
+            f"{first_few(sorted(called))}: if it is of label 1, say --outputs {scaled_kind(roles.kind, 1)} "
             "(outputs=), or name both classes, the other one first (--class-names, class_names=)"
         )
 

@@ -16,7 +16,7 @@ from calib_serve.scores.kinds import (
     Outputs,
     exact,
 )
-from calib_serve.scores.table import by_pattern, listed
+from calib_serve.scores.table import by_pattern, first_few
 
 FEW = 20
 """Rows, of which fewer may look alike by chance."""
@@ -48,7 +48,7 @@ class CellNames:
         """The names of all columns, for a person."""
         if not self.names:
             return f"the {count} columns" if count > 1 else "the only column"
-        return f"the column{'s' if count > 1 else ''} {listed(self.names)}"
+        return f"the column{'s' if count > 1 else ''} {first_few(self.names)}"
 
 
 NUMBERED = CellNames()

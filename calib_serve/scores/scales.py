@@ -185,14 +185,14 @@ def _sound(name: str, numbers: tuple[float, ...]) -> bool:
     return all(number > (1 if name == "log-odds" else 0) for number in numbers)
 
 
-def kind_of(text: str, columns: int) -> Outputs:
+def scaled_kind(text: str, columns: int) -> Outputs:
     """The exact kind that ``outputs`` says of so many columns.
 
     Args:
         text: A kind or a scale.
         columns: Number of columns.
 
-    >>> kind_of("percent", 1), kind_of("votes:7", 3)
+    >>> scaled_kind("percent", 1), scaled_kind("votes:7", 3)
     ('probability', 'probabilities')
     """
     return exact(Scaled.parse(text).kind, columns)

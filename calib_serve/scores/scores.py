@@ -29,7 +29,7 @@ from calib_serve.scores.recognition import (
     check_sentinels,
     recognise,
 )
-from calib_serve.scores.scales import Scaled, kind_of
+from calib_serve.scores.scales import Scaled, scaled_kind
 from calib_serve.scores.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -389,7 +389,7 @@ class Scores:
         class_names: Sequence[Any],
     ) -> Scores:
         """The same scores with labels, weights, groups, ids or class names that they lack."""
-        if outputs is not None and kind_of(outputs, self.values.shape[1]) != self.outputs:
+        if outputs is not None and scaled_kind(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
         names = tuple(map(str, class_names)) or self.class_names
         if self.class_names and names != self.class_names:

@@ -57,28 +57,28 @@ _NO_CLASS = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "
 """Names of rows and of folds, which are of no use here. pandas calls others "Unnamed: 0"."""
 
 
-class Said(NamedTuple):
+class NameSays(NamedTuple):
     """What a column's name says: the kind of its scores, and of which class, or an empty text."""
 
     kind: str
     of: str
 
 
-def said_by(name: str) -> Said | None:
+def said_by(name: str) -> NameSays | None:
     """What a column's or an array's name says of its scores, if it does.
 
     >>> said_by("prob_cat"), said_by("y_pred_proba"), said_by("score")
-    (Said(kind='probabilities', of='cat'), Said(kind='probabilities', of='y_pred'), None)
-    >>> said_by("p1"), said_by("P(spam)"), said_by("log-prob")
-    (Said(kind='probabilities', of='1'), Said(kind='probabilities', of='spam'), Said(kind='log_probs', of=''))
+    (NameSays(kind='probabilities', of='cat'), NameSays(kind='probabilities', of='y_pred'), None)
+    >>> said_by("p1"), said_by("log-prob")
+    (NameSays(kind='probabilities', of='1'), NameSays(kind='log_probs', of=''))
     """
     text = name.strip()
     plain = re.sub(r"[\s.:-]", "_", text)  # as long as the name, whose own letters are the class's
     if found := _BEGINS.fullmatch(plain):
         word, k = found[1], next((k for k in (2, 3, 4) if found[k]), 0)
-        return Said(_KINDS.get(word.lower(), "probabilities"), text[slice(*found.span(k))] if k else "")
+        return NameSays(_KINDS.get(word.lower(), "probabilities"), text[slice(*found.span(k))] if k else "")
     found = _ENDS.fullmatch(plain)
-    return Said(_KINDS[found[2].lower()], text[: found.end(1)]) if found else None
+    return NameSays(_KINDS[found[2].lower()], text[: found.end(1)]) if found else None
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def roles_of(
     found: dict[str, str | None] = {what: name for what, name in asked.items() if name is not None}
     for what, name in found.items():
         if name not in names:
-            raise InputError(f"there is no column {name!r} for the {what}; there are {listed(names)}")
+            raise InputError(f"there is no column {name!r} for the {what}; there are {first_few(names)}")
     taken = [name for name in names if name in found.values()]
     if columns is None and classes and {*classes} <= {*names} - {*taken}:
         columns = classes
@@ -167,7 +167,7 @@ def roles_of(
             left_out |= {n: "no label has its name" for n in rest if n not in (*chosen, *left_out)}
         elif families := _families(chosen):
             if len(families) > 1:
-                ways = " or ".join(f"{kind} {listed(held)}" for kind, held in families.items())
+                ways = " or ".join(f"{kind} {first_few(held)}" for kind, held in families.items())
                 raise InputError(f"the scores may be the {ways}: say which (--columns, columns=)")
             ((kind, chosen),) = families.items()
             others = [n for n in rest if n not in (*chosen, *left_out) and _OTHER_SCORES.search(n)]
@@ -222,7 +222,7 @@ def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
     for one in columns:
         names = [one] if one in rest else [name for name in rest if fnmatchcase(name, one)]
         if not names:
-            raise InputError(f"there is no column {one!r} of scores (--columns); there are {listed(rest)}")
+            raise InputError(f"there is no column {one!r} of scores (--columns); there are {first_few(rest)}")
         found += [name for name in names if name not in found]
     return found
 
@@ -235,7 +235,7 @@ def _label_columns(of_labels: Sequence[str], scores: Sequence[str]) -> tuple[str
     if set(wanted) != set(of_labels):
         raise InputError(
             "each label needs a column of scores NAME and one of truths label.NAME, and nothing is called "
-            f"label; there are {listed([*scores, *of_labels])}"
+            f"label; there are {first_few([*scores, *of_labels])}"
         )
     return tuple(wanted)
 
@@ -251,7 +251,7 @@ def by_pattern(names: Sequence[str]) -> str:
     return f"--columns '{most}_*'" if 1 < count < len(names) else "--columns"
 
 
-def listed(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str]) -> str:
     """Names in a sentence, the first of many."""
     few = ", ".join(map(shown, names[:NAMED_IN_A_MESSAGE]))
     return few + (", ..." if len(names) > NAMED_IN_A_MESSAGE else "") or "none"
