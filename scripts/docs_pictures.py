@@ -103,7 +103,7 @@ def three_diagrams(test: Predictions, t: float) -> Figure:
 
 def before_and_after(cal: Predictions, test: Predictions) -> Figure:
     """What a fit on one half of CIFAR-10's test set does to the other half."""
-    artifact = calibrate(*cal)
+    artifact = calibrate(*cal, outputs="logits")
     sides = (("as trained", softmax(test[0]), "before"), ("calibrated", artifact.probs(test[0]), "after"))
     with drawing():
         figure = Figure(figsize=(9.6, 5.6), layout="constrained")
