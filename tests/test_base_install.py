@@ -53,17 +53,18 @@ def kept(artifact, scores):
     return again
 
 saved = []
-found = {name: kept(calibrate(z, y, name, cross_validate=False, outputs="logits"), z) for name in ("auto", *CANDIDATES)}
-two = {name: kept(calibrate(z[:, :2], y > 0, name, cross_validate=False, outputs="logits"), z[:, :2]) for name in TWO_CLASSES}
+how = {"cross_validate": False, "outputs": "logits"}
+found = {name: kept(calibrate(z, y, name, **how), z) for name in ("auto", *CANDIDATES)}
+two = {name: kept(calibrate(z[:, :2], y > 0, name, **how), z[:, :2]) for name in TWO_CLASSES}
 assert evaluate(found["auto"].probs(z), y).nll.value < evaluate(p, y).nll.value
 for name in ("auto", *LABEL_METHODS):
     kept(calibrate(z, np.eye(3, dtype=int)[y], name, outputs="label_logits", cross_validate=False), z)
-half = calibrate(z[::2], y[::2], "temperature", cross_validate=False, outputs="logits")
+half = calibrate(z[::2], y[::2], "temperature", **how)
 decided = kept(decide(half, z[1::2], y[1::2], coverage=0.8, risk=0.5), z)
 assert decided.sets and decided.abstain, decided
 estimate_prior(found["temperature"], z)
 kept(with_prior(found["temperature"], [0.2, 0.3, 0.5]), z)
-assert all(one.metrics for one in compare((z, y), (z, y), ["none", "isotonic"]))
+assert all(one.metrics for one in compare((z, y), (z, y), ["none", "isotonic"], outputs="logits"))
 assert validation_size((z, y), (z, y), sizes=[100], repeats=2).rows
 print("the whole of it")
 """
