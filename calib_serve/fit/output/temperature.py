@@ -224,20 +224,14 @@ def _why_none(samples: Samples, end: Slope) -> str | None:
     # A smaller spread of logits, over T, counts as T = infinity.
     if end.lost > 0 and end.s * math.sqrt(end.second) > 1e-5:
         return None
-    mean = samples.mean()
-    gain, skill = 0.0, 0.0
-    for part, z in samples.chunks(np.float64):
-        true = np.arange(len(z)), samples.labels[part]
-        gain += float(samples.weighted_sum(z[true] - z.mean(axis=1), part))
-        skill += float(samples.weighted_sum((z - mean)[true], part))
-    if gain <= 1e-12 * len(samples):
+    if true_above(samples) <= 1e-12:
         return (
             "the logits of the true classes are no higher than those of the others, so that T would be "
             "infinite; "
             + (
                 "each class's logits are higher where it is true, and want an offset, as structured-vector "
                 "and, of two classes, platt fit it"
-                if skill > 1e-12 * len(samples)
+                if true_above(samples, samples.mean()) > 1e-12
                 else "check that the labels belong to these logits and classes are in one order"
             )
         )
@@ -247,3 +241,12 @@ def _why_none(samples: Samples, end: Slope) -> str | None:
             "more samples, none that the model was trained on, or use temperature-mixture"
         )
     return None
+
+
+def true_above(samples: Samples, level: NDArray[np.float64] | None = None) -> float:
+    """The mean of the true class's logit less that of all classes, or less ``level`` (K,) of its class."""
+    total = 0.0
+    for part, z in samples.chunks(np.float64):
+        above = z - (z.mean(axis=1, keepdims=True) if level is None else level)
+        total += float(samples.weighted_sum(above[np.arange(len(z)), samples.labels[part]], part))
+    return total / len(samples)

@@ -10,6 +10,7 @@ from sizes import sized
 from sklearn.linear_model import LogisticRegression
 
 from calib_serve import Artifact, calibrate
+from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
 from calib_serve.fit.output.offset import offset_of
 from calib_serve.fit.samples import Samples
@@ -196,9 +197,17 @@ def test_where_a_temperature_does_or_a_map_near_it_there_is_no_offset() -> None:
     assert offset_of(Samples.of(*classes(HEIGHTS)[:2], outputs="logits"), 1e9) is not None
 
 
+def test_where_every_sample_is_right_no_temperature_is_best_and_there_is_no_offset() -> None:
+    z, _, *_ = classes(0, n=400)
+    samples = Samples.of(z, z.argmax(axis=1), outputs="logits")
+    assert offset_of(samples) is None
+    with pytest.raises(FitError, match="every sample is classified right"):
+        fit_by_name("structured-vector", samples)
+
+
 def test_the_offset_is_what_the_logits_were_moved_by() -> None:
     z, y, *_ = classes(HEIGHTS, n=8000)
-    found = offset_of(Samples.of(z, y, outputs="logits"))
+    found = offset_of(Samples.of(z, y, outputs="logits"), fit_by_name("temperature", z, y).fit["temperature"])
     assert found is not None
     np.testing.assert_allclose(found - found.mean(), HEIGHTS.mean() - HEIGHTS, atol=0.2)
     assert softmax(z + found).mean(axis=0) == pytest.approx(np.bincount(y) / len(y), abs=0.02)
