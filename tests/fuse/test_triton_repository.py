@@ -447,16 +447,16 @@ DIES = """
 import os, sys
 from calib_serve import load_artifact
 from calib_serve.fuse import fuse_triton
-from calib_serve.fuse.triton import _publish
+from pathlib import Path
 from calib_serve.core.options.fuse import TritonOptions
-left = int(sys.argv[1])
+left, rename = int(sys.argv[1]), Path.rename
 def move(old, new):
     global left
     if not left:
         os.kill(os.getpid(), 9)
     left -= 1
-    old.rename(new)
-_publish._move = move
+    return rename(old, new)
+Path.rename = move
 raw, fitted, repository, version = sys.argv[2:]
 settings = TritonOptions(device="cpu")
 fuse_triton(raw, load_artifact(fitted), repository, settings, name="pets", version=int(version))

@@ -29,7 +29,7 @@ def drawn(shares, n, seed, *, blur=1.0):
 
 @pytest.fixture(scope="module")
 def artifact() -> Artifact:
-    return calibrate(*drawn([0.5, 0.3, 0.2], 4000, 0), "temperature", class_names=NAMES)
+    return calibrate(*drawn([0.5, 0.3, 0.2], 4000, 0), "temperature", class_names=NAMES, outputs="logits")
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def cal(file):
 def test_shares_are_recovered_and_the_correction_helps(real, method) -> None:
     file = real["kull_resnet110_c10"]
     rng = np.random.default_rng(0)
-    artifact = calibrate(*cal(file), method)
+    artifact = calibrate(*cal(file), method, outputs="logits")
     covered = []
     for _ in range(sized(ci=8, nightly=400)):
         at = rows(file["test_labels"], SHARES, 2000, rng)
@@ -62,7 +62,7 @@ def test_counts_hold_where_em_does_not(real) -> None:
     z, y = cal(file)
     half = rng.permutation(len(y))
     fit, rest = half[: len(y) // 2], half[len(y) // 2 :]
-    artifact = calibrate(z[fit], y[fit], "temperature")
+    artifact = calibrate(z[fit], y[fit], "temperature", outputs="logits")
     found = estimate_prior(artifact, z[rest][rows(y[rest], SHARES, 3000, rng)])
     assert found.kind == "moved"
     assert np.abs(found.counted.shares - SHARES).max() < 0.03
@@ -71,7 +71,7 @@ def test_counts_hold_where_em_does_not(real) -> None:
 
 def test_a_real_shift_of_more_than_shares_is_not_corrected(data_dir, tmp_path) -> None:
     file = np.load(data_dir / "logits" / "pneumonia_cnn_inhouse.npz")
-    artifact = calibrate(*cal(file), "temperature")
+    artifact = calibrate(*cal(file), "temperature", outputs="logits")
     found = estimate_prior(artifact, file["test_logits"])
     assert found.kind == "other"
     with pytest.raises(InputError, match="do not correct"):

@@ -24,7 +24,7 @@ def test_coverage_and_risk_are_those_promised(
     found: dict[str, list[float]] = {"lac": [], "aps": [], "raps": [], "broken": []}
     for seed in range(splits):
         fit, held_out, test = np.split(np.random.default_rng(seed).permutation(len(y)), [n, 2 * n])
-        artifact = calibrate(z[fit], y[fit], "temperature", cross_validate=False)
+        artifact = calibrate(z[fit], y[fit], "temperature", cross_validate=False, outputs="logits")
         p, q, truth = artifact.probs(z[held_out]), artifact.probs(z[test]), y[test]
         for score in ("lac", "aps", "raps"):
             inside = fit_sets(p, y[held_out], coverage=coverage, score=score, seed=seed)(q)
