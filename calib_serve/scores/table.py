@@ -219,8 +219,11 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
 
 def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
     found: list[str] = []
+    # A column of a role is a class only by its own name: * means the others.
+    roles = {known for names in _ROLES.values() for known in names}
+    free = [name for name in rest if name.strip().lower() not in roles]
     for one in columns:
-        names = [one] if one in rest else [name for name in rest if fnmatchcase(name, one)]
+        names = [one] if one in rest else [name for name in free if fnmatchcase(name, one)]
         if not names:
             raise InputError(f"there is no column {one!r} of scores (--columns); there are {first_few(rest)}")
         found += [name for name in names if name not in found]
