@@ -40,20 +40,13 @@ def file_scores(
     options: FileOptions,
     *,
     split: str | None,
-    outputs: str | None = None,
     expected: Schema | Outputs | None = None,
 ) -> Scores:
     """Read the scores of a file; note what was read on stderr. Keywords as in ``Scores.read``."""
     from calib_serve.scores import Scores
 
     # What is not given is left out, so that the reader's own defaults hold.
-    given = {
-        "split": split,
-        "labels": options.labels,
-        **options.of_scores,
-        "outputs": outputs or options.outputs,
-        "expected": expected,
-    }
+    given = {"split": split, "labels": options.labels, **options.of_scores, "expected": expected}
     found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
     note([found.reading])
     return found

@@ -69,6 +69,16 @@ def some_of(n: int, most: int) -> NDArray[np.intp]:
     return np.random.default_rng(0).integers(ends[:-1], ends[1:]).astype(np.intp)
 
 
+def content_of(rows: AnyFloats) -> Floats:
+    """A number (n,) that tells rows (n, K) apart: equal rows have equal ones, and others all but surely not.
+
+    >>> len(set(content_of(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])).tolist()))
+    2
+    """
+    # A random projection.
+    return np.asarray(np.einsum("nk,k->n", rows, np.random.default_rng(0).standard_normal(rows.shape[1])))
+
+
 def are_counts(weight: NDArray[np.float64]) -> bool:
     """Whether weights (n,) are counts of rows: whole numbers with a mean of at most 8.
 

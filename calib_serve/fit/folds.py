@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.core.arrays import Codes
+from calib_serve.core.arrays import Codes, content_of
 from calib_serve.core.errors import InputError
 from calib_serve.fit.samples import Samples
 
@@ -28,12 +28,6 @@ def content(samples: Samples) -> NDArray[np.float64]:
     for part, z in samples.chunks(np.float64):
         same[part] = content_of(z - z.max(axis=1, keepdims=True))
     return same
-
-
-def content_of(z: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A number (m,) that tells rows apart, of logits (m, K) less their largest."""
-    # A random projection: equal rows have equal numbers, and others all but surely not.
-    return np.asarray(np.einsum("nk,k->n", z, np.random.default_rng(0).standard_normal(z.shape[1])))
 
 
 def folds_of(samples: Samples, *, folds: int, seed: int) -> Codes:

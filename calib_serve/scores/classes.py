@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.names import shown
 from calib_serve.core.text import NAMED_IN_A_MESSAGE
 from calib_serve.scores.recognition import NUMBERED, CellNames
+from calib_serve.scores.table import few
 
 Ids = NDArray[np.intp]
 
@@ -141,12 +141,12 @@ def _mapped(
         return ids, names or _two_names(found, ids), ""
     if names:
         raise InputError(
-            f"no class is called {_shown(_strangers(found, names))}; the classes are {_shown(names)}: choose "
+            f"no class is called {few(_strangers(found, names))}; the classes are {few(names)}: choose "
             "the classes' columns (--columns, columns=), or name them (--class-names, class_names=)"
         )
     if classes == 2 and column:
         raise InputError(
-            f"labels are {_shown(found)}: of which of them is {column!r} the probability? Name both classes, "
+            f"labels are {few(found)}: of which of them is {column!r} the probability? Name both classes, "
             "the other one first (--class-names, class_names=)"
         )
     if len(found) == classes and all(isinstance(label, str) for label in found):
@@ -154,10 +154,10 @@ def _mapped(
         return (
             [order.index(label) for label in found],
             tuple(order),
-            f"classes are taken in the order of their names: {_shown(order)}",
+            f"classes are taken in the order of their names: {few(order)}",
         )
     raise InputError(
-        f"labels are names, such as {_shown(found)}, and which column is which class is not known; name the "
+        f"labels are names, such as {few(found)}, and which column is which class is not known; name the "
         "classes in the order of the columns (--class-names, class_names=)"
     )
 
@@ -182,7 +182,7 @@ def _by_name(found: list[Any], names: tuple[str, ...]) -> list[int] | None:
             return ids
         if not all(_number(name) is not None for name in names):
             raise InputError(
-                f"the labels {_shown(found)} are names of classes and ids of others; say which is meant, by "
+                f"the labels {few(found)} are names of classes and ids of others; say which is meant, by "
                 "names that are no numbers"
             )
     return ids
@@ -198,7 +198,7 @@ def _by_number(numbers: list[float], classes: int, names: tuple[str, ...]) -> li
     if min(whole) >= 0 and max(whole) < classes:
         if names and all(_number(name) is not None for name in names) and not _are_positions(names):
             raise InputError(
-                f"the label {_shown(_strangers(whole, names))} is none of the classes {_shown(names)}; where "
+                f"the label {few(_strangers(whole, names))} is none of the classes {few(names)}; where "
                 "labels count from 0, name the classes so (--class-names 0,1,..., class_names=)"
             )
         return whole
@@ -267,9 +267,3 @@ def _as_whole(label: Any) -> str:
 
 def _strangers(found: Sequence[Any], names: Sequence[str]) -> list[Any]:
     return [label for label in found if str(label) not in names][:NAMED_IN_A_MESSAGE]
-
-
-def _shown(labels: Sequence[Any]) -> str:
-    return ", ".join(map(shown, labels[:NAMED_IN_A_MESSAGE])) + (
-        ", ..." if len(labels) > NAMED_IN_A_MESSAGE else ""
-    )

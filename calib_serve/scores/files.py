@@ -24,11 +24,10 @@ from safetensors import SafetensorError, safe_open
 
 from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
-from calib_serve.core.names import shown
 from calib_serve.scores.databases import open_engine
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles, texts_in
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
-from calib_serve.scores.table import TAKEN, Roles, first_few, roles_of, said_by
+from calib_serve.scores.table import Roles, few, roles_of, said_by
 
 _SCORES = (
     *("logits", "log_probs", "probs", "label_logits", "label_probs"),
@@ -55,12 +54,8 @@ class _Asked:
 
     def roles(self, names: Sequence[str], index: Sequence[str] = (), called: Collection[str] = ()) -> Roles:
         """Find the role of each column."""
-        beside = dict[str, Any](self.beside)
-        columns = self.columns
-        if columns is None and self.expected and {*self.expected} <= {*names}:
-            columns = self.expected
-        beside |= {"classes": self.classes, "called": called, "index": index}
-        return roles_of(names, columns=columns, **beside)
+        beside: dict[str, Any] = {**self.beside, "called": called, "index": index}
+        return roles_of(names, columns=self.columns, expected=self.expected, classes=self.classes, **beside)
 
 
 def read_source(
@@ -100,11 +95,7 @@ def read_source(
         found = _read_file(path, wanted)
     for what, name in apart.items():
         found = _beside(found, what, read_npy(Path(name)), name)
-    return _named(found, path.name.partition(".")[0])
-
-
-def _named(found: RawScores, name: str) -> RawScores:
-    return replace(found, name=name)
+    return replace(found, name=path.name.partition(".")[0])
 
 
 def _beside(found: RawScores, what: str, array: NDArray[Any], name: str) -> RawScores:
@@ -158,8 +149,7 @@ def _read_npy(path: Path, asked: _Asked) -> RawScores:
 
 def _read_npz(path: Path, asked: _Asked) -> RawScores:
     # Only what is asked for is unpacked: such files may hold gigabytes of inputs, too.
-    with_names = read_npz(path, wanted={"class_names", "calibrated_by"}.__contains__)
-    known, names = with_names
+    known, names = read_npz(path, wanted={"class_names", "calibrated_by"}.__contains__)
     roles = _roles_in(path, names, asked)
     kept = {_in_split(name, asked.split) for name in (*roles.scores, *roles.others)}
     arrays, _ = read_npz(path, wanted=kept.__contains__)
@@ -190,23 +180,15 @@ def _from_arrays(
 ) -> RawScores:
     called = {name: get(_in_split(name, asked.split)) for name in (*roles.scores, *roles.others)}
     scores = called.pop(roles.scores[0])
-    found = {
-        what: called.get(name)
-        for what in ("label", "weight", "group", "id")
-        if (name := getattr(roles, what))
-    }
-    said = [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
+    found = {what: called[name] for what, name in roles.beside.items()}
     others = [name for name in roles.left_out if said_by(name) is not None]
-    said += [f"left out: {first_few(others)}"] if others else []
+    said = [f"left out: {few(others)}"] if others else []
     source = of_arrays(scores, **found)
     return replace(
         source,
         class_names=tuple(map(str, get("class_names").tolist())) if "class_names" in names else (),
         outputs=roles.kind,
-        columns=roles.scores,
-        label_name=roles.label or "",
-        weight_name=roles.weight or "",
-        group_name=roles.group or "",
+        roles=roles,
         calibrated_by=str(get("calibrated_by")) if "calibrated_by" in names else "",
         remarks=(*source.remarks, *said),
     )
@@ -429,7 +411,7 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
             roles, wrong = replace(roles, scores=kept, left_out={**roles.left_out, **out}), []
         if not roles.scores or len(lists) > 1:
             raise InputError(
-                f"{table} has {first_few(lists) if lists else 'none'} as columns of scores: say which "
+                f"{table} has {few(lists) if lists else 'none'} as columns of scores: say which "
                 "(--columns, columns=)"
             )
         if wrong:
@@ -500,9 +482,9 @@ def _of_spooled(
         found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1, told=told)
         return replace(found, values=values)
     # Roles of columns are found from the first rows: all rows would not fit into memory.
-    few = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
+    first_rows = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
     beside_few = {name: column[: 1 << 16] for name, column in beside.items()}
-    found = of_roles(roles, {**few, **beside_few}, first=1, told=told)
+    found = of_roles(roles, {**first_rows, **beside_few}, first=1, told=told)
     whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
     columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
     if roles.label_columns:

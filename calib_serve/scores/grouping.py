@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import content_of
 from calib_serve.scores.kinds import Floats, Outputs, to_probs
 
 _MOST = 1_000_000
@@ -44,9 +45,7 @@ def copies_of(values: Floats, labels: NDArray[Any], kind: Outputs) -> NDArray[np
     """
     if not _LEAST <= len(values) <= _MOST:
         return None
-    # A random projection: equal rows have equal numbers, and others all but surely not.
-    across = np.random.default_rng(0).standard_normal(values.shape[1])
-    key = np.einsum("nk,k->n", values, np.asarray(across, values.dtype))
+    key = content_of(values)
     if np.count_nonzero(np.diff(np.sort(key))) + 1 > _DISTINCT * len(key):
         return None
     _, first, row, times = np.unique(key, return_index=True, return_inverse=True, return_counts=True)

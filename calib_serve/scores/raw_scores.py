@@ -16,11 +16,10 @@ from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
 from calib_serve.scores.classes import distinct, is_missing, of_two, plain_label
+from calib_serve.scores.kinds import Floats
 from calib_serve.scores.recognition import proves_probabilities
 from calib_serve.scores.scales import scaled_kind
-from calib_serve.scores.table import TAKEN, Roles, by_pattern, first_few, roles_of
-
-Floats = NDArray[np.floating[Any]]
+from calib_serve.scores.table import Roles, by_pattern, few, roles_of
 
 _OF_ONE = ("", "1", "y", "y=1", "y_1", "pos", "positive", "event", "true", "yes", "y_pred", "pred", "class_1",
            "class1", "predicted", "prediction")  # fmt: skip
@@ -28,6 +27,8 @@ _OF_ONE = ("", "1", "y", "y=1", "y_1", "pos", "positive", "event", "true", "yes"
 
 _OF_LABELS = {"logits": "label_logits", "probabilities": "label_probabilities"}
 """Kinds where any number of labels is true."""
+_NAMELESS = Roles(())
+"""Of arrays in memory."""
 _VECTOR = {"type", "size", "indices", "values"}
 
 
@@ -35,18 +36,14 @@ _VECTOR = {"type", "size", "indices", "values"}
 class RawScores:
     """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row.
 
-    ``outputs``: the kind or scale that names say; ``columns``, ``label_name``, ``weight_name`` and
-    ``group_name``: where they were read from.
+    ``outputs``: the kind or scale that names say; ``roles``: the columns or arrays that they were read from.
     """
 
     values: Floats
     labels: Any = None
     class_names: tuple[str, ...] = ()
     outputs: str | None = None
-    columns: tuple[str, ...] = ()
-    label_name: str = ""
-    weight_name: str = ""
-    group_name: str = ""
+    roles: Roles = _NAMELESS
     weights: Any = None
     groups: Any = None
     ids: Any = None
@@ -120,6 +117,7 @@ def of_columns(
     table: Mapping[str, NDArray[Any]],
     *,
     columns: Sequence[str] | None = None,
+    expected: Sequence[str] = (),
     classes: Sequence[str] = (),
     told: bool = False,
     label: Any = None,
@@ -129,13 +127,21 @@ def of_columns(
 ) -> RawScores:
     """Read columns by name; ``label``, ``weight``, ``group`` and ``id``: a column's name, or an array.
 
-    ``classes``: names of classes that are known; ``told``: whether the kind of scores is.
+    ``expected``: an artifact's columns; ``classes``: names of classes that are known; ``told``: whether the
+    kind of scores is.
     """
     beside = {"label": label, "weight": weight, "group": group, "id": id}
     named = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
     labels = table[named["label"]] if "label" in named and named["label"] in table else others.get("label")
-    roles = roles_of(list(table), columns=columns, classes=classes, called=texts_in(labels), **named)
+    roles = roles_of(
+        list(table),
+        columns=columns,
+        expected=expected,
+        classes=classes,
+        called=texts_in(labels),
+        **named,
+    )
     return of_roles(roles, table, others, told=told)
 
 
@@ -162,22 +168,13 @@ def of_roles(
     roles = _without_texts(roles, table)
     if not roles.scores:
         raise InputError(
-            f"there is no column of scores beside {first_few(list(table))}: say which (--columns, columns=)"
+            f"there is no column of scores beside {few(list(table))}: say which (--columns, columns=)"
         )
-    found = {
-        what: (others or {}).get(what, None if name is None else table[name])
-        for what, name in (
-            ("label", roles.label),
-            ("weight", roles.weight),
-            ("group", roles.group),
-            ("id", roles.id),
-        )
-    }
-    labels = None if found["label"] is None else as_array(found["label"], "labels", missing=True)
+    found = {**{what: table[name] for what, name in roles.beside.items()}, **(others or {})}
+    labels = as_array(found["label"], "labels", missing=True) if "label" in found else None
     if roles.label_columns:
         labels = np.stack([table[name] for name in roles.label_columns], axis=1)
-    said = [f"{shown(name)} {does}" for what, does in TAKEN.items() if (name := getattr(roles, what))]
-    said += [f"left out: {first_few(list(roles.left_out))}"] if roles.left_out else []
+    said = [f"left out: {few(list(roles.left_out))}"] if roles.left_out else []
     held = table[roles.scores[0]]
     names: tuple[str, ...] = ()
     if len(roles.scores) == 1 and (opened := opened_rows(roles.scores[0], held)) is not None:
@@ -193,14 +190,11 @@ def of_roles(
         values,
         labels=labels,
         class_names=names,
-        columns=roles.scores,
-        label_name=roles.label or "",
-        weight_name=roles.weight or "",
-        group_name=roles.group or "",
+        roles=roles,
         outputs=_OF_LABELS.get(roles.kind, roles.kind) if roles.label_columns and roles.kind else roles.kind,
-        weights=found["weight"],
-        groups=found["group"],
-        ids=found["id"],
+        weights=found.get("weight"),
+        groups=found.get("group"),
+        ids=found.get("id"),
         remarks=tuple(said),
         first=first,
     )
@@ -210,11 +204,8 @@ def _names_of(roles: Roles, labels: Any) -> tuple[str, ...]:
     """The classes' names: what the columns' say beside the kind, unless labels are called as columns."""
     called = set() if labels is None or labels.ndim != 1 else set(map(str, distinct(labels)[0]))
     short = roles.classes
-    return (
-        roles.scores
-        if "" in short or len({*short}) < len(roles.scores) or called & {*roles.scores}
-        else short
-    )
+    clear = "" not in short and len({*short}) == len(roles.scores)
+    return short if clear and not called & {*roles.scores} else roles.scores
 
 
 def _without_texts(roles: Roles, table: Mapping[str, Any]) -> Roles:
@@ -223,7 +214,7 @@ def _without_texts(roles: Roles, table: Mapping[str, Any]) -> Roles:
         return roles
     lists = [name for name in roles.scores if _is_nested(table[name])]
     if len(lists) > 1:
-        raise InputError(f"the columns {first_few(lists)} hold lists: say which (--columns, columns=)")
+        raise InputError(f"the columns {few(lists)} hold lists: say which (--columns, columns=)")
     kept = lists or [name for name in roles.scores if _holds_numbers(table[name])]
     why = "beside lists of scores" if lists else "it holds no numbers"
     out = {name: why for name in roles.scores if name not in kept}
@@ -255,12 +246,12 @@ def _check_classes(
 
     Said they are by the user, by sums of 1, by labels that name each of them, and by numbers in their names.
     """
-    proved = proves_probabilities(values)
     if roles.asked or roles.label_columns or labels is None or labels.ndim != 1:
         return
     if len(names) == 1:
         _check_event(roles, labels)
         return
+    proved = roles.kind is None and proves_probabilities(values)
     if roles.kind is None and not (told or proved):
         return  # refused by its kind
     called = [str(label) for label in distinct(labels)[0]]
@@ -268,15 +259,15 @@ def _check_classes(
         strange = [column for column, name in zip(roles.scores, names, strict=True) if name not in called]
         if strange and roles.kind is None and not proved:
             raise InputError(
-                f"no label is called {first_few(strange)}: say which columns are classes "
+                f"no label is called {few(strange)}: say which columns are classes "
                 f"({by_pattern(names)}, columns=)"
             )
     elif not (_numbered(names) or all(name.removesuffix(".0").isdecimal() for name in names)) and (
         of_two(list(names), "") != [0, 1]
     ):
         raise InputError(
-            f"the labels are {first_few(called)}, and nothing says that the columns "
-            f"{first_few(roles.scores)} are their classes, in this order: name the columns in the order of "
+            f"the labels are {few(called)}, and nothing says that the columns "
+            f"{few(roles.scores)} are their classes, in this order: name the columns in the order of "
             "the ids (--columns, columns=)"
         )
 
@@ -290,16 +281,16 @@ def _numbered(names: Sequence[str]) -> bool:
     return numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
 
 
-def _check_event(roles: Roles, labels: NDArray[Any] | None) -> None:
+def _check_event(roles: Roles, labels: NDArray[Any]) -> None:
     """Raise InputError for one column that is of something else than the labels, by its name."""
-    if roles.kind is None or labels is None or labels.ndim != 1:
+    if roles.kind is None:
         return
     (of,) = roles.classes
     called = {str(label).lower() for label in distinct(labels)[0]}
     if of.lower() not in {*_OF_ONE, *called, (roles.label or "").lower()}:
         raise InputError(
             f"the column {roles.scores[0]!r} is of {of!r}, by its name, and the labels are "
-            f"{first_few(sorted(called))}: if it is of label 1, say --outputs {scaled_kind(roles.kind, 1)} "
+            f"{few(sorted(called))}: if it is of label 1, say --outputs {scaled_kind(roles.kind, 1)} "
             "(outputs=), or name both classes, the other one first (--class-names, class_names=)"
         )
 

@@ -16,7 +16,7 @@ from calib_serve.scores.kinds import (
     Outputs,
     exact,
 )
-from calib_serve.scores.table import by_pattern, first_few
+from calib_serve.scores.table import by_pattern, few
 
 FEW = 20
 """Rows, of which fewer may look alike by chance."""
@@ -48,7 +48,7 @@ class CellNames:
         """The names of all columns, for a person."""
         if not self.names:
             return f"the {count} columns" if count > 1 else "the only column"
-        return f"the column{'s' if count > 1 else ''} {first_few(self.names)}"
+        return f"the column{'s' if count > 1 else ''} {few(self.names)}"
 
 
 NUMBERED = CellNames()
@@ -107,12 +107,6 @@ class _Seen:
         enough = self.digits * self.rows >= _PROOF
         return self.columns > 1 and self.within and self.off <= self.slack and enough
 
-    @property
-    def like_probabilities(self) -> bool:
-        """Whether to call them logits contradicts the numbers."""
-        sure = self.proves and self.digits * self.rows >= FEW
-        return sure or (self.columns == 1 and self.within and self.rows >= FEW)
-
 
 def _digits(values: Floats) -> int:
     """The decimals that numbers are written with, 6 of such as are not rounded."""
@@ -157,7 +151,10 @@ def recognise(
         return _checked(values, exact(said, seen.columns), seen, "as said", place)
     if named is not None:
         kind = exact(named, seen.columns)
-        if kind not in PROBABILITIES and kind != "log_probs" and seen.like_probabilities:
+        # Fewer rows of fewer digits may look like probabilities by chance.
+        sums = seen.proves and seen.digits * seen.rows >= FEW
+        column = seen.columns == 1 and seen.within and seen.rows >= FEW
+        if kind not in PROBABILITIES and kind != "log_probs" and (sums or column):
             found = exact("probabilities", seen.columns)
             raise InputError(
                 f"{place.columns(seen.columns)} should hold {kind} ({why}), and by the numbers these are "

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.scores.kinds import ONE_COLUMN, Outputs, exact
+from calib_serve.scores.kinds import ONE_COLUMN, Floats, Outputs, exact
 from calib_serve.scores.recognition import NUMBERED, CellNames
 
-Floats = NDArray[np.floating[Any]]
 _Inverse = Callable[..., Floats]
 
 

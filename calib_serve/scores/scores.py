@@ -18,7 +18,17 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.classes import class_ids, without
 from calib_serve.scores.grouping import copies_of, groups_of_ids
-from calib_serve.scores.kinds import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, to_logits, to_probs
+from calib_serve.scores.kinds import (
+    LABELS,
+    ONE_COLUMN,
+    PROBABILITIES,
+    Floats,
+    Outputs,
+    class_count,
+    exact,
+    to_logits,
+    to_probs,
+)
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns, opened_rows
 from calib_serve.scores.recognition import (
     FEW,
@@ -31,10 +41,9 @@ from calib_serve.scores.recognition import (
 )
 from calib_serve.scores.scales import Scaled, scaled_kind
 from calib_serve.scores.schema import Schema
+from calib_serve.scores.table import TAKEN, few
 
 log = logging.getLogger(__name__)
-
-Floats = NDArray[np.floating[Any]]
 
 _LOOKED_AT = 100_000
 """Rows in which labels are compared with the predicted classes."""
@@ -149,10 +158,14 @@ class Scores:
         wanted = _schema(expected)
         if table is not None:
             told = said["outputs"] is not None or wanted.outputs is not None
-            names = {"columns": said["columns"], "classes": said["class_names"] or wanted.class_names}
-            if said["columns"] is None and wanted.columns and {*wanted.columns} <= {*table}:
-                names["columns"] = wanted.columns
-            source = of_columns(table, **names, told=told, **beside)
+            source = of_columns(
+                table,
+                columns=said["columns"],
+                expected=wanted.columns,
+                classes=said["class_names"] or wanted.class_names,
+                told=told,
+                **beside,
+            )
         elif columns is not None:
             raise InputError("columns are of frames and tables; of an array choose them by indexing")
         else:
@@ -303,7 +316,7 @@ class Scores:
     @property
     def classes(self) -> int:
         """K, at least 2; the number of labels of a multi-label model."""
-        return _classes(self.values, self.outputs)
+        return class_count(self.outputs, self.values.shape[1])
 
     @property
     def clusters(self) -> NDArray[Any] | None:
@@ -361,7 +374,7 @@ class Scores:
         if set(own) != set(names):
             strange = [name for name in own if name not in names] or [n for n in names if n not in own]
             raise InputError(
-                f"the classes of {self.name} are {_few(own)}, those of {of} {_few(names)}: {_few(strange)} "
+                f"the classes of {self.name} are {few(own)}, those of {of} {few(names)}: {few(strange)} "
                 "is not in both; name the columns alike, or choose them (--columns, columns=)"
             )
         # By name alone: columns in another order give wrong probabilities that look right.
@@ -394,8 +407,8 @@ class Scores:
         names = tuple(map(str, class_names)) or self.class_names
         if self.class_names and names != self.class_names:
             raise InputError(
-                f"these scores are of the classes {_few(self.class_names)} already, and class_names= says "
-                f"{_few(names)}"
+                f"these scores are of the classes {few(self.class_names)} already, and class_names= says "
+                f"{few(names)}"
             )
         if len(names) not in (0, self.classes):
             raise ShapeError(f"{self.classes} classes but {len(names)} class names")
@@ -426,7 +439,7 @@ class ProbsView:
 
     def __init__(self, values: Floats, outputs: Outputs) -> None:
         self._values, self._outputs = values, outputs
-        self.shape = (len(values), _classes(values, outputs))
+        self.shape = (len(values), class_count(outputs, values.shape[1]))
         self.dtype, self.ndim = np.dtype(np.float64), 2
 
     def __len__(self) -> int:
@@ -486,12 +499,6 @@ class ProbsView:
         return np.asarray(self[:], dtype)
 
 
-def _classes(values: Floats, outputs: Outputs) -> int:
-    """The number of classes; one column of a binary model has two."""
-    columns = int(values.shape[1])
-    return columns if columns > 1 or outputs in LABELS else 2
-
-
 def _schema(given: Schema | Outputs | str | Path | None) -> Schema:
     """What is said: a schema, its file, or a kind of scores alone."""
     if isinstance(given, Schema):
@@ -519,14 +526,13 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
         raise InputError("there is no sample")
     outputs = None if said["outputs"] is None else Scaled.parse(said["outputs"])
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), source.values)
-    place = CellNames(
-        source.first, source.columns if len(source.columns) == columns else tuple(names) * (columns > 1)
-    )
+    called = source.roles.scores if len(source.roles.scores) == columns else names if columns > 1 else ()
+    place = CellNames(source.first, tuple(called))
     found, scale = _recognised(source, outputs, expected, place)
     kind = found.outputs
     if not said["missing"]:
         check_sentinels(found.values, kind, place)
-    classes = _classes(found.values, kind)
+    classes = class_count(kind, columns)
     if names and len(names) not in (classes, columns):
         raise ShapeError(f"{classes} classes but {len(names)} class names")
     own = tuple(names) if len(names) == classes else ()
@@ -544,8 +550,8 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
             _check_truths(found.values, kind, labels, source)
     check_names(own)
     read = f"{n:,} rows of {scale if scale and scale.scale else kind} ({found.why})"
-    read += f" of {_few(own)}" if own else ""
-    read += f"; labels in {shown(source.label_name)}" if source.label_name else ""
+    read += f" of {few(own)}" if own else ""
+    read += f"; labels in {shown(source.roles.label)}" if source.roles.label is not None else ""
     groups = None if source.groups is None else _column(source.groups, n, "groups")
     ids = None if source.ids is None else _column(source.ids, n, "ids")
     if groups is None and ids is not None and kind not in LABELS and (said_of_ids := groups_of_ids(ids)):
@@ -555,7 +561,8 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
         copies = copies_of(found.values, labels, kind)
     if copies is not None:
         remarks += [f"rows repeat with their labels: copies of each of {copies.max() + 1:,} rows are a group"]
-    remarks = [*source.remarks, *left_out, *none, *remarks]
+    taken = [f"{shown(name)} {TAKEN[what]}" for what, name in source.roles.beside.items() if what in TAKEN]
+    remarks = [*taken, *source.remarks, *left_out, *none, *remarks]
     reading = "; ".join([f"{source.name}: {read}", *remarks])
     log.info("%s", reading)
     return Scores(
@@ -573,10 +580,10 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
         schema=Schema(
             outputs=scale.text if scale and scale.scale else kind,
             class_names=own,
-            columns=source.columns,
-            labels=source.label_name or None,
-            groups=source.group_name or None,
-            sample_weight=source.weight_name or None,
+            columns=source.roles.scores,
+            labels=source.roles.label,
+            groups=source.roles.group,
+            sample_weight=source.roles.weight,
             missing=tuple(said["missing"] or ()),
         ),
         reading=reading,
@@ -591,12 +598,12 @@ def _in_names(scores: Scores, said: Mapping[str, Any], expected: Schema | Output
         return scores
     if expected.class_names and not own:
         raise InputError(
-            f"the artifact's classes are {_few(expected.class_names)}, and {scores.name} name none: say "
+            f"the artifact's classes are {few(expected.class_names)}, and {scores.name} name none: say "
             f"whose the columns are, in order (--class-names, class_names=)"
         )
     if own and not expected.class_names and own != tuple(map(str, range(len(own)))):
         raise InputError(
-            f"the columns are {_few(own)}, and the artifact's classes have no names: say in which order the "
+            f"the columns are {few(own)}, and the artifact's classes have no names: say in which order the "
             "columns are its classes (--columns, columns=)"
         )
     return scores
@@ -667,14 +674,15 @@ def _check_truths(values: Floats, kind: Outputs, labels: NDArray[Any], source: R
 
     Not where the scores are so sure that all of them may be right.
     """
-    if not source.label_name or labels.ndim != 1 or kind in LABELS or len(labels) < FEW:
+    name = source.roles.label
+    if name is None or labels.ndim != 1 or kind in LABELS or len(labels) < FEW:
         return
     probs = to_probs(values[:_LOOKED_AT], kind)
     if (probs.argmax(axis=1) != labels[:_LOOKED_AT]).any() or np.log(probs.max(axis=1)).sum() > _SURE:
         return
     raise InputError(
-        f"{shown(source.label_name)} is the predicted class in all of {len(labels)} rows, which the scores "
-        f"make unlikely: if it is the truth, say --labels {source.label_name} (labels=), else name the truth"
+        f"{shown(name)} is the predicted class in all of {len(labels)} rows, which the scores "
+        f"make unlikely: if it is the truth, say --labels {name} (labels=), else name the truth"
     )
 
 
@@ -832,7 +840,3 @@ def _aligned(scores: Any, beside: Mapping[str, Any]) -> dict[str, Any]:
             )
         found[what] = given.loc[index]
     return found
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")

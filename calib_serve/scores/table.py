@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import NamedTuple
 
 from calib_serve.core.errors import InputError
@@ -47,6 +48,7 @@ _ROLES = {
     "group": ("group", "groups"),
     "id": ("id", "ids", "sample_id"),
 }
+_OF_ROLES = {*chain(*_ROLES.values())}
 TAKEN = {
     "weight": "weighs the rows",
     "group": "says which rows belong together",
@@ -55,6 +57,13 @@ TAKEN = {
 """What a column of a role does, to be said."""
 _NO_CLASS = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "cv_fold")
 """Names of rows and of folds, which are of no use here. pandas calls others "Unnamed: 0"."""
+
+_OPTION = {
+    "label": "--labels, labels=",
+    "weight": "--sample-weight, sample_weight=",
+    "group": "--groups, groups=",
+}
+"""The option that says which column is of a role."""
 
 
 class NameSays(NamedTuple):
@@ -102,10 +111,15 @@ class Roles:
     classes: tuple[str, ...] = ()
 
     @property
+    def beside(self) -> dict[str, str]:
+        """The columns of one value a row that belong to the scores, by what they are."""
+        named = {"label": self.label, "weight": self.weight, "group": self.group, "id": self.id}
+        return {what: name for what, name in named.items() if name is not None}
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The columns that are read beside the scores."""
-        named = (self.label, self.weight, self.group, self.id)
-        return (*(name for name in named if name is not None), *self.label_columns)
+        return (*self.beside.values(), *self.label_columns)
 
     @property
     def read(self) -> list[str]:
@@ -119,6 +133,7 @@ def roles_of(
     names: Sequence[str],
     *,
     columns: Sequence[str] | None = None,
+    expected: Sequence[str] = (),
     classes: Sequence[str] = (),
     called: Collection[str] = (),
     index: Sequence[str] = (),
@@ -129,10 +144,10 @@ def roles_of(
 ) -> Roles:
     """Find what each named column is; ``label``, ``weight``, ``group`` and ``id``: as the user calls them.
 
-    ``columns``: the classes' columns, names or patterns such as ``p_*``; ``classes``: names of all classes,
-    where they are known: their columns are the scores; ``called``: names that labels have, which are no
-    roles; ``index``: row names, as the file says. InputError where a column is not there, and where several
-    could be the label.
+    ``columns``: the classes' columns, names or patterns such as ``p_*``; ``expected``: an artifact's columns,
+    and ``classes``: names of all classes, which are the scores where all are there; ``called``: names that
+    labels have, which are no roles; ``index``: row names, as the file says. InputError where a column is not
+    there, and where several could be the label.
 
     >>> roles = roles_of(["id", "prob_cat", "prob_dog", "age", "label", "Unnamed: 0"])
     >>> roles.scores, roles.kind, roles.classes, roles.label, roles.id, roles.left_out["age"]
@@ -142,10 +157,11 @@ def roles_of(
     found: dict[str, str | None] = {what: name for what, name in asked.items() if name is not None}
     for what, name in found.items():
         if name not in names:
-            raise InputError(f"there is no column {name!r} for the {what}; there are {first_few(names)}")
+            raise InputError(f"there is no column {name!r} for the {what}; there are {few(names)}")
     taken = [name for name in names if name in found.values()]
-    if columns is None and classes and {*classes} <= {*names} - {*taken}:
-        columns = classes
+    for known in (expected, classes):
+        if columns is None and known and {*known} <= {*names} - {*taken}:
+            columns = known
     chosen = None if columns is None else _asked_for(columns, [name for name in names if name not in taken])
     free = [n for n in names if n not in {*taken, *(chosen or ()), *classes, *called}]
     of_labels = [name for name in free if name.startswith(OF_LABEL)]
@@ -167,7 +183,7 @@ def roles_of(
             left_out |= {n: "no label has its name" for n in rest if n not in (*chosen, *left_out)}
         elif families := _families(chosen):
             if len(families) > 1:
-                ways = " or ".join(f"{kind} {first_few(held)}" for kind, held in families.items())
+                ways = " or ".join(f"{kind} {few(held)}" for kind, held in families.items())
                 raise InputError(f"the scores may be the {ways}: say which (--columns, columns=)")
             ((kind, chosen),) = families.items()
             others = [n for n in rest if n not in (*chosen, *left_out) and _OTHER_SCORES.search(n)]
@@ -189,13 +205,6 @@ def roles_of(
         kind=kinds.pop() if len(kinds) == 1 else None,
         classes=tuple(one.of for one in said if one is not None) if None not in said else (),
     )
-
-
-_OPTION = {
-    "label": "--labels, labels=",
-    "weight": "--sample-weight, sample_weight=",
-    "group": "--groups, groups=",
-}
 
 
 def _of_rows(name: str, index: Sequence[str]) -> bool:
@@ -220,12 +229,11 @@ def _families(names: Sequence[str]) -> dict[str, list[str]]:
 def _asked_for(columns: Sequence[str], rest: Sequence[str]) -> list[str]:
     found: list[str] = []
     # A column of a role is a class only by its own name: * means the others.
-    roles = {known for names in _ROLES.values() for known in names}
-    free = [name for name in rest if name.strip().lower() not in roles]
+    free = [name for name in rest if name.strip().lower() not in _OF_ROLES]
     for one in columns:
         names = [one] if one in rest else [name for name in free if fnmatchcase(name, one)]
         if not names:
-            raise InputError(f"there is no column {one!r} of scores (--columns); there are {first_few(rest)}")
+            raise InputError(f"there is no column {one!r} of scores (--columns); there are {few(rest)}")
         found += [name for name in names if name not in found]
     return found
 
@@ -238,7 +246,7 @@ def _label_columns(of_labels: Sequence[str], scores: Sequence[str]) -> tuple[str
     if set(wanted) != set(of_labels):
         raise InputError(
             "each label needs a column of scores NAME and one of truths label.NAME, and nothing is called "
-            f"label; there are {first_few([*scores, *of_labels])}"
+            f"label; there are {few([*scores, *of_labels])}"
         )
     return tuple(wanted)
 
@@ -254,7 +262,7 @@ def by_pattern(names: Sequence[str]) -> str:
     return f"--columns '{most}_*'" if 1 < count < len(names) else "--columns"
 
 
-def first_few(names: Sequence[str]) -> str:
-    """Names in a sentence, the first of many."""
-    few = ", ".join(map(shown, names[:NAMED_IN_A_MESSAGE]))
-    return few + (", ..." if len(names) > NAMED_IN_A_MESSAGE else "") or "none"
+def few(names: Sequence[object]) -> str:
+    """Names or labels in a sentence, the first of many."""
+    first = ", ".join(map(shown, names[:NAMED_IN_A_MESSAGE]))
+    return first + (", ..." if len(names) > NAMED_IN_A_MESSAGE else "") or "none"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import content_of
 from calib_serve.core.errors import FitError
 from calib_serve.core.text import NAMED_IN_A_SENTENCE
-from calib_serve.fit.folds import content_of
 from calib_serve.fit.samples import Samples
 
 _FEW = 20
