@@ -59,6 +59,7 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> list[dict]:
                 returns="probabilities",
                 decisions=decisions,
                 samples=2,
+                unproven=True,
             )
             nodes.append(report.nodes_after)
         for batch in (1, 8):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import re
@@ -18,15 +19,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from calib_serve.receipts.series import SERIES, WORKERS
+from calib_serve.monitor import BIN_WINDOWS, WINDOWS
+from calib_serve.receipts.series import SERIES, SUMS, WORKERS, Series
 from calib_serve.web import monitoring_files
 
 BINS = 15
 EVERY = 15  # seconds between scrapes
 _COUNTS = ("predictions", "feedback", "feedback_weight", "feedback_correct")
-SUMMED = (
-    "predictions", "feedback", "feedback_weight", "feedback_confidence", "feedback_correct", "feedback_noise",
-)  # fmt: skip
 _OF_EACH = ("calib_predictions_", "calib_invalid_", "calib_uncalibrated_")
 _LEDGER = 'ledger="5eef",edition="1"'
 _FAMILIES = [one for one in (*SERIES, *WORKERS) if {"model", "version"} <= set(one.labels)]
@@ -39,31 +38,27 @@ def rows(versions: int, replicas: int = 1) -> list[tuple[str, str, float]]:
         (
             one.name,
             f'{one.name}{{model="model-{v}",version="1",instance="{i}"'
-            + (f',bin="{b}"' if "bin" in one.labels else "")
+            + "".join(f',{label}="{value}"' for label, value in more)
             + ("}" if one.name.startswith(_OF_EACH) else f",{_LEDGER}}}"),
             draw.uniform(1, 40) if one.kind == "counter" else 0.0,
         )
         for one in _FAMILIES
         for v in range(versions)
         for i in range(replicas if one.name.startswith(_OF_EACH) else 1)
-        for b in (range(BINS) if "bin" in one.labels else (0,))
+        for more in _labels(one)
     ]
 
 
-def recorded_before(versions: int) -> list[tuple[str, str, float]]:
-    """What the rules recorded of the ledger's sums, which the windows read."""
-    draw = random.Random(1)
-    return [
-        (
-            "ledger:calib_sums:max",
-            f'ledger:calib_sums:max{{sum="{name}",model="model-{v}",version="1",bin="{b}",{_LEDGER}}}',
-            draw.uniform(1, 40),
-        )
-        for name in SUMMED
-        if name.startswith("feedback")
-        for v in range(versions)
-        for b in range(BINS)
-    ]
+def _labels(one: Series) -> Iterator[tuple[tuple[str, str], ...]]:
+    """The labels by which a version has several series of one name."""
+    windows = BIN_WINDOWS if "bin" in one.labels else WINDOWS
+    values = {
+        "bin": [str(b) for b in range(BINS)],
+        "window": [name for name in windows if name != "all"],
+        "sum": [each.short for each in SUMS if each.in_windows],
+    }
+    own = [[(label, value) for value in of] for label, of in values.items() if label in one.labels]
+    yield from itertools.product(*own)
 
 
 def memory(versions: int, scrapes: int, folder: Path) -> dict[str, float]:
@@ -98,20 +93,22 @@ def evaluation(versions: int, replicas: int, folder: Path, *, rounds: int) -> di
         *range(now - 86_400, now, 120),
         *range(now - 3600, now, EVERY),
     }
-    _backfilled([*rows(versions, replicas), *recorded_before(versions)], sorted(times), folder)
+    _backfilled(rows(versions, replicas), sorted(times), folder)
     # What ledgers hold now: more than all that is told of the past.
     fresh = [(name, series, 1e6) for name, series, _ in rows(versions) if _LEDGER in series]
     text = monitoring_files(parts=["rules"])["prometheus/rules.yml"]
-    (folder / "rules.yml").write_text(text.replace("interval: 2m", "interval: 5s"))
+    (folder / "rules.yml").write_text(
+        text.replace("interval: 4m", "interval: 40s").replace("interval: 30s", "interval: 5s")
+    )
     with served(fresh) as target, running(folder, target=target, rules=True) as url:
-        while number(url, "count(ledger:calib_sums:max{sum='feedback'} >= 1e6)") < BINS * versions:
+        while number(url, "count(model_version:calib_labels:24h >= 1e6)") < versions:
             time.sleep(1)
         _evaluations(url, _evaluations(url, 1) + 2)
         cpu, done = _metric(url, "process_cpu_seconds_total"), _evaluations(url, 1)
         more = _evaluations(url, done + rounds) - done
         seconds = (_metric(url, "process_cpu_seconds_total") - cpu) / more / versions
         recorded = number(url, "count({__name__=~'model_version.*', exported_instance=''})") / versions
-    return {"recorded_series": recorded, "of_ledger": len(recorded_before(1)), "seconds": seconds}
+    return {"recorded_series": recorded, "seconds": seconds}
 
 
 def _evaluations(url: str, least: float) -> float:

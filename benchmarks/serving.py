@@ -82,7 +82,16 @@ def archives(folder: Path, name: str, batch_size: int) -> list[str]:
     )
     batching = Batching(workers=1, batch_size=batch_size, delay=2)
     model = folder / f"{name}.pt"
-    pack(model, artifact, folder, name=f"{name}_calibrated_{batch_size}", batching=batching, threads=1, top=0)
+    pack(
+        model,
+        artifact,
+        folder,
+        name=f"{name}_calibrated_{batch_size}",
+        batching=batching,
+        threads=1,
+        top=0,
+        unproven=True,
+    )
     (folder / "bare.py").write_text(BARE)
     config = f"minWorkers: 1\nmaxWorkers: 1\nbatchSize: {batch_size}\nmaxBatchDelay: 2\n".encode()
     bare = f"{name}_bare_{batch_size}"

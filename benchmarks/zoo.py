@@ -48,7 +48,7 @@ def measure(specimen: Specimen, seconds: float) -> tuple[Row, float]:
 
 def overhead(cage: Cage, seconds: float) -> float:
     fused = cage.folder / "timed.onnx"
-    fuse_onnx(cage.path, cage.artifact("matrix"), fused, inputs=cage.feeds)
+    fuse_onnx(cage.path, cage.artifact("matrix"), fused, inputs=cage.feeds, unproven=True)
     rounds = []
     for seed in range(3):
         files = {"raw": cage.path, "fused": fused}

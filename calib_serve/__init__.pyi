@@ -6,7 +6,7 @@ from calib_serve.core.bins import Bins as Bins
 from calib_serve.core.errors import CalibServeError as CalibServeError
 from calib_serve.fit import calibrate as calibrate
 from calib_serve.fit import calibrate_model as calibrate_model
-from calib_serve.fit import compare as compare
+from calib_serve.fit import compare_methods as compare_methods
 from calib_serve.fit import decide as decide
 from calib_serve.fit import estimate_prior as estimate_prior
 from calib_serve.fit import refit as refit
@@ -31,6 +31,7 @@ from calib_serve.receipts import Reporter as Reporter
 from calib_serve.report import ConfidenceHistogramDisplay as ConfidenceHistogramDisplay
 from calib_serve.report import ReliabilityDisplay as ReliabilityDisplay
 from calib_serve.report import RiskCoverageDisplay as RiskCoverageDisplay
+from calib_serve.report import compare as compare
 from calib_serve.report import write_report as write_report
 from calib_serve.scores import Scores as Scores
 from calib_serve.torchserve import Server as Server

@@ -38,7 +38,9 @@ artifact.save("artifact")
 # The calibration inside the model: as a module, and in its ONNX export.
 probs = cs.calibrated(net, artifact)(torch.from_numpy(x_test)).detach()
 torch.onnx.export(net, (torch.from_numpy(x_test[:2]),), "digits.onnx", dynamo=False)
-report = cs.fuse_onnx("digits.onnx", artifact, "calibrated.onnx", returns="probabilities")
+fitted = net(torch.from_numpy(x_cal[:100])).detach()  # what the export must give, too
+against = (x_cal[:100], fitted)
+report = cs.fuse_onnx("digits.onnx", artifact, "calibrated.onnx", returns="probabilities", against=against)
 print("fused:", report.done, "off by at most", report.max_abs_diff)
 
 # Later, when confidence no longer means what it says: fitted again on what was served.

@@ -115,7 +115,7 @@ def main() -> None:
             real_servers.Server(folder, "--maturity", "0", models=models) as watch,
             prometheus(folder, [(f"127.0.0.1:{watch.port}", {})]) as there,
         ):
-            there.wait("count(ledger:calib_sums:max) > 80")
+            there.wait("count(calib_window_sums) > 80")
             began = time.time()
             while time.time() < began + SECONDS:
                 send(watch.url, rng)

@@ -39,7 +39,6 @@ from calib_serve.receipts.classes import Classes
 from calib_serve.report import (
     STATIC,
     confidence_density,
-    plot_counts,
     plot_density,
     plot_reliability,
     reliability,
@@ -106,16 +105,13 @@ def before_and_after(cal: Predictions, test: Predictions) -> Figure:
     artifact = calibrate(*cal, outputs="logits")
     sides = (("as trained", softmax(test[0]), "before"), ("calibrated", artifact.probs(test[0]), "after"))
     with drawing():
-        figure = Figure(figsize=(9.6, 5.6), layout="constrained")
-        axes = figure.subplots(2, 2, sharex=True, height_ratios=(4, 1))
-        for (diagram, counts), (name, probs, color) in zip(axes.T, sides, strict=True):
+        figure = Figure(figsize=(9.6, 4.9), layout="constrained")
+        for diagram, (name, probs, color) in zip(figure.subplots(1, 2), sides, strict=True):
             data, found = reliability(probs, test[1]), evaluate(probs, test[1], replicates=0)
             title = f"{name}: ECE {data.ece:.1%}"
             plot_reliability(diagram, data, color=PALETTE[color], title=title)
             said = f"says {found.mean_confidence:.1%}, is right {found.accuracy:.1%}"
             diagram.text(0.03, 0.93, said, fontsize=10.5, color=PALETTE[color])
-            diagram.set_xlabel("")
-            plot_counts(counts, data, color=PALETTE[color])
         return figure
 
 

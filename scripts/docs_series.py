@@ -7,9 +7,8 @@ from typing import Any
 
 from calib_serve.receipts.series import (
     CONTRACTS,
+    GATEWAY,
     LEDGER_LABELS,
-    PROVISIONAL,
-    SEGMENTS,
     SERIES,
     SHADOWS,
     WATCH,
@@ -19,8 +18,8 @@ from calib_serve.receipts.series import (
 
 PAGE = "reference/prometheus.md"
 TABLES = {
-    "<!-- series of all -->": (*SERIES, *WORKERS),
-    "<!-- series of the watch -->": (*WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS, *SEGMENTS),
+    "<!-- series of all -->": (*SERIES, *WORKERS, *GATEWAY),
+    "<!-- series of the watch -->": (*WATCH, *CONTRACTS, *SHADOWS),
 }
 
 

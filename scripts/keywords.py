@@ -48,11 +48,12 @@ from calib_serve.core.options.servers import (
     ServeOptions,
     WatchOptions,
 )
-from calib_serve.fit import CANDIDATES, TWO_CLASSES, own_options, select
+from calib_serve.fit import CANDIDATES, TWO_CLASSES, select
 from calib_serve.fit.from_model import MODEL_FITTERS, SCHEDULES, model_options
 from calib_serve.fit.from_scores import method_options
 from calib_serve.fit.labels import fit_labels, select_labels
 from calib_serve.fit.masked import READINGS
+from calib_serve.fit.output.candidates import own_options
 
 FILE = Path(__file__).resolve().parents[1] / "calib_serve" / "core" / "options" / "keywords.py"
 

@@ -64,10 +64,38 @@ decided = kept(decide(half, z[1::2], y[1::2], coverage=0.8, risk=0.5), z)
 assert decided.sets and decided.abstain, decided
 estimate_prior(found["temperature"], z)
 kept(with_prior(found["temperature"], [0.2, 0.3, 0.5]), z)
-assert all(one.metrics for one in compare((z, y), (z, y), ["none", "isotonic"], outputs="logits"))
+assert all(one.metrics for one in compare_methods((z, y), (z, y), ["none", "isotonic"], outputs="logits"))
 assert validation_size((z, y), (z, y), sizes=[100], repeats=2).rows
 print("the whole of it")
 """
+
+
+DOCTOR = """
+import sys
+from importlib.machinery import PathFinder
+
+_, *absent = sys.argv
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *where: None if name.partition(".")[0] in absent else find(name, *where)
+
+from calib_serve.app import COMMANDS, run
+
+for extras in ([], ["--for", "torchserve"], ["--for", "watch"]):
+    assert run(["doctor", *extras]) in (0, 1), extras
+for name in (name for names in COMMANDS.values() for name in names):
+    assert run([name, "--help"]) == 0, name
+"""
+
+
+def test_the_doctor_and_every_help_run_with_no_optional_package_at_all() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", DOCTOR, *sorted({*EXTRA_OF, "google"})],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert not ran.returncode, ran.stderr
+    assert "ok     python" in ran.stdout
 
 
 POSTS = """

@@ -21,14 +21,14 @@ import calib_serve
 
 ROOT = Path(calib_serve.__file__).parent
 
-LINES = 79_450
-TWO_HOMES = 4
+LINES = 85_380
+TWO_HOMES = 5
 """Names of public functions and classes that two modules or more define."""
-BARE_CONSTANTS = 217
+BARE_CONSTANTS = 251
 """Module-level names of a bare number."""
-OPEN_KEYWORDS = 42
+OPEN_KEYWORDS = 43
 """Public functions that end in ``**keywords``, typed ones among them."""
-ENTERED = {"fit --method temperature": 350, "fit": 430, "evaluate": 269, "report": 372, "fuse onnx": 227}
+ENTERED = {"fit --method temperature": 352, "fit": 432, "evaluate": 269, "report": 393, "fuse onnx": 248}
 """Our functions that a command enters when it runs a second time in one process."""
 
 
@@ -115,7 +115,7 @@ def test_functions_that_commands_enter(tmp_path: Path) -> None:
         "fit": ["fit", "s.npz", "-o", "w2", "--force"],
         "evaluate": ["evaluate", "s.npz"],
         "report": ["report", "s.npz", "-o", "r.html"],
-        "fuse onnx": ["fuse", "onnx", "m.onnx", "w1", "-o", "f.onnx", "--force"],
+        "fuse onnx": ["fuse", "onnx", "m.onnx", "w1", "-o", "f.onnx", "--unproven"],
     }
     program = [sys.executable, "-c", TRACED, str(ROOT), json.dumps(commands)]
     found = json.loads(subprocess.check_output(program, cwd=tmp_path, text=True))

@@ -92,7 +92,8 @@ def test_the_wheel_holds_every_module_face_and_template_and_what_a_server_needs(
     held = files(wheel)
     inside = [path for path in (ROOT / "calib_serve").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert {str(path.relative_to(ROOT)) for path in inside} <= held
-    shipped = {f"handlers/{path.name}" for path in (ROOT / "handlers").glob("*.py")} | {"config.properties"}
+    shipped = {f"handlers/{path.name}" for path in (ROOT / "handlers").glob("*.py")}
+    shipped |= {"config.properties", "docs/runbooks.md"}
     assert {f"calib_serve/_shipped/{name}" for name in shipped} <= held
     assert not [name for name in held if name.startswith(("tests", "benchmarks")) or "/." in name]
 

@@ -178,8 +178,8 @@ def test_numpy_torch_and_onnxruntime_agree(name, dtype, network, images, files, 
         np.testing.assert_allclose(got[sure[:n]], expected[:n][sure[:n]], atol=atol)
     for new in (False, True):
         out = tmp_path / f"{new}.onnx"
-        # Clamping was fitted on the TorchScript file of the same network: so force.
-        fuse_onnx(files[dtype, new], artifact, out, returns="probabilities", force=True)
+        # Clamping was fitted on the TorchScript file of the same network.
+        fuse_onnx(files[dtype, new], artifact, out, returns="probabilities", unproven=True)
         running = session(out)
         feed = running.get_inputs()[0].name
         for n in (1, len(x)):
@@ -191,7 +191,7 @@ def test_numpy_torch_and_onnxruntime_agree(name, dtype, network, images, files, 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_no_shift_and_no_temperature_is_the_raw_model_to_the_last_bit(dtype, new, images, files, tmp_path):
     nothing = Artifact((InputShift(np.zeros(SHAPE)), LogitMap.temperature(1.0)), method="none", classes=K)
-    fuse_onnx(files[dtype, new], nothing, tmp_path / "out.onnx")
+    fuse_onnx(files[dtype, new], nothing, tmp_path / "out.onnx", unproven=True)
     raw, fused = session(files[dtype, new]), session(tmp_path / "out.onnx")
     feed = {raw.get_inputs()[0].name: images.astype("f4" if dtype == torch.float32 else "f2")}
     np.testing.assert_array_equal(fused.run(None, feed)[0], raw.run(None, feed)[0])
@@ -225,7 +225,9 @@ def test_a_real_network_is_calibrated_in_its_file(data_dir, tmp_path):
         )
     with np.load(data_dir / "logits" / "akamaster_resnet20_c10.npz") as known:
         artifact = fit_by_name("temperature", known["cal_logits"], known["cal_labels"])
-    report = fuse_onnx(tmp_path / "raw.onnx", artifact, tmp_path / "out.onnx", inputs={"x": images[:64]})
+    report = fuse_onnx(
+        tmp_path / "raw.onnx", artifact, tmp_path / "out.onnx", inputs={"x": images[:64]}, unproven=True
+    )
     assert report.nodes_after <= report.nodes_before
     raw, fused = (
         np.concatenate([running.run(None, {"x": batch})[0] for batch in np.split(images, 10)])

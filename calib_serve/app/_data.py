@@ -11,7 +11,7 @@ from calib_serve.app._command import pairs
 from calib_serve.app._progress import stages
 from calib_serve.app._show import note
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import check, fields_of
+from calib_serve.core.options.base import Factory, check, fields_of
 from calib_serve.core.options.data import PlainData
 
 if TYPE_CHECKING:
@@ -83,18 +83,18 @@ def model_samples(
     outputs: Outputs | None = None,
 ) -> ModelSamples:
     """Load ``options.model`` and one split of its data, prepared as the artifact's model has them."""
-    from calib_serve.models import load_model, model_data, weights_remarks
+    from calib_serve.models import in_order_of, load_model, model_data, weights_remarks
     from calib_serve.scores import LABELS
 
     model = str(options.model)
     # As in the fit: pictures that are normalised in another way change every score, and no shape.
     of_pictures = artifact is not None and Path(data, "labels.csv").is_file()
     pictures = artifact.model.pictures if artifact is not None and of_pictures else None
-    (samples,) = model_data(model, data, [options.split], pictures=pictures)
-    note(samples.remarks)
+    (samples,) = model_data(model, data, [options.split], pictures=pictures, outputs=outputs)
     shape = samples.inputs.shape[1:]
-    classifier = load_model(model, weights=options.weights, input_shape=shape, outputs=outputs)
-    note(weights_remarks(model, options.weights))
+    classifier = load_model(model, **fields_of(Factory, options), input_shape=shape, outputs=outputs)
+    samples = in_order_of(classifier, samples)
+    note([*samples.remarks, *weights_remarks(model, options.weights)])
     multilabel = classifier.outputs in LABELS
     samples.check(classifier.input_shape, classifier.classes, multilabel=multilabel)
     return ModelSamples(Path(model).stem, classifier, samples.inputs, samples.labels, samples.class_names)

@@ -83,10 +83,10 @@ def named_version(text: str) -> Version:
     return name, version
 
 
-def served_at(listen: WebOptions) -> str:
-    """The base URL of a server."""
+def served_at(listen: WebOptions, port: int) -> str:
+    """The base URL of a server that listens on ``port``."""
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
-    return f"http{'s' if listen.tls_cert else ''}://{host}:{listen.port}"
+    return f"http{'s' if listen.tls_cert else ''}://{host}:{port}"
 
 
 def said(text: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +28,28 @@ def console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True)
 
 
+def command_line(*words: object) -> str:
+    """A command of ours as a shell takes it."""
+    return shlex.join(["calib-serve", *map(str, words)])
+
+
+def as_flags(options: object, *kinds: type) -> list[str]:
+    """The fields of ``kinds`` that differ from their defaults, as the command line takes them.
+
+    >>> from calib_serve.core.options.data import ColumnOptions
+    >>> as_flags(ColumnOptions(columns=("p_0", "p_1"), missing=("-999",)), ColumnOptions)
+    ['--columns', 'p_0,p_1', '--missing=-999']
+    """
+    words: list[str] = []
+    for one in {field.name: field for kind in kinds for field in fields(kind)}.values():
+        value = getattr(options, one.name)
+        if value != one.default:
+            flag = f"--{one.name.replace('_', '-').rstrip('-')}"
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
+            words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+    return words
+
+
 def print_json(found: Any, *, indent: int | None = None) -> None:
     """Print JSON."""
     sys.stdout.write(json.dumps(found, indent=indent) + "\n")
@@ -35,6 +59,18 @@ def note(remarks: Iterable[str]) -> None:
     """Print remarks on stderr."""
     for remark in remarks:
         sys.stderr.write(f"calib-serve: {remark}\n")
+
+
+def narrow_table(*heads: str, title: str = "") -> Table:
+    """A table of a name and numbers, each to the right and whole, that fits 80 columns and a pipe."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column(heads[0], overflow="fold")
+    for head in heads[1:]:
+        table.add_column(head, justify="right", no_wrap=len(head) < 10, overflow="fold")
+    return table
 
 
 def show_verdict(out: Console, verdict: Verdict, *, every: bool = False) -> None:

@@ -1,10 +1,10 @@
-"""``calib-serve compare``: methods fitted on one split and measured on another, and the papers' studies."""
+"""``calib-serve compare``: methods on two splits, two models on the same samples, and the papers' studies."""
 
 import csv
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,9 +13,9 @@ from cyclopts import Parameter
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pairs
 from calib_serve.app._data import file_scores, refuse_file_options
 from calib_serve.app._progress import stages
-from calib_serve.app._show import console, note, print_json
+from calib_serve.app._show import console, narrow_table, note, print_json
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import RARE, Factory, check, check_default
+from calib_serve.core.options.base import RARE, Factory, check, check_default, fields_of
 from calib_serve.core.options.data import FileOptions
 from calib_serve.core.options.evaluate import CompareOptions
 
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 
     from calib_serve.fit import Compared, FitOnModel
     from calib_serve.papers import Study
+    from calib_serve.report import Contents
+    from calib_serve.scores import Scores
 
 app = command(
     "compare",
     "calib-serve compare scores.npz\n"
+    "calib-serve compare old.csv new.csv -o report.html\n"
     "calib-serve compare scores.npz --study size --option sizes=50,500\n"
     "calib-serve compare images/ --model model.pt2 --study shift",
-    details="DATA are scores with labels in two splits; or with --model its inputs and their labels.\n\n"
+    details="DATA are scores with labels in two splits, for a comparison of methods; or two files, scores of "
+    "two models of the same samples, paired by a column id; or with --model its inputs and labels.\n\n"
     "Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature "
     "could do), stability (whether numbers hold over folds, seeds and trainings), bins (whether the ranking "
     "depends on the bins), ablation (which part of a calibration does what), shift (what keeps up on "
@@ -69,10 +73,10 @@ class _Options:
 class _Source(FileOptions, Factory):
     """Options of the samples to fit and measure on."""
 
-    fit_split: str = "cal"
+    fit_split: Annotated[str, Parameter(name="--split")] = "cal"
     """The split to fit on."""
     test_split: str = "test"
-    """The split to measure on."""
+    """The split to measure on; of two models the whole file, where it has no splits."""
     model: list[str] = field(default_factory=list)
     """For a study of a model: its file, or module:factory; of stability once for each training."""
     train_split: str | None = None
@@ -84,7 +88,8 @@ class _Written(Json):
     """Options of the output."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
-    """Write the table to this .csv file; of a study study.json, .csv and .svg into this folder."""
+    """Write the table to this .csv file; of two models the report, .html, or its first screen as .png or
+    .svg; of a study study.json, .csv and .svg into this folder."""
 
 
 @app.default
@@ -95,21 +100,25 @@ def _compare(
     source: Annotated[_Source, OfData] = _Source(),
     written: Annotated[_Written, OfOutput] = _Written(),
 ) -> int:
-    """Compare methods; exit code 1 if none could be fitted."""
+    """Compare methods, or two models; exit code 1 if no method could be fitted."""
     if options.study is not None:
         _show_study(_study(data, options, source, quiet=written.json), written)
         return 0
-    check(len(data) == 1, "data", "must be one file; several are for --study stability")
+    several = "are one file for methods, or two for two models; more are for --study stability"
+    check(len(data) <= 2, "data", several)
     check(not options.option, "option", "is for a study (--study)")
     for option in ("model", "weights", "train_split"):
         check(not getattr(source, option), option, "is for a study (--study)")
-    from calib_serve.fit import compare
+    if len(data) == 2:
+        _models(data, options, source, written)
+        return 0
+    from calib_serve.fit import compare_methods
 
     fit = file_scores(data[0], source, split=source.fit_split)
     test = file_scores(data[0], source, split=source.test_split, expected=fit.schema)
     methods = options.methods or ("all",)
     with stages(quiet=written.json) as progress:
-        rows = compare(
+        rows = compare_methods(
             fit,
             test,
             "all" if methods == ("all",) else methods,
@@ -131,6 +140,53 @@ def _compare(
             if row.error:
                 out.print(f"{row.method}: {row.error}")
     return 0 if any(row.metrics for row in rows) else 1
+
+
+def _models(data: Sequence[str], options: _Options, source: _Source, written: _Written) -> None:
+    """Compare two models by their scores of the same samples; write the report if asked."""
+    from calib_serve.report import compare, write_page
+
+    check(options.methods is None, "methods", "are for one file of scores, and these are two models")
+    fits = "is for methods, which are fitted; two models are only measured"
+    check_default(source, ["fit_split"], fits)
+    kinds = (".html", ".htm", ".png", ".svg")
+    fine = written.out is None or written.out.suffix.lower() in kinds
+    check(fine, "out", f"of two models is a report: {', '.join(kinds)}, got {written.out}")
+    first, second = (replace(_of_whole(path, source), name=path) for path in data)
+    found = compare(first, second, seed=options.seed, replicates=options.replicates)
+    if written.out is not None:
+        write_page(written.out, found)
+    if written.json:
+        print_json(found.as_dict())
+        return
+    out = console()
+    out.print(found.verdict.gain, style="bold")
+    for sentence in (*found.verdict.changed, *(one.headline for one in found.verdicts)):
+        out.print(f"- {sentence}")
+    out.print(_differences(found))
+    if written.out is not None:
+        out.print(f"written to {written.out}")
+
+
+def _of_whole(path: str, source: _Source) -> "Scores":
+    """The scores of a file without splits, else those of the split to measure on."""
+    try:
+        return file_scores(path, source, split=None)
+    except InputError as error:
+        try:
+            return file_scores(path, source, split=source.test_split)
+        except InputError:
+            raise error from None
+
+
+def _differences(found: "Contents") -> "Table":
+    from calib_serve.report import table_of_metrics
+
+    metrics = table_of_metrics(found.task.shown, found.sides, found.changes)
+    table = narrow_table(*metrics.heads[:5])
+    for row in metrics.rows:
+        table.add_row(*(cell if isinstance(cell, str) else cell.text for cell in row[:5]))
+    return table
 
 
 def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bool) -> "Study":
@@ -209,17 +265,19 @@ def _of_model(
     """Read splits of a model's inputs, ``plain`` pictures in [0, 1], and make its fitter."""
     from calib_serve.artifact import Preprocessing
     from calib_serve.fit import FitOnModel
-    from calib_serve.models import load_model, model_data, weights_remarks
+    from calib_serve.models import in_order_of, load_model, model_data, weights_remarks
 
     pictures = plain and Path(data, "labels.csv").is_file()
     how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None
     asked = [*splits, *([] if source.train_split is None else [source.train_split])]
-    parts = model_data(model, data, asked, pictures=how)
-    note([remark for part in parts for remark in part.remarks])
+    parts = model_data(model, data, asked, pictures=how, outputs=source.kind)
     train = None if source.train_split is None else parts.pop()
     shape = parts[0].inputs.shape[1:]
-    classifier = load_model(model, weights=source.weights, input_shape=shape, outputs=source.kind)
-    note(weights_remarks(model, source.weights))
+    classifier = load_model(model, **fields_of(Factory, source), input_shape=shape, outputs=source.kind)
+    parts = [in_order_of(classifier, part) for part in parts]
+    train = None if train is None else in_order_of(classifier, train)
+    remarks = [remark for part in parts for remark in part.remarks]
+    note([*dict.fromkeys(remarks), *weights_remarks(model, source.weights)])
     trained_on = None if train is None else (train.inputs, train.labels)
     return [(part.inputs, part.labels) for part in parts], FitOnModel(classifier, train=trained_on, seed=seed)
 
@@ -268,13 +326,11 @@ def _shown(rows: "Sequence[Compared]") -> dict[str, str]:
 
 
 def _table(rows: "Sequence[Compared]", title: str) -> "Table":
-    from rich.table import Table
     from rich.text import Text
 
     found = [(row, row.metrics.estimates()) for row in rows if row.metrics]
     shown = _shown(rows)
-    table = Table("method", *shown.values(), "moved", "s", title=title, title_justify="left")
-    table.columns[0].no_wrap = True
+    table = narrow_table("method", *shown.values(), "moved", "s", title=title)
     best = {
         name: (max if name in _LARGEST_IS_BEST else min)((e[name].value for _, e in found), default=0)
         for name in shown

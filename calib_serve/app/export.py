@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfData, OfOutput, command, shown_example
+from calib_serve.app._command import Flat, OfData, OfOutput, Replacing, command, shown_example
 from calib_serve.app._data import plain_scores
 from calib_serve.app._show import console, note
 from calib_serve.core.errors import InputError
@@ -27,15 +27,7 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Overwriting:
-    """Options of commands whose files people edit."""
-
-    force: bool = False
-    """Overwrite files that say something else."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rules(MonitoringOptions, _Overwriting):
+class _Rules(MonitoringOptions, Replacing):
     """Options of ``calib-serve export monitoring``."""
 
     only: tuple[str, ...] = ()
@@ -77,21 +69,15 @@ def _monitoring(
 def _constraints(
     file: Annotated[Path, Parameter(help="Where to write; for pip's and uv's -c.")] = Path("constraints.txt"),
     *,
-    options: Annotated[_Overwriting, Flat] = _Overwriting(),
+    options: Annotated[Replacing, Flat] = Replacing(),
 ) -> None:
     """Write the versions of other packages that this release was tested with."""
     from importlib.resources import files
 
-    from calib_serve.core.files import write_whole
+    from calib_serve.core.files import write_changed
 
-    pins = (files("calib_serve") / "constraints.txt").read_bytes()
-    try:
-        # Its users add pins of their own to such a file.
-        if file.exists() and file.read_bytes() != pins and not options.force:
-            raise InputError(f"would change {file}; give another file, or --force")
-        write_whole(file, pins)
-    except OSError as error:
-        raise InputError(f"cannot write {file}: {error.strerror}") from error
+    # Its users add pins of their own to such a file.
+    write_changed({file: (files("calib_serve") / "constraints.txt").read_bytes()}, force=options.force)
     console().print(f"wrote {file}")
 
 

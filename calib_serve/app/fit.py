@@ -1,19 +1,28 @@
 """``calib-serve fit``: calibration data in, an artifact out."""
 
 import os
-import shlex
 import zipfile
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
 from calib_serve.app._data import PictureOptions, preprocessing, refuse_file_options
 from calib_serve.app._progress import stages
-from calib_serve.app._show import artifact_facts, artifact_tables, console, note, print_json, show_verdict
+from calib_serve.app._show import (
+    artifact_facts,
+    artifact_tables,
+    as_flags,
+    command_line,
+    console,
+    note,
+    print_json,
+    show_verdict,
+)
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import check
-from calib_serve.core.options.data import DataOptions
+from calib_serve.core.options.base import Factory, check, fields_of
+from calib_serve.core.options.data import DataOptions, ModelData
 from calib_serve.core.options.fit import Prior
 
 if TYPE_CHECKING:
@@ -54,6 +63,9 @@ class _Options(Prior, PictureOptions):
     """An option of the method or of the model, KEY=VALUE: see calib-serve methods NAME."""
     test_split: str | None = None
     """A split to measure before and after on; by default held-out folds."""
+    keep_rows: bool = False
+    """With --model: keep 32 rows of its scores with hashes of their inputs, by which fuse knows another
+    export."""
     train_split: str | None = None
     """The split that a masked head trains on; by default a part of the calibration data."""
     engine: str | None = None
@@ -85,6 +97,7 @@ def _fit(
     check(options.engine is None or asked is None, "engine", "holds tables of scores, and DATA are inputs")
     if source.model is None:
         check(not options.pictures, "pictures", "are for the pictures of a model (--model)")
+        check(not options.keep_rows, "keep_rows", "is for the rows that a model (--model) is run on")
         check(options.train_split is None, "train_split", "is for the masked head of a model (--model)")
     with stages(quiet=output.json) as progress:
         if source.from_ is not None:
@@ -177,7 +190,9 @@ def _of_model(
     refuse_file_options(source, "--model")
     prepared = preprocessing(options.pictures)
     more = [split for split in (options.test_split, options.train_split) if split is not None]
-    given, *others = parts = model_data(str(source.model), data, [source.split, *more], pictures=prepared)
+    given, *others = parts = model_data(
+        str(source.model), data, [source.split, *more], pictures=prepared, outputs=source.kind
+    )
     pair = [(part.inputs, part.labels) for part in others]
     artifact = calibrate_model(
         str(source.model),
@@ -188,7 +203,8 @@ def _of_model(
         train=None if options.train_split is None else pair[-1],
         class_names=given.class_names,
         pictures=given.pictures,
-        weights=source.weights,
+        keep_rows=options.keep_rows,
+        **fields_of(Factory, source),
         outputs=source.kind,
         progress=progress,
         **own,
@@ -243,23 +259,17 @@ def next_commands(
     found = []
     held = options.test_split or _other_split(Path(data), source.split)
     if held is not None and options.engine is None and source.from_ is None:
-        of = [data, "--split", held, *_flag("--model", source.model), *_flag("--weights", source.weights)]
-        for name, value in {"labels": source.labels, **source.of_scores}.items():
-            text = ",".join(value) if isinstance(value, tuple) else value
-            of += _flag(f"--{name.replace('_', '-')}", text)
-        found.append(_line("report", *of, "--artifact", out, "-o", f"{out.name}.html"))
+        of = [data, *as_flags(replace(source, split=held), ModelData), "--artifact", out]
+        # A report is drawn by packages of an extra, which this host may not have.
+        if find_spec("matplotlib") is not None:
+            found.append(command_line("report", *of, "-o", f"{out.absolute().name}.html"))
+        elif source.model is None:
+            found.append(command_line("evaluate", *of))
     ending = "" if source.model is None else Path(source.model).suffix
     if ending in _FUSED and artifact.steps:
-        found.append(_line("fuse", _FUSED[ending], source.model, out, "-o", f"calibrated{ending}"))
-    return [*found, _line("inspect", out)]
-
-
-def _flag(name: str, value: object) -> list[object]:
-    return [] if value is None else [name, value]
-
-
-def _line(*words: object) -> str:
-    return shlex.join(["calib-serve", *map(str, words)])
+        of = [_FUSED[ending], source.model, out, *as_flags(source, Factory)]
+        found.append(command_line("fuse", *of, "-o", f"calibrated-{Path(str(source.model)).name}"))
+    return [*found, command_line("inspect", out)]
 
 
 def _other_split(path: Path, split: str | None) -> str | None:

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from calib_serve.app._command import Flat, command
 from calib_serve.app._serving import door, said, served_at, watched_models
-from calib_serve.core.errors import ServerError
 from calib_serve.core.options.servers import GatewayOptions
 
 app = command(
@@ -32,8 +31,10 @@ def _gateway(models: list[str], *, options: Annotated[GatewayOptions, Flat]) -> 
             hosts=opened.hosts,
         ) as running,
     ):
-        said(f"{', '.join(models)} on {served_at(options)} before {options.upstream}")
-        serve_app(running, options)
-        if running.failed is not None:
-            raise ServerError(f"the gateway did not start: {running.failed}")
+        what, behind = ", ".join(models), options.upstream
+        serve_app(
+            running,
+            options,
+            started=lambda port: said(f"{what} on {served_at(options, port)} before {behind}"),
+        )
     said("stopped")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -258,15 +259,15 @@ def _ports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check the ports of TorchServe and of the watch, where this host would run them."""
     extras = _chosen(asked, packages)
     wanted: dict[int, str] = {}
-    if "torchserve" in extras or asked.config is not None:
-        found = Ports.of({} if asked.config is None else read_properties(asked.config))
+    if "torchserve" in extras or asked.properties is not None:
+        found = Ports.of({} if asked.properties is None else read_properties(asked.properties))
         wanted = {port: f"TorchServe's {name}" for name, port in asdict(found).items()}
     if "watch" in extras or asked.port != DoctorOptions.port:
         wanted[asked.port] = "calib-serve watch"
     for port, whose in wanted.items():
         if not is_free(port):
             # Where nothing was asked for, it is most likely the server that this host runs.
-            level: Level = "wrong" if asked.for_ or asked.config else "note"
+            level: Level = "wrong" if asked.for_ or asked.properties else "note"
             do = f"see who has it by ss -ltnp 'sport = :{port}', end that program or choose another port"
             yield Finding(level, f"port {port}", f"for {whose}, it is taken", do)
     if free := [port for port in wanted if is_free(port)]:
@@ -280,7 +281,7 @@ def _model_store(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
         yield Finding("wrong", "model store", f"{path} is no folder", "calib-serve pack -o makes one")
     elif open_to := _others_write(path):
         told = f"{path} may be written by {open_to}: an archive is code, and who writes one there runs it"
-        yield Finding("wrong", "model store", told, f"chmod go-w {path}")
+        yield Finding("wrong", "model store", told, f"chmod go-w {quote(str(path))}")
     else:
         yield _allowed("model store", path, os.R_OK | os.X_OK)
 
@@ -300,7 +301,8 @@ def _folder(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     if keyring is not None and keyring.exists():
         yield _secret("keyring", keyring)
     elif keyring is not None:
-        yield Finding("wrong", "keyring", f"{keyring} is not there", f"calib-serve keys new {keyring}")
+        do = f"calib-serve keys new {quote(str(keyring))}"
+        yield Finding("wrong", "keyring", f"{keyring} is not there", do)
 
 
 def _ledger(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
@@ -331,7 +333,7 @@ def _secret(about: str, path: Path) -> Finding:
     parent = path.absolute().parent
     if replaced := _others_write(parent):
         told = f"{path} lies in a folder that may be written by {replaced}, who can put another in its place"
-        return Finding("wrong", about, told, f"chmod go-w {parent}")
+        return Finding("wrong", about, told, f"chmod go-w {quote(str(parent))}")
     return _private(about, path, os.R_OK, 0o740 if os.environ.get(GROUP_READS) == "1" else 0o700)
 
 
@@ -340,7 +342,7 @@ def _private(about: str, path: Path, needed: int, mode: int = 0o700) -> Finding:
     has = stat.S_IMODE(path.stat().st_mode)
     if has & ~mode:
         told = f"{path} has mode {has:o}: others may use what is in it"
-        return Finding("wrong", about, told, f"chmod {700 if path.is_dir() else 600} {path}")
+        return Finding("wrong", about, told, f"chmod {700 if path.is_dir() else 600} {quote(str(path))}")
     return _allowed(about, path, needed)
 
 

@@ -3,22 +3,24 @@
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from calib_serve.app._command import Json, OfOutput, command, panel
-from calib_serve.app._show import artifact_facts, artifact_tables, console, print_json
+from calib_serve.app._show import artifact_facts, artifact_tables, as_flags, command_line, console, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import fields_of
-from calib_serve.core.options.data import ArchiveOptions
+from calib_serve.core.options.data import ArchiveOptions, ModelScores, TrialOptions
 
 if TYPE_CHECKING:
     from calib_serve.torchserve import ArchiveLook
 
 app = command(
     "inspect",
-    "calib-serve inspect artifact\ncalib-serve inspect calibrated.mar\ncalib-serve inspect --from served.mar",
+    "calib-serve inspect artifact\ncalib-serve inspect calibrated.mar\n"
+    "calib-serve inspect --from served.mar --probe request.json",
     details="Of an artifact's folder or a calibrated archive every hash is checked. With --from, the handler "
     "of an archive is run, once, and what of it can be calibrated is said.",
 )
@@ -31,12 +33,14 @@ class _Asked(ArchiveOptions):
     from_: Path | None = None
     """An archive whose own handler is asked."""
     probe: Path | None = None
-    """A request that it answers, a file; by default one is made up."""
+    """A request that it answers, a file."""
 
 
 @app.default
 def _inspect(
-    path: Annotated[Path | None, Parameter(help="An artifact's folder, or a calibrated archive.")] = None,
+    path: Annotated[
+        Path | None, Parameter(help="An artifact's folder, a calibrated archive, or a fused file.")
+    ] = None,
     *,
     asked: Annotated[_Asked, panel("An archive's handler")] = _Asked(),
     output: Annotated[Json, OfOutput] = Json(),
@@ -49,13 +53,21 @@ def _inspect(
         return
     if extra := [field.name for field in fields(asked) if getattr(asked, field.name) != field.default]:
         raise InputError(f"--{extra[0].replace('_', '-')} goes with --from")
-    from calib_serve.torchserve import load_artifact
+    if path.suffix in (".onnx", ".pt2", ".pt"):
+        from calib_serve.fuse import proof_in
 
-    artifact = load_artifact(path)
+        print_json({"model": str(path), "proof": proof_in(path)}, indent=2)
+        return
+    from calib_serve.torchserve import load_artifact, packed_proof
+
+    artifact, proof = load_artifact(path), packed_proof(path)
     if output.json:
-        print_json({"artifact": str(path), **artifact_facts(artifact)})
+        said = {"proof": proof} if proof else {}
+        print_json({"artifact": str(path), **said, **artifact_facts(artifact)})
         return
     out = console()
+    if proof:
+        out.print(f"proof: {proof}")
     for table in artifact_tables(artifact):
         out.print(table)
 
@@ -78,7 +90,7 @@ def _look(asked: _Asked, output: Json) -> None:
         table.add_row(fact, value)
     out = console()
     out.print(table)
-    for line in _advice(source, look):
+    for line in _advice(source, look, asked):
         out.print(line)
 
 
@@ -100,29 +112,33 @@ def _facts(look: "ArchiveLook") -> list[tuple[str, str]]:
         ("request", look.request + (", as a body alone (behind an envelope)" if look.body else "")),
         ("reply", reply if len(reply) <= 80 else f"{reply[:77]}..."),
         ("in batches", "each score is its own request's" if look.together else look.alone_because),
-        ("confidence", "in the reply" if look.confidence else "not in the reply"),
+        ("reply shows", "\n".join(look.shows)),
         ("note", look.note),
     ]
     return [(fact, value) for fact, value in facts if value]
 
 
-def _advice(source: Path, look: "ArchiveLook") -> list[str]:
+def _advice(source: Path, look: "ArchiveLook", asked: _Asked) -> list[str]:
     """The next commands for an archive."""
     if look.calibrated:
-        measure = f"  calib-serve evaluate DATA --from {source}"
-        return ["calibrated already; measure what it serves:", measure]
+        measure = command_line("evaluate", "DATA", "--from", source)
+        return ["calibrated already; measure what it serves:", f"  {measure}"]
+    same = as_flags(asked, TrialOptions)
+    how = as_flags(asked, ModelScores)
+    fit = command_line("fit", "DATA", "--from", source, *same, *how, "-o", "artifact")
+    pack = command_line("pack", "--from", source, "--artifact", "artifact", *same, "--probe-data", "DATA")
     lines = [
         "every output method can be fitted on its scores:",
-        f"  calib-serve fit DATA --from {source} -o artifact",
-        f"  calib-serve pack --from {source} --artifact artifact",
+        f"  {fit}",
+        f"  {pack}",
     ]
     if look.model is None:
         return [*lines, "Neural Clamping and new heads need a torch model that calib-serve can load"]
-    unpack, model = [f"  python -m zipfile -e {source} parts"], look.model
+    unpack, model = [f"  python -m zipfile -e {quote(str(source))} parts"], look.model
     if source.is_dir():
         unpack, model = [], look.model.replace("parts/", f"{source}/")
     elif source.name.endswith("gz"):
-        unpack = [f"  mkdir parts && tar xzf {source} -C parts --strip-components 1"]
+        unpack = [f"  mkdir parts && tar xzf {quote(str(source))} -C parts --strip-components 1"]
     return [
         *lines,
         "Neural Clamping and new heads, on inputs as its preprocess makes them:",

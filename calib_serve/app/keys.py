@@ -54,7 +54,7 @@ class _Added:
 class _Retired(_Accepted):
     """Options of ``calib-serve keys retire``."""
 
-    force: bool = False
+    early: bool = False
     """Retire it though labels for its receipts may still come."""
 
 
@@ -68,7 +68,7 @@ class _Scopes:
     """Options of ``calib-serve keys token``."""
 
     scopes: str
-    """What it is for: some of predict,label,ids,scrape,admin, commas between."""
+    """What it is for: some of predict,label,ids,correct,scrape,admin, commas between."""
 
 
 @subcommand(app)
@@ -115,9 +115,9 @@ def _retire(file: Path, key: str, *, options: Annotated[_Retired, Flat] = _Retir
     """Forget a key."""
     from calib_serve.receipts import Keyring
 
-    # Refused while a receipt that it signed may still come home, unless it is forced.
+    # Refused while a receipt that it signed may still come home, unless that is meant.
     def without(ring: Keyring) -> Keyring:
-        return ring.without(key) if options.force else ring.retired(key, ttl=options.seconds)
+        return ring.without(key) if options.early else ring.retired(key, ttl=options.seconds)
 
     _say(file, Keyring.edit(file, without))
 

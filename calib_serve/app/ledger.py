@@ -29,6 +29,8 @@ app = command(
     details="LEDGER is a file, or postgresql://HOST/DATABASE.",
 )
 
+_PATIENCE = 10.0  # seconds: no client waits for these commands
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Exported:
@@ -36,6 +38,14 @@ class _Exported:
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))]
     """The folder for its Parquet files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Repair:
+    """Options of ``calib-serve ledger clock``."""
+
+    repair: bool = False
+    """Say that the clock is right now: the ledger goes by it, and marks that are ahead go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +88,19 @@ def _backup(ledger: str, file: Path) -> None:
 
     with _opened(ledger) as book:
         size = file_size(book.database.backup(file))
-    _say(f"{file}: {size}; put it in the ledger's place, then run calib-serve ledger restored")
+    _say(f"{file}: {size}; put it in the ledger's place, then run calib-serve ledger restored on that")
+
+
+@subcommand(app)
+def _upgrade(ledger: str, backup: Path) -> None:
+    """Bring a ledger to this version's format, in one transaction, once there is a backup.
+
+    BACKUP is the new file for a copy; of a PostgreSQL, the file that pg_dump wrote. Stop what counts first:
+    programs of the older format are refused afterwards.
+    """
+    from calib_serve.ledger import upgrade_ledger
+
+    _say(f"the ledger was of format {upgrade_ledger(ledger, backup)}, and is of this version's")
 
 
 @subcommand(app)
@@ -90,6 +112,34 @@ def _restored(ledger: str) -> None:
     with _opened(ledger) as book:
         book.restored(by=_who())
     _say("labels of predictions made until now are refused as forgotten")
+
+
+@subcommand(app)
+def _clock(ledger: str, *, options: Annotated[_Repair, Flat] = _Repair()) -> int:
+    """Name what is wrong with this host's clock or the ledger's time; exit code 1 if anything is.
+
+    Set the clock by NTP before a repair; a PostgreSQL's programs go by its server's.
+    """
+    with _opened(ledger) as book:
+        told = book.repair_clock() if options.repair else {}
+        trouble = book.time.trouble(book.forgotten_until())
+    _say(trouble or "this host's clock and the ledger's time agree")
+    if told.get("ledger"):
+        _say("labels of predictions from now on count; of earlier ones it is not known which had")
+    if ahead := told.get("label"):
+        _say(f"{ahead} labels of predictions dated ahead stay counted, in windows when their time comes")
+    return int(trouble is not None)
+
+
+@subcommand(app)
+def _promoted(ledger: str) -> None:
+    """Say that a failover of PostgreSQL is known: the check "timeline" is well again, and nothing is refused.
+
+    What it lost counts if it is sent again.
+    """
+    with _opened(ledger) as book:
+        book.promoted()
+    _say("the failover is known; labels that it lost count if they are sent again")
 
 
 @subcommand(app)
@@ -155,7 +205,7 @@ def _say(text: str) -> None:
 def _opened(where: str) -> Iterator["Ledger"]:
     from calib_serve.ledger import Ledger
 
-    with contextlib.closing(Ledger(where, must_exist=True)) as book:
+    with contextlib.closing(Ledger(where, must_exist=True, timeout=_PATIENCE)) as book:
         yield book
 
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfOutput, command, panel
+from calib_serve.app._command import Flat, OfOutput, Replacing, command, panel
 from calib_serve.app._data import PictureOptions, preprocessing
-from calib_serve.app._show import console
+from calib_serve.app._show import command_line, console
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
@@ -16,7 +16,7 @@ from calib_serve.core.options.pack import ArchivePack, Batched, FeedbackPack, Mo
 app = command(
     "pack",
     "calib-serve pack --model model.pt2 --artifact artifact --name digits\n"
-    "calib-serve pack --from served.mar --artifact artifact\n"
+    "calib-serve pack --from served.mar --artifact artifact --probe request.json\n"
     "calib-serve pack --feedback --for model_store/digits.mar",
     details="--model packs NAME.mar; --from puts a calibrated NAME-VERSION.mar beside the old archive, which "
     "stays as it is; --feedback packs the model that labels are sent to. Equal inputs give equal bytes.",
@@ -62,13 +62,11 @@ class _OfFeedback(FeedbackPack):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Store:
+class _Store(Replacing):
     """Options of the output: the archive's place."""
 
     out: Annotated[Path, Parameter(name=("-o", "--out"))] = Path("model_store")
     """The model store that the archive is written to."""
-    force: bool = False
-    """Replace another archive of that name."""
 
 
 @app.default
@@ -103,8 +101,8 @@ def _pack(
     for remark in remarks(read_archive(path, verify=False)):
         out.print(f"note: {remark}")
     beside = what.from_ is not None and what.from_.parent == store.out
-    first = f"{what.from_.name} " if what.from_ is not None and beside else ""
-    out.print(f"serve it with: calib-serve serve --store {path.parent} {first}{path.name}")
+    first = [what.from_.name] if what.from_ is not None and beside else []
+    out.print(f"serve it with: {command_line('serve', '--store', path.parent, *first, path.name)}")
     out.print(
         "torchserve itself gives neither receipts nor series before it is told of a keyring "
         "(CALIB_SERVE_KEYRING) and of them (metrics_config): docs/torchserve.md, Without calib-serve serve"

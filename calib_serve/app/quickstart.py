@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, command
+from calib_serve.app._command import Flat, Replacing, command
 from calib_serve.app._show import console, note
 
 app = command(
@@ -18,18 +18,16 @@ app = command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options:
+class _Options(Replacing):
     """Options of ``calib-serve quickstart``."""
 
     kind: Literal["fastapi", "litserve", "torchserve", "triton"] = "fastapi"
     """What serves the model."""
-    force: bool = False
-    """Write into a folder that is not empty; files that are there stay."""
 
 
 @app.default
 def _quickstart(
-    folder: Annotated[Path, Parameter(help="A new folder, or an empty one.")],
+    folder: Annotated[Path, Parameter(help="Where to write; made if it is missing.")],
     *,
     options: Annotated[_Options, Flat] = _Options(),
 ) -> None:
@@ -44,8 +42,7 @@ def _quickstart(
         extras = ",".join(chosen.extras)
         note([f"to run it, {', '.join(lacks)} are missing here: pip install 'calib-serve[{extras}]'"])
     written = write_project(folder, options.kind, force=options.force)
-    note(f"{folder / name} is there already, and stays as it is" for name in written.kept)
-    console().print(f"written to {folder}: {', '.join(written.made) or 'nothing'}")
+    console().print(f"written to {folder}: {', '.join(written) or 'nothing'}")
     console().print("next, as README.md there says:")
     for line in (f"cd {shlex.quote(str(folder))}", *first_commands(options.kind)):
         console().print(f"  {line}")

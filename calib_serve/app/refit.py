@@ -98,7 +98,7 @@ class _Promotion(Checked):
     """Where its labels are counted; by default as its server was told, or CALIB_SERVE_LEDGER says."""
     unless_worse: bool = False
     """Promote on the verdict "no worse", too."""
-    force: bool = False
+    unproven: bool = False
     """Promote whatever labels say."""
     back: str = ""
     """Go back to the version of this model before its last promotion."""
@@ -107,8 +107,8 @@ class _Promotion(Checked):
 
     def _check(self) -> None:
         if self.back:
-            check_default(self, ["force"], "is not for --back, which asks no labels")
-        if self.back or self.force:
+            check_default(self, ["unproven"], "is not for --back, which asks no labels")
+        if self.back or self.unproven:
             check_default(self, ["ledger", "unless_worse"], "is of labels, and none are asked")
 
 
@@ -156,12 +156,12 @@ def _checked(host: "Host", archive: Path, options: _Promotion) -> tuple[str, str
 
     artifact, model, version = served_artifact(archive)
     running = host.default(model)
-    if options.force or running.version == version:
+    if options.unproven or running.version == version:
         return model, running.version, version
     if not same_model(archive, host.store / running.archive):
         raise InputError(
             f"{archive} holds another model file than {running.archive}, in whose shadow only its "
-            "calibration ran: labels say nothing of it; look at it yourself, then give --force"
+            "calibration ran: labels say nothing of it; look at it yourself, then give --unproven"
         )
     served, enough = (model, running.version), options.unless_worse
     with contextlib.closing(Ledger(options.ledger or host.ledger, must_exist=True)) as book:

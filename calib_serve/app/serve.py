@@ -71,8 +71,9 @@ def _lines(given: list[str]) -> dict[str, str]:
 
 
 def _remarks(options: _Options, names: list[str], lines: dict[str, str]) -> Iterator[str]:
+    from calib_serve.core.files import shipped
     from calib_serve.receipts import MODELS, from_environment
-    from calib_serve.torchserve import SECTION, read_archive, read_properties, remarks, shipped
+    from calib_serve.torchserve import SECTION, read_archive, read_properties, remarks
 
     base = shipped("config.properties") if options.properties is None else Path(options.properties)
     properties = {**read_properties(base), **lines}

@@ -40,6 +40,6 @@ def _watch(
                 why = "it has no reference; give its artifact, not a number of classes"
                 log.warning("%s:%s: shifts of confidence are not detected, as %s", name, version, why)
         named = ", ".join(f"{name}:{version}" for name, version in watch.models)
-        said(f"watching {named or f'what {options.follow} names'} on {served_at(web)}")
-        serve_app(app, web)
+        what = named or f"what {options.follow} names"
+        serve_app(app, web, started=lambda port: said(f"watching {what} on {served_at(web, port)}"))
     said("stopped")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,7 @@ from calib_serve.artifact.facts import (
     summary_line,
     temperature_of,
 )
+from calib_serve.artifact.kept_rows import KeptRows
 from calib_serve.artifact.manifest import (
     MANIFEST,
     PARAMS,
@@ -48,7 +49,7 @@ from calib_serve.artifact.manifest import (
 )
 from calib_serve.artifact.steps import STEPS, Examples, Head, InputShift, LogitMap, Mixture, ProbTable, Step
 from calib_serve.artifact.tensors import SafetensorError
-from calib_serve.core.arrays import as_floats
+from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.core.files import sha256, write_whole
@@ -56,8 +57,11 @@ from calib_serve.core.names import check_names
 from calib_serve.metrics import Estimate
 from calib_serve.scores import (
     LABELS,
+    MASKED,
     ONE_COLUMN,
+    Aggregate,
     Outputs,
+    Places,
     Schema,
     Scores,
     alike,
@@ -109,6 +113,7 @@ class Artifact:
         sets: Prediction sets of calibrated probabilities, which they do not change.
         abstain: Threshold below which no prediction is made.
         contract: Promises of its confidence in production.
+        kept: Rows that the model was run on, by which another file of it is known.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.of_logits(np.array([[0.0, 0.0]])).tolist()
@@ -131,6 +136,7 @@ class Artifact:
     sets: PredictionSets | None = None
     abstain: Abstain | None = None
     contract: Contract | None = None
+    kept: KeptRows | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
@@ -176,6 +182,7 @@ class Artifact:
             "old class shares": None if prior is None else len(prior.old),
             "new class shares": None if prior is None else len(prior.new),
             "columns of examples": None if self.examples is None else self.examples.logits.shape[1],
+            "columns of kept rows": None if self.kept is None else self.kept.logits.shape[1],
         }
         for what, number in found.items():
             if number not in (None, self.classes):
@@ -322,26 +329,77 @@ class Artifact:
         self.check_takes(found.outputs, found.name)
         return found
 
-    def probs(self, scores: Any, *, outputs: Outputs | None = None) -> NDArray[np.float64]:
+    def probs(
+        self, scores: Any, *, outputs: Outputs | None = None, class_axis: int | None = None
+    ) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of a model's scores, of the kind that it was fitted on.
 
         Args:
             scores: Scores, a frame, whose columns are found by the class names, or an array (n, K), or (n,)
-                of one column. Where the artifact has an InputShift or a Head, they must come from the model
-                with these already in place.
+                of one column; of tokens, pixels or frames an array (n, ..., K) or (n, K, ...), and the
+                probabilities have its axes. Where the artifact has an InputShift or a Head, they must come
+                from the model with these already in place.
             outputs: Kind of the scores, where it is another.
+            class_axis: Axis of the classes among more axes, 1 or -1, where it is another than in the fit.
 
         Raises:
             InputError: For scores of another kind.
-            ShapeError: For other classes.
+            ShapeError: For other classes, or axes of which two may hold them.
 
         >>> artifact = Artifact((), method="none", classes=2, model={"outputs": "probabilities"})
         >>> artifact.probs([[0.25, 0.75]]).round(9).tolist()
         [[0.25, 0.75]]
         """
+        if (places := self._places(scores, outputs, class_axis)) is not None:
+            return places.restored(self.probs(places.rows(as_array(scores, "the scores")), outputs=outputs))
         outputs = outputs or self._said_kind()
         given = Scores.of(scores, outputs=outputs, expected=self.schema, missing="none")
-        return self.of_logits(self._logits_of(self.accepted(given)))
+        return self._known(self._logits_of(self.accepted(given)))
+
+    def one_place(
+        self,
+        probs: Any,
+        aggregate: Aggregate,
+        *,
+        among: Any = None,
+        class_axis: int | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Return the probabilities (n, K) of one place of each sample, and which place that is (n,).
+
+        A receipt is of one class with one confidence: of a sequence or a picture, it is of this place, and
+        its label is this place's class. The place is numbered in the order of its axes; where none takes
+        part it is -1, and the row NaN, which gets no receipt.
+
+        Args:
+            probs: Calibrated probabilities of tokens, pixels or frames, as of ``probs``.
+            aggregate: "least": the least confident place, which is the one to look at; right as often as it
+                says where places err independently. "drawn": one drawn at random, of which that holds
+                always.
+            among: Which places take part (n, ...), such as those that are no padding; None: all.
+            class_axis: Axis of the classes, 1 or -1, where it is another than in the fit.
+            rng: What draws; None: a new generator.
+
+        Raises:
+            InputError: For another aggregate.
+            ShapeError: For probabilities without places.
+        """
+        if aggregate not in get_args(Aggregate):
+            raise InputError(f"aggregate must be least or drawn, got {aggregate!r}")
+        p = as_floats(probs, "the probabilities")
+        if p.ndim < 3:
+            raise ShapeError(f"the probabilities must be (n, ..., K) or (n, K, ...), got {p.shape}")
+        places = Places.of(p.shape, self.classes, axis=class_axis or self.model.class_axis)
+        drawing = np.random.default_rng() if rng is None else rng
+        return places.one_of_each(places.rows(p), aggregate, among=among, rng=drawing)
+
+    def _places(self, scores: Any, outputs: Outputs | None, class_axis: int | None) -> Places | None:
+        """The places of an array of more axes than (n, K), None of all else; ShapeError as ``probs``."""
+        shape = tuple(getattr(scores, "shape", ()))
+        if len(shape) < 3:
+            return None
+        columns = 1 if (outputs or self.model.outputs) in ONE_COLUMN else self.classes
+        return Places.of(shape, columns, axis=class_axis or self.model.class_axis)
 
     def _said_kind(self) -> Outputs | None:
         """The kind of one column within [0, 1] that the fit was told is no probability, as cosines are."""
@@ -355,16 +413,30 @@ class Artifact:
         found = self.accepted(scores)
         return replace(
             found,
-            values=self.of_logits(self._logits_of(found)),
+            values=self._known(self._logits_of(found)),
             outputs="label_probabilities" if self.is_multilabel else "probabilities",
             class_names=self.class_names or found.class_names,
             calibrated_by=self.fingerprint,
         )
 
+    def _known(self, logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Calibrate logits (n, K); InputError where a mask left none of a class that a matrix reads."""
+        probs = self.of_logits(logits)
+        lost = np.isnan(probs).any(axis=1) & (np.asarray(logits, np.float64) <= MASKED).any(axis=1)
+        if lost.any():
+            raise InputError(
+                f"row {int(lost.argmax()) + 1} and {int(lost.sum()) - 1} others have masked classes, at "
+                f"{MASKED:g} or less, and a matrix needs the logits of all: calibrate those before the mask, "
+                "or fit without a matrix: --method temperature or vector (method=)"
+            )
+        return probs
+
     def _logits_of(self, scores: Scores) -> NDArray[np.floating[Any]]:
         return to_logits(scores.values, scores.outputs)
 
-    def predict(self, scores: Any, *, outputs: Outputs | None = None) -> NDArray[Any]:
+    def predict(
+        self, scores: Any, *, outputs: Outputs | None = None, class_axis: int | None = None
+    ) -> NDArray[Any]:
         """Return the class of the largest calibrated probability (n,), by its name where it has one.
 
         Of a multi-label model whether each label is likelier true than not (n, L).
@@ -372,7 +444,10 @@ class Artifact:
         Args:
             scores: As ``probs`` takes them.
             outputs: Kind of the scores, where it is another than that of the fit.
+            class_axis: Axis of the classes among more axes; the result is without it.
         """
+        if (places := self._places(scores, outputs, class_axis)) is not None:
+            return places.restored(self.predict(places.rows(as_array(scores, "the scores")), outputs=outputs))
         probs = self.probs(scores, outputs=outputs)
         if self.is_multilabel:
             return np.asarray(probs > 0.5)
@@ -383,7 +458,8 @@ class Artifact:
         """Return calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
         A row that is not finite, or so large that a step overflows, gets NaN and spoils no other: in a
-        server's batch they are of others. ``probs`` refuses such scores.
+        server's batch they are of others. ``probs`` refuses such scores. A masked class, at -9e8 and less,
+        stays at 0, and the others share its probability; of a matrix, which needs all logits, its row is NaN.
 
         Args:
             logits: (n, K); of a binary model (n,) or (n, 1) too, where class 0 gets logit 0; of labels (n, L)
@@ -402,9 +478,16 @@ class Artifact:
                 z = np.where(lost[:, None], np.nan, z)
         if self.is_multilabel:
             p = sigmoid(z)
-            return p if self.table is None else self.table.of_each(p)
-        p = softmax(z) if self.mixture is None else self.mixture(z)
-        return p if self.table is None else self.table(p)
+            p = p if self.table is None else self.table.of_each(p)
+        else:
+            p = softmax(z) if self.mixture is None else self.mixture(z)
+            p = p if self.table is None else self.table(p)
+        masked = given.astype(np.float64, copy=False) <= MASKED
+        if not masked.any():
+            return p
+        p = np.where(masked & ~np.isnan(p), 0.0, p)
+        with np.errstate(invalid="ignore"):  # of a row without any class
+            return p if self.is_multilabel else p / p.sum(axis=1, keepdims=True)
 
     @property
     def temperature(self) -> float | None:
@@ -448,7 +531,7 @@ class Artifact:
     @property
     def fingerprint(self) -> str:
         """The sha256 of everything in the artifact."""
-        params = pack_tensors(self.steps, self.examples, self.sets)
+        params = pack_tensors(self.steps, self.examples, self.sets, self.kept)
         return str(self._manifest(sha256(params))["sha256"])
 
     def save(self, path: str | Path) -> Path:
@@ -461,7 +544,7 @@ class Artifact:
             ArtifactError: Where something else is there, or it cannot be written.
         """
         path = Path(path)
-        params = pack_tensors(self.steps, self.examples, self.sets)
+        params = pack_tensors(self.steps, self.examples, self.sets, self.kept)
         manifest = write_manifest(self._manifest(sha256(params)))
         # Beside its place, on the same file system: only there is a rename atomic.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -541,7 +624,7 @@ class Artifact:
 
 def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
     reference = manifest["reference"]
-    steps, examples, sets = unpack(manifest["steps"], params, manifest.get("sets"))
+    steps, examples, sets, kept = unpack(manifest["steps"], params, manifest.get("sets"))
     abstain, contract = manifest.get("abstain"), manifest.get("contract")
     return Artifact(
         steps,
@@ -557,6 +640,7 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
         sets=sets,
         abstain=None if abstain is None else Abstain(**abstain),
         contract=None if contract is None else Contract.of(contract),
+        kept=kept,
     )
 
 

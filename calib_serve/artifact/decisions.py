@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact.steps import tensor
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.scores import Places
 
 SetScore = Literal["lac", "aps", "raps"]
 """How unlikely a class is the true one: 1 - p (LAC), or the mass of the likelier classes (APS), with a
@@ -86,8 +87,15 @@ class PredictionSets:
         np.put_along_axis(found, order, ranked, axis=1)
         return found
 
-    def __call__(self, probs: AnyFloats) -> NDArray[np.bool_]:
-        """Whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
+    def __call__(self, probs: AnyFloats, *, class_axis: int | None = None) -> NDArray[np.bool_]:
+        """Whether each class is in the set (n, K), of calibrated probabilities (n, K).
+
+        Args:
+            probs: Probabilities (n, K); with ``class_axis`` of more axes, and a set for each place.
+            class_axis: Axis of the classes among more axes, 1 or -1.
+        """
+        if (places := _places(probs, class_axis)) is not None:
+            return places.restored(self(places.rows(np.asarray(probs))))
         inside = self.scores(probs) <= self.threshold
         # An empty set would say that no class is possible.
         inside[np.arange(len(inside)), np.argmax(probs, axis=1)] = True
@@ -121,8 +129,15 @@ class Abstain:
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} of abstention must lie in [0, 1], got {getattr(self, name)}")
 
-    def __call__(self, probs: AnyFloats) -> NDArray[np.bool_]:
-        """Whether to abstain (n,) at calibrated probabilities (n, K); NaN abstains."""
+    def __call__(self, probs: AnyFloats, *, class_axis: int | None = None) -> NDArray[np.bool_]:
+        """Whether to abstain (n,) at calibrated probabilities (n, K); NaN abstains.
+
+        Args:
+            probs: Probabilities (n, K); with ``class_axis`` of more axes, and an answer for each place.
+            class_axis: Axis of the classes among more axes, 1 or -1.
+        """
+        if (places := _places(probs, class_axis)) is not None:
+            return places.restored(self(places.rows(np.asarray(probs))))
         # Written so that NaN abstains.
         return np.asarray(~(np.max(probs, axis=1) >= self.threshold))
 
@@ -130,6 +145,16 @@ class Abstain:
     def facts(self) -> dict[str, Any]:
         """The manifest's entry."""
         return dict(vars(self))
+
+
+def _places(probs: AnyFloats, class_axis: int | None) -> Places | None:
+    """The places of probabilities of more axes than (n, K); ShapeError where no class axis is said."""
+    shape = np.shape(probs)
+    if len(shape) < 3:
+        return None
+    if class_axis is None:
+        raise ShapeError(f"probabilities {shape} are of places: say class_axis=1 or class_axis=-1")
+    return Places.of(shape, shape[class_axis], axis=class_axis, what="the probabilities")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,19 +112,27 @@ def _of_sets(sets: PredictionSets, artifact: Artifact, facts: SetFacts | None) -
     said = [
         f"Sets hold the true class of {_percent(sets.coverage)} of {whom} ({sets.score}), {_ground(facts)}."
     ]
+    if not sets.classes:
+        alone = ", from one sample of each group" if facts and facts.groups else ""
+        said.append(
+            "That is of all classes together: a rare class may be left out of every set. --per-class "
+            f"(per_class=True) promises it of each class{alone}."
+        )
     if facts is None:
         return said
+    most = sets.coverage
     if exact := facts.exact(sets):
         reached = coverage_range(exact, sets.coverage)
+        most = reached.high
         said.append(
             "Over draws of so many samples the share lies between "
-            f"{_percent(reached.low)} and {_percent(reached.high)}, 95 times in 100."
+            f"{_percent(reached.low)} and {_percent(most)}, 95 times in 100."
         )
-        if facts.held > reached.high:
-            why = "as many samples have the same score"
-            if facts.top_right > reached.high:
-                why = "as the most likely class is in every set; a higher coverage says more"
-            said.append(f"They hold more, {_percent(facts.held)} of these samples, {why}.")
+    if not sets.classes and facts.held > most:
+        why = "as many samples have the same score"
+        if facts.top_right > most:
+            why = "as the most likely class is in every set; a higher coverage says more"
+        said.append(f"They hold more, {_percent(facts.held)} of these samples, {why}.")
     if always := facts.always_in:
         names = [
             artifact.class_names[k] if artifact.class_names else str(k) for k in always[:NAMED_IN_A_SENTENCE]

@@ -36,13 +36,13 @@ class ModelFacts:
             passes ``seam``.
         last_linear: Name of the layer that makes its logits.
         mixed_precision: Whether logits were computed in bfloat16.
-        response: What it gives for made-up inputs (``calib_serve.artifact.facts``), which tells another
-            export of it.
+        archive: SHA-256 of all files of an archive whose handler gave them.
         seam: Where an archive's handler passes its scores on, as in ``pack_around``.
         output: Which output of the seam holds them.
         pictures: How pictures became the inputs that it was fitted on, or a mapping of that.
         scale: How its scores were written, where not as ``outputs``, such as "percent".
         columns: Columns or the array of a table that its scores were read from, in order.
+        class_axis: Axis of the classes in scores of more axes than (n, K): 1, or -1 for the last.
 
     Raises:
         InputError: For a fact of another type.
@@ -58,25 +58,21 @@ class ModelFacts:
     outputs: Outputs | None = None
     last_linear: str | None = None
     mixed_precision: bool | None = None
-    response: tuple[float, ...] | None = None
+    archive: str | None = None
     seam: str | None = None
     output: str | None = None
     pictures: Preprocessing | None = None
     scale: str | None = None
     columns: tuple[str, ...] = ()
+    class_axis: int | None = None
     _held: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("sha256", "source", "input_dtype", "last_linear", "seam", "output", "scale"):
+        for name in ("sha256", "source", "input_dtype", "last_linear", "archive", "seam", "output", "scale"):
             _check(name, getattr(self, name), isinstance(getattr(self, name), str), "a text")
+        _check("class_axis", self.class_axis, self.class_axis in (1, -1), "1 or -1")
         mixed = self.mixed_precision
         _check("mixed_precision", mixed, isinstance(mixed, bool), "true or false")
-        numbers = self.response
-        right = isinstance(numbers, Sequence) and all(
-            isinstance(x, (int, float)) and math.isfinite(x) for x in numbers
-        )
-        _check("response", numbers, right, "a list of finite numbers")
-        object.__setattr__(self, "response", None if numbers is None else tuple(map(float, numbers)))
         named = isinstance(self.columns, Sequence) and all(isinstance(name, str) for name in self.columns)
         _check("columns", self.columns, named, "a list of texts")
         object.__setattr__(self, "columns", tuple(self.columns or ()))
@@ -117,10 +113,6 @@ class ModelFacts:
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         known["pictures"] = None if self.pictures is None else self.pictures.as_dict()
         return {name: plain(value, name) for name, value in known.items() if value not in (None, ())}
-
-    def fits(self, sha256: str) -> bool:
-        """Tell whether the model file may have this hash; True where the artifact's is unknown."""
-        return not self.sha256 or self.sha256 == sha256
 
     def returned(self, told: Outputs | None) -> Outputs:
         """The kind of scores that the model itself returns: as told, else as recorded, else logits.

@@ -21,6 +21,7 @@ import numpy as np
 import yaml
 
 from calib_serve.artifact.decisions import PredictionSets, sets_of
+from calib_serve.artifact.kept_rows import KeptRows
 from calib_serve.artifact.steps import STEPS, Examples, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
@@ -39,14 +40,21 @@ _LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 
 
 def pack_tensors(
-    steps: Sequence[Step], examples: Examples | None = None, sets: PredictionSets | None = None
+    steps: Sequence[Step],
+    examples: Examples | None = None,
+    sets: PredictionSets | None = None,
+    kept: KeptRows | None = None,
 ) -> bytes:
     """Pack tensors as safetensors: ``step0.weight`` and so on, ``examples.logits``, ``sets.threshold``."""
-    flat = {f"step{i}.{name}": array for i, step in enumerate(steps) for name, array in step.tensors.items()}
+    flat: dict[str, Any] = {
+        f"step{i}.{name}": array for i, step in enumerate(steps) for name, array in step.tensors.items()
+    }
     if examples is not None:
         flat |= {"examples.logits": examples.logits, "examples.probs": examples.probs}
     if sets is not None:
         flat["sets.threshold"] = sets.threshold
+    if kept is not None:
+        flat |= {"kept.inputs": kept.inputs, "kept.logits": kept.logits}
     return save_tensors({name: np.asarray(array, order="C") for name, array in flat.items()})
 
 
@@ -57,14 +65,16 @@ def step_facts(step: Step) -> dict[str, Any]:
 
 def unpack(
     facts: Sequence[Mapping[str, Any]], params: bytes, sets: Mapping[str, Any] | None = None
-) -> tuple[tuple[Step, ...], Examples | None, PredictionSets | None]:
-    """Unpack steps, examples and prediction sets from their facts and ``params``, as ``pack_tensors`` does.
+) -> tuple[tuple[Step, ...], Examples | None, PredictionSets | None, KeptRows | None]:
+    """Unpack steps, examples, prediction sets and kept rows, as ``pack_tensors`` packs them.
 
-    Every tensor must belong to a step, the examples or the sets.
+    Every tensor must belong to one of them.
     """
     tensors = load_tensors(params)
-    kept = [tensors.pop(f"examples.{name}", None) for name in ("logits", "probs")]
-    examples = None if kept[0] is None or kept[1] is None else Examples(kept[0], kept[1])
+    shown = [tensors.pop(f"examples.{name}", None) for name in ("logits", "probs")]
+    examples = None if shown[0] is None or shown[1] is None else Examples(shown[0], shown[1])
+    rows = [tensors.pop(f"kept.{name}", None) for name in ("inputs", "logits")]
+    kept = None if rows[0] is None or rows[1] is None else KeptRows(rows[0].astype(np.uint8), rows[1])
     found = sets_of(sets, tensors.pop("sets.threshold", None) if sets else None)
     steps = []
     for i, one in enumerate(facts):
@@ -75,7 +85,7 @@ def unpack(
             raise SchemaError(f"step {i} has tensors it does not know: {sorted(own)}")
     if tensors:
         raise SchemaError(f"tensors that belong to no step: {sorted(tensors)}")
-    return tuple(steps), examples, found
+    return tuple(steps), examples, found, kept
 
 
 def _build_step(facts: Mapping[str, Any], tensors: dict[str, AnyFloats]) -> Step:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.scores import LEAST, log_softmax, softmax
+from calib_serve.scores import LEAST, MASKED, log_softmax, softmax
 
 LARGEST = float(np.finfo(np.float32).max)
 """Largest number that may act on a model's scores: a served model computes in float32."""
@@ -291,12 +291,21 @@ class LogitMap(StepBase):
         return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
     def __call__(self, logits: AnyFloats) -> Exact:
-        """Mapped logits (n, K), in float64."""
+        """Mapped logits (n, K), in float64; a masked class stays masked.
+
+        A matrix has NaN for a row where one is: it needs the logits of every class, and a mask leaves none.
+        """
         z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
+        given, masked = z, z <= MASKED
         if self.least is not None:
             z = np.maximum(z, math.log(self.least))
-        z = z @ self.weight.T if self.weight.ndim == 2 else z * self.weight
-        return z if self.bias is None else z + self.bias
+        with np.errstate(invalid="ignore"):
+            z = z @ self.weight.T if self.weight.ndim == 2 else z * self.weight
+        z = z if self.bias is None else z + self.bias
+        if self.is_scalar or not masked.any():
+            return z
+        lost = masked.any(axis=1, keepdims=True) & (self.weight.ndim == 2)
+        return np.where(lost, np.nan, np.where(masked, given, z))
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,14 +384,14 @@ class ProbTable(StepBase):
         return len(self.edges) if len(self.edges) > 1 else None
 
     def __call__(self, probs: AnyFloats) -> NDArray[np.float64]:
-        """Calibrated probabilities (n, K) of probabilities (n, K)."""
+        """Calibrated probabilities (n, K) of probabilities (n, K); NaN, which lies in no bin, stays NaN."""
         p = np.asarray(probs, np.float64)
         if len(self.edges) == 1:
-            return self._top1(p)
+            return np.where(np.isnan(p), p, self._top1(p))
         looked_up = self.of_each(p)
         total = looked_up.sum(axis=1, keepdims=True)
         # Uniform where every class falls into a bin of value 0.
-        return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
+        return np.where(total == 0, 1 / p.shape[1], looked_up / np.where(total == 0, 1, total))
 
     def of_each(self, probs: AnyFloats) -> NDArray[np.float64]:
         """Look up each column in its own row of the table, not renormalised: for labels.
@@ -394,7 +403,8 @@ class ProbTable(StepBase):
         if p.shape[1] != len(self.edges):
             raise ShapeError(f"the table is for {len(self.edges)} classes, got {p.shape[1]}")
         rows = zip(self.edges, self.values, strict=True)
-        return np.stack([v[np.searchsorted(e, p[:, k])] for k, (e, v) in enumerate(rows)], axis=1)
+        found = np.stack([v[np.searchsorted(e, p[:, k])] for k, (e, v) in enumerate(rows)], axis=1)
+        return np.where(np.isnan(p), p, found)
 
     def _top1(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
         rows, top = np.arange(len(p)), p.argmax(axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,15 @@ def as_floats(values: Any, name: str = "values") -> NDArray[np.float64]:
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} must be numbers, got dtype {array.dtype}")
     return np.asarray(array, np.float64)
+
+
+def finite(value: Any) -> Any:
+    """``value`` as JSON has it: None in place of a number that is NaN or infinite.
+
+    >>> finite(0.5), finite(math.nan), finite("all")
+    (0.5, None, 'all')
+    """
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def some_of(n: int, most: int) -> NDArray[np.intp]:

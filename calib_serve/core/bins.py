@@ -36,15 +36,7 @@ def check_binning(bins: int, edges: Edges) -> None:
 
 
 def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> NDArray[np.intp]:
-    """The equal-width bin of each confidence.
-
-    Args:
-        confidence: Any shape, in [0, 1].
-        bins: Number of bins.
-        edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-
-    Raises:
-        InputError: For values outside of [0, 1] and for NaN.
+    """The equal-width bin of each confidence, in any shape; InputError for values outside of [0, 1] and NaN.
 
     >>> bin_index([0.0, 0.5, 0.55, 1.0], bins=10).tolist()
     [0, 4, 5, 9]

@@ -41,6 +41,7 @@ Reason = Literal[
     "unknown_id",
     "forgotten",
     "duplicate",
+    "revoked",
 ]
 """Why a label was not counted; also the value of the ``reason`` label in Prometheus."""
 

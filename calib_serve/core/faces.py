@@ -10,10 +10,7 @@ from pathlib import Path
 
 
 def modules_of(stub: Path) -> dict[str, str]:
-    """The module of each name that a room's ``__init__.pyi`` imports.
-
-    Args:
-        stub: The file, one ``from module import name as name`` a name.
+    """The module of each name that a room's ``__init__.pyi``, ``stub``, imports.
 
     The list stands once, where type checkers read it (Scientific Python's SPEC 1).
     """
@@ -25,15 +22,10 @@ def modules_of(stub: Path) -> dict[str, str]:
 def face(
     room: str, file: str, *, extra: str | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a room.
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a room, from its ``__name__`` and ``__file__``.
 
-    Args:
-        room: Its ``__name__``.
-        file: Its ``__file__``, beside which ``__init__.pyi`` lies.
-        extra: Extra that brings what its modules import; by default that of ``EXTRA_OF``.
-
-    Raises:
-        MissingDependency: On a name whose module needs an extra that is not installed.
+    A name whose module needs an extra that is not installed raises MissingDependency, of ``extra``, by
+    default that of ``EXTRA_OF``.
     """
     modules = modules_of(Path(file).with_name("__init__.pyi"))
 

@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,12 @@ def sha256(source: bytes | Path) -> str:
     return digest.hexdigest()
 
 
+def sha256_with(path: Path, others: Iterable[str]) -> str:
+    """The sha256 of a file, and of the ``others`` in its folder that belong to it, if any."""
+    hashes = [sha256(path), *(sha256(path.parent / name) for name in sorted(set(others)))]
+    return hashes[0] if len(hashes) == 1 else sha256("".join(hashes).encode())
+
+
 @contextmanager
 def write_atomically(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, of the same suffix, renamed to it when the block succeeds.
@@ -83,6 +89,25 @@ def write_whole(path: Path, content: bytes | str, *, mode: int | None = None) ->
     """Write bytes, or text as UTF-8, to ``path`` atomically; raises OSError."""
     with write_atomically(path, mode=mode) as partial:
         partial.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def write_changed(files: Mapping[Path, bytes], *, force: bool) -> list[Path]:
+    """Write those of the files that say something else on disk, and return their paths.
+
+    InputError where one that is there would change, without ``force``: then nothing is written.
+    """
+    try:
+        new = {
+            path: text for path, text in files.items() if not (path.is_file() and path.read_bytes() == text)
+        }
+        others = [str(path) for path in new if path.exists() or path.is_symlink()]
+        if others and not force:
+            raise InputError(f"would change {', '.join(others)}; write to another place, or give --force")
+        for path, text in new.items():
+            write_whole(path, text)
+    except OSError as error:
+        raise InputError(f"cannot write {error.filename or ''}: {error.strerror}") from error
+    return list(new)
 
 
 def read_private(path: Path) -> bytes:
@@ -143,6 +168,27 @@ def private_folder(path: Path) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
 
 
+def own_folder(path: Path) -> Path:
+    """A folder below ``path`` that this user alone may enter, made if it is missing.
+
+    PermissionError where another user could put one of his own there. OSError is not wrapped.
+    """
+    private_folder(path)
+    if not hasattr(os, "geteuid"):  # Windows
+        return path
+    user = os.geteuid()
+    found = path.resolve() / f"user-{user}"
+    found.mkdir(mode=0o700, exist_ok=True)
+    above, mine = path.stat(), found.lstat()
+    open_to_all = above.st_mode & 0o002 and not above.st_mode & stat.S_ISVTX
+    # Root gives pods their volumes, which are open to all there.
+    if above.st_uid not in (0, user) or (above.st_uid and open_to_all):
+        raise PermissionError(f"{path} is another user's, or all may change it; give a folder of your own")
+    if not stat.S_ISDIR(mine.st_mode) or mine.st_uid != user or mine.st_mode & 0o077:
+        raise PermissionError(f"{found} is not for its owner, user {user}, alone; move it away")
+    return found
+
+
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Keep other processes and threads out while inside for the same ``path``: they wait.
@@ -177,6 +223,15 @@ def _locked(file: Path) -> int:
             os.close(held)
             raise
         os.close(held)
+
+
+def shipped(name: str) -> Path:
+    """Find a file of a checkout that the package brings along, such as "config.properties"."""
+    package = Path(__file__).parent.parent
+    for root in (package / "_shipped", package.parent):
+        if (root / name).is_file():
+            return root / name
+    raise CalibServeError(f"{name} is missing from this installation; install calib-serve again")
 
 
 def import_object(spec: str) -> Any:
@@ -222,7 +277,7 @@ class FollowedFile(Generic[T]):
     ) -> None:
         self._path, self._make, self._every, self._clock = Path(path), read, every, clock
         self.failed = failed
-        file = _identity(self._path)
+        file = self._identity()
         self._read = _Read(file, read(self._path))
         self._due, self._asked = clock() + every, False
 
@@ -250,7 +305,7 @@ class FollowedFile(Generic[T]):
         # Without a lock: where two threads read at once, the next look finds what the later one missed.
         self._due = self._clock() + self._every
         asked, self._asked = self._asked, False
-        file, before = _identity(self._path), self._read
+        file, before = self._identity(), self._read
         if file == before.file and not asked and not (before.why and again):
             return
         try:
@@ -263,20 +318,23 @@ class FollowedFile(Generic[T]):
         else:
             log.info("read %s again", self._path)
 
+    def _files(self) -> Iterable[Path]:
+        """The files that are read; a subclass may read several below ``path``."""
+        return (self._path,)
+
+    def _identity(self) -> object:
+        """The identity of the files' content and mode, by their times and numbers; None if one is missing."""
+        try:
+            found = [(path, path.stat()) for path in self._files()]
+        except OSError:
+            return None
+        return [(path, s.st_dev, s.st_ino, s.st_mtime_ns, s.st_ctime_ns, s.st_size) for path, s in found]
+
 
 @dataclass(frozen=True)
 class _Read(Generic[T]):
     """The result for a file, the file's identity, and the reason why a later file could not be read."""
 
-    file: tuple[int, ...] | None
+    file: object
     made: T
     why: str | None = None
-
-
-def _identity(path: Path) -> tuple[int, ...] | None:
-    """The identity of a file's content and mode, by its times and numbers; None if it is missing."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)

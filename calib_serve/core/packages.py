@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
 from calib_serve.core.errors import ModelError
 
@@ -19,6 +22,8 @@ RUNTIMES = (
     "onnxruntime-silicon",
 )
 """Packages of the one import name ``onnxruntime``."""
+_EXTENSIONS = frozenset({"ai.onnx.contrib", "com.microsoft.extensions"})
+"""Domains of the package onnxruntime-extensions: tokenizers, decoders of pictures and sound."""
 
 
 def registered() -> dict[str, str]:
@@ -30,6 +35,19 @@ def registered() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def operators_library(said: str | Path | None, domains: Iterable[str]) -> str | None:
+    """The library of operators that a graph of these domains needs beside onnxruntime's; None: none is known.
+
+    Args:
+        said: The library by the user's word, which counts alone.
+        domains: Domains of operators that the graph declares.
+    """
+    package = "onnxruntime_extensions"
+    if said is None and not _EXTENSIONS.isdisjoint(domains) and find_spec(package) is not None:
+        return str(import_module(package).get_library_path())
+    return None if said is None else str(said)
 
 
 def check_onnxruntime() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 
 MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "unknown"
@@ -13,6 +14,17 @@ NAMED_IN_A_SENTENCE = 10
 """Classes or labels that a sentence names; of more it names these."""
 NAMED_IN_A_MESSAGE = 5
 """Names, ids or labels that an error shows of many."""
+
+
+def a_few(names: Iterable[object]) -> str:
+    """Name the first of some names, and how many more there are.
+
+    >>> a_few(["cat", "dog"]), a_few(range(12))
+    ('cat, dog', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more')
+    """
+    every = [str(name) for name in names]
+    more = len(every) - NAMED_IN_A_SENTENCE
+    return ", ".join(every[:NAMED_IN_A_SENTENCE]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def percent(value: float, digits: int = 1) -> str:

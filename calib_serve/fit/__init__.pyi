@@ -7,7 +7,7 @@ from calib_serve.fit.clamping.objective import QuasiNewton as QuasiNewton
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper as fit_neural_clamping_paper
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_toolkit as fit_neural_clamping_toolkit
 from calib_serve.fit.comparing import Compared as Compared
-from calib_serve.fit.comparing import compare as compare
+from calib_serve.fit.comparing import compare_methods as compare_methods
 from calib_serve.fit.decisions import decide as decide
 from calib_serve.fit.decisions import refuse_labels as refuse_labels
 from calib_serve.fit.decisions import refuse_seen as refuse_seen
@@ -17,7 +17,7 @@ from calib_serve.fit.folds import FOLDS as FOLDS
 from calib_serve.fit.from_model import MODEL_FITTERS as MODEL_FITTERS
 from calib_serve.fit.from_model import MODEL_OPTIONS as MODEL_OPTIONS
 from calib_serve.fit.from_model import calibrate_model as calibrate_model
-from calib_serve.fit.from_model import recognisable as recognisable
+from calib_serve.fit.from_model import keeping_rows as keeping_rows
 from calib_serve.fit.from_scores import calibrate as calibrate
 from calib_serve.fit.from_scores import method_options as method_options
 from calib_serve.fit.masked import Masking as Masking
@@ -27,14 +27,8 @@ from calib_serve.fit.on_model import FitOnModel as FitOnModel
 from calib_serve.fit.output.candidates import CANDIDATES as CANDIDATES
 from calib_serve.fit.output.candidates import KEEPING as KEEPING
 from calib_serve.fit.output.candidates import TWO_CLASSES as TWO_CLASSES
-from calib_serve.fit.output.candidates import check_options as check_options
 from calib_serve.fit.output.candidates import fit_by_name as fit_by_name
-from calib_serve.fit.output.candidates import options_of as options_of
-from calib_serve.fit.output.candidates import own_options as own_options
 from calib_serve.fit.output.ece_grid import fit_temperature_ece as fit_temperature_ece
-from calib_serve.fit.output.held_out import facts_of_probabilities as facts_of_probabilities
-from calib_serve.fit.output.held_out import held_out_facts as held_out_facts
-from calib_serve.fit.output.learnable import sample_remarks as sample_remarks
 from calib_serve.fit.output.selection import default_candidates as default_candidates
 from calib_serve.fit.output.selection import select as select
 from calib_serve.fit.output.temperature import fit_temperature as fit_temperature

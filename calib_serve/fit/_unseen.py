@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 
 from calib_serve.artifact import Artifact, Examples, LogitMap, ProbTable, Step
 from calib_serve.core.errors import CalibServeError, FitError
-from calib_serve.core.text import NAMED_IN_A_SENTENCE
+from calib_serve.core.text import a_few
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.folds import folds_of
 from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
@@ -48,9 +48,8 @@ class Absent:
     def remark(self, names: Sequence[str] = ()) -> str:
         """Name the classes without a sample, in a sentence."""
         missing = np.setdiff1d(np.arange(self.classes), self.seen)
-        called = ", ".join(names[k] if names else str(k) for k in missing[:NAMED_IN_A_SENTENCE].tolist())
-        more = ", ..." if len(missing) > NAMED_IN_A_SENTENCE else ""
-        whole = f"{len(missing)} of {self.classes} classes have no sample ({called}{more})"
+        called = a_few(names[k] if names else k for k in missing.tolist())
+        whole = f"{len(missing)} of {self.classes} classes have no sample ({called})"
         return f"{whole}: nothing is learnt of them"
 
     def without(self, samples: Samples) -> Samples:

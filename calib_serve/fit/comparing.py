@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import finite
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import CompareOptions
@@ -50,12 +51,11 @@ class Compared:
         """As plain values for JSON."""
         if self.metrics is None:
             return {"method": self.method, "error": self.error}
-        moved = None if math.isnan(self.moved) else self.moved
-        told = {"method": self.method, "seconds": self.seconds, "moved": moved}
+        told = {"method": self.method, "seconds": self.seconds, "moved": finite(self.moved)}
         return {**told, "metrics": self.metrics.as_dict()}
 
 
-def compare(
+def compare_methods(
     fit: Any,
     test: Any,
     methods: Sequence[str] | Literal["all"] = "all",
@@ -83,11 +83,11 @@ def compare(
         InputError: For arrays, names and options that cannot be right.
 
     >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10
-    >>> found = compare((z, y), (z, y), ["none", "temperature"], outputs="logits")
+    >>> found = compare_methods((z, y), (z, y), ["none", "temperature"], outputs="logits")
     >>> [f"{one.method} {one.metrics.ece:.3f}" for one in found]
     ['none 0.131', 'temperature 0.000']
     """
-    asked = changed(options or CompareOptions(), keywords, compare)
+    asked = changed(options or CompareOptions(), keywords, compare_methods)
     fitted = _scores(fit, "the samples to fit", **asked.of_scores)
     tested = _scores(test, "the samples to test", expected=fitted.outputs, **asked.of_scores)
     tested = tested.in_order(fitted.class_names, of="the samples to fit")

@@ -351,10 +351,24 @@ def _with_decisions(
     }
     sets, abstain, facts = artifact.sets, artifact.abstain, artifact.fit.decisions
     if asked.coverage is not None:
-        sets = _sets(asked, asked.coverage, probs, y, groups)
+        sets = fit_sets(
+            probs,
+            y,
+            coverage=asked.coverage,
+            score=asked.score,
+            per_class=asked.per_class,
+            penalty=asked.penalty,
+            free_ranks=asked.free_ranks,
+            groups=groups,
+            seed=asked.seed,
+        )
+        used = len(y)
+        if asked.score == "raps" and None in (asked.penalty, asked.free_ranks):
+            # RAPS chose its options on the other samples.
+            used -= int(kept_for_options(len(y), groups=codes, seed=asked.seed).sum())
         of_sets = SetFacts(
             **data,
-            threshold_samples=_used_for_threshold(asked, codes, len(y)),
+            threshold_samples=used,
             top_right=float((probs.argmax(axis=1) == y).mean()),
             held=float(sets(probs)[np.arange(len(y)), y].mean()),
             always_in=always_in(sets, artifact.classes),
@@ -364,32 +378,6 @@ def _with_decisions(
         abstain = fit_abstain(probs, y, risk=asked.risk, level=asked.level, groups=groups, seed=asked.seed)
         facts = replace(facts, abstain=AbstainFacts(**data, answered=float((~abstain(probs)).mean())))
     return replace(artifact, sets=sets, abstain=abstain, fit=replace(artifact.fit, decisions=facts))
-
-
-def _sets(
-    asked: DecideOptions,
-    coverage: float,
-    probs: NDArray[Any],
-    labels: NDArray[np.intp],
-    groups: ArrayLike | None,
-) -> PredictionSets:
-    return fit_sets(
-        probs,
-        labels,
-        coverage=coverage,
-        score=asked.score,
-        per_class=asked.per_class,
-        penalty=asked.penalty,
-        free_ranks=asked.free_ranks,
-        groups=groups,
-        seed=asked.seed,
-    )
-
-
-def _used_for_threshold(asked: DecideOptions, codes: NDArray[np.intp] | None, n: int) -> int:
-    # RAPS chose its options on the other samples.
-    chosen = asked.score == "raps" and None in (asked.penalty, asked.free_ranks)
-    return n - int(kept_for_options(n, groups=codes, seed=asked.seed).sum()) if chosen else n
 
 
 def refuse_seen(artifact: Artifact, samples: Samples | Scores) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,9 @@ from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import CALIBRATE, MORE, Confusion, Moved, Verdict, confidence_of_labels
 from calib_serve.scores import ONE_COLUMN, Outputs
+
+Parts = Iterable[tuple[Union[slice, NDArray[np.intp]], NDArray[np.float64]]]
+"""Which samples, and their probabilities (m, K)."""
 
 _SHARES = 1_000  # classes; of more, a manifest holds neither shares nor a confusion
 _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read in pieces
@@ -79,6 +82,14 @@ def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins:
     return Bins.tally(np.clip(probs.max(axis=1), 0, 1), probs.argmax(axis=1) == y, bins=bins)
 
 
+def tops_of(n: int, parts: Parts) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The predicted class and its confidence (n,) by ``parts``: which samples, and probabilities (m, K)."""
+    top, confidence = np.empty(n, np.intp), np.empty(n)
+    for part, probs in parts:
+        top[part], confidence[part] = probs.argmax(axis=1), np.clip(probs.max(axis=1), 0, 1)
+    return top, confidence
+
+
 def remarked(artifact: Artifact, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Artifact:
     """Add sentences for the user to an artifact.
 
@@ -134,19 +145,17 @@ def complete(
     )
     bins, predicted = reference or (Bins.zeros(), np.zeros(samples.classes, np.intp))
     told: dict[str, Any] = {}
-    if reference is None:
-        top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
-        for part, chunk in samples.chunks():
-            probs = artifact.of_logits(chunk)
+    parts = ((part, artifact.of_logits(chunk)) for part, chunk in samples.chunks())
+    if reference is None and artifact.is_multilabel:
+        for part, probs in parts:
             bins += reference_bins(probs, samples.labels[part])
-            if artifact.is_multilabel:
-                predicted += (probs > 0.5).sum(axis=0)
-            else:
-                top[part], confidence[part] = probs.argmax(axis=1), probs.max(axis=1)
-        if not artifact.is_multilabel:
-            predicted = np.bincount(top, minlength=samples.classes)
-            if not samples.part:
-                told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
+            predicted += (probs > 0.5).sum(axis=0)
+    elif reference is None:
+        top, confidence = tops_of(len(samples), parts)
+        bins = Bins.tally(confidence, top == samples.labels)
+        predicted = np.bincount(top, minlength=samples.classes)
+        if not samples.part:
+            told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
     few = samples.classes <= 10_000  # of more, a manifest holds no counts
     return replace(
         artifact,
@@ -176,8 +185,7 @@ def confusion_facts(
         return {"unknown": f"confusions are kept of at most {_SHARES} classes, here are {samples.classes}"}
     if not _weighs_classes_alone(samples):
         return {"unknown": "the calibration samples have weights that differ within a class"}
-    top = np.clip(confidence, 0, 1)
-    return Confusion.tally(predicted, top, samples.labels, classes=samples.classes, on=on).facts
+    return Confusion.tally(predicted, confidence, samples.labels, classes=samples.classes, on=on).facts
 
 
 def _weighs_classes_alone(samples: Samples) -> bool:

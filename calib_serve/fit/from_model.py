@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Preprocessing, random_inputs, response
+from calib_serve.artifact import KEPT_ROWS, Artifact, KeptRows, Preprocessing, hash_rows
 from calib_serve.core.arrays import as_array
 from calib_serve.core.errors import CalibServeError, FitError, InputError
 from calib_serve.core.options.base import check, divided
@@ -40,6 +40,7 @@ from calib_serve.models import (
     Dataset,
     calibrated_probs,
     from_module,
+    in_order_of,
     join,
     load_model,
     rank_device,
@@ -89,7 +90,8 @@ _GAIN_FOLDS = 3  # of Neural Clamping beside the best output method, each of whi
 _SURE = NormalDist().inv_cdf(0.95)
 
 _OF_LOADING = (
-    "weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"
+    *("weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"),
+    *("output_name", "custom_ops"),
 )  # fmt: skip
 
 
@@ -124,8 +126,9 @@ def calibrate_model(
         test: Inputs and labels that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``checkpoints``, ``class_names``,
-            ``cross_validate``, ``device``, ``input_shape``, ``last_linear``, ``mixed_precision``,
-            ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``, ``weights``. Options of Neural
+            ``cross_validate``, ``custom_ops``, ``device``, ``input_shape``, ``keep_rows``, ``last_linear``,
+            ``mixed_precision``, ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``,
+            ``weights``. Options of Neural
             Clamping: ``clip``, ``folds``, ``gamma``, ``grid``, ``input_range``, ``judge``, ``norm_power``,
             ``normalisation``, ``penalty``, ``resolution``, ``schedule``, ``search``, ``start``. Options of
             heads: ``folds``, ``held_share``, ``reading``, ``strength``, ``then``. Options of output methods,
@@ -139,7 +142,8 @@ def calibrate_model(
         FitError: Where the method has no optimum.
     """
     asked, own = divided(options or ModelFitOptions(), keywords, model_options(), verb=calibrate_model)
-    data = _dataset((inputs, labels), tuple(asked.class_names))
+    said = tuple(asked.class_names)
+    data = _dataset((inputs, labels), said)
     shape = data.inputs.shape[1:]
     prepared = None if asked.pictures is None else Preprocessing.of(asked.pictures).for_input(shape)
     if prepared is not None and "normalisation" in own and set(prepared.std) != {1.0}:
@@ -147,14 +151,17 @@ def calibrate_model(
             f"the inputs are normalised already, by std {list(prepared.std)}, so delta acts behind that; "
             "leave out normalisation, which is for a model that takes [0, 1] and normalises inside"
         )
-    work = _Work(_classifier(model, shape, asked), data, asked.checkpoints, asked.seed, progress)
+    classifier = _classifier(model, shape, asked)
+    data = in_order_of(classifier, data)
+    work = _Work(classifier, data, said, asked.checkpoints, asked.seed, progress)
     work.check(data)
     held = None if test is None else work.checked(test)
     artifact = work.fitted(method, own, asked, held, pictures=prepared)
     if prepared is not None:
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
-    artifact = recognisable(artifact, work.classifier)
-    artifact = remarked(artifact, after=weights_remarks(model, asked.weights))
+    if asked.keep_rows:
+        artifact = keeping_rows(artifact, work.classifier, data.inputs)
+    artifact = remarked(artifact, after=[*weights_remarks(model, asked.weights), *data.remarks])
     if held is None or artifact.is_multilabel:  # labels were measured as they were fitted
         return artifact
     return work.measured(artifact, held)
@@ -167,26 +174,20 @@ def model_options() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, *method_options(), *_WEIGHTS]))
 
 
-def recognisable(artifact: Artifact, classifier: Classifier) -> Artifact:
-    """Add the numbers to an artifact by which ``fuse_onnx`` recognises another export of its model.
+def keeping_rows(artifact: Artifact, classifier: Classifier, inputs: NDArray[Any]) -> Artifact:
+    """Add some of the model's own scores to an artifact, with hashes of their inputs.
 
-    They are the model's scores for made-up inputs; nothing is added where these tell too little: of texts, of
-    bfloat16, and of inputs of any size.
+    By these a fusion knows another export of the model, where it is given the inputs.
 
     Args:
         artifact: Calibration of the model.
-        classifier: The model, which scores made-up inputs.
+        classifier: The model.
+        inputs: Inputs (n, ...) that it was fitted on.
     """
-    known = artifact.model
-    inputs = random_inputs(known.input_shape)
-    # bfloat16 rounds too much to tell networks apart; ids are of texts.
-    if inputs is None or known.mixed_precision or not (known.input_dtype or "").startswith("float"):
-        return artifact
-    try:
-        found = response(classifier.logits(inputs), labels=artifact.is_multilabel)
-    except CalibServeError:
-        return artifact
-    return replace(artifact, model=replace(known, response=found))
+    spread = np.linspace(0, len(inputs) - 1, min(KEPT_ROWS, len(inputs))).astype(np.intp)
+    # A row that is there twice has one hash.
+    some = inputs[spread[np.unique(hash_rows(inputs[spread]), axis=0, return_index=True)[1]]]
+    return replace(artifact, kept=KeptRows(hash_rows(some), classifier.logits(some)))
 
 
 def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
@@ -204,14 +205,18 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
         "outputs": asked.outputs,
     }
     if isinstance(model, (str, Path)):
-        loaded = load_model(model, weights=asked.weights, **how)
+        of_file = {name: getattr(asked, name) for name in ("weights", "output_name", "custom_ops")}
+        loaded = load_model(model, **of_file, **how)
     # By a method and not by type: Classifier is a protocol, and callers bring classes of their own.
     elif hasattr(model, "input_gradient"):
         if late := [name for name in _OF_LOADING if getattr(asked, name) != getattr(ModelFitOptions, name)]:
             raise InputError(f"this classifier was made already: say {late[0]}= where it is made")
         loaded = model
-    elif asked.weights is not None:
-        raise InputError("weights belong to a factory, module:name; a module in memory has its own")
+    elif asked.weights or asked.output_name or asked.custom_ops:
+        raise InputError(
+            "weights belong to a factory, module:name, output_name and custom_ops to an ONNX file; this is a "
+            "module in memory"
+        )
     else:
         loaded = from_module(model, **how)
     kept = asked.checkpoints
@@ -236,6 +241,7 @@ class _Work:
 
     classifier: Classifier
     given: Dataset
+    names: tuple[str, ...]
     checkpoints: str | Path | None
     seed: int
     progress: Progress | None
@@ -247,7 +253,7 @@ class _Work:
 
     def checked(self, data: Data) -> Dataset:
         """``data`` as a data set, refused where it does not fit the model."""
-        found = _dataset(data, self.given.class_names)
+        found = in_order_of(self.classifier, _dataset(data, self.names))
         self.check(found)
         return found
 

@@ -103,8 +103,8 @@ def calibrate(
         artifact = _fitted_to_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
     else:
         artifact = _fitted(Samples.of(found, class_weight=weight), method, own, prior=asked.prior, **how)
-    model = replace(artifact.model, scale=scale, columns=found.schema.columns)
-    artifact = replace(artifact, model=model)
+    facts: dict[str, Any] = {"columns": found.schema.columns, "class_axis": found.class_axis}
+    artifact = replace(artifact, model=replace(artifact.model, scale=scale, **facts))
     return remarked(artifact, before=found.remarks, after=_without_skill(found))
 
 

@@ -43,12 +43,7 @@ def wide(logits: Tensor) -> Tensor:
 
 
 def _log_probs(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return log-probabilities (..., K) of logits that are checked together with class ids.
-
-    Args:
-        logits: (..., K).
-        labels: Class ids (...,).
-    """
+    """Log-probabilities (..., K) of logits (..., K) that are checked together with class ids (...,)."""
     if logits.ndim < 1 or logits.shape[-1] < 2 or labels.shape != logits.shape[:-1]:
         raise ShapeError(
             f"logits must be (..., K) with K >= 2 and labels (...,) class ids, got "

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, FitError
-from calib_serve.core.text import NAMED_IN_A_SENTENCE, percent
+from calib_serve.core.text import a_few, percent
 from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.folds import FOLDS, stratified
 from calib_serve.fit.labels import LabelSamples, held_out_label_facts
@@ -242,15 +242,9 @@ def _kept(artifact: Artifact) -> list[str]:
         ("kept_weight", "keep the weight of all, {shared_weight:.3g}, with an offset of their own,"),
     ):
         for why, labels in facts.get(kept, {}).items():
-            names = [
-                artifact.class_names[k] if artifact.class_names else str(k)
-                for k in labels[:NAMED_IN_A_SENTENCE]
-            ]
-            more = (
-                f" and {len(labels) - NAMED_IN_A_SENTENCE} more" if len(labels) > NAMED_IN_A_SENTENCE else ""
-            )
+            names = [artifact.class_names[k] if artifact.class_names else k for k in labels]
             said.append(
                 f"{len(labels)} of {artifact.classes} labels {what.format_map(facts)} as each is {why}: "
-                f"{', '.join(names)}{more}."
+                f"{a_few(names)}."
             )
     return said

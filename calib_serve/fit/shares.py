@@ -8,18 +8,18 @@ heavy samples add noise. So there is this one way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact, Examples, LogitMap, PriorCorrection, ProbTable, Step
 from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.fit.facts import confusion_facts
+from calib_serve.fit.facts import Parts, confusion_facts, tops_of
 from calib_serve.fit.folds import FOLDS, folds_of
 from calib_serve.fit.measured import MOST_SAMPLES_COUNTED
 from calib_serve.fit.samples import Samples
@@ -41,8 +41,6 @@ _FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as tha
 _MIXTURES = ("temperature-mixture", "ensemble-temperature")
 
 _LOST = "its class shares were corrected without labelled samples; fit it again, with these as prior"
-
-Parts = Iterator[tuple[Union[slice, NDArray[np.intp]], Floats]]
 
 
 def class_shares_of(artifact: Artifact) -> Floats:
@@ -110,7 +108,7 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
 def referenced(
     artifact: Artifact,
     samples: Samples,
-    parts: Iterable[tuple[slice | NDArray[np.intp], Floats]],
+    parts: Parts,
     *,
     on: str = "calibration set",
 ) -> Artifact:
@@ -122,9 +120,7 @@ def referenced(
     ratio = np.ones(samples.classes)
     if prior := artifact.fit.prior:
         ratio = np.asarray(prior.new) / np.asarray(prior.old)
-    top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
-    for part, probs in parts:
-        top[part], confidence[part] = probs.argmax(axis=1), np.clip(probs.max(axis=1), 0, 1)
+    top, confidence = tops_of(len(samples), parts)
     # As the new shares would have it, so that traffic under them shows no drift.
     weight = ratio[samples.labels] * samples.weights
     index, right = bin_index(confidence, bins=15), (top == samples.labels) * weight
@@ -179,11 +175,8 @@ def confused(artifact: Artifact, samples: Samples) -> Artifact:
     if "confusion" in artifact.data:
         return artifact
     samples = samples.some(MOST_SAMPLES_COUNTED)
-    top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
-    for part, chunk in samples.chunks():
-        probs = artifact.of_logits(chunk)
-        top[part], confidence[part] = probs.argmax(axis=1), probs.max(axis=1)
-    facts = confusion_facts(samples, top, confidence, on="calibration set")
+    parts = ((part, artifact.of_logits(chunk)) for part, chunk in samples.chunks())
+    facts = confusion_facts(samples, *tops_of(len(samples), parts), on="calibration set")
     return replace(artifact, data={**artifact.data, "confusion": facts})
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Head, ModelFacts
-from calib_serve.core.arrays import AnyFloats
+from calib_serve.core.arrays import AnyFloats, finite
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.folds import stratified
@@ -93,7 +93,7 @@ def fit_tuned_head(
         method="tuned-head",
         fit={
             "objective": "nll + strength |D|^2, D the change of the head in features of mean square 1",
-            "strength": best.strength if np.isfinite(best.strength) else None,  # None: left as it is
+            "strength": finite(best.strength),  # None: left as it is
             "held_out_nll": {f"{one.strength:.3g}": one.nll for one in tried},
             "folds": folds,
             "temperature_before": t,

@@ -56,12 +56,10 @@ def check_decisions(
     tolerance: float,
     rows: NDArray[np.bool_],
     report: str,
-    shown: float | None = None,
 ) -> int:
     """Compare decisions by name with the artifact's of ``probs`` (n, K), whose logits may be off.
 
-    Only ``rows`` (n,) count. ``shown``: the tolerance of confidences as they are returned, by which is acted;
-    the same if not given. Returns how many decisions lie so close to their threshold that rounding may
+    Only ``rows`` (n,) count. Returns how many decisions lie so close to their threshold that rounding may
     turn them; raises FuseError, ending in ``report``, where another one differs.
     """
     # A difference d of logits changes p by the share 2 d at most.
@@ -75,7 +73,7 @@ def check_decisions(
         close += _compare("abstain", found, artifact.abstain(probs), sure, rows, report=report)
     if artifact.contract is not None and artifact.contract.has_acts:
         acts = artifact.contract.acts(np.max(probs, axis=1), np.argmax(probs, axis=1))
-        sure = _sure_acts(artifact, probs, relative if shown is None else 2 * shown)
+        sure = _sure_acts(artifact, probs, relative)
         close += _compare("act", found, acts, sure, rows, report=report)
     return close
 

@@ -14,7 +14,7 @@ import numpy as np
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
-from calib_serve.scores import LABELS, PROBABILITIES, Outputs, infer_outputs, log_softmax
+from calib_serve.scores import LABELS, Outputs, log_softmax, refuted
 
 NORMALISED: tuple[Outputs, ...] = ("log_probs", "probabilities", "probability")
 """Fitted on these, a model is seen through its log-probabilities."""
@@ -42,26 +42,16 @@ def check_multilabel(artifact: Artifact, kind: Outputs, what: str) -> None:
         )
 
 
-def check_numbers(rows: AnyFloats, kind: Outputs, what: str, *, told: bool, tolerance: float) -> None:
-    """Raise FuseError where the numbers of scores (n, K) contradict their ``kind``, or suggest another.
+def check_numbers(rows: AnyFloats, kind: Outputs, what: str, *, told: bool) -> None:
+    """Raise FuseError where the numbers of scores (n, K) cannot be of their ``kind``, or nobody ``told`` it.
 
-    ``told``: somebody said the kind, so that logits may lie within [0, 1]. ``tolerance``: how far a row of
-    probabilities may be from 1 together.
+    Several rows within [0, 1] are logits only where somebody said so.
     """
-    found = infer_outputs(rows, tolerance=tolerance)
-    # Labels that exclude one another sum to 1 as classes do, and one label has one column.
-    may_be = {"label_probabilities": ("label_probabilities", "probabilities", "probability")}
-    if kind in PROBABILITIES or kind == "log_probs":
-        wrong = found not in may_be.get(kind, (kind,))
-    else:
-        # One row of logits may lie within [0, 1] by chance; several rows in [0, 1] are no logits.
-        doubtful = len(rows) > 1 and not told
-        wrong = found == "probabilities" or (found in ("probability", "label_probabilities") and doubtful)
+    wrong = refuted(rows, kind)
+    if not told and kind.endswith(("logits", "logit")) and len(rows) > 1 and rows.any():
+        wrong = wrong or ("all lie within [0, 1]" if rows.min() >= 0 and rows.max() <= 1 else "")
     if wrong:
-        raise FuseError(
-            f"{what} is taken for {kind}, but its numbers, {rows.min():.3g} to {rows.max():.3g}, are "
-            f"{found}; say --outputs {found} (outputs={found!r}), or what else it holds"
-        )
+        raise FuseError(f"{what} is taken for {kind}, and cannot be: {wrong}; say what it holds, --outputs")
 
 
 def change_to_fitted(

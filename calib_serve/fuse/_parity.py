@@ -6,7 +6,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, ProbTable, random_inputs, response, same_response
+from calib_serve.artifact import Artifact, InputShift, ProbTable
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.data_files import read_npz
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.fuse._decision_parity import check_decisions
+from calib_serve.scores import few
+
+MOST = 1e-3
+"""Largest difference of a probability that any proof allows: more than that is no longer the calibration."""
+
+SHOWN = 100.0
+"""How far below its row's largest a logit has no probability left: e^-100 is 0 beside any other."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +41,13 @@ class Parity:
     samples: int
     near_edge: int
     near_threshold: int
-    own_scores: int
     engine: str
     device: str
 
     def rows(self) -> list[tuple[str, str]]:
         """List headings, which may be empty, and texts, for display."""
-        own = f" and {self.own_scores} of the fit's own scores" if self.own_scores else ""
         whole = (
-            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs{own}, {self.tolerance:.2g} allowed "
+            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs, {self.tolerance:.2g} allowed "
             f"({self.engine}, {self.device})"
         )
         left = (
@@ -60,16 +65,15 @@ class Parity:
 class Expected:
     """Calibrated ``probs`` (n, K) and ``logits`` (n, K) after the logit maps of ``artifact``, in numpy.
 
-    ``scale`` is the size of the logits, but for masked ones. Rounding moves probabilities by ``near`` in the
-    model, and by ``tolerance`` once they are returned in its own type. ``sure`` (n,) is False where a
-    probability lies within ``near`` of a table's edge, so that either bin is right.
+    ``scale`` is the size of the logits, but for masked ones. Rounding may move probabilities by
+    ``tolerance``, at most ``MOST``. ``sure`` (n,) is False where a probability lies that close to a table's
+    edge, so that either bin is right.
     """
 
     artifact: Artifact
     probs: NDArray[np.float64]
     logits: AnyFloats
     scale: float
-    near: float
     tolerance: float
     sure: NDArray[np.bool_]
 
@@ -82,6 +86,10 @@ class Expected:
         """
         if found.shape != self.probs.shape:
             raise FuseError(f"the fused model gives {found.shape}, not {self.probs.shape}; {report}")
+        if not self.sure.any():
+            raise FuseError(
+                f"all {len(found)} inputs lie at an edge of the table, which proves nothing; {report}"
+            )
         worst = float(np.abs(found - self.probs)[self.sure].max(initial=0.0))
         if not worst <= self.tolerance:  # also true for NaN
             raise FuseError(
@@ -91,10 +99,9 @@ class Expected:
             self.artifact,
             self.probs,
             decisions,
-            tolerance=self.near,
+            tolerance=self.tolerance,
             rows=self.sure,
             report=report,
-            shown=self.tolerance,
         )
         return worst, close
 
@@ -104,69 +111,47 @@ class Expected:
         decisions: Mapping[str, Any],
         report: str,
         *,
-        own: tuple[int, float],
         engine: str,
         device: str,
     ) -> Parity:
-        """Compare with what is expected, and report; ``own`` is the result of ``prove_own_scores``."""
+        """Compare with what is expected, and report."""
         worst, close = self.compare(found, decisions, report)
         return Parity(
-            max(worst, own[1]),
+            worst,
             self.tolerance,
             len(found),
             int((~self.sure).sum()),
             close,
-            own_scores=own[0],
             engine=engine,
             device=device,
         )
 
 
-def expect(
-    artifact: Artifact,
-    logits: AnyFloats,
-    ratio: float,
-    *,
-    rounding: float = 0.0,
-    probs: AnyFloats | None = None,
-) -> Expected:
+def expect(artifact: Artifact, logits: AnyFloats, ratio: float) -> Expected:
     """Calibrate logits (n, K), as the output steps take them.
 
-    ``ratio``: what rounding allows for logits of size 1; it grows with their size. ``rounding``: what the
-    type that is returned adds. ``probs``: what the fit made of these logits, where it is known.
+    ``ratio``: what rounding allows for logits of size 1; it grows with their size.
     """
     mapped = logits
     for step in artifact.logit_maps:
         mapped = step(mapped)
     scale = size_of(mapped, labels=artifact.is_multilabel)
     # AnyFloats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
-    near, sure = ratio * scale, np.ones(len(mapped), np.bool_)
+    near, sure = min(ratio * scale, MOST), np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
         before = replace(artifact, steps=artifact.output_steps[:-1]).of_logits(logits)
         sure = far_from_edges(before, artifact.table, near)
-    made = artifact.of_logits(logits) if probs is None else np.asarray(probs, np.float64)
-    return Expected(artifact, made, mapped, scale, near, near + rounding, sure)
+    return Expected(artifact, artifact.of_logits(logits), mapped, scale, near, sure)
 
 
-def prove_own_scores(
-    artifact: Artifact,
-    ratio: float,
-    run: Callable[[NDArray[np.float64]], tuple[AnyFloats, Mapping[str, Any]]],
-    report: str,
-) -> tuple[int, float]:
-    """Compare probabilities and decisions of the fit's own scores in a fused model with those of the fit.
-
-    ``run`` gives probabilities and decisions of logits (m, K). Returns how many there are, and the largest
-    difference; FuseError beyond rounding.
-    """
+def check_examples(artifact: Artifact) -> None:
+    """Raise FuseError where the fit's own scores get other probabilities than in the fit."""
     examples = artifact.examples
     if examples is None:
-        return 0, 0.0
-    # In float64, whatever the fit kept: the numbers that are compared come from the fit alone.
-    logits = np.asarray(examples.logits, np.float64)
-    expected = expect(artifact, logits, ratio, probs=examples.probs)
+        return
+    logits, alone = np.asarray(examples.logits, np.float64), replace(artifact, sets=None, abstain=None)
     try:
-        return len(logits), expected.compare(*run(logits), report)[0]
+        expect(replace(alone, contract=None), logits, 1e-5).compare(examples.probs, {}, "fit it again")
     except FuseError as error:
         raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
 
@@ -205,40 +190,29 @@ def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
     """
     with np.errstate(invalid="ignore"):  # of a row whose largest is infinite itself
         below = np.abs(logits) if labels else logits.max(axis=1, keepdims=True) - logits
-    return float(np.abs(logits).max(initial=1.0, where=below <= 1e3))
+    return float(np.abs(logits).max(initial=1.0, where=below <= SHOWN))
 
 
-def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -> NDArray[Any] | None:
-    """Made-up inputs for ``check_response`` where the bytes of ``source`` are not the fitted model's.
+def check_class_order(artifact: Artifact, names: Sequence[str], source: Path, *, proven: bool) -> None:
+    """Raise FuseError where a model names other classes than the artifact, or in another order.
 
-    Raises FuseError where it can be no other export of the same model, as far as is known; unless ``force``.
+    Args:
+        artifact: The calibration; where all classes are treated alike, any order is right.
+        names: The model's own names; empty: it has none.
+        source: Its file.
+        proven: Whether its scores are known to be the fitted ones: then other names will do.
     """
-    fitted = artifact.model
-    if force or fitted.fits(sha256):
-        return None
-    # Exported again, a model has other bytes and the same scores: its scores for made-up inputs identify
-    # it.
-    inputs = None if fitted.response is None else random_inputs(fitted.input_shape)
-    if inputs is None:
-        raise FuseError(f"{_other(artifact, source)}, and does not say what would tell another export of it")
-    return inputs
-
-
-def check_response(artifact: Artifact, logits: NDArray[Any] | None, source: Path) -> None:
-    """Raise FuseError unless these logits of ``check_owner``'s inputs are those of the fitted model.
-
-    None where ``source`` does not take the inputs.
-    """
-    found = None if logits is None else response(logits, labels=artifact.is_multilabel)
-    if not same_response(artifact.model.response or (), found):
-        what = "does not take its inputs" if logits is None else "gives other scores for the same inputs"
-        raise FuseError(f"{_other(artifact, source)}: {source} {what}")
-
-
-def _other(artifact: Artifact, source: Path) -> str:
-    fitted = artifact.model
-    return (
-        f"the artifact was fitted for {fitted.source or str(fitted.sha256)[:12]}, and {source} is another "
-        "file; fit it for this model, or, where you know it for an export of the same one, say so with "
-        "--force (force=)"
+    own = artifact.class_names
+    numbers = [all(name.isdecimal() for name in one) for one in (own, names)]
+    if not own or not names or own == tuple(names) or numbers[0] != numbers[1]:
+        return
+    alike = all(isinstance(step, InputShift) or getattr(step, "is_scalar", False) for step in artifact.steps)
+    moved = set(own) == set(names)
+    if (moved and alike and artifact.sets is None and artifact.contract is None) or (proven and not moved):
+        return
+    what = "in another order, and each has a scale of its own" if moved else "by other names"
+    raise FuseError(
+        f"{source} has the artifact's classes {what}: the graph's are {few(names)}, its own {few(own)}; "
+        "fit it on scores whose columns are the graph's (calib-serve fit --model, --columns)"
+        + ("" if moved else ", or prove that it gives the scores that were fitted, --against (against=)")
     )

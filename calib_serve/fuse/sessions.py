@@ -55,6 +55,7 @@ def open_session(
     allow_fallback: bool = False,
     optimize: bool = True,
     options: Mapping[str, Any] | None = None,
+    custom_ops: str | Path | None = None,
 ) -> Any:
     """Open an ``onnxruntime.InferenceSession`` of a model file.
 
@@ -66,6 +67,7 @@ def open_session(
         allow_fallback: Whether another device will do.
         optimize: Whether onnxruntime may change the graph.
         options: Of the device's provider.
+        custom_ops: Library of operators beside the standard ones, whose code is run.
 
     Raises:
         ModelError: When the model does not load, when onnxruntime did not take the requested GPU, and when
@@ -100,6 +102,8 @@ def open_session(
     source = path if isinstance(path, bytes) else str(path)
     name = f"a model of {len(path)} bytes" if isinstance(path, bytes) else str(path)
     try:
+        if custom_ops is not None:
+            settings.register_custom_ops_library(str(custom_ops))
         session = ort.InferenceSession(source, settings, providers=[w for w in wanted if w[0] in offered])
     except Exception as error:  # onnxruntime raises a dozen unrelated types
         raise ModelError(f"onnxruntime cannot load {name}: {error}") from error

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import functools
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -22,7 +22,7 @@ from calib_serve.core.options.base import changed, check_keywords
 from calib_serve.core.options.servers import GatewayOptions
 from calib_serve.gateway.bodies import Full, TooLarge, Waiting
 from calib_serve.gateway.calibration import Calibration, Calibrations
-from calib_serve.gateway.exporter import OneRegistry, UncalibratedReplies
+from calib_serve.gateway.exporter import LabelledCounts, OneRegistry, UncalibratedReplies
 from calib_serve.gateway.grpc_gateway import GrpcGateway
 from calib_serve.gateway.http import (
     App,
@@ -32,19 +32,20 @@ from calib_serve.gateway.http import (
     Receive,
     Scope,
     Send,
-    about,
     answer_with,
     at_most_one,
+    check_one_address,
     forwarded,
     target_of,
 )
 from calib_serve.gateway.inference import Inference, Wanted
-from calib_serve.gateway.rest import Route, read_route
+from calib_serve.gateway.rest import Route, check_reads, read_route
+from calib_serve.gateway.tags import REASONS, TagReader
 from calib_serve.gateway.upstream import HttpUpstream, stream_through
 from calib_serve.monitor import Watch
 from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
-from calib_serve.web import Guard, Tokens, create_app, tokens_and_hosts
+from calib_serve.web import NO_CORRECTIONS, Guard, Tokens, create_app, may_correct, tokens_and_hosts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 from fastapi import HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-
-log = logging.getLogger("calib_serve.gateway")
 
 Part = Union[HttpUpstream, GrpcGateway]
 Version = tuple[str, str]
@@ -71,8 +70,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = ((Full, 429), (TooLarge, 413)
 class Gateway:
     """The app in front of ``upstream``; ``own`` answers at /v1/labels and below /calibration/.
 
-    ``parts`` are opened before the first request, in this order, and closed after the last; ``failed`` is why
-    one could not be.
+    ``parts`` are opened before the first request, in this order, and closed after the last.
     """
 
     def __init__(
@@ -82,17 +80,17 @@ class Gateway:
         own: App,
         *,
         guard: Guard,
+        tags: TagReader,
         waiting: Waiting,
         counts: UncalibratedReplies,
         parts: tuple[Part, ...] = (),
     ) -> None:
         self._upstream, self._own, self._waiting = upstream, own, waiting
-        self._calibrations, self._counts, self._parts = calibrations, counts, (upstream, *parts)
+        self._calibrations, self._tags, self._parts = calibrations, tags, (upstream, *parts)
         # Inference needs no token: on loopback it is for local programs, not for pages that a browser shows.
         self._guard = None if guard.is_open else guard
         self._inference = Inference(calibrations, counts)
         self._unpacking = asyncio.Semaphore(4)  # bodies that are decompressed at the same time
-        self.failed: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection, as ASGI calls it."""
@@ -119,7 +117,6 @@ class Gateway:
                     opened.push_async_callback(part.close)
                     await part.open()
             except Exception as error:  # reported by whoever serves this app
-                self.failed = error
                 await send({"type": "lifespan.startup.failed", "message": str(error)})
                 return
             await send({"type": "lifespan.startup.complete"})
@@ -135,6 +132,7 @@ class Gateway:
             raise NoAnswer(*wrong)
         method, path = scope["method"], scope["raw_path"]
         route = read_route(method, path)
+        check_one_address(headers, route.model)
         if path == _LABELS or path.startswith(_BELOW):
             await self._own(scope, receive, send)
         # Outside the bound of requests: a busy gateway must still answer its health checks.
@@ -143,17 +141,16 @@ class Gateway:
         else:
             with self._waiting.one():
                 output = self._calibrations.output_of(route.model)
-                if output is not None and route.kind == "infer" and method == "POST":
+                check_reads(route, method, calibrated=output is not None)
+                if output is not None and route.kind == "infer":
                     await self._infer(route, output, scope, receive, send)
-                    return
-                if output is not None and route.kind == "inference":
-                    self._counts.passed(route.model, route.version)
-                await stream_through(self._upstream, scope, receive, send)
+                else:
+                    await stream_through(self._upstream, scope, receive, send)
 
     async def _infer(self, route: Route, output: str, scope: Scope, receive: Receive, send: Send) -> None:
-        headers: Headers = scope["headers"]
+        tag, headers = self._tags.read(scope["headers"], route.model)
         may_add = self._calibrations.added_to(route.model)
-        wanted = Wanted(route, output, about(headers), self._waiting.most, may_add)
+        wanted = Wanted(route, output, tag, self._waiting.most, may_add)
         with self._waiting.body() as body:
             raw = await body.read(receive)
             ask = await self._off_the_loop(raw, headers, wanted.ask, raw, headers)
@@ -195,9 +192,10 @@ async def _refuse(send: Send, error: Exception) -> None:
     """Send an error in the protocol's form; only NoAnswer is the server's fault."""
     known = (status for kind, status in _STATUS if isinstance(error, kind))
     status = error.status if isinstance(error, NoAnswer) else next(known)
-    more: Headers = [(b"retry-after", b"1")] if status == 429 else []
+    known_more: dict[int, Headers] = {429: [(b"retry-after", b"1")], 405: [(b"allow", b"POST")]}
+    more = known_more.get(status, [])
     if status in (400, 413):  # nothing after it on this connection is believed
-        more.append((b"connection", b"close"))
+        more = [(b"connection", b"close")]
     body = json.dumps({"error": str(error)}).encode()
     length = str(len(body)).encode()
     await answer_with(
@@ -224,12 +222,14 @@ def of_watch_elsewhere(watch: HttpUpstream, registry: CollectorRegistry, guard: 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         labels = scope["path"] == LABELS
         try:
-            await guard.needs("label" if labels else "scrape")(Request(scope))
+            request = Request(scope)
+            await guard.needs("label" if labels else "scrape")(request)
         except HTTPException as error:
             found: Response = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
         else:
             if labels:
-                await stream_through(watch, scope, receive, send)
+                query = b"" if may_correct(request) else NO_CORRECTIONS.encode()
+                await stream_through(watch, {**scope, "query_string": query}, receive, send)
                 return
             if (scope["method"], scope["path"]) == ("GET", f"{PREFIX}/metrics"):
                 found = Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -295,9 +295,9 @@ def open_gateway(
         **keywords: Fields of ``GatewayOptions``, of which ``upstream`` and ``output`` are needed:
             ``allowed_hosts``, ``grpc_port``, ``grpc_upstream``, ``host``, ``keyring``, ``label_budget``,
             ``ledger``, ``log_format``, ``max_connections``, ``max_megabytes``, ``max_versions``,
-            ``max_waiting``, ``port``, ``request_seconds``, ``root_path``, ``samples``, ``scores``,
-            ``shadow``, ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``, ``watch``,
-            ``watch_token_file``.
+            ``max_waiting``, ``port``, ``request_seconds``, ``root_path``, ``runbooks``, ``samples``,
+            ``scores``, ``shadow``, ``timeout``, ``tls_cert``, ``tls_key``, ``token_file``, ``trust_headers``,
+            ``watch``, ``watch_token_file``.
 
     Raises:
         InputError: For models and options that do not fit together.
@@ -356,7 +356,10 @@ def open_gateway(
             reporters.append(reporter)
             found.append(Calibration(model, version, what, output=name, kind=kind, reports=reporter))
         calibrations, guard = Calibrations(found), Guard(tokens, hosts)
+        dropped = LabelledCounts("calib_tags_dropped_total", product({model for model, _ in models}, REASONS))
+        tags = TagReader(guard, dropped, all_trusted=options.trust_headers)
         registry.register(counts)
+        registry.register(dropped)
         if isinstance(watch, Watch):
             most = options.max_versions
             app = create_app(watch, max_versions=most, tokens=tokens, hosts=hosts, registry=registry)
@@ -373,13 +376,21 @@ def open_gateway(
                     upstream=options.grpc_upstream,
                     listen=f"{host}:{options.grpc_port}",
                     tls=grpc_tls,
+                    tags=tags,
                     waiting=waiting,
                     counts=counts,
                     timeout=options.timeout,
                 )
             )
         yield Gateway(
-            calibrations, server, own, guard=guard, waiting=waiting, counts=counts, parts=tuple(parts)
+            calibrations,
+            server,
+            own,
+            guard=guard,
+            tags=tags,
+            waiting=waiting,
+            counts=counts,
+            parts=tuple(parts),
         )
 
 

@@ -10,33 +10,43 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from calib_serve.receipts import WORKERS
-
-_UNCALIBRATED = next(one for one in WORKERS if one.name == "calib_uncalibrated_total")
+from calib_serve.receipts import BY_NAME
 
 
-class UncalibratedReplies(Collector):
+class LabelledCounts(Collector):
+    """Counts of the series ``name`` by its labels' values; those of ``known`` begin at 0."""
+
+    def __init__(self, name: str, known: Iterable[tuple[str, ...]]) -> None:
+        self._series, self._numbers = BY_NAME[name], Counter[tuple[str, ...]](dict.fromkeys(known, 0))
+        self._lock = threading.Lock()
+
+    def add(self, *values: str) -> None:
+        """Count one."""
+        with self._lock:
+            self._numbers[values] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the family of one scrape."""
+        family = CounterMetricFamily(self._series.name, self._series.help, labels=self._series.labels)
+        for values, number in list(self._numbers.items()):
+            family.add_metric(values, number)
+        yield family
+
+
+class UncalibratedReplies(LabelledCounts):
     """Counts the replies of calibrated models that passed uncalibrated, from 0 on.
 
     ``versions`` are those given; of others, which clients name, series are made until there are ``most``.
     """
 
     def __init__(self, versions: Iterable[tuple[str, str]], *, most: int) -> None:
-        self._passed, self._most = Counter(dict.fromkeys(versions, 0)), most
-        self._lock = threading.Lock()
+        super().__init__("calib_uncalibrated_total", versions)
+        self._most = most
 
     def passed(self, model: str, version: str) -> None:
         """Count a reply that passed uncalibrated."""
-        with self._lock:
-            known = (model, version) in self._passed or len(self._passed) < self._most
-            self._passed[model, version if known else "other"] += 1
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the family of one scrape."""
-        family = CounterMetricFamily(_UNCALIBRATED.name, _UNCALIBRATED.help, labels=_UNCALIBRATED.labels)
-        for version, number in list(self._passed.items()):
-            family.add_metric(version, number)
-        yield family
+        known = (model, version) in self._numbers or len(self._numbers) < self._most
+        self.add(model, version if known else "other")
 
 
 class OneRegistry(CollectorRegistry):

@@ -1,10 +1,12 @@
-"""The gateway over gRPC: ModelInfer of calibrated models is read, all other calls pass byte for byte."""
+"""The gateway over gRPC: ModelInfer of calibrated models is read, other inferences of them are refused.
+
+All other calls pass byte for byte; one that is not known, and is answered, counts as uncalibrated.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,15 +20,31 @@ from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
 from calib_serve.gateway.bodies import Full, Waiting
 from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibrations
 from calib_serve.gateway.exporter import UncalibratedReplies
-from calib_serve.gateway.http import about
+from calib_serve.gateway.http import TOKEN, Headers, check_one_address
 from calib_serve.gateway.inference import found, why_not
 from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters
-
-log = logging.getLogger("calib_serve.gateway")
+from calib_serve.gateway.tags import TagReader
 
 _SERVICE = "GRPCInferenceService"
+_KNOWN = frozenset(service_pb2.DESCRIPTOR.services_by_name[_SERVICE].methods_by_name)
 _CHECK = "/grpc.health.v1.Health/Check"
 _HEALTH = ("ServerLive", "ServerReady", "Check")
+# Of TorchServe, TensorFlow Serving and Seldon: other messages, with the same scores.
+_OTHER_INFERENCES = frozenset(
+    [
+        "Predictions",
+        "StreamPredictions",
+        "StreamPredictions2",
+        "Predict",
+        "Classify",
+        "Regress",
+        "MultiInference",
+    ]
+)
+_NO_INFERENCES = frozenset(
+    ["Check", "Watch", "ServerReflectionInfo", "Ping", "GetModelMetadata", "GetModelStatus"]
+)
+_ASK = "ask by ModelInfer, which the gateway calibrates"
 _DETAILS = "grpc-status-details-bin"  # more about an error
 _TYPED = {
     "FP32": "fp32_contents",
@@ -49,6 +67,7 @@ class GrpcGateway:
         *,
         upstream: str,
         listen: str,
+        tags: TagReader,
         waiting: Waiting,
         counts: UncalibratedReplies,
         timeout: float,
@@ -56,6 +75,7 @@ class GrpcGateway:
     ) -> None:
         self._calibrations, self._waiting, self._counts = calibrations, waiting, counts
         self._upstream, self._listen, self._timeout, self._tls = upstream, listen, timeout, tls
+        self._tags = tags
         self._server: Any = None
         self._channel: Any = None
         self._unary: Callable[[str], Any] = lambda _: None
@@ -97,34 +117,42 @@ class GrpcGateway:
     async def unary(self, method: str, raw: bytes, context: Any) -> bytes:
         """Answer a call of one message by one message."""
         if method.rpartition("/")[2] in _HEALTH:
-            return await self._call(method, raw, context)
+            return await self._call(method, raw, context, _forwarded(context))
         try:
             with self._waiting.one(), self._waiting.body() as body:
                 body.hold(len(raw))
                 if method.rpartition("/")[2] == "ModelInfer":
                     return await self._infer(method, raw, context)
-                return await self._call(method, raw, context)
+                return await self._call(method, raw, context, _forwarded(context))
         except Full as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         raise AssertionError("abort raises")
 
     async def stream(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        """Pass a call of many messages; an inference among them passes uncalibrated, and is counted."""
+        """Pass a call of many messages; none may be an inference of a calibrated model."""
+        name = method.rpartition("/")[2]
+        if name in _OTHER_INFERENCES:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} may be an inference; {_ASK}")
         try:
             with self._waiting.one():
-                async for message in self._streamed(method, requests, context):
+                async for message in self._streamed(method, name, requests, context):
                     yield message
         except Full as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
-    async def _streamed(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
-        infers = method.rpartition("/")[2] == "ModelStreamInfer"
+    async def _streamed(self, method: str, name: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
+        infers, refused = name == "ModelStreamInfer", list[str]()
 
         async def sent() -> AsyncIterator[bytes]:
+            # A message that meets a refusal on its way makes gRPC forget the server's status.
+            await asyncio.wait({asyncio.ensure_future(call.code())}, timeout=0.05)
+            if call.done():
+                return
             async for message in requests:
-                request = _read_infer(message) if infers else None
-                if request is not None and self._calibrations.output_of(request.model_name) is not None:
-                    self._counts.passed(request.model_name, request.model_version)
+                if infers and (why := self._refusal(message, context)):
+                    refused.append(why)
+                    call.cancel()
+                    return
                 yield message
 
         call = self._channel.stream_stream(method)(
@@ -133,18 +161,35 @@ class GrpcGateway:
         try:
             async for message in call:
                 yield message
-        except grpc.aio.AioRpcError as error:
-            await _abort(context, error)
+            told = await call.trailing_metadata()
+        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            if refused:
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, refused[0])
+            if isinstance(error, grpc.aio.AioRpcError):
+                await _abort(context, error)
+            raise
         finally:
             call.cancel()
-        context.set_trailing_metadata(_plain_metadata(await call.trailing_metadata()))
+        told = _plain_metadata(told)
+        if not infers and name not in _NO_INFERENCES:
+            self._counts.passed("other", "other")
+            told = (*told, (UNCALIBRATED, "the gateway does not know this method"))
+        context.set_trailing_metadata(told)
 
-    async def _call(self, method: str, raw: bytes, context: Any, *more: tuple[str, str]) -> bytes:
+    def _refusal(self, message: bytes, context: Any) -> str:
+        """Why a message of a stream is refused, "" where it is not."""
+        try:
+            model = _read_infer(message, _headers(context)).model_name
+        except InputError as error:
+            return str(error)
+        return "" if self._calibrations.output_of(model) is None else f"{model} is calibrated; {_ASK}"
+
+    async def _call(self, method: str, raw: bytes, context: Any, metadata: tuple[Any, ...]) -> bytes:
         """Call the server; hand its metadata and its errors on to ``context``."""
         left = context.time_remaining()
         call = self._unary(method)(
             raw,
-            metadata=_forwarded(context),
+            metadata=metadata,
             timeout=self._timeout if left is None else min(left, self._timeout),
         )
         try:
@@ -154,25 +199,24 @@ class GrpcGateway:
         first = _plain_metadata(await call.initial_metadata())
         if first:
             await context.send_initial_metadata(first)
-        context.set_trailing_metadata((*_plain_metadata(await call.trailing_metadata()), *more))
+        context.set_trailing_metadata(_plain_metadata(await call.trailing_metadata()))
         return reply
 
     async def _infer(self, method: str, raw: bytes, context: Any) -> bytes:
-        request = _read_infer(raw)
-        output = None if request is None else self._calibrations.output_of(request.model_name)
-        if output is None:
-            return await self._call(method, raw, context)
-        model, version = request.model_name, request.model_version
+        metadata, headers = _forwarded(context), _headers(context)
         try:
-            headers = [
-                (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
-                for name, value in context.invocation_metadata()
-            ]
-            said = about(headers)
+            request = _read_infer(raw, headers)
+            model, version = request.model_name, request.model_version
+            if (calibrated := self._calibrations.output_of(model)) is None:
+                return await self._call(method, raw, context, metadata)
+            output = calibrated
+            said, kept = self._tags.read(headers, model)
             ask = _asked(raw, request, output, self._calibrations.added_to(model))
         except InputError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        answer = await self._call(method, ask.body, context)
+        names = {name.decode() for name, _ in kept}
+        metadata = tuple(one for one in metadata if one[0] in names)
+        answer = await self._call(method, ask.body, context, metadata)
 
         def made() -> bytes:
             try:
@@ -202,7 +246,8 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         """The handler of a call."""
         method: str = details.method
         service, _, name = method.rpartition("/")
-        if method == _CHECK or (service.endswith(_SERVICE) and name != "ModelStreamInfer"):
+        unary = service.endswith(_SERVICE) and name in _KNOWN and name != "ModelStreamInfer"
+        if method == _CHECK or unary:
             return grpc.unary_unary_rpc_method_handler(functools.partial(self._gateway.unary, method))
         return grpc.stream_stream_rpc_method_handler(functools.partial(self._gateway.stream, method))
 
@@ -212,8 +257,16 @@ def _forwarded(context: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(
         (name, value)
         for name, value in context.invocation_metadata() or ()
-        if name != "user-agent" and not name.startswith((":", "grpc-"))
+        if name not in ("user-agent", TOKEN.decode()) and not name.startswith((":", "grpc-"))
     )
+
+
+def _headers(context: Any) -> Headers:
+    """The client's metadata as headers of HTTP."""
+    return [
+        (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
+        for name, value in context.invocation_metadata() or ()
+    ]
 
 
 def _plain_metadata(metadata: Any) -> tuple[tuple[str, Any], ...]:
@@ -227,12 +280,14 @@ async def _abort(context: Any, error: Any) -> None:
     await context.abort(error.code(), error.details() or "", _plain_metadata(error.trailing_metadata()))
 
 
-def _read_infer(raw: bytes) -> Any:
-    """Parse the request; None for another message, which the server then refuses."""
+def _read_infer(raw: bytes, headers: Headers) -> Any:
+    """Parse the request; InputError for another message, and for metadata that names another model."""
     try:
-        return service_pb2.ModelInferRequest.FromString(raw)
-    except DecodeError:
-        return None
+        request = service_pb2.ModelInferRequest.FromString(raw)
+    except DecodeError as error:
+        raise InputError("this is no ModelInferRequest") from error
+    check_one_address(headers, request.model_name)
+    return request
 
 
 def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDED) -> Ask:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from calib_serve.core.errors import InputError
-from calib_serve.receipts import LONGEST_SEGMENT, Tag, is_segment
 
 Headers = list[tuple[bytes, bytes]]
 """Names, of requests in lower case, and values."""
@@ -21,14 +20,20 @@ _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
     b"transfer-encoding upgrade expect".split()
 )
-_LONGEST = 200  # bytes of a group or an id
+# Some servers and meshes go by these, whatever the request's first line says.
+_ADDRESSES = frozenset(
+    b"x-http-method-override x-http-method x-method-override x-original-url x-rewrite-url "
+    b"seldon-model seldon-internal-model".split()
+)
+TOKEN = b"x-calib-token"
+"""The token by which a request's segment, group and id are believed; it goes no further."""
 
 
 def forwarded(headers: Iterable[tuple[bytes, bytes]], *more: bytes) -> Headers:
-    """Drop the headers of one connection, those that its Connection header names, and ``more``."""
+    """Drop the headers of one connection, those that its Connection header names, the token, and ``more``."""
     given = list(headers)
     named = b",".join(value for name, value in given if name.lower() == b"connection").lower()
-    return without_headers(given, *_HOP, *(part.strip() for part in named.split(b",")), *more)
+    return without_headers(given, *_HOP, TOKEN, *(part.strip() for part in named.split(b",")), *more)
 
 
 def without_headers(headers: Headers, *names: bytes) -> Headers:
@@ -44,23 +49,11 @@ def at_most_one(headers: Headers, name: bytes) -> str:
     return found[0].decode("latin-1").strip() if found else ""
 
 
-def about(headers: Headers) -> Tag:
-    """Read ``x-calib-segment``, ``x-calib-group`` and ``x-calib-id``; InputError for an invalid one."""
-    found = {name: _text(at_most_one(headers, b"x-calib-" + name.encode()), name) for name in Tag._fields}
-    if not is_segment(found["segment"]):
-        raise InputError(f"x-calib-segment has at most {LONGEST_SEGMENT} characters")
-    return Tag(**found)
-
-
-def _text(latin: str, name: str) -> str:
-    """Decode a header's bytes as UTF-8."""
-    try:
-        text = latin.encode("latin-1").decode()
-    except UnicodeError as error:
-        raise InputError(f"x-calib-{name} must be UTF-8") from error
-    if len(latin) > _LONGEST or not text.isprintable():
-        raise InputError(f"x-calib-{name} has at most {_LONGEST} bytes of printable text")
-    return text
+def check_one_address(headers: Iterable[tuple[bytes, bytes]], model: str) -> None:
+    """Raise InputError where a header names another method, path or model than the request does."""
+    for name, value in headers:
+        if name.lower() in _ADDRESSES and value.decode("latin-1") != model:
+            raise InputError(f"the header {name.decode()} names another address than the request")
 
 
 async def answer_with(send: Send, status: int, headers: Headers, body: bytes) -> None:

@@ -30,6 +30,9 @@ from calib_serve.receipts import Tag
 log = logging.getLogger("calib_serve.gateway")
 
 _OF_THE_BYTES = (b"etag", b"content-md5", b"digest", b"content-digest")
+# A reply that a cache gives twice would have one receipt for two predictions.
+_OF_CACHES = (b"cache-control", b"expires", b"age", b"last-modified", b"pragma")
+_NOT_KEPT = (b"cache-control", b"no-store")
 
 
 class UpstreamRequest(NamedTuple):
@@ -93,7 +96,8 @@ class Inference:
         lengths = {b"content-length": _length(made)[1]}
         if json_length is not None:
             lengths[JSON_LENGTH] = str(json_length).encode()
-        return made, _with(without_headers(headers, *_OF_THE_BYTES), lengths)
+        kept = without_headers(headers, *_OF_THE_BYTES, *_OF_CACHES)
+        return made, [*_with(kept, lengths), _NOT_KEPT]
 
 
 def found(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +13,7 @@ from urllib.parse import unquote_to_bytes
 from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, as_entry, raw_of, read_tensor
 from calib_serve.gateway.calibration import ADDED, CalibratedOutput
-
-log = logging.getLogger("calib_serve.gateway")
+from calib_serve.gateway.http import NoAnswer
 
 JSON_LENGTH = b"inference-header-content-length"
 """How long the JSON before binary tensors is."""
@@ -23,17 +21,19 @@ JSON_LENGTH = b"inference-header-content-length"
 UNCALIBRATED = "x-calib-uncalibrated"
 """The header, or gRPC's trailing metadata, of a reply that went on without a calibration: why."""
 
-_HEALTH = (["v2"], ["v2", "health", "live"], ["v2", "health", "ready"])
-_NO_INFERENCE = ("load", "unload", "ready", "stats", "config", "trace")
 _NOT_OURS = ("classification", "shared_memory_region")
 _CODINGS = ("gzip", "deflate")
 _AUTO = zlib.MAX_WBITS | 32  # gzip, or deflate as zlib writes it
 
-Kind = Literal["infer", "inference", "health", "other"]
+Kind = Literal["infer", "inference", "health", "other", "unknown"]
 
 
 class Route(NamedTuple):
-    """The kind of a request, and its model; ``inference`` is one outside the protocol's ``infer``."""
+    """The kind of a request, and its model.
+
+    ``infer`` is the protocol's inference, ``inference`` whatever else may ask a model for its scores,
+    ``other`` what asks none, and ``unknown`` an address of which none of this is known.
+    """
 
     kind: Kind
     model: str = ""
@@ -50,6 +50,8 @@ def read_route(method: str, target: bytes) -> Route:
     Route(kind='infer', model='digits', version='3')
     >>> read_route("POST", b"/v1/models/digits:predict")
     Route(kind='inference', model='digits', version='')
+    >>> read_route("POST", b"/invocations").kind
+    'unknown'
     """
     if not target.startswith(b"/") or b"#" in target:
         raise InputError("the address must be a path of this server, such as /v2/models/NAME/infer")
@@ -57,19 +59,50 @@ def read_route(method: str, target: bytes) -> Route:
     ends = parts[:-1] if parts[-1:] == [""] else parts
     if "" in ends:
         raise InputError("an address has no empty part between two slashes")
-    if ends in _HEALTH:
-        return Route("health")
-    if ends[:1] == ["predictions"] and len(ends) > 1:  # TorchServe's own
-        return Route("inference" if method in ("POST", "PUT") else "other", ends[1], "".join(ends[2:3]))
-    if ends[1:2] != ["models"] or len(ends) < 3:
-        return Route("other")
-    model, _, verb = ends[2].partition(":") if ends[0] == "v1" else (ends[2], "", "")
-    version = ends[4] if len(ends) > 4 and ends[3] == "versions" else ""
-    rest = ends[5:] if version else ends[3:]
-    if ends[0] == "v2" and rest == ["infer"]:
-        return Route("infer", model, version)
-    asks = method == "POST" and (verb or (rest and rest[-1] not in _NO_INFERENCE))
-    return Route("inference" if asks else "other", model, version)
+    return _route(ends, looks=method in ("GET", "HEAD"))
+
+
+def _route(parts: list[str], *, looks: bool) -> Route:
+    """The route of a path; TorchServe infers by every method, so that none alone makes it harmless."""
+    route = Route("unknown")
+    match parts:
+        case ["ping"] | ["v2"] | ["v2", "health", "live" | "ready"]:
+            route = Route("health")
+        case ["v2", "models", model, "versions", version, *rest]:
+            route = Route(_of_model(rest, looks=looks), model, version)
+        case ["v2", "models", model, *rest]:
+            route = Route(_of_model(rest, looks=looks), model)
+        case ["v1", "models", model, *rest]:  # a verb follows the last colon
+            asks = not looks or ":" in "".join((model, *rest))
+            route = Route("inference" if asks else "other", model.rpartition(":")[0] or model)
+        case ["predictions" | "explanations", model, *rest]:  # TorchServe's own
+            route = Route("inference", model, "".join(rest[:1]))
+        case ["models", model, "invoke"]:  # SageMaker's
+            route = Route("inference", model)
+        case ["v2", "repository" | "systemsharedmemory" | "cudasharedmemory" | "trace" | "logging", *_]:
+            route = Route("other")
+        case [] | ["metrics"] | ["v1" | "v2", "models"] | ["models"] | ["models", _] if looks:
+            route = Route("other")
+        case ["docs" | "openapi.json"] | ["v2", "docs", *_] | ["v1", "config"] if looks:
+            route = Route("other")
+    return route
+
+
+def _of_model(rest: list[str], *, looks: bool) -> Kind:
+    """The kind of an address below a model's own."""
+    if rest == ["infer"]:
+        return "infer"
+    about = looks and rest in ([], ["ready"], ["stats"], ["config"])
+    return "other" if about or rest == ["trace", "setting"] else "inference"
+
+
+def check_reads(route: Route, method: str, *, calibrated: bool) -> None:
+    """Raise NoAnswer for a request that could get the scores of a calibrated model without calibration."""
+    if route.kind == "unknown":
+        raise NoAnswer(404, "the gateway knows no such address; if the server does, ask it there")
+    if calibrated and (route.kind == "inference" or (route.kind == "infer" and method != "POST")):
+        told = f"{route.model} is calibrated: it is asked by POST /v2/models/{route.model}/infer alone"
+        raise NoAnswer(405 if route.kind == "infer" else 501, told)
 
 
 def _part(raw: bytes) -> str:

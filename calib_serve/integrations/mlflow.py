@@ -35,7 +35,7 @@ from calib_serve.core.errors import (
     MissingDependency,
 )
 from calib_serve.receipts import Reporter
-from calib_serve.scores import PROBABILITIES, Outputs, check_outputs, infer_outputs, to_logits
+from calib_serve.scores import Outputs, check_outputs, refuted, to_logits
 
 _ALLOWED = re.compile(r"[\w\-. ]+")  # in the names of params, metrics and folders
 _RUN = re.compile(r"runs:/+([^/]+)/(.+)")
@@ -306,8 +306,8 @@ class Calibrated:
     def check(self, example: Any) -> None:
         """Predict an input, without counting it; InputError where the model's scores are no ``outputs``."""
         scores = self._scores(self._inner.predict(example))
-        if self._outputs in ("logits", "logit") and (kind := infer_outputs(scores)) in PROBABILITIES:
-            raise InputError(f"the model predicts {kind}, by their numbers, not {self._outputs}")
+        if wrong := refuted(scores.reshape(len(scores), -1), self._outputs):
+            raise InputError(f"the model predicts no {self._outputs}: {wrong}")
         self._artifact.of_logits(to_logits(scores, self._outputs))
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:

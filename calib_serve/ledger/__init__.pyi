@@ -12,6 +12,8 @@ from calib_serve.ledger.entries import Shadowed as Shadowed
 from calib_serve.ledger.entries import State as State
 from calib_serve.ledger.entries import WindowSums as WindowSums
 from calib_serve.ledger.export import export_ledger as export_ledger
+from calib_serve.ledger.failover import LEDGER_ITSELF as LEDGER_ITSELF
+from calib_serve.ledger.failover import note_timeline as note_timeline
 from calib_serve.ledger.intake import Intake as Intake
 from calib_serve.ledger.ledger import Ledger as Ledger
 from calib_serve.ledger.ledger import Revoked as Revoked
@@ -24,3 +26,5 @@ from calib_serve.ledger.schema import GIVEN as GIVEN
 from calib_serve.ledger.schema import INCIDENT as INCIDENT
 from calib_serve.ledger.schema import PROGRAM as PROGRAM
 from calib_serve.ledger.schema import VERSION as VERSION
+from calib_serve.ledger.spans import Spans as Spans
+from calib_serve.ledger.upgrade import upgrade_ledger as upgrade_ledger

@@ -1,7 +1,7 @@
 """The database of a ledger: a file of SQLite, or PostgreSQL; transactions, and their errors as ours.
 
 What is acknowledged is durable: SQLite writes with ``synchronous = full``, and PostgreSQL commits
-synchronously, also where its configuration says otherwise.
+synchronously, as each transaction sets for itself. Every wait has a bound.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import sqlalchemy as sql
@@ -19,7 +20,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from calib_serve.core.addresses import holds_password, redacted
+from calib_serve.core.addresses import redacted
 from calib_serve.core.errors import InputError, LedgerError, MissingDependency, UnknownFate
 from calib_serve.core.files import make_private
 from calib_serve.core.text import file_size
@@ -27,6 +28,11 @@ from calib_serve.core.text import file_size
 T = TypeVar("T")
 
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock: PostgreSQL asks to try again
+_LOCKED = "55P03"  # a lock was not free within lock_timeout
+_PATIENT = 60.0  # times as long as usual, for what is done beside
+_READING = 4.0  # times as long as usual, for what only reads
+_SEND = "whether this was counted is not known: send it again"
+_TIMELINE = "select substring(pg_walfile_name(pg_current_wal_lsn()) for 8)"
 _SCHEMES = ("postgresql://", "postgres://")
 _LITE = "sqlite:///"
 
@@ -52,52 +58,47 @@ def check_address(where: str) -> None:
     >>> check_address("ledger.db")
     """
     if is_postgresql(where):
-        _conninfo(where, 0.0)
+        postgresql().checked_address(where, 0.0)
 
 
 class Database:
     """A database at ``where``; safe to use from threads. ``timeout``: seconds to wait for it, or a lock.
 
-    ``lite``: whether it is SQLite. ``timeline``: that of a PostgreSQL, which a failover changes; else empty.
-    ``must_exist``: a file that is not there is an error.
+    ``lite``: whether it is SQLite. ``must_exist``: a file that is not there is an error.
     """
 
-    def __init__(self, where: str, *, timeout: float = 10.0, must_exist: bool = False) -> None:
+    def __init__(self, where: str, *, timeout: float = 4.0, must_exist: bool = False) -> None:
         self.lite = not is_postgresql(where)
         self.name = redacted(where)
-        self.timeline = ""
+        self._timeout, self._timelines = timeout, False
         self._mine, self._turn = threading.local(), threading.RLock()
         # Transactions begin by our own statement: "begin immediate" takes the writer's lock at once, where
         # one that reads first would fail to write while others do.
         more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "pool_timeout": timeout}
         if self.lite:
             self.path = Path(where.removeprefix(_LITE))
-            self._timeout = timeout
             self._opened = self._make_file(must_exist=must_exist)
             dialect, connect, more["poolclass"] = "sqlite", self._open_file, QueuePool
         else:
-            self._conninfo = _conninfo(where, timeout)
+            self._conninfo = postgresql().checked_address(where, timeout)
             dialect, connect = "postgresql+psycopg", self._connect
-            # A failover closes connections: each is tried before it is trusted.
-            more["pool_pre_ping"] = True
         self._engine = sql.create_engine(f"{dialect}://", creator=connect, **more)
 
     # --- transactions ---
 
     @contextmanager
-    def writing(self) -> Iterator[sql.Connection]:
-        """Do everything inside in one transaction, seen by others when it ends and undone where it fails."""
-        # A file has one writer: threads of this process wait here, in turn, not in its busy handler.
-        with (
-            self._turn if self.lite else nullcontext(),
-            self._begun("begin immediate" if self.lite else "begin", writes=True) as connection,
-        ):
+    def writing(self, *, patient: bool = False) -> Iterator[sql.Connection]:
+        """Do everything inside in one transaction, seen by others when it ends and undone where it fails.
+
+        ``patient``: a statement may take long, as nobody waits for what is done.
+        """
+        with self._in_turn(), self._begun(writes=True, statement=_PATIENT if patient else 1.0) as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[sql.Connection]:
         """Read a snapshot of one moment."""
-        with self._begun("begin" if self.lite else "begin isolation level repeatable read read only") as one:
+        with self._begun(writes=False, statement=_READING) as one:
             yield one
 
     @property
@@ -106,7 +107,21 @@ class Database:
         return getattr(self._mine, "connection", None) is not None
 
     @contextmanager
-    def _begun(self, how: str, *, writes: bool = False) -> Iterator[sql.Connection]:
+    def _in_turn(self) -> Iterator[None]:
+        """A file has one writer: threads of this process wait here, in turn, not in its busy handler."""
+        if not self.lite:
+            yield
+            return
+        if not self._turn.acquire(timeout=self._timeout):
+            raise LedgerError(f"the ledger {self.name} is written to by another thread; send it again")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    @contextmanager
+    def _begun(self, *, writes: bool, statement: float) -> Iterator[sql.Connection]:
+        """Begin a transaction whose statements take ``statement`` times as long as the timeout, at most."""
         if self.within:
             yield self._mine.connection
             return
@@ -114,22 +129,81 @@ class Database:
         if self.lite:
             self._check_file()
         try:
-            with self._engine.connect() as connection:
-                connection.exec_driver_sql(how)
+            with self._begin(writes, statement * self._timeout) as connection:
                 self._mine.connection = connection
                 try:
                     yield connection
-                except BaseException:
-                    connection.exec_driver_sql("rollback")
+                except BaseException as error:
+                    self._undo(connection, error)
                     raise
                 else:
                     # An error of the commit itself leaves open whether the server did it.
                     committing = writes
-                    connection.exec_driver_sql("commit")
+                    self._commit(connection, writes)
                 finally:
                     self._mine.connection = None
         except SQLAlchemyError as error:
             raise self._told(error, committing=committing) from error
+
+    def _begin(self, writes: bool, statement: float) -> sql.Connection:
+        """A connection in a transaction; a failover closes those in the pool, which is seen here."""
+        how = "begin immediate" if writes else "begin"
+        if not self.lite:
+            level = "read committed" if writes else "repeatable read read only"
+            how = postgresql().beginning(level, lock=0.75 * self._timeout, statement=statement)
+        for again in (True, False):
+            connection = self._engine.connect()
+            try:
+                self._wait(connection, self._timeout)
+                connection.exec_driver_sql(how)
+            except DBAPIError as error:
+                connection.close()
+                late = type(error.orig).__name__ == "OverdueAnswer"  # whoever asks has waited for long enough
+                if not again or late or not error.connection_invalidated:
+                    raise
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            self._wait(connection, statement + 1.0)  # the server's own bound comes first
+            return connection
+        raise AssertionError("the second try returns or raises")
+
+    def _wait(self, connection: sql.Connection, seconds: float) -> None:
+        """Have this connection wait so long for each answer."""
+        if not self.lite:
+            self._driver(connection).patience = seconds
+
+    def _driver(self, connection: sql.Connection) -> Any:
+        return connection.connection.dbapi_connection
+
+    def _undo(self, connection: sql.Connection, error: BaseException) -> None:
+        """Roll back; a connection on which anything failed is not used again, as it may stay so."""
+        if connection.invalidated:
+            return
+        if not self.lite and isinstance(error, (SQLAlchemyError, LedgerError)) and not _comes_again(error):
+            connection.invalidate()
+        else:
+            self._wait(connection, self._timeout)
+            connection.exec_driver_sql("rollback")
+
+    def _commit(self, connection: sql.Connection, writes: bool) -> None:
+        """Commit; UnknownFate where PostgreSQL gave up its wait for a standby, LedgerError where it undid."""
+        if self.lite:
+            connection.exec_driver_sql("commit")
+            return
+        driver = self._driver(connection)
+        if driver.info.transaction_status.name == "INERROR":
+            connection.invalidate()  # where it would say that it committed, and roll back
+            raise LedgerError(f"the ledger {self.name} refused a part of a transaction; nothing was counted")
+        driver.warned.clear()
+        self._wait(connection, self._timeout)
+        connection.exec_driver_sql("commit")
+        warned = "; ".join(driver.warned)
+        if driver.overdue:
+            connection.invalidate()
+        if writes and warned:
+            raise UnknownFate(f"the ledger {self.name} does not promise what it committed: {warned}; {_SEND}")
 
     def again(self, work: Callable[[], T]) -> T:
         """Do ``work``, again where another transaction came between."""
@@ -156,9 +230,11 @@ class Database:
         why = f"the ledger {self.name} {what}: {lines[0] if lines else error}"
         if "malformed" in why or "not a database" in why:
             why += "; put a backup in its place, then say so by calib-serve ledger restored"
+        if getattr(getattr(error, "orig", None), "sqlstate", "") == _LOCKED:
+            why += "; see pg_blocking_pids(), and who holds that lock"
         undone = _comes_again(error) or (self.lite and "full" in why)
         if committing and not undone:
-            return UnknownFate(f"{why}; whether this was counted is not known: send it again")
+            return UnknownFate(f"{why}; {_SEND}")
         return LedgerError(why)
 
     # --- what is known of it ---
@@ -190,19 +266,46 @@ class Database:
         lag = self.lag()
         return file_size(self.size()) + ("" if lag is None else f", its slowest standby {lag:.1f} s behind")
 
+    def durability(self) -> str:
+        """The promise that holds for what is acknowledged, for people."""
+        if self.lite:
+            return "this host's disk"
+        if self._settings()["synchronous_standby_names"]:
+            return "the disks of PostgreSQL's host and of a synchronous standby"
+        return "the disk of PostgreSQL's host"
+
     def trouble(self) -> str | None:
         """A reason why committed transactions could be lost; LedgerError where it is unreadable."""
         if self.lite:
             return None
-        with self.reading() as one:
-            off = [
-                name
-                for name in ("fsync", "full_page_writes")
-                if one.scalar(sql.text(f"show {name}")) == "off"
-            ]
-        if off:
-            return f"PostgreSQL runs with {off[0]} = off: a crash of its host loses acknowledged labels"
+        found = self._settings()
+        for name in ("fsync", "full_page_writes"):
+            if found[name] == "off":
+                return f"PostgreSQL runs with {name} = off: a crash of its host loses acknowledged labels"
+        if table := found.get("unlogged"):
+            return (
+                f"the table {table} is unlogged: a crash of PostgreSQL empties it; alter table ... set logged"
+            )
         return None
+
+    def _settings(self) -> dict[str, str]:
+        """PostgreSQL's settings that durability hangs on, and a table of ours that is unlogged."""
+        asked = (
+            "select name, setting from pg_settings "
+            "where name in ('fsync', 'full_page_writes', 'synchronous_standby_names') "
+            "union all select 'unlogged', relname from pg_class where relpersistence = 'u' "
+            "and pg_table_is_visible(oid) and relname in ('label', 'tally', 'batch', 'held', 'ledger')"
+        )
+        with self.reading() as one:
+            return dict(map(tuple, one.execute(sql.text(asked))))
+
+    def timeline(self, connection: sql.Connection) -> str:
+        """The timeline of a PostgreSQL, which a failover changes; empty where there is none.
+
+        Args:
+            connection: Connection of a transaction.
+        """
+        return str(int(connection.scalar(sql.text(_TIMELINE)), 16)) if self._timelines else ""
 
     def damage(self) -> list[str]:
         """Damage found by reading a whole file; PostgreSQL finds it by itself, by checksums."""
@@ -266,6 +369,9 @@ class Database:
             connection.execute("pragma journal_mode = wal")
             # With "normal", the last commits before a power cut are lost, though they were acknowledged.
             connection.execute("pragma synchronous = full")
+            connection.execute("pragma fullfsync = on")  # macOS: else what is synced lies in the disk's cache
+            if connection.execute("pragma synchronous").fetchone() != (2,):
+                raise LedgerError(f"SQLite does not sync commits of {self.path} to disk; use another build")
         except BaseException:
             connection.close()
             raise
@@ -274,47 +380,26 @@ class Database:
     def _connect(self) -> Any:
         import psycopg  # noqa: PLC0415 - imported already, to read the address
 
-        connection = psycopg.connect(self._conninfo)
+        connection = postgresql().open_connection(self._conninfo)
         try:
-            with connection.cursor() as one:
-                one.execute("select current_setting('synchronous_commit') = 'off'")
-                if (one.fetchone() or [False])[0]:
-                    one.execute("set synchronous_commit = on")
-                try:
-                    one.execute("select substring(pg_walfile_name(pg_current_wal_lsn()) for 8)")
-                    self.timeline = str(int((one.fetchone() or ["0"])[0], 16))
-                except psycopg.Error:  # other databases with PostgreSQL's protocol have no timelines
-                    connection.rollback()
-            connection.commit()
-        except BaseException:
-            connection.close()
-            raise
+            connection.patience = self._timeout
+            connection.execute(_TIMELINE)
+            self._timelines = True
+        except psycopg.Error:
+            if connection.closed:
+                raise
+            # Not while it recovers, and of no other database with PostgreSQL's protocol.
+            self._timelines = False
         return connection
 
 
-def _conninfo(where: str, timeout: float) -> str:
-    """The address as libpq takes it; InputError for one that holds a password, or is invalid."""
+def postgresql() -> ModuleType:
+    """The module of PostgreSQL's connections, whose driver is an extra."""
     try:
-        from psycopg import ProgrammingError  # noqa: PLC0415 - an optional extra
-        from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: PLC0415
+        import calib_serve.ledger.postgresql as module  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise MissingDependency("psycopg", "postgres") from error
-    try:
-        given = conninfo_to_dict(where)
-    except ProgrammingError as error:
-        raise InputError(f"{redacted(where)!r} is no address of a PostgreSQL") from error
-    if "password" in given or holds_password(where):
-        raise InputError(
-            "the ledger's address holds a password, which others could read; leave it out, and give it by "
-            "PGPASSFILE or PGPASSWORD, as to psql"
-        )
-    # A host that is gone sends no reset: without these, TCP waits for a quarter of an hour.
-    waits: dict[str, Any] = {
-        "connect_timeout": max(round(timeout), 2),
-        "tcp_user_timeout": round(3000 * timeout),
-        "application_name": "calib-serve",
-    }
-    return make_conninfo(**{**waits, **given})
+    return module
 
 
 def _comes_again(error: BaseException | None) -> bool:

@@ -11,13 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from calib_serve.receipts import DAY, Key, Label, Sums, Version
+from calib_serve.receipts import DAY, OTHER, Key, Label, Sums, Version
 
-Fate = Literal["counted", "duplicate", "forgotten"]
-"""What became of a label: ``forgotten``: its receipt is so old that whether it was counted is not known."""
+Fate = Literal["counted", "duplicate", "forgotten", "corrected", "revoked"]
+"""What became of a label.
+
+``forgotten``: its receipt is so old that whether it was counted is not known. ``corrected``: it took the
+place of another. ``revoked``: it was to, and the other was revoked, so that none counts.
+"""
 
 SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), (DAY, 400 * DAY))
 """Widths of the spans of prediction time, and the age until which each is kept; seconds."""
+
+_MOST_RANGES = 1_000  # of a sender's numbers: 10 KB
 
 
 @dataclass(frozen=True)
@@ -29,12 +35,14 @@ class Entry:
         arrived: When it came, in seconds since 1970.
         slices: Slices that it counts in.
         source: Name of its sender; empty: not known.
+        replaces: Whether it takes the place of another label of this receipt.
     """
 
     label: Label
     arrived: float
     slices: tuple[Key, ...]
     source: str = ""
+    replaces: bool = False
 
 
 class Bucket(NamedTuple):
@@ -171,20 +179,27 @@ class Published:
 
     Args:
         ledger: Id of the ledger, which tells its series from those of another.
-        edition: Id that changes when sums go down, which tells its series from those before.
+        edition: Id that changes when any sums go down.
+        editions: Ids by version that change when its sums go down, which tell its series from those before;
+            None: of versions of which nothing was taken out.
         segments: Sums by segment.
         sources: Sums by sender of labels.
     """
 
     ledger: str
     edition: str
+    editions: Mapping[Version | None, str]
     segments: Mapping[Key, Sums]
     sources: Mapping[Key, Sums]
 
-    @property
-    def labels(self) -> dict[str, str]:
-        """The two labels of the ledger's series."""
-        return {"ledger": self.ledger, "edition": self.edition}
+    def labels(self, version: Version) -> tuple[str, str]:
+        """The ledger and edition that label the series of a version.
+
+        Args:
+            version: Model and version; ``OTHER`` twice: the sums of several.
+        """
+        several = version == (OTHER, OTHER)
+        return self.ledger, self.edition if several else self.editions.get(version, self.editions[None])
 
 
 def buckets(key: Key, start: float, width: float) -> list[Bucket]:
@@ -206,3 +221,29 @@ def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | 
         if wider >= width and now - (start + width) <= most:
             return math.floor(start / wider) * wider, wider
     return None
+
+
+def with_number(counted: str, number: int) -> str | None:
+    """Add a number to ranges of numbers; None where it is in them.
+
+    Of more than a thousand ranges the lowest two become one: what is missing between them counts as sent.
+
+    >>> with_number("1-3,7", 4), with_number("1-4,6-7", 5), with_number("", 2), with_number("1-4", 3)
+    ('1-4,7', '1-7', '2', None)
+    """
+    found = [(int(first), int(last or first)) for first, _, last in _ranges(counted)]
+    if any(first <= number <= last for first, last in found):
+        return None
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted([*found, (number, number)]):
+        if merged and first == merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], last
+        else:
+            merged.append((first, last))
+    if len(merged) > _MOST_RANGES:
+        merged[:2] = [(merged[0][0], merged[1][1])]
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in merged)
+
+
+def _ranges(counted: str) -> list[tuple[str, str, str]]:
+    return [one.partition("-") for one in counted.split(",") if one]

@@ -44,6 +44,8 @@ _OUTCOMES: dict[str, Outcome] = {
     "forgotten": Outcome(
         False, "forgotten", "the receipt is so old that the ledger may have forgotten whether it was counted"
     ),
+    "corrected": Outcome(True, corrected=True),
+    "revoked": Outcome(False, "revoked", "the label of this receipt was revoked: none counts in its place"),
 }
 
 
@@ -66,8 +68,9 @@ class _UnknownVersion(Refused):
 class Intake:
     """Takes labels for some model versions and counts each of them once.
 
-    ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
-    receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
+    ``accepted`` counts labels by version, ``corrected`` those that took the place of others, ``refused``
+    refusals by reason, since this object was made; ``ahead``: by how many seconds the last receipt that was
+    dated ahead of the clock was so, and when it came, by ``time.monotonic``.
 
     Args:
         keyring: Keys that verify receipts.
@@ -75,7 +78,7 @@ class Intake:
         models: Classes of each version.
         slices: Slices of its version that each label counts in; None: the usual ones.
         ttl: Seconds after its prediction for which a label is accepted.
-        clock: Seconds since 1970.
+        clock: Seconds since 1970; None: the ledger's.
         detect: Whether labels wait for a drift detector (``DriftFeed``).
         ids: Receipts of labels that name their prediction by the user's own id; None: such labels are
             refused.
@@ -90,16 +93,18 @@ class Intake:
         models: Mapping[Version, Classes],
         slices: Slices | None = None,
         ttl: float = 30 * DAY,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         detect: bool = True,
         ids: PredictionIds | None = None,
         hold: bool = False,
     ) -> None:
         self.keyring, self.ledger, self._holds = keyring, ledger, hold
+        self.accepted: Counter[Version] = Counter()
+        self.corrected: Counter[Version] = Counter()
         self.refused: Counter[Reason] = Counter()
         self.ahead = (0.0, -math.inf)
         self._lock = threading.Lock()
-        self._ttl, self._clock, self._detect, self._ids = ttl, clock, detect, ids
+        self._ttl, self._clock, self._detect, self._ids = ttl, clock or ledger.time.now, detect, ids
         self.set_versions(models, slices or Slices({version: one.count for version, one in models.items()}))
 
     def set_versions(self, models: Mapping[Version, Classes], slices: Slices) -> None:
@@ -117,12 +122,13 @@ class Intake:
         *,
         source: str | Sequence[str] = "",
         ids_of: str | None = None,
-        at: float | None = None,
+        at: Sequence[float] | None = None,
     ) -> Taken:
         """Count every valid item.
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
-        and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
+        ``segment``, and ``replaces``: true for one that counts in the place of the prediction's label, if it
+        has one. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
         predictions of two models have that id.
 
         Args:
@@ -130,24 +136,32 @@ class Intake:
             source: Name of the sender, or of the sender of each; empty: not known.
             ids_of: Name of the sender whose predictions an id may name, an id of others being refused as one
                 that nobody has; None: anybody's.
-            at: When they came, in seconds since 1970; None: now.
+            at: When each came, in seconds since 1970; None: now.
 
         Raises:
             LedgerError: Where the ledger cannot keep them, or ids cannot be looked up: send all again, and
                 each is counted once.
         """
-        now, found = self._clock() if at is None else at, self._found(items, ids_of)
-        checked = [self._check(item, now, found) for item in items]
+        times, found = [self._clock()] * len(items) if at is None else at, self._found(items, ids_of)
+        ttl = self._ttl + self.ledger.time.lag  # none expires on the word of a clock that is ahead
+        checked = [self._check(item, now, found, ttl) for item, now in zip(items, times, strict=True)]
         senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
-            Entry(one, now, self._slices.of_label(one.receipt, segment=_segment(item), source=who), who)
-            for item, one, who in zip(items, checked, senders, strict=True)
+            Entry(
+                one,
+                now,
+                self._slices.of_label(one.receipt, segment=_segment(item), source=who, label=one.label),
+                who,
+                _replaces(item),
+            )
+            for item, one, who, now in zip(items, checked, senders, times, strict=True)
             if isinstance(one, Label)
         ]
         fates = self.ledger.accept(entries, detect=self._detect)
-        counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
+        pairs = [(one.label, fate) for one, fate in zip(entries, fates, strict=True)]
+        counted = [label for label, fate in pairs if fate in ("counted", "corrected")]
         # After the ledger took the others: a full waiting room keeps no label of a known version out.
-        held = self._held(items, checked, senders, now)
+        held = self._held(items, checked, senders, times)
         news = iter(fates)
         outcomes = [
             _OUTCOMES[next(news)]
@@ -158,6 +172,8 @@ class Intake:
             for one in checked
         ]
         with self._lock:
+            for counts, of in ((self.accepted, "counted"), (self.corrected, "corrected")):
+                counts.update((one.receipt.model, one.receipt.version) for one, fate in pairs if fate == of)
             self.refused.update(o.reason for o in outcomes if o.reason)
         return Taken(outcomes, counted)
 
@@ -166,7 +182,11 @@ class Intake:
         return sum(self.ledger.held().values()) + more <= MOST_HELD
 
     def _held(
-        self, items: Sequence[Any], checked: Sequence[Label | Refused], senders: Sequence[str], now: float
+        self,
+        items: Sequence[Any],
+        checked: Sequence[Label | Refused],
+        senders: Sequence[str],
+        times: Sequence[float],
     ) -> bool:
         """Store labels of unknown versions, by their receipts; False where none are, or too many wait."""
         unknown = [(i, one) for i, one in enumerate(checked) if isinstance(one, _UnknownVersion)]
@@ -181,7 +201,7 @@ class Intake:
                     # By its receipt: its id may be forgotten before its version is known.
                     json.dumps({**items[i], "receipt": one.token}),
                     senders[i],
-                    now,
+                    times[i],
                 )
                 for i, one in unknown
             ]
@@ -195,9 +215,9 @@ class Intake:
             return {}
         return dict(zip(ids, self._ids.find(list(ids), source=source), strict=True))
 
-    def _check(self, item: object, now: float, found: ReceiptsById) -> Label | Refused:
+    def _check(self, item: object, now: float, found: ReceiptsById, ttl: float) -> Label | Refused:
         try:
-            return self._label(item, now, found)
+            return self._label(item, now, found, ttl)
         except Refused as refusal:
             self._note_ahead(refusal.ahead)
             return refusal.with_traceback(None)  # which would keep the whole batch alive
@@ -206,7 +226,7 @@ class Intake:
         if seconds > 1.0:  # as far as clocks of hosts are apart when all is well
             self.ahead = (seconds, time.monotonic())
 
-    def _label(self, item: object, now: float, found: ReceiptsById) -> Label:
+    def _label(self, item: object, now: float, found: ReceiptsById, ttl: float) -> Label:
         """The label of an item, or Refused; ``found``: receipts of ids."""
         if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
             raise Refused(
@@ -217,11 +237,16 @@ class Intake:
             raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
         if item.get("by") not in (None, "id", "name"):
             raise Refused("malformed", 'what a label is "by" is "id" or "name"')
+        if not isinstance(item.get("replaces", False), bool):
+            raise Refused("malformed", "replaces is true or false")
         token = self._receipt(item, found) if _names_id(item) else item["receipt"]
-        receipt = self.keyring.verify(token, now=now, ttl=self._ttl)
+        receipt = self.keyring.verify(token, now=now, ttl=ttl)
         # Accepted within the tolerance; a check warns before clocks drift beyond it.
         self._note_ahead(receipt.time - now)
         classes = self.models.get((receipt.model, receipt.version))
+        if classes is None and _replaces(item):  # one that waits could overtake the other label
+            told = f"no model {receipt.model!r} version {receipt.version!r} here; what replaces is not held"
+            raise Refused("unknown_version", told)
         if classes is None:
             raise _UnknownVersion(receipt, token)
         if not receipt.wanted:
@@ -239,6 +264,10 @@ class Intake:
 def _names_id(item: object) -> TypeGuard[Mapping[str, Any]]:
     """Whether an item names its prediction by an id; a receipt takes precedence."""
     return isinstance(item, Mapping) and "id" in item and item.get("receipt") in (None, "")
+
+
+def _replaces(item: object) -> bool:
+    return isinstance(item, Mapping) and item.get("replaces") is True
 
 
 def _segment(item: object) -> str:

@@ -8,12 +8,13 @@ them, of one moment. So nothing has to be marked, replayed or written twice.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -34,8 +35,9 @@ from sqlalchemy import (
     update,
 )
 
-from calib_serve.core.arrays import Floats
-from calib_serve.core.errors import InputError, LedgerError
+from calib_serve.core.arrays import Floats, finite
+from calib_serve.core.errors import ConflictError, InputError, LedgerError
+from calib_serve.ledger.clock import LedgerClock, steady_seconds
 from calib_serve.ledger.database import Database
 from calib_serve.ledger.entries import (
     SPANS,
@@ -52,7 +54,9 @@ from calib_serve.ledger.entries import (
     buckets,
     coarser,
     span_of,
+    with_number,
 )
+from calib_serve.ledger.failover import accept_timeline
 from calib_serve.ledger.schema import (
     BATCH,
     COLUMNS,
@@ -65,13 +69,19 @@ from calib_serve.ledger.schema import (
     METADATA,
     OF_A_SOURCE,
     PREDICTION_ID,
+    PROGRAM,
     SCHEMA,
+    SENDER,
+    SPAN,
     STATE,
     TALLY,
     VERSION,
 )
-from calib_serve.ledger.views import POSTGRESQL_VIEW, VIEWS
+from calib_serve.ledger.spans import KeptSpans, Moment, next_mark, note_changes
+from calib_serve.ledger.upgrade import check_format
+from calib_serve.ledger.views import VIEWS
 from calib_serve.receipts import (
+    BATCH_LIFE,
     DAY,
     SUMS,
     BatchKey,
@@ -81,7 +91,6 @@ from calib_serve.receipts import (
     Version,
     add_at,
     changes,
-    check_content,
     merge_slices,
 )
 
@@ -91,10 +100,16 @@ T = TypeVar("T")
 _RETENTION = 30 * DAY  # of a new ledger
 _AT_ONCE = 20_000  # rows that are rolled up or taken out at once
 _CHUNK = 5_000  # rows that are deleted in one transaction, so that no label waits long
-_AHEAD = DAY  # how far a sweep trusts the clock beyond the latest day of a prediction whose label was counted
+_CONFLICT = (
+    "this Idempotency-Key was used for another batch; nothing of this one was counted: send it under a key "
+    "of its own"
+)
 _FAR = 1e15  # seconds: no prediction is that far from 1970
 _NAMES = list(COLUMNS.values())
 _EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
+
+
+_RowKey = tuple[int, str]
 
 
 class _Row(NamedTuple):
@@ -103,7 +118,12 @@ class _Row(NamedTuple):
     day: int
     receipt: str
     record: LabelRecord
+    source: str
     tallied: bool
+    fed: bool
+    revoked: bool
+    label: int
+    history: str
 
 
 @dataclass(frozen=True)
@@ -123,11 +143,15 @@ class Revoked:
 
 
 def _retried(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
-    """Wrap a method of a ledger: run it again where another transaction came between."""
+    """Wrap a method that writes: run it again where another came between, and note a failure."""
 
     @functools.wraps(method)
     def tried(ledger: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return ledger.database.again(lambda: method(ledger, *args, **kwargs))
+        try:
+            return ledger.database.again(lambda: method(ledger, *args, **kwargs))
+        except LedgerError as error:
+            ledger.refused = time.monotonic(), str(error)
+            raise
 
     return tried
 
@@ -136,16 +160,18 @@ class Ledger:
     """A ledger; safe to use from threads, and by any number of processes.
 
     Methods raise LedgerError where the database cannot be reached or refuses, and nothing was counted;
-    UnknownFate where that is not known.
+    UnknownFate where that is not known. ``refused``: when either happened last to what is written, by
+    ``time.monotonic``, and why.
 
     Args:
         where: A file of SQLite, for one host, or ``postgresql://...``, for many.
         bins: Number of bins of confidence, of equal width.
         retention: Seconds after its prediction for which a receipt is remembered; the longest that was ever
             given counts. None: as the ledger has it, and 30 days where it is made.
-        timeout: Seconds to wait for the database, or for a lock.
+        timeout: Seconds to wait for the database, or for a lock; work that nobody waits for may take longer.
         must_exist: Whether it is an error if there is no ledger; else it is made.
-        clock: Seconds since 1970.
+        clock: This host's seconds since 1970; ``time`` is what the ledger goes by.
+        steady: Seconds that never go back.
     """
 
     def __init__(
@@ -154,13 +180,16 @@ class Ledger:
         *,
         bins: int = 15,
         retention: float | None = None,
-        timeout: float = 10.0,
+        timeout: float = 4.0,
         must_exist: bool = False,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = steady_seconds,
     ) -> None:
-        self.bins, self._clock = bins, clock
-        self._versions: dict[Version, int] = {}
+        self.bins, self._versions = bins, dict[Version, int]()
+        self.refused = (-math.inf, "")
         self.database = Database(str(where), timeout=timeout, must_exist=must_exist)
+        self.time = LedgerClock(self.database, clock, steady)
+        self._kept = KeptSpans(self.database, bins, self._fresh)
         try:
             self._make(retention, must_exist)
         except BaseException:
@@ -169,39 +198,46 @@ class Ledger:
 
     def _make(self, retention: float | None, must_exist: bool) -> None:
         """Make the tables, where there are none, and keep the longest retention ever asked for."""
-        with self.transaction() as connection:
-            if must_exist and not inspect(connection).has_table("ledger"):
-                raise LedgerError(f"there is no ledger in {self.database.name}")
+        with self.database.writing() as connection:
             if not self.database.lite:  # two processes that begin at once
                 connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve'))"))
-            METADATA.create_all(connection)
-            for view in VIEWS:
-                connection.execute(text(view if self.database.lite else view.replace(*POSTGRESQL_VIEW)))
-            known = connection.execute(select(LEDGER)).first()
-            if known is None:
+            if not inspect(connection).has_table("ledger"):
+                if must_exist:
+                    raise LedgerError(f"there is no ledger in {self.database.name}")
+                METADATA.create_all(connection)
+                for view in VIEWS:
+                    connection.exec_driver_sql(view)
                 retention = _RETENTION if retention is None else retention
                 row = {"id": 1, "uuid": str(uuid.uuid4()), "schema": SCHEMA, "bins": self.bins}
-                row |= {"retention": retention, "forgotten_until": -_FAR}
+                row |= {"retention": retention, "forgotten_until": -_FAR, "time": self.time.now()}
                 connection.execute(insert(LEDGER).values(row))
                 self.retention, self.uuid = retention, str(row["uuid"])
                 self._next_edition(connection, "it began")
                 return
-            if known.schema != SCHEMA or known.bins != self.bins:
+            check_format(connection, self.database.name)
+            known = connection.execute(select(LEDGER)).one()
+            if known.bins != self.bins:
                 raise LedgerError(
-                    f"the ledger {self.database.name} is of schema {known.schema} and {known.bins} bins, "
-                    f"not of {SCHEMA} and {self.bins}"
+                    f"the ledger {self.database.name} is of {known.bins} bins, not of {self.bins}"
                 )
+            now = self.time.advance(connection)
             self.retention, self.uuid = max(retention or 0.0, known.retention), known.uuid
             if self.retention > known.retention:  # what the shorter one may have forgotten is refused
-                trusted = self._trusted(connection, self._clock())
-                until = max(known.forgotten_until, trusted - known.retention)
+                until = max(known.forgotten_until, now - known.retention)
                 connection.execute(update(LEDGER).values(retention=self.retention, forgotten_until=until))
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """Do everything inside in one transaction, seen by others when it ends and undone where it fails."""
+    def transaction(self, *, patient: bool = False) -> Iterator[Connection]:
+        """Do everything inside in one transaction, seen by others when it ends and undone where it fails.
+
+        Args:
+            patient: Whether a statement may take long, as nobody waits for what is done.
+        """
         try:
-            with self.database.writing() as connection:
+            begins = not self.database.within
+            with self.database.writing(patient=patient) as connection:
+                if begins:  # it may have been upgraded since it was opened
+                    check_format(connection, self.database.name)
                 yield connection
         except BaseException:
             self._versions.clear()  # some may be undone
@@ -211,7 +247,7 @@ class Ledger:
 
     @_retried
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
-        """Count each label whose receipt was not seen before; durable on return.
+        """Count each label whose receipt was not seen before, or that replaces another; durable on return.
 
         Args:
             entries: Verified labels with their slices.
@@ -220,26 +256,77 @@ class Ledger:
         if not entries:
             return []
         with self.transaction() as connection:
-            # Locked, so that no receipt is forgotten between this look and the insert.
-            asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
-            forgotten = connection.execute(asked).scalar_one()
-            rows: dict[tuple[int, str], dict[str, Any]] = {}
+            forgotten = self.hold_forgetting(connection)
+            rows: dict[_RowKey, dict[str, Any]] = {}
+            chosen: dict[_RowKey, Entry] = {}
             for entry in entries:
-                if entry.label.receipt.time > forgotten:
-                    key = _key(entry)
-                    rows.setdefault(key, self._row(connection, entry, key, detect))
+                key = _key(entry)
+                # Of one receipt the first of a batch, or the last that replaces another.
+                if entry.label.receipt.time > forgotten and (entry.replaces or key not in rows):
+                    rows[key], chosen[key] = self._row(connection, entry, key, detect), entry
             # Sorted: two batches never wait for each other.
             counted = self._inserted(connection, [rows[key] for key in sorted(rows)])
+            found: dict[_RowKey, Fate] = dict.fromkeys(counted, "counted")
+            if again := {
+                key: rows[key] for key, one in chosen.items() if one.replaces and key not in counted
+            }:
+                found |= self._corrected(connection, again)
         fates: list[Fate] = []
         for entry in entries:
             if entry.label.receipt.time <= forgotten:
                 fates.append("forgotten")
-            elif (key := _key(entry)) in counted:
-                counted.discard(key)
-                fates.append("counted")
             else:
-                fates.append("duplicate")
+                key = _key(entry)
+                fates.append(found.pop(key, "duplicate") if chosen[key] is entry else "duplicate")
         return fates
+
+    def _corrected(
+        self, connection: Connection, fresh: Mapping[_RowKey, dict[str, Any]]
+    ) -> dict[_RowKey, Fate]:
+        """Put labels in the place of other ones, which are taken out of every sum."""
+        # Before rows are locked, in the order of revoke.
+        self._merge_spans(connection, self.time.advance(connection))
+        fates: dict[_RowKey, Fate] = {}
+        gone: list[_Row] = []
+        made: list[dict[str, Any]] = []
+        for old in self._locked(connection, fresh):
+            key, same = (old.day, old.receipt), old.label == fresh[old.day, old.receipt]["label"]
+            fates[key] = "revoked" if old.revoked else "duplicate" if same else "corrected"
+            if fates[key] == "corrected":
+                gone.append(old)
+                # What was fed stays: no detector sees one prediction twice.
+                before = {"label": old.label, "source": old.source, "arrived_at": old.record.arrived}
+                history = json.dumps([*json.loads(old.history or "[]"), before])
+                made.append({**fresh[key], "fed": old.fed, "history": history})
+        if gone:
+            self._take_out(connection, gone)
+            own = (LABEL.c.day == bindparam("of_day"), LABEL.c.receipt == bindparam("of_receipt"))
+            keys = [{"of_day": row["day"], "of_receipt": row["receipt"]} for row in made]
+            connection.execute(
+                update(LABEL).where(*own), [row | key for row, key in zip(made, keys, strict=True)]
+            )
+            for version, of in sorted(_by_version(gone).items()):
+                self._next_edition(connection, "labels were corrected", version, labels=len(of))
+        return fates
+
+    def _locked(self, connection: Connection, keys: Iterable[_RowKey]) -> Iterator[_Row]:
+        """Rows of ``label`` by their keys, locked until the transaction ends."""
+        for day, of in itertools.groupby(sorted(keys), key=lambda key: key[0]):  # which the index finds
+            receipts = [receipt for _, receipt in of]
+            where = and_(LABEL.c.day == day, LABEL.c.receipt.in_(receipts))
+            yield from self._rows(connection, where, lock="all")
+
+    def hold_forgetting(self, connection: Connection) -> float:
+        """Lock the time until which labels are refused, and return it: nothing is forgotten meanwhile.
+
+        It also has the commit wait for a synchronous standby where nothing is added: what an earlier
+        transaction added, and nobody acknowledged, may be missing there.
+
+        Args:
+            connection: Connection of a transaction.
+        """
+        asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
+        return float(connection.execute(asked).scalar_one())
 
     def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
         """Insert rows of ``label``; return the keys of the new ones."""
@@ -300,6 +387,8 @@ class Ledger:
             "tallied": False,
             "fed": not detect,
             "revoked": False,
+            "label": entry.label.label,
+            "history": "",
         }
 
     @_retried
@@ -317,21 +406,49 @@ class Ledger:
         with self.transaction() as connection:
             if once is not None and not self._named(connection, once):
                 return False
-            span = span_of(time, time)
-            self._upsert(connection, {at: more for key, more in sums.items() for at in buckets(key, *span)})
+            self.add_dated([(sums, time)])
             return True
+
+    def add_dated(self, several: Iterable[tuple[Mapping[Key, Sums], float]]) -> None:
+        """Add sums of predictions, with the time at which each were made, in seconds since 1970."""
+        found: dict[Bucket, Sums] = {}
+        for sums, made in several:
+            span = span_of(made, made)
+            for key, more in sums.items():
+                for at in buckets(key, *span):
+                    add_at(found, at, more)
+        with self.transaction() as connection:
+            self._upsert(connection, found)
 
     def _named(self, connection: Connection, once: BatchKey) -> bool:
         """Note the batch's name; False where a batch of this name and content was counted."""
+        if once.sender:
+            return self._numbered(connection, once)
         row: dict[str, Any] = {"name": once.name.hex(), "content": once.content, "note": once.note}
         row |= {"sent_at": once.time, "expires_at": once.expires}
         fresh = self.database.insert(BATCH).values(row).on_conflict_do_nothing().returning(BATCH.c.name)
         if connection.execute(fresh).first():
             return True
+        self.hold_forgetting(connection)
         known = self.known(once)
         assert known is not None, "a name is taken by a batch"
-        check_content(once, known)
+        if known.content != once.content:
+            raise ConflictError(_CONFLICT)
         return False
+
+    def _numbered(self, connection: Connection, once: BatchKey) -> bool:
+        """Note the batch's number beside its sender's others; False where that was counted."""
+        row = {"name": once.sender.hex(), "counted": "", "latest": 0, "content": b"", "sent_at": once.time}
+        connection.execute(self.database.insert(SENDER).values(row).on_conflict_do_nothing())
+        mine = SENDER.c.name == row["name"]
+        known = connection.execute(select(SENDER).where(mine).with_for_update()).one()
+        if (counted := with_number(known.counted, once.number)) is None:
+            if known.latest == once.number and known.content != once.content:
+                raise ConflictError(_CONFLICT)
+            return False
+        more = {"counted": counted, "latest": once.number, "content": once.content, "sent_at": once.time}
+        connection.execute(update(SENDER).where(mine).values(more))
+        return True
 
     def known(self, once: BatchKey) -> BatchKey | None:
         """The batch that was counted under this name, if any."""
@@ -368,6 +485,7 @@ class Ledger:
             made = self.database.insert(HELD).on_conflict_do_nothing()
             told = [{**row._asdict(), "model": row.version[0], "version": row.version[1]} for row in rows]
             connection.execute(made, sorted(told, key=lambda row: (row["kind"], row["name"])))
+            self.hold_forgetting(connection)
 
     def held(self) -> dict[Version, int]:
         """The number of predictions and labels that wait for each version."""
@@ -382,28 +500,23 @@ class Ledger:
             version: Model and version.
             most: Number of rows, at most.
         """
-        with self.transaction() as connection:
-            mine = and_(HELD.c.model == version[0], HELD.c.version == version[1])
-            order = (HELD.c.came_at, HELD.c.kind.desc(), HELD.c.name)  # predictions before their labels
-            asked = select(HELD).where(mine).order_by(*order).limit(most).with_for_update(skip_locked=True)
-            rows = [
-                Held(row.kind, row.name, version, row.content, row.source, row.came_at)
-                for row in connection.execute(asked)
-            ]
-            if rows:
-                this = and_(HELD.c.kind == bindparam("of_kind"), HELD.c.name == bindparam("named"))
-                keys = [{"of_kind": row.kind, "named": row.name} for row in rows]
-                connection.execute(delete(HELD).where(this), keys)
-            return rows
+        return self._taken(and_(HELD.c.model == version[0], HELD.c.version == version[1]), most)
 
-    def drop_held(self, before: float) -> list[Held]:
-        """Take out predictions and labels from before that time that still wait for their version."""
+    @_retried
+    def drop_held(self) -> list[Held]:
+        """Take out predictions and labels that still wait for their version after a day."""
         with self.transaction() as connection:
-            gone = connection.execute(delete(HELD).where(HELD.c.came_at < before).returning(HELD))
-            return [
-                Held(row.kind, row.name, (row.model, row.version), row.content, row.source, row.came_at)
-                for row in gone
-            ]
+            return self._taken(HELD.c.came_at < self.time.advance(connection) - DAY)
+
+    def _taken(self, where: Any, most: int | None = None) -> list[Held]:
+        """Take out rows of ``held`` but those that another process is taking, oldest first."""
+        row: ColumnClause[int] = literal_column("rowid" if self.database.lite else "ctid")
+        order = (HELD.c.came_at, HELD.c.kind.desc(), HELD.c.name)  # predictions before their labels
+        free = select(row).select_from(HELD).where(where).order_by(*order).limit(most)
+        taken = delete(HELD).where(row.in_(free.with_for_update(skip_locked=True))).returning(HELD)
+        with self.transaction() as connection:
+            rows = [_held(one) for one in connection.execute(taken)]
+        return sorted(rows, key=lambda one: (one.came_at, one.kind == "label", one.name))
 
     # --- sums ---
 
@@ -418,22 +531,33 @@ class Ledger:
             kind: Kind of the slices; None: every kind.
             version: Model and version; None: all.
         """
-        with self.database.reading() as connection:
-            found = self._tallied(connection, kind, version, lambda c: [c.width == 0])
-            rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
-        for place, more in self._increments(rows).items():
-            if not place.width and kind in (None, place.key.kind):
-                add_at(found, place, more)
-        return {place.key: sums for place, sums in found.items()}
+        with self.moment(keep=False) as moment:  # what counts does not wait for what looks
+            of = moment.numbers if version is None else [version]
+            return {key: sums for one in of for key, sums in moment.spans(one).all_time(kind).items()}
+
+    def moment(self, *, keep: bool = True) -> AbstractContextManager[Moment]:
+        """Read sums of one moment, of which what did not change since the last look is kept.
+
+        Args:
+            keep: Whether to use what is kept, and to wait for who reads it; never in a transaction.
+        """
+        return self._kept.moment(keep=keep)
 
     def published(self) -> Published:
         """The sums that the ledger publishes, of one moment."""
-        with self.database.reading() as connection:
+        with self.moment(), self.database.reading() as connection:
             # In one transaction: sums of the next edition under this name would look like counters that jump.
-            edition = str(connection.execute(select(func.max(EDITION.c.number))).scalar_one())
+            asked = select(EDITION.c.version_id, func.max(EDITION.c.number)).group_by(EDITION.c.version_id)
+            numbers = dict(map(tuple, connection.execute(asked)))
+            names: dict[int, Version] = self._names(connection) if len(numbers) > 1 else {}
             segments, sources = self.slices("segment"), self.slices("source")
-        edition += f".{self.database.timeline}" if self.database.timeline else ""
-        return Published(self.uuid[:8], edition, segments, sources)
+            timeline = self.database.timeline(connection)
+        timeline = f".{timeline}" if timeline else ""
+        whole = numbers.pop(None)
+        editions: dict[Version | None, str] = {None: f"{whole}{timeline}"}
+        editions |= {names[id_]: f"{max(last, whole)}{timeline}" for id_, last in numbers.items()}
+        last = f"{max(whole, *numbers.values())}{timeline}" if numbers else editions[None]
+        return Published(self.uuid[:8], last, editions, segments, sources)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
@@ -446,41 +570,14 @@ class Ledger:
             version: Model and version; None: all.
             kind: Kind of the slices; None: every kind.
         """
+        with self.moment() as moment:
+            of = moment.numbers if version is None else [version]
+            found = [moment.spans(one, since, kind) for one in of]
+        return [one for spans in found for one in spans.dated(since, until, kind)]
 
-        def inside(c: Any) -> list[Any]:
-            return [c.width > 0, c.start >= _finite(since), c.start + c.width <= _finite(until)]
-
-        with self.database.reading() as connection:
-            found = self._tallied(connection, kind, version, inside)
-            rows = self._rows(connection, and_(~LABEL.c.tallied, *self._of(connection, version)))
-        for place, more in self._increments(rows).items():
-            if (
-                place.width
-                and place.start >= since
-                and place.start + place.width <= until
-                and (kind is None or place.key.kind == kind)
-            ):
-                add_at(found, place, more)
-        return [WindowSums(*place, sums) for place, sums in found.items()]
-
-    def _tallied(
-        self,
-        connection: Connection,
-        kind: Kind | None,
-        version: Version | None,
-        where: Any,
-    ) -> dict[Bucket, Sums]:
-        found: dict[Bucket, Floats] = {}
-        names = self._names(connection)
-        for table in (TALLY, DELAY):
-            asked = select(table).where(*where(table.c))
-            asked = asked if kind is None else asked.where(table.c.kind == kind)
-            if version is not None:
-                asked = asked.where(table.c.version_id == self._known_version(connection, version))
-            for row in connection.execute(asked):
-                place = Bucket(Key(*names[row.version_id], row.name, row.kind), row.start, row.width)
-                self._put(found, place, row)
-        return {place: Sums(self.bins, vector) for place, vector in found.items()}
+    def _fresh(self, connection: Connection) -> dict[Bucket, Sums]:
+        """The sums of labels that are in no tally yet."""
+        return self._increments(self._rows(connection, ~LABEL.c.tallied))
 
     def _put(self, found: dict[Bucket, Floats], place: Bucket, row: Any) -> None:
         """Add a row of ``tally`` or ``delay`` to the vector of a place."""
@@ -506,7 +603,7 @@ class Ledger:
         with self.database.reading() as connection:  # looking takes no lock
             if connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is None:
                 return 0
-        with self.transaction() as connection:
+        with self.transaction(patient=True) as connection:
             rows = self._rows(connection, ~LABEL.c.tallied, most=_AT_ONCE, lock="free ones")
             self._upsert(connection, self._increments(rows))
             self._set(connection, rows, tallied=True)
@@ -557,6 +654,8 @@ class Ledger:
             made = self.database.insert(table)
             raised = {name: table.c[name] + made.excluded[name] for name in rows[0] if name not in keys}
             connection.execute(made.on_conflict_do_update(index_elements=keys, set_=raised), rows)
+        places = ((self.version_id(connection, p.key.of), p.start, p.width) for p in found)
+        note_changes(self.database, connection, places)
 
     # --- the detector and other followers of labels ---
 
@@ -626,9 +725,7 @@ class Ledger:
         if fed_until is not None:
             more["fed_until"] = fed_until
         if evidence is not None:
-            more["log_evidence"], more["log_threshold"] = (
-                one if math.isfinite(one) else None for one in evidence
-            )
+            more["log_evidence"], more["log_threshold"] = map(finite, evidence)
         with self.transaction() as connection:
             number = self.version_id(connection, version)
             connection.execute(update(VERSION).where(VERSION.c.id == number).values(more))
@@ -682,29 +779,24 @@ class Ledger:
 
     # --- what is forgotten and taken out ---
 
-    def sweep(self, now: float) -> int:
-        """Roll up, merge old spans, forget receipts that expired by ``now``; return the number forgotten."""
+    def sweep(self) -> int:
+        """Roll up, merge old spans, forget receipts that expired; return the number forgotten."""
         self.roll_up()
-        expired = self._swept(now)
+        expired = self._swept()
         # Refused first, deleted then: a receipt that is gone must not count as new.
         self.forget(expired)
         return self._deleted(expired)
 
     @_retried
-    def _swept(self, now: float) -> float:
+    def _swept(self) -> float:
         """Merge old spans, delete expired batches and ids; return the time before which receipts expire."""
-        with self.transaction() as connection:
-            expired = self._trusted(connection, now) - self.retention
+        with self.transaction(patient=True) as connection:
+            now = self.time.advance(connection)
             connection.execute(delete(BATCH).where(BATCH.c.expires_at <= now))
-            connection.execute(delete(PREDICTION_ID).where(PREDICTION_ID.c.bound_at < expired))
+            connection.execute(delete(SENDER).where(SENDER.c.sent_at <= now - BATCH_LIFE))
+            connection.execute(delete(PREDICTION_ID).where(PREDICTION_ID.c.bound_at < now - self.retention))
             self._merge_spans(connection, now)
-            return expired
-
-    def _trusted(self, connection: Connection, now: float) -> float:
-        """The clock's time, but not far beyond the latest day of a counted label."""
-        # A clock that jumps ahead by a year must not forget receipts that are still good.
-        latest = connection.execute(select(func.max(LABEL.c.day))).scalar()
-        return now if latest is None else min(now, (latest + 1) * DAY + _AHEAD)
+            return now - self.retention
 
     def _merge_spans(self, connection: Connection, now: float) -> None:
         """Merge old spans into wider ones; other merges, and revocations, wait until this is committed."""
@@ -712,6 +804,7 @@ class Ledger:
             connection.execute(text("select pg_advisory_xact_lock(hashtext('calib-serve spans'))"))
         names = self._names(connection)
         moved: dict[Bucket, Floats] = {}
+        merged, mark = set[tuple[float, float]](), next_mark(self.database, connection)
         for table in (TALLY, DELAY):
             spans = select(table.c.start, table.c.width).where(table.c.width > 0).distinct()
             for start, width in connection.execute(spans).all():
@@ -723,9 +816,14 @@ class Ledger:
                 went = connection.execute(delete(table).where(*span).returning(*table.c)).all()
                 if wider is None:
                     continue
+                merged.add((start, width))
                 for row in went:
                     self._put(moved, Bucket(Key(*names[row.version_id], row.name, row.kind), *wider), row)
         self._upsert(connection, {place: Sums(self.bins, vector) for place, vector in moved.items()})
+        # After the wider ones were noted, whose numbers are higher; not what others add meanwhile.
+        for start, width in merged:
+            known = (SPAN.c.start == start, SPAN.c.width == width, SPAN.c.changed < mark)
+            connection.execute(delete(SPAN).where(*known))
 
     def forget(self, until: float) -> None:
         """Refuse labels of predictions made until then."""
@@ -743,7 +841,7 @@ class Ledger:
         some = delete(LABEL).where(row.in_(select(row).select_from(LABEL).where(old).limit(_CHUNK)))
         gone, went = 0, _CHUNK
         while went == _CHUNK:
-            with self.transaction() as connection:
+            with self.transaction(patient=True) as connection:
                 went = connection.execute(some).rowcount
             gone += went
         return gone
@@ -777,23 +875,27 @@ class Ledger:
             with self.database.reading() as connection:
                 return Revoked(_by_version(self._rows(connection, where)))
         nonces: dict[Version, list[bytes]] = {}
-        with self.transaction() as connection:
+        with self.transaction(patient=True) as connection:
             # What was reported late, or held, lies in narrow spans where other sums were merged since the
             # last sweep: which span has a label is only known where all are merged.
-            self._merge_spans(connection, self._clock())
+            self._merge_spans(connection, self.time.advance(connection))
             while rows := self._rows(connection, where, most=_AT_ONCE, lock="all"):
-                taken = self._increments([row for row in rows if row.tallied])
-                less = {place: Sums.zeros(self.bins) - more for place, more in taken.items()}
-                self._upsert(connection, self._where_it_lies(connection, less))
+                self._take_out(connection, rows)
                 self._set(connection, rows, revoked=True, tallied=True, fed=True)
                 for version, of in _by_version(rows).items():
                     nonces.setdefault(version, []).extend(of)
-            if nonces:
-                # A place without labels is set to 0: subtracted floats would leave a rest.
-                connection.execute(update(TALLY).where(TALLY.c.feedback < 0.5).values(_EMPTY))
-                labels = sum(map(len, nonces.values()))
-                self._next_edition(connection, f"labels of {source} were revoked", by=by, labels=labels)
+            for version, of in sorted(nonces.items()):
+                why = f"labels of {source} were revoked"
+                self._next_edition(connection, why, version, by=by, labels=len(of))
         return Revoked(nonces)
+
+    def _take_out(self, connection: Connection, rows: Sequence[_Row]) -> None:
+        """Subtract labels from the sums of their places; spans must have been merged."""
+        taken = self._increments([row for row in rows if row.tallied])
+        less = {place: Sums.zeros(self.bins) - more for place, more in taken.items()}
+        self._upsert(connection, self._where_it_lies(connection, less))
+        # A place without labels is set to 0: subtracted floats would leave a rest.
+        connection.execute(update(TALLY).where(TALLY.c.feedback < 0.5).values(_EMPTY))
 
     def _where_it_lies(self, connection: Connection, less: Mapping[Bucket, Sums]) -> dict[Bucket, Sums]:
         """Find today's places of these sums: spans are merged into wider ones, and old ones are deleted."""
@@ -810,8 +912,44 @@ class Ledger:
     def restored(self, *, by: str = "") -> None:
         """Note that this is an older state of the ledger: labels that it may have lost are refused."""
         with self.transaction() as connection:
-            self.forget(self._clock())
+            self.forget(self.time.now())
             self._next_edition(connection, "a backup was restored", by=by)
+            accept_timeline(connection)
+
+    def promoted(self) -> None:
+        """Note that a failover to a standby is known: what it may have lost counts if it comes again."""
+        with self.transaction() as connection:
+            accept_timeline(connection)
+
+    def repair_clock(self) -> dict[str, int]:
+        """Make this host's time, or the server's, the ledger's, and take back marks that are ahead of it.
+
+        Returns:
+            The number of marks set back by table, and under "label" that of the labels whose predictions are
+            dated ahead, which stay.
+        """
+        with self.transaction() as connection:
+            now = self.time.believe(connection)
+            marks = (
+                (LEDGER.c.forgotten_until, now),
+                (VERSION.c.fed_until, now),
+                (BATCH.c.expires_at, now + BATCH_LIFE),
+                (SENDER.c.sent_at, now),
+                (HELD.c.came_at, now),
+                (PREDICTION_ID.c.bound_at, now),
+                (PROGRAM.c.wrote_at, now),
+            )
+            told = {}
+            for mark, most in marks:
+                back = update(mark.table).where(mark > most).values({mark.name: most})
+                told[mark.table.name] = connection.execute(back).rowcount
+            ahead = select(func.count()).select_from(LABEL).where(LABEL.c.predicted_at > now)
+            return {**told, "label": connection.execute(ahead).scalar_one()}
+
+    def forgotten_until(self) -> float:
+        """The time of predictions until which labels are refused as forgotten, in seconds since 1970."""
+        with self.database.reading() as connection:
+            return float(connection.execute(select(LEDGER.c.forgotten_until)).scalar_one())
 
     def drop(self, version: Version, *, by: str = "") -> int:
         """Delete all sums and states of a version; return the number of labels. Its receipts are kept.
@@ -819,16 +957,21 @@ class Ledger:
         Args:
             version: Model and version.
             by: Name of the person who does so, for the list of editions.
+
+        Raises:
+            InputError: For a version of which nothing is counted.
         """
-        with self.transaction() as connection:
-            number = self._known_version(connection, version)
+        with self.transaction(patient=True) as connection:
+            if (number := self._known_version(connection, version)) < 0:
+                raise InputError(f"the ledger holds nothing of {version[0]} {version[1]}; look for its name")
             # Labels first: rows that other processes roll up meanwhile are then in the tallies.
             gone = (LABEL.c.version_id == number, ~LABEL.c.revoked)
             out = update(LABEL).where(*gone).values(tallied=True, fed=True, revoked=True)
             labels = connection.execute(out).rowcount
             for table in (TALLY, DELAY, STATE, INCIDENT):
                 connection.execute(delete(table).where(table.c.version_id == number))
-            self._next_edition(connection, f"{version[0]} {version[1]} was dropped", by=by, labels=labels)
+            why = f"{version[0]} {version[1]} was dropped"
+            self._next_edition(connection, why, version, by=by, labels=labels)
         return labels
 
     def check(self) -> list[str]:
@@ -850,9 +993,18 @@ class Ledger:
 
     # --- below ---
 
-    def _next_edition(self, connection: Connection, why: str, *, by: str = "", labels: int = 0) -> None:
+    def _next_edition(
+        self,
+        connection: Connection,
+        why: str,
+        version: Version | None = None,
+        *,
+        by: str = "",
+        labels: int = 0,
+    ) -> None:
         number = (connection.execute(select(func.max(EDITION.c.number))).scalar() or 0) + 1
-        row = {"number": number, "began_at": self._clock(), "why": why, "by": by, "labels": labels}
+        row = {"number": number, "began_at": self.time.now(), "why": why, "by": by, "labels": labels}
+        row["version_id"] = None if version is None else self._known_version(connection, version)
         connection.execute(insert(EDITION).values(row))
 
     def version_id(self, connection: Connection, version: Version) -> int:
@@ -933,7 +1085,7 @@ def _listed(slices: tuple[Key, ...]) -> str:
     return json.dumps([[each.kind, each.name] for each in slices])
 
 
-def _key(entry: Entry) -> tuple[int, str]:
+def _key(entry: Entry) -> _RowKey:
     """The key of a receipt: the day of its prediction, and its nonce."""
     one = entry.label.receipt
     return math.floor(one.time / DAY), one.nonce.hex()
@@ -944,6 +1096,10 @@ def _by_version(rows: Sequence[_Row]) -> dict[Version, list[bytes]]:
     for row in rows:
         found.setdefault((row.record.model, row.record.version), []).append(row.record.nonce)
     return found
+
+
+def _held(row: Any) -> Held:
+    return Held(row.kind, row.name, (row.model, row.version), row.content, row.source, row.came_at)
 
 
 def _progress(row: Any) -> Progress:
@@ -957,8 +1113,8 @@ def _progress(row: Any) -> Progress:
 def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], tuple[Key, ...]]) -> _Row:
     """Read a row of ``label``, its columns in their order; ``known``: slices that were read before."""
     (
-        day, receipt, number, predicted_at, arrived_at, confidence, correct, predicted, inclusion, _, _,
-        group, listed, shadow_confidence, shadow_correct, shadow_same, shadow_tag, tallied, _, _,
+        day, receipt, number, predicted_at, arrived_at, confidence, correct, predicted, inclusion, _, source,
+        group, listed, shadow_confidence, shadow_correct, shadow_same, shadow_tag, *state,
     ) = row  # fmt: skip
     version = names[number]
     slices = known.get((number, listed))
@@ -973,4 +1129,4 @@ def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], t
         *version, predicted_at, nonce, arrived_at, confidence, correct, predicted, inclusion, group, slices,
         shadow,
     )  # fmt: skip
-    return _Row(day, receipt, record, tallied)
+    return _Row(day, receipt, record, source, *state)

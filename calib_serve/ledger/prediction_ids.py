@@ -110,6 +110,7 @@ class PredictionIds:
             with self._ledger.transaction() as connection:
                 made = self._ledger.database.insert(PREDICTION_ID).on_conflict_do_nothing()
                 connection.execute(made, told)
+                self._ledger.hold_forgetting(connection)
                 kept = self.find([one.id for one in bindings], source=source)
         except BaseException:
             self.fates["failed"] += len(bindings)

@@ -9,6 +9,7 @@ and by spans of prediction time; the sums of the rest are made when they are rea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -28,15 +29,19 @@ from sqlalchemy.dialects import sqlite
 
 from calib_serve.receipts import SUMS
 
-SCHEMA = 1
+Step = tuple[Sequence[str], Sequence[str]]
+"""The SQL that makes a ledger one of the next format, in SQLite and in PostgreSQL."""
+
+STEPS: tuple[Step, ...] = ()
+"""From format 1 to 2, from 2 to 3 and so on; views are made anew."""
+
+SCHEMA = 1 + len(STEPS)
 METADATA = MetaData()
 
 OF_A_SOURCE = "source <> ''"
 """Which labels have a source, in SQL."""
 
-COLUMNS = {
-    one.name: one.name.removeprefix("calib_").removesuffix("_total") for one in SUMS if one.per != "delay"
-}
+COLUMNS = {one.name: one.short for one in SUMS if one.per != "delay"}
 """The column of ``tally`` for each declared sum but the delay's."""
 
 # SQLite's tables are strict: a column holds what it says, whoever writes to it.
@@ -72,10 +77,10 @@ def _place() -> list[Column[Any]]:
     """The columns of a sum's place: a slice and a span of prediction time."""
     return [
         _key("version_id", _WHOLE),
+        _key("start", _REAL),  # before the slice: what is read is one span, or those since some time
+        _key("width", _REAL),
         _key("kind", _TEXT),
         _key("name", _TEXT),
-        _key("start", _REAL),
-        _key("width", _REAL),
     ]
 
 
@@ -87,17 +92,19 @@ LEDGER = _table(
     _must("bins", _WHOLE),
     _must("retention", _REAL),
     _must("forgotten_until", _REAL),
+    Column("time", _REAL),  # the ledger's own: see ``LedgerClock``
 )
 
 EDITION = _table(
     "edition",
     _key("number", _WHOLE),
+    Column("version_id", _WHOLE),  # NULL: every version
     _must("began_at", _REAL),
     _must("why", _TEXT),
     _must("by", _TEXT),
     _must("labels", _WHOLE),
 )
-"""Each time that sums went down, from which on they are published as another series: what took labels out."""
+"""Each time that sums of a version went down, from which on they are published as other series."""
 
 VERSION = _table(
     "version",
@@ -137,6 +144,8 @@ LABEL = _table(
     _must("tallied", _FLAG),
     _must("fed", _FLAG),
     _must("revoked", _FLAG),
+    _must("label", _WHOLE),
+    _must("history", _TEXT),  # JSON: the labels that this one took the place of, the first one first
 )
 
 
@@ -154,6 +163,15 @@ TALLY = _table(
 
 DELAY = _table("delay", *_place(), _key("step", _WHOLE), _must("labels", _REAL))
 
+SPAN = _table(
+    "span",
+    _key("version_id", _WHOLE),
+    _key("start", _REAL),
+    _key("width", _REAL),
+    _must("changed", _WHOLE, index=True),
+)
+"""When sums of a span changed last: numbers that grow, in PostgreSQL those of transactions."""
+
 BATCH = _table(
     "batch",
     _key("name", _TEXT),
@@ -162,7 +180,17 @@ BATCH = _table(
     _must("sent_at", _REAL),
     _must("expires_at", _REAL),
 )
-"""Batches of predictions that were counted, by their Idempotency-Key, for a day."""
+"""Batches of predictions that were counted, by their Idempotency-Key, as long as they may come again."""
+
+SENDER = _table(
+    "sender",
+    _key("name", _TEXT),
+    _must("counted", _TEXT),
+    _must("latest", _WHOLE),
+    _must("content", _BYTES),
+    _must("sent_at", _REAL),
+)
+"""Senders that number their batches: ranges of the counted numbers, and the content of the latest one."""
 
 HELD = _table(
     "held",

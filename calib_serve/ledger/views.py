@@ -26,11 +26,16 @@ MEANINGS = {
         "source": ("text", "Who sent the label; empty where that is not known."),
         "group_id": ("count", "A hash of the group whose outcomes hang together; 0: of none."),
         "revoked": ("yes or no", "Whether it was taken out of the sums again."),
+        "label": ("count", "The true class; of a multi-label model 2 l + 1 if label l is true, else 2 l."),
+        "history": ("text", "The labels before it, which it corrected, as JSON; empty: it is the first."),
     },
     "sums": {
         "model": ("text", "The model."),
         "version": ("text", "Its version."),
-        "kind": ("text", "How predictions are sliced: segment, class, group, source or clause."),
+        "kind": (
+            "text",
+            "How predictions are sliced: segment, class, truth (of wrong ones), group, source or clause.",
+        ),
         "name": ("text", "The slice; the segments of a version, the empty one too, make up all of it."),
         "start": ("number", "Where the span of prediction time begins, seconds since 1970."),
         "width": ("number", "Its seconds; 0: over all time."),
@@ -56,9 +61,8 @@ MEANINGS = {
 
 _OF_VERSION = ("model", "version")
 VIEWS = [
-    f"create view if not exists {view} as select "  # noqa: S608 - our own names
+    f"create view {view} as select "  # noqa: S608 - our own names
     + ", ".join(f"{'version' if name in _OF_VERSION else table}.{name}" for name in columns)
     + f" from {table} join version on version.id = {table}.version_id"
     for (view, columns), table in zip(MEANINGS.items(), ("label", "tally", "incident"), strict=True)
 ]
-POSTGRESQL_VIEW = ("create view if not exists", "create or replace view")

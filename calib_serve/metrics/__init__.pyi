@@ -49,6 +49,7 @@ from calib_serve.metrics.distributions import accuracy_at_least as accuracy_at_l
 from calib_serve.metrics.distributions import beta_below as beta_below
 from calib_serve.metrics.distributions import beta_binomial_at_most as beta_binomial_at_most
 from calib_serve.metrics.distributions import binomial_at_most as binomial_at_most
+from calib_serve.metrics.distributions import binomial_range as binomial_range
 from calib_serve.metrics.distributions import student_quantile as student_quantile
 from calib_serve.metrics.evaluation import Evaluation as Evaluation
 from calib_serve.metrics.evaluation import evaluate as evaluate

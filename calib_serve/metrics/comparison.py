@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Codes, Floats, as_floats
+from calib_serve.core.arrays import Codes, Floats, as_floats, finite
 from calib_serve.core.bins import Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import p_value, percent, percent_change
 from calib_serve.metrics._error_intervals import error_changes
-from calib_serve.metrics.calibration import cumulative, tie_ends
 from calib_serve.metrics.distributions import student_beyond, student_quantile
 from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of, resamples
 from calib_serve.metrics.refinement import Separation
@@ -37,11 +36,20 @@ class Change:
     difference: Estimate
     p: float
 
-    def moved(self, to: float) -> Change:
-        """Shift the difference, with as wide an interval around it."""
+    def moved(self, to: float, *, level: float = 0.95) -> Change:
+        """Shift the difference, with as wide an interval around it, and test it by that interval.
+
+        Args:
+            to: Where the difference is.
+            level: Coverage of the interval, a fraction: p is below 1 - ``level`` where it excludes 0.
+        """
         one = self.difference
         by = to - one.value
-        return replace(self, difference=Estimate(to, one.low + by, one.high + by, one.debiased + by))
+        low, high = one.low + by, one.high + by
+        half, p = (high - low) / 2, self.p
+        if half > 0 and abs(by) > 1e-9 * half:
+            p = 2 * NormalDist().cdf(-abs(low + half) / half * quantile_of(level))
+        return Change(Estimate(to, low, high, one.debiased + by), p)
 
 
 def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change:
@@ -301,21 +309,16 @@ class Moved:
 
 def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
     """The AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
-    order = np.argsort(tops.confidence, kind="stable")
-    weight, right = w[order], tops.right[order]
-    ends = tie_ends(tops.confidence[order])
-    ranks = Separation(*(cumulative(weight * part)[ends] for part in (right, 1 - right)))
-    won, lost = (np.repeat(one, np.diff(ends)) * w.sum() for one in ranks.influence())
-    found = np.empty(len(order))
-    found[order] = np.where(right > 0, won, lost)
-    return float(ranks.auroc()), found
+    ranks = Separation.of(tops.confidence, tops.right, w)
+    place = np.unique(tops.confidence, return_inverse=True)[1]
+    won, lost = (one[place] * w.sum() for one in ranks.influence())
+    return float(ranks.auroc()), np.where(tops.right > 0, won, lost)
 
 
 def _facts(one: tuple[float, float, Change]) -> dict[str, Any]:
     before, after, change = one
     ends = {"low": change.difference.low, "high": change.difference.high, "p": change.p}
-    found = {"before": before, "after": after, **ends}
-    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+    return {name: finite(value) for name, value in {"before": before, "after": after, **ends}.items()}
 
 
 def _chance(change: Change) -> str:

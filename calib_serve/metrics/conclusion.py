@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from calib_serve.core.arrays import finite
 from calib_serve.core.options.base import Tolerant
 from calib_serve.core.text import chance, percent, percent_change, points, rounded_up
 from calib_serve.metrics.distributions import equivalence_power
@@ -71,7 +72,6 @@ def line_of(
     tolerance: float,
     *,
     required: bool = False,
-    of: int = 1,
 ) -> Line:
     """The line of a test of cells.
 
@@ -82,10 +82,10 @@ def line_of(
         says: Sentence for a veto.
         tolerance: Largest mean gap that is within, a fraction.
         required: Whether "calibrated" needs this bound.
-        of: Number of similar tests, for which p is corrected (Bonferroni).
     """
-    p = min(of * cells.p, 1.0)
-    return Line(Tested(name, what, p, cells.error, cells.most, tolerance, required), says, cells.error, cells)
+    return Line(
+        Tested(name, what, cells.p, cells.error, cells.most, tolerance, required), says, cells.error, cells
+    )
 
 
 def direction(cells: Cells, words: tuple[str, str, str]) -> str:
@@ -124,7 +124,6 @@ def conclude(
         of: What the samples are called.
         risk: How often any test may accuse a calibrated model, a probability.
     """
-    # "class" rows are the classes one by one, corrected among themselves.
     corrected = _holm([line.tested.p for line in lines])
     done = [_found(line, p, risk) for line, p in zip(lines, corrected, strict=True)]
     vetoes = [line for line in done if line.tested.finding == "off"]
@@ -339,12 +338,8 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON; None stands for NaN."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        tests = [{name: _finite(value) for name, value in vars(test).items()} for test in self.tests]
+        tests = [{name: finite(value) for name, value in vars(test).items()} for test in self.tests]
         return {name: list(v) if isinstance(v, tuple) else v for name, v in plain.items()} | {"tests": tests}
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def samples_needed(

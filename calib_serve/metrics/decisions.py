@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Floats, as_array
+from calib_serve.core.arrays import Floats, as_array, finite
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import percent, percent_within
@@ -312,7 +312,7 @@ class SetEvaluation:
             "n": self.n,
             "promised": self.promised,
             "coverage": self.coverage.as_dict(),
-            "p": None if math.isnan(self.p) else self.p,
+            "p": finite(self.p),
             "mean_size": self.mean_size.as_dict(),
             "singletons": self.singletons,
             "sizes": list(self.sizes),

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from calib_serve.core.arrays import Floats
+
 
 @functools.cache
 def scipy_special() -> Any:
@@ -57,6 +59,79 @@ def binomial_at_most(k: float, n: float, p: float) -> float:
     0.5
     """
     return 1.0 if k >= n else beta_below(1 - p, n - k, k + 1)
+
+
+def binomial_range(p: Floats, n: Floats, *, level: float) -> tuple[Floats, Floats]:
+    """The least and the largest share (b,) of successes in Binomial(n, p), its exact equal-tailed ranges.
+
+    Args:
+        p: Probabilities of a success (b,).
+        n: Numbers of trials (b,); of an effective number the whole ones count.
+        level: Share of the distribution that each range holds at least.
+
+    >>> [x.tolist() for x in binomial_range(np.array([0.5, 1.0]), np.array([10.0, 3.0]), level=0.95)]
+    [[0.2, 1.0], [0.8, 1.0]]
+    """
+    special, n = scipy_special(), np.maximum(np.floor(n + 1e-9), 1.0)
+    sure = (p <= 0) | (p >= 1)
+    inside = np.where(sure, 0.5, p)
+    ends = []
+    for share in ((1 - level) / 2, (1 + level) / 2):
+        # The inverse is of a continuous k and rounds: the whole number below may do as well.
+        k = np.clip(np.ceil(special.bdtrik(share, n, inside)), 0, n)
+        below = np.maximum(k - 1, 0)
+        k = np.where(special.bdtr(below, n.astype(np.intp), inside) >= share, below, k)
+        ends.append(np.where(sure, p, k / n))
+    return np.asarray(ends[0]), np.asarray(ends[1])
+
+
+def events_chance(p: Floats, seen: float, weight: Floats | None = None, *, effect: float = 1.0) -> float:
+    """The two-sided chance of a sum of events as far from what is expected (Lugannani and Rice 1980).
+
+    Twice the smaller tail of the sum of independent events of unlike probabilities, by a saddlepoint: a rare
+    event's tails are far from normal ones.
+
+    Args:
+        p: Probabilities of the events (n,).
+        seen: Number of events that came true, or the sum of their weights.
+        weight: (n,); None: all weigh the same.
+        effect: How much more the sum varies as samples come in groups, at least 1.
+
+    >>> round(events_chance(np.full(20, 0.1), 7), 3)  # 2 P(X >= 7), X ~ Binomial(20, 0.1)
+    0.005
+    """
+    w = np.ones(len(p)) if weight is None else weight
+    p = np.clip(p, 1e-12, 1 - 1e-12)
+    # Of whole numbers each tail holds what was seen; sums of weights are as good as continuous.
+    step = 0.0 if weight is not None else 1.0
+    return min(2 * min(_tail(p, w, seen, step, effect), _tail(1 - p, w, w.sum() - seen, step, effect)), 1.0)
+
+
+def _tail(p: Floats, w: Floats, seen: float, step: float, effect: float) -> float:
+    """P(sum of events >= seen), where they weigh w (n,); whole numbers have a ``step`` of 1."""
+    most, odds, special = float(w.sum()), np.log(p) - np.log1p(-p), scipy_special()
+    if seen <= 1e-9 * most:
+        return 1.0
+    # All of them: the saddlepoint lies at infinity.
+    if seen >= most * (1 - 1e-9):
+        return math.exp(float(np.log(p).sum()) / effect)
+    t, low, high = 0.0, -1000.0 / float(w.min()), 1000.0 / float(w.min())
+    for _ in range(80):
+        tilted = special.expit(odds + w * t)
+        over, variance = float(w @ tilted) - seen, float((w * w) @ (tilted * (1 - tilted)))
+        low, high = (low, t) if over > 0 else (t, high)
+        if abs(over) <= 1e-9 * most:
+            break
+        newton = t - over / max(variance, 1e-300)
+        t = newton if low < newton < high else (low + high) / 2
+    # Logarithms of moments are those of as many samples as the ones in groups are worth.
+    moments = float((np.logaddexp(0, odds + w * t) - np.logaddexp(0, odds)).sum())
+    far = math.copysign(math.sqrt(max(2 * (t * seen - moments) / effect, 0.0)), t)
+    size = math.sqrt(variance / effect) * (-math.expm1(-step * t) if step else t)
+    if abs(far) < 1e-3 or abs(size) < 1e-12:  # at the mean both terms below are infinite, and cancel
+        return 0.5
+    density = math.exp(-(far**2) / 2) / math.sqrt(2 * math.pi)
+    return min(max(float(special.ndtr(-far)) + density * (1 / size - 1 / far), 0.0), 1.0)
 
 
 def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:

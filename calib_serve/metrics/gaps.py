@@ -249,14 +249,14 @@ def _one(
     probs: Floats, right: Floats, which: NDArray[np.bool_], groups: Codes | None, weight: Floats | None
 ) -> Cells:
     inside, w = None, None if weight is None else weight[which]
+    rows = probs[which], right[which], np.zeros(int(which.sum()), np.intp)
     if groups is not None:
         inside = np.unique(groups[which], return_inverse=True)[1].ravel()
         # All samples of one group: nothing tells how much they vary; the test is then of one sample.
         if inside.max() < 1:
-            one = Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp), weight=w)
-            return replace(one, effect=float(which.sum()))
+            return replace(Cells.of(*rows, weight=w), effect=float(which.sum()))
         inside = None if inside.max() + 1 == which.sum() else inside
-    return Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp), inside, w)
+    return Cells.of(*rows, inside, w)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Floats, as_floats, frame, html_table
+from calib_serve.core.arrays import Floats, as_floats, finite, frame, html_table
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.distributions import (
     accuracy_at_least,
@@ -83,10 +83,7 @@ class Estimate(float):
 
         None stands for NaN and infinity, and ``debiased`` is left out where there is none.
         """
-        ends: dict[str, float | None] = {
-            name: number if math.isfinite(number) else None
-            for name, number in (("value", self.value), ("low", self.low), ("high", self.high))
-        }
+        ends = {"value": finite(self.value), "low": finite(self.low), "high": finite(self.high)}
         return ends if math.isnan(self.debiased) else {**ends, "debiased": self.debiased}
 
     def __repr__(self) -> str:

@@ -25,6 +25,7 @@ from calib_serve.metrics.conclusion import (
     direction,
     line_of,
 )
+from calib_serve.metrics.distributions import events_chance
 from calib_serve.metrics.gaps import RISK, Cells, ClassGap, class_gaps, class_totals, equal_mass, finest
 from calib_serve.metrics.intervals import NORMAL_95
 from calib_serve.metrics.labels import checked_label_probs, confidence_of_labels
@@ -222,7 +223,6 @@ def _of_positive(s: _Sample) -> list[Line]:
         return Cells.of(p, came, cell, s.groups, s.weight)
 
     cells = finest(split, tolerance)
-    some = s.spaced()
     said = f"P(y = 1) is {direction(cells, _WAYS)}, on average {points(cells.error)} off"
     some = s.spaced()
     return [
@@ -271,37 +271,54 @@ def _codes(groups: Codes | None) -> Codes | None:
 
 
 def _of_events(s: _Sample, p: Floats, came: Floats) -> list[Line]:
-    """Relative errors of expected against observed events, of all samples and of the highest percent.
+    """Relative errors of the rarer class's expected against observed events: of all, of the highest percent.
 
     The tolerance in points says nothing of an event that is rarer than it.
     """
-    w = np.ones(len(p)) if s.weight is None else s.weight
-    whole = float((w * came).sum()) / float(w.sum())
-    if not 0 < whole < _RARE:
+    if (rare := _rarer(p, came, s.weight)) is None:
         return []
-    lines = []
+    p, came, of_one = rare
     high = p >= np.quantile(p, 0.99)
-    parts = (
-        ("events", "expected events", np.ones(len(p), bool)),
-        ("highest", "those of the highest percent", high),
+    groups = None if s.groups is None else s.groups[high]
+    weight = None if s.weight is None else s.weight[high]
+    whole, end = ("", "highest") if of_one else (f"of class “{s.names[0]}”", "lowest")
+    end = f"of the {end} percent of P(y = 1)"
+    return [
+        _line_of_events("events", whole, p, came, groups=s.groups, weight=s.weight),
+        _line_of_events("highest", end, p[high], came[high], groups=groups, weight=weight),
+    ]
+
+
+def _rarer(p: Floats, came: Floats, weight: Floats | None) -> tuple[Floats, Floats, bool] | None:
+    """The probabilities (n,) and outcomes (n,) of an event, or of its absence, below 10 %; None of others."""
+    share = float(np.average(came, weights=weight))
+    if min(share, 1 - share) >= _RARE:
+        return None
+    return (p, came, True) if share < _RARE else (1 - p, 1 - came, False)
+
+
+def _line_of_events(
+    name: str, whose: str, p: Floats, came: Floats, *, groups: Codes | None = None, weight: Floats | None
+) -> Line:
+    """Test expected events against those that occur, by the exact distribution of independent ones."""
+    cells = Cells.of(p, came, np.zeros(len(p), np.intp), _codes(groups), weight)
+    said, seen = float(cells.said[0]), float(cells.came[0])
+    error = math.sqrt(cells.effect * float(cells.noise[0]) + 1)
+    apart, least = abs(said - seen), max(said, 1e-12)
+    # Only what is surely off counts, so that the tolerance is of the truth and not of chance.
+    beyond = max(apart - NORMAL_95 * error, 0.0) / max(said, seen, 1e-12)
+    surely = beyond > _RELATIVE_TOLERANCE / 2
+    tested = Tested(
+        name,
+        f"expected events {whose}".rstrip(),
+        events_chance(p, seen, weight, effect=cells.effect) if surely else 1.0,
+        apart / least,
+        (apart + NORMAL_95 * error) / least,
+        _RELATIVE_TOLERANCE,
+        required=False,
     )
-    for name, what, on in parts:
-        groups = _codes(None if s.groups is None else s.groups[on])
-        cells = Cells.of(p[on], came[on], np.zeros(int(on.sum()), np.intp), groups, w[on])
-        said, seen = float(cells.said[0]), float(cells.came[0])
-        error = math.sqrt(cells.effect * float(cells.noise[0]) + 1)
-        apart = abs(said - seen)
-        # Only what is surely off counts, so that the tolerance is of the truth and not of chance.
-        beyond = max(apart - NORMAL_95 * error, 0.0) / max(said, seen)
-        chance = cells.p if beyond > _RELATIVE_TOLERANCE / 2 else 1.0
-        tested = Tested(
-            name, what, chance, apart / max(said, 1e-12), (apart + NORMAL_95 * error) / max(said, 1e-12),
-            _RELATIVE_TOLERANCE, required=False,
-        )  # fmt: skip
-        words = f"{said:,.0f} events are expected and {seen:,.0f} occur (O/E {seen / max(said, 1e-12):.2f})"
-        where = "" if name == "events" else "of the highest percent of P(y = 1), "
-        lines.append(Line(tested, where + words, cells.error))
-    return lines
+    words = f"{said:,.0f} events are expected and {seen:,.0f} occur (O/E {seen / least:.2f})"
+    return Line(tested, f"{whose}, {words}" if whose else words, cells.error)
 
 
 def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
@@ -309,13 +326,12 @@ def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
     worst = min(gaps, key=lambda g: g.cells.p)
     said = f"of the {len(s.names)} classes, predictions are on average {points(whole.error)} off"
     lines = [line_of("classes", "the predicted classes together", whole, said, s.tolerance)]
-    several = len(gaps)
     for gap in gaps:
         what = f"predictions of class “{gap.name}”" if gap.name is not None else "classes not judged alone"
         name = "class" if gap.name is not None else "rest"
-        lines.append(line_of(name, what, gap.cells, gap.says, s.of_class, required=True, of=several))
+        lines.append(line_of(name, what, gap.cells, gap.says, s.of_class, required=True))
     # Which class it is says more than that there is one.
-    if several * worst.cells.p < RISK and not worst.cells.within(s.of_class):
+    if len(gaps) * worst.cells.p < RISK and not worst.cells.within(s.of_class):
         lines[0] = replace(lines[0], says=worst.says)
     return lines
 
@@ -362,7 +378,7 @@ def _judged_labels(
     of_all, of_each = tolerances
     lines = [_of_all(p, y, of_all, weight)]
     for k, name in enumerate(names):
-        lines.append(_of_label(p[:, k], y[:, k], name, weight, tolerance=of_each, labels=len(names)))
+        lines += _of_label(p[:, k], y[:, k], name, weight, tolerance=of_each)
     return conclude(lines, n=len(p), kinds=len(names), opening=_opening_of_labels(p, y, weight))
 
 
@@ -378,15 +394,19 @@ def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float, weight: Floats | N
 
 
 def _of_label(
-    p: Floats, came: NDArray[np.intp], name: str, weight: Floats | None, *, tolerance: float, labels: int
-) -> Line:
+    p: Floats, came: NDArray[np.intp], name: str, weight: Floats | None, *, tolerance: float
+) -> list[Line]:
     true = came.astype(np.float64)
     tolerance = held_to(tolerance, true, weight)
     cells = finest(lambda b: Cells.of(p, true, equal_mass(p, b), None, weight), tolerance)
     said = (
         f"the probability of label “{name}” is {direction(cells, _WAYS)}, by {points(cells.error)} on average"
     )
-    return line_of("label", f"P(“{name}”)", cells, said, tolerance, required=True, of=labels)
+    found = [line_of("label", f"P(“{name}”)", cells, said, tolerance, required=True)]
+    if rare := _rarer(p, true, weight):
+        whose = f"{'of' if rare[2] else 'without'} label “{name}”"
+        found.append(_line_of_events("events", whose, *rare[:2], weight=weight))
+    return found
 
 
 def _opening_of_labels(p: Floats, y: NDArray[np.intp], weight: Floats | None) -> str:

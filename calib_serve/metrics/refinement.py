@@ -31,18 +31,18 @@ class Separation:
     wrongs: Floats
 
     @classmethod
-    def of(cls, score: ArrayLike, positive: ArrayLike) -> Separation:
+    def of(cls, score: ArrayLike, positive: ArrayLike, weight: ArrayLike = 1.0) -> Separation:
         """Rank samples by score.
 
         Args:
             score: (n,), in any order.
             positive: Whether each counts as right (n,).
+            weight: One, or that of each sample (n,), or of each replicate (..., n).
         """
         s, y = np.asarray(score, np.float64), np.asarray(positive, np.float64)
         order = np.argsort(s)
-        ends = tie_ends(s[order])
-        rights = cumulative(y[order])[ends]
-        return cls(rights, ends - rights)
+        ends, w = tie_ends(s[order]), np.broadcast_to(weight, (*np.shape(weight)[:-1], len(s)))[..., order]
+        return cls(*(cumulative(w * part)[..., ends] for part in (y[order], 1 - y[order])))
 
     @cached_property
     def right(self) -> Floats:

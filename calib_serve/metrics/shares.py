@@ -14,7 +14,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calib_serve.core.arrays import Floats, as_floats
+from calib_serve.core.arrays import Floats, as_floats, finite
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import NAMED_IN_A_SENTENCE
 from calib_serve.metrics.distributions import chi_square_beyond
@@ -237,5 +237,4 @@ class ChiSquared:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        p = self.p
-        return {"statistic": self.statistic, "dof": self.dof, "p": None if math.isnan(p) else p}
+        return {"statistic": self.statistic, "dof": self.dof, "p": finite(self.p)}

@@ -8,6 +8,7 @@ from calib_serve.models.classifier import Progress as Progress
 from calib_serve.models.classifier import calibrated_probs as calibrated_probs
 from calib_serve.models.classifier import logits_under as logits_under
 from calib_serve.models.dataset import Dataset as Dataset
+from calib_serve.models.dataset import in_order_of as in_order_of
 from calib_serve.models.dataset import load_data as load_data
 from calib_serve.models.labelled import LabelledRequests as LabelledRequests
 from calib_serve.models.labelled import read_requests as read_requests

@@ -16,13 +16,14 @@ from calib_serve.core.errors import InputError, ModelError, ShapeError
 from calib_serve.models.input_shapes import check_input_shape
 from calib_serve.scores import (
     LABELS,
+    MADE,
     ONE_COLUMN,
-    PROBABILITIES,
-    SUM_OF_16_BITS,
+    MadeBy,
     Outputs,
     class_count,
     exact,
-    infer_outputs,
+    proved,
+    refuted,
     sigmoid,
     softmax,
     to_logits,
@@ -31,8 +32,6 @@ from calib_serve.scores import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-SAME_LOGITS = 1e-4
-"""How far logits may be from the same sums in another order, relative to the largest."""
 GIVE_SHAPE = "input_shape=(3, 224, 224); --option input_shape=3,224,224"
 
 Made = Literal["logits", "features"]
@@ -187,10 +186,11 @@ def checked_batch(batch: AnyFloats, start: int = 0, dtype: str = "float32") -> N
 
 def finite_logits(outputs: AnyFloats, kind: Outputs, where: str) -> NDArray[np.float32]:
     """A model's raw outputs as logits (n, K), or ModelError where they are not finite."""
-    z = to_logits(outputs, kind).astype(np.float32, copy=False)
-    if not np.isfinite(z).all():
+    if not np.isfinite(outputs).all():
         raise ModelError(f"the model's outputs for {where} are NaN or infinite; is its file intact?")
-    return z
+    if len(outputs) and (wrong := refuted(outputs, kind)):
+        raise ModelError(f"the model's outputs for {where} are no {kind}: {wrong}; say --outputs (outputs=)")
+    return to_logits(outputs, kind).astype(np.float32, copy=False)
 
 
 def width(classes: int, kind: Outputs) -> int:
@@ -198,22 +198,29 @@ def width(classes: int, kind: Outputs) -> int:
     return 1 if kind in ONE_COLUMN else classes
 
 
-def measured_kind(out: AnyFloats, told: Outputs | None = None) -> tuple[Outputs, int]:
-    """The kind of a model's scores (n, K) or (n, 1), as ``told``, else by their numbers; and K.
+def kind_of_scores(out: AnyFloats, said: Outputs | None, made_by: MadeBy) -> tuple[Outputs, int]:
+    """The kind of a model's scores (n, K) or (n, 1), as ``said``, else as proved; and K.
 
-    ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
+    What makes them proves it, or rows that sum to 1. ModelError where this contradicts what was said, and
+    where nothing proves a kind.
     """
-    # By numbers: the rows of a softmax add up to 1, and those of logits do not by chance.
-    found, columns = infer_outputs(out, tolerance=SUM_OF_16_BITS), out.shape[1]
-    kind = found if told is None else exact(told, columns)
-    unit = found in PROBABILITIES
-    wrong = kind in PROBABILITIES and not (found == kind or (unit and kind == "label_probabilities"))
-    if wrong or (kind in ONE_COLUMN and columns != 1):
-        raise ModelError(f"the model's outputs are {found} by their numbers, not {told}; leave out --outputs")
-    if kind == "label_probabilities" and told is None:
+    columns = out.shape[1]
+    made = f"made by a {made_by}" if made_by else "made by neither a softmax nor a linear layer"
+    kind = proved(out, made_by) if said is None else exact(said, columns)
+    if kind is None:
+        ways = "logit or probability" if columns == 1 else "logits, label_logits or label_probabilities"
+        ways = "label_probabilities" if made_by == "Sigmoid" else ways
         raise ModelError(
-            "the model returns one probability a label (sigmoid, multi-label), or logits within [0, 1]; say "
-            'which with --outputs label_probabilities or logits (outputs="logits")'
+            f"the model returns {columns} numbers a sample, {out.min():.3g} to {out.max():.3g}, {made}, and "
+            f"no sums of 1 prove what they are: say --outputs {ways} (outputs=)"
+        )
+    if (kind in ONE_COLUMN and columns != 1) or kind not in MADE.get(made_by, (kind,)):
+        raise ModelError(
+            f"the model returns {columns} numbers a sample, {made}, not {said}: leave out --outputs"
+        )
+    if wrong := refuted(out, kind):
+        raise ModelError(
+            f"the model's outputs are no {kind}: {wrong}; say what they are, --outputs (outputs=)"
         )
     return kind, class_count(kind, columns)
 
@@ -247,6 +254,16 @@ class Around:
     def outputs(self) -> Outputs:
         """The kind of scores that the model returns."""
         return self.inner.outputs
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes' names by the model itself; () where it has none."""
+        return getattr(self.inner, "class_names", ())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences for the user on what was taken of the model's file."""
+        return getattr(self.inner, "remarks", ())
 
     @property
     def fingerprint(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.files import import_object, open_regular
 from calib_serve.core.names import check_names
 from calib_serve.models.input_shapes import check_input_shape
-from calib_serve.scores import labels01, read_rows
+from calib_serve.scores import class_ids, few, labels01, read_rows
 
 _INPUTS = ("inputs", "images", "x")
 _LABELS = ("labels", "y")
@@ -108,6 +108,40 @@ class Dataset:
             raise InputError(
                 f"all {len(self)} samples are of class {self.labels[0]}; calibrate on every class served"
             )
+
+
+def in_order_of(classifier: Any, data: Dataset) -> Dataset:
+    """Return the data with their class ids in the model's own order, by names, where both have some.
+
+    Args:
+        classifier: The model; one that has names has ``class_names``.
+        data: The data, whose ids without names are in the model's order already.
+
+    Raises:
+        InputError: Where they name other classes; both orders are shown.
+    """
+    names: tuple[str, ...] = tuple(getattr(classifier, "class_names", ()))
+    said, labels = data.class_names, data.labels
+    told = [*data.remarks, *getattr(classifier, "remarks", ())]
+    if said and sorted(names) == sorted(map(str, range(len(said)))):
+        names = tuple(said[int(name)] for name in names)
+    numbers = bool(names) and all(name.isdecimal() for name in names)
+    if not said and numbers and labels.ndim == 1:
+        labels, _, _ = class_ids(labels, len(names), names)
+    elif said and names and set(said) == set(names):
+        if said != names and labels.max() < len(names):
+            told.append(f"class ids are put into the model's own order, by names: {few(names)}")
+            ids = np.array([names.index(name) for name in said])
+            labels = ids[labels] if labels.ndim == 1 else labels[:, np.argsort(ids)]
+    elif said and names and not numbers and sorted(said) != sorted(map(str, range(len(said)))):
+        raise InputError(
+            f"the data name the classes {few(said)}, the model {few(names)}: which is which is not known; "
+            "name them as the model does (class_names), or leave the names out where the ids are the model's"
+        )
+    elif names and not numbers:
+        told.append(f"class ids are taken in the model's own order: {few(names)}")
+    shown = said if numbers and said else names or said
+    return replace(data, labels=labels, class_names=shown, remarks=tuple(told))
 
 
 def load_data(

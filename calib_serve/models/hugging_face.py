@@ -45,7 +45,7 @@ def load_folder(
     which are whole numbers. Raises ModelError for a folder that ``read_folder`` refuses, for weights that
     lack a layer, and where padding changes what the model answers.
     """
-    folder = read_folder(Path(path))
+    folder = read_folder(Path(path), outputs)
     if outputs not in (None, folder.returns) and getattr(folder.config, "problem_type", None):
         raise ModelError(
             f"{path} is of {folder.config.problem_type} (problem_type in config.json), its outputs are "
@@ -71,7 +71,7 @@ def load_folder(
         module.eval(),
         input_shape=shape,
         last_linear=None if last_linear is None else f"{_INSIDE}{last_linear}",
-        outputs=outputs or folder.returns,
+        outputs=folder.returns if folder.returns == "logit" else outputs or folder.returns,
         fingerprint=folder.fingerprint,
         source=folder.path.resolve().name,
         probe=probe,

@@ -16,7 +16,7 @@ from calib_serve.models.hugging_face_folder import Folder, local, read_folder, t
 from calib_serve.models.labelled import LabelledRequests, read_requests
 from calib_serve.models.labelled_texts import read_texts
 from calib_serve.models.tokenizer import read_words
-from calib_serve.scores import LABELS
+from calib_serve.scores import LABELS, Outputs
 
 _PICTURES_AT_ONCE = 64
 _PIXELS = "pixel_values"
@@ -61,7 +61,9 @@ def _opened(path: Path) -> Any:
         raise InputError(f"cannot read the picture {path}: {error}") from error
 
 
-def data_of(model: str | Path, data: str | Path, splits: Sequence[str | None]) -> list[Dataset]:
+def data_of(
+    model: str | Path, data: str | Path, splits: Sequence[str | None], *, outputs: Outputs | None = None
+) -> list[Dataset]:
     """Each of ``splits`` (None: all) of ``data`` as the classifier in the folder ``model`` takes it.
 
     Of texts: a table that ``read_texts`` reads, made token ids by the folder's tokenizer, (n, planes, length)
@@ -70,7 +72,7 @@ def data_of(model: str | Path, data: str | Path, splits: Sequence[str | None]) -
     id2label. ``remarks`` say how many texts had to be truncated. Raises InputError for data that cannot be
     read or have other labels, ModelError for a folder that cannot be loaded.
     """
-    folder = read_folder(Path(model))
+    folder = read_folder(Path(model), outputs)
     if folder.takes == "texts":
         return _texts(folder, data, splits)
     return [_pictures(folder, data, split) for split in splits]
@@ -121,7 +123,7 @@ def _pictures(folder: Folder, data: str | Path, split: str | None) -> Dataset:
 
 
 def _labels(folder: Folder, given: LabelledRequests) -> NDArray[np.intp]:
-    known = [[name] for name in folder.names]
+    known = [[name] for name in folder.names]  # none of one logit
     if folder.returns in LABELS:
         return given.label_sets(folder.classes, known)
     for i, label in enumerate(given.labels):

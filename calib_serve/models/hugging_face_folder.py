@@ -6,17 +6,19 @@ Nothing that it brings is run or unpickled.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from calib_serve.core.errors import CalibServeError, MissingDependency, ModelError
-from calib_serve.core.files import sha256
+from calib_serve.core.files import read_whole, sha256
 from calib_serve.scores import Outputs
 
 _CONFIG = "config.json"
+_MOST_CONFIG = 1_000_000  # bytes
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 _HASHED = (".json", ".txt", ".model", ".safetensors")
@@ -31,7 +33,8 @@ T = TypeVar("T")
 class Folder:
     """A classifier's ``config``, its inputs, the kind that it ``returns``, and the names of its K classes.
 
-    ``fingerprint``: a sha256 over the names and hashes of the files that make its answers.
+    Of one logit there are no names. ``fingerprint``: a sha256 over the names and hashes of the files that
+    make its answers.
     """
 
     path: Path
@@ -45,7 +48,7 @@ class Folder:
     @property
     def classes(self) -> int:
         """The number K of classes, or of labels."""
-        return len(self.names)
+        return len(self.names) or 2
 
 
 def is_folder(model: str | Path) -> bool:
@@ -79,20 +82,22 @@ def local(what: str, path: Path, load: Callable[..., T]) -> T:
         raise ModelError(f"cannot load {what} of {path}: {said}") from error
 
 
-def read_folder(path: Path) -> Folder:
+def read_folder(path: Path, outputs: Outputs | None = None) -> Folder:
     """Read the folder's classifier; ModelError for another model, and for one whose code would have to run.
 
     Refused are heads other than of a sequence or image classifier, regression, weights in pickles, adapters
-    beside the weights, and models with code of their own.
+    beside the weights, and models with code of their own. One score is a regression, unless ``outputs`` or
+    the folder's sigmoid, as of a cross-encoder, say that it is a logit.
     """
     config = local("the configuration", path, transformers().AutoConfig.from_pretrained)
     _refuse_code_and_pickles(path, config)
     architecture = _architecture(path, config)
     (takes,) = (kind for head, kind in _HEADS.items() if head in architecture)
     names = _names(path, config)
-    return Folder(
-        path, config, architecture, takes, _returns(path, config, len(names)), names, _fingerprint(path)
-    )
+    returns = _returns(path, config, len(names), outputs)
+    # The one name of a binary model's event is no name of its two classes.
+    names = () if returns == "logit" else names
+    return Folder(path, config, architecture, takes, returns, names, _fingerprint(path))
 
 
 def _refuse_code_and_pickles(path: Path, config: Any) -> None:
@@ -133,14 +138,29 @@ def _names(path: Path, config: Any) -> tuple[str, ...]:
     return tuple(str(known[k]) for k in range(len(known)))
 
 
-def _returns(path: Path, config: Any, classes: int) -> Outputs:
+def _returns(path: Path, config: Any, classes: int, said: Outputs | None) -> Outputs:
     kind = getattr(config, "problem_type", None)
+    binary = said in ("logit", "logits") or _activation(path, config).endswith(".Sigmoid")
+    if classes == 1 and kind in (None, "single_label_classification") and binary:
+        return "logit"
     if kind == "regression" or (classes == 1 and kind != "multi_label_classification"):
         raise ModelError(
             f"{path} is a regression (num_labels {classes}, problem_type {kind}): it returns a number, not "
-            "the chances of classes, and such have nothing to calibrate"
+            "the chances of classes, and such have nothing to calibrate; if it is the logit of a class, say "
+            "--outputs logit (outputs=)"
         )
     return "label_logits" if kind == "multi_label_classification" else "logits"
+
+
+def _activation(path: Path, config: Any) -> str:
+    """The function that sentence-transformers puts on a cross-encoder's score; "" where none is said."""
+    found = getattr(config, "sentence_transformers", None) or {}
+    beside = path / "config_sentence_transformers.json"
+    if beside.is_file():
+        with suppress(ValueError, OSError):
+            found = {**json.loads(read_whole(beside, limit=_MOST_CONFIG)), **found}
+    old = getattr(config, "sbert_ce_default_activation_function", None)
+    return str((found.get("activation_fn") if isinstance(found, dict) else None) or old or "")
 
 
 def _fingerprint(path: Path) -> str:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Head
 from calib_serve.core.errors import ModelError
-from calib_serve.models.classifier import SAME_LOGITS
-from calib_serve.scores import LABELS, ONE_COLUMN, Outputs
+from calib_serve.scores import LABELS, ONE_COLUMN, SAME_LOGITS, Outputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickletools
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from torch import nn
 
 from calib_serve.artifact import Preprocessing
 from calib_serve.core.errors import InputError, ModelError
-from calib_serve.core.files import import_object, open_regular, sha256
+from calib_serve.core.files import import_object, open_regular, sha256_with
 from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.models.dataset import Dataset, load_data
 from calib_serve.models.hugging_face import load_folder
@@ -52,6 +52,8 @@ def load_model(
     batch_size: int = 256,
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
+    output_name: str | None = None,
+    custom_ops: str | Path | None = None,
 ) -> Classifier:
     """Load a classifier. Loading TorchScript or a factory runs its code: load trusted models only.
 
@@ -69,12 +71,19 @@ def load_model(
         batch_size: Inputs at once.
         mixed_precision: Whether logits and features are computed in bfloat16; refused where a probability
             moves by more than 0.005.
-        outputs: What the model returns, where its numbers do not show it, as of labels.
+        outputs: What the model returns, where neither its last layer nor sums of 1 prove it, as of labels.
+        output_name: The output of an ONNX file that holds the scores, where several may; or a tensor inside.
+        custom_ops: A library of an ONNX file's own operators, that onnxruntime loads and whose code it runs.
 
     Raises:
         ModelError: For a model that cannot be loaded or is no classifier.
     """
     path = Path(spec)
+    if path.suffix != ".onnx" and (output_name or custom_ops):
+        raise ModelError(
+            f"{path} is no ONNX file, which alone has outputs by name and operators of a library; leave out "
+            "--output-name and --custom-ops (output_name=, custom_ops=)"
+        )
     options: dict[str, Any] = {
         "last_linear": last_linear,
         "device": device,
@@ -102,9 +111,11 @@ def load_model(
         return _from_factory(str(spec), None if weights is None else Path(weights), options)
     kind = _kind(path)
     if kind == "onnx":
-        from calib_serve.models.onnx_classifier import load_onnx  # noqa: PLC0415 (needs the onnx extra)
+        from calib_serve.models.onnx_classifier import load_onnx, weight_files  # noqa: PLC0415 (needs the onnx extra)
 
-        return load_onnx(path, fingerprint=file_fingerprint(path), input_shape=input_shape, **options)
+        options |= {"output_name": output_name, "custom_ops": custom_ops}
+        fingerprint = file_fingerprint(path, weight_files(path))
+        return load_onnx(path, fingerprint=fingerprint, input_shape=input_shape, **options)
     if kind == "state_dict":
         raise ModelError(
             f"{path} holds weights alone, not the network: name the function that makes that too, as "
@@ -135,10 +146,10 @@ def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
     ]
 
 
-def file_fingerprint(path: Path) -> str:
-    """The sha256 of a file's bytes."""
+def file_fingerprint(path: Path, others: Iterable[str] = ()) -> str:
+    """The sha256 of a file's bytes, and of the ``others`` beside it that hold its weights."""
     try:
-        return sha256(path)
+        return sha256_with(path, others)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error}") from error
 
@@ -283,6 +294,7 @@ def model_data(
     splits: Sequence[str | None],
     *,
     pictures: Preprocessing | None = None,
+    outputs: Outputs | None = None,
 ) -> list[Dataset]:
     """Load each split as a model takes it; by its own tokenizer or image processor for a Hugging Face folder.
 
@@ -291,6 +303,7 @@ def model_data(
         data: Data, as ``load_data`` takes them.
         splits: Names of the splits; None: data without splits.
         pictures: How pictures become inputs; refused for a Hugging Face folder, which says it itself.
+        outputs: What the model returns, where its folder does not say it, as of one logit.
 
     Raises:
         InputError: Where the data cannot be read.
@@ -302,4 +315,4 @@ def model_data(
         raise InputError(
             f"the image processor in {model} says how pictures are prepared; leave out --pictures (pictures=)"
         )
-    return data_of(model, data, splits)
+    return data_of(model, data, splits, outputs=outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,30 +11,34 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift, ModelFacts, random_inputs
+from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.core.arrays import AnyFloats, rows_at_once
-from calib_serve.core.errors import MissingDependency, ModelError
+from calib_serve.core.errors import CalibServeError, MissingDependency, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole
-from calib_serve.core.packages import check_onnxruntime
+from calib_serve.core.packages import check_onnxruntime, operators_library
 from calib_serve.models.classifier import (
     GIVE_SHAPE,
     NO_SHIFT,
-    SAME_LOGITS,
     Loss,
     Progress,
     batches,
     check_sizes,
     finite_logits,
-    measured_kind,
+    kind_of_scores,
     width,
 )
-from calib_serve.scores import Outputs
+from calib_serve.scores import SAME_LOGITS, GraphOutput, GraphReader, Outputs, refuse_varying
 
 try:
     import onnx
     import onnxruntime
     from onnx import ModelProto, numpy_helper
-    from onnx.external_data_helper import load_external_data_for_model
+    from onnx.external_data_helper import (
+        ExternalDataInfo,
+        _get_all_tensors,
+        load_external_data_for_model,
+        uses_external_data,
+    )
 except ImportError as error:
     check_onnxruntime()  # pip would say that it is installed
     raise MissingDependency("onnxruntime", "onnx") from error
@@ -66,6 +71,8 @@ class OnnxClassifier:
     fingerprint: str
     source: str
     batch_size: int = 256
+    class_names: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def differentiable(self) -> bool:
@@ -140,40 +147,107 @@ def load_onnx(
     batch_size: int = 256,
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
+    output_name: str | None = None,
+    custom_ops: str | Path | None = None,
 ) -> OnnxClassifier:
-    """Make a classifier of an ONNX file that takes one tensor of numbers; its first output are its scores.
+    """Make a classifier of an ONNX file that takes one tensor of numbers.
 
-    ``last_linear`` names the weight's initializer. Raises ModelError for any other file.
+    ``last_linear`` names the weight's initializer, ``output_name`` the scores where several outputs may hold
+    them. Raises ModelError for any other file, and for one whose answers vary.
     """
     if mixed_precision:
         raise ModelError(f"{path} runs in the precision it was exported in; leave mixed_precision off")
-    providers = _providers(device)
+    devices = _providers(device)
     try:
         graph = onnx.load_model_from_string(read_whole(Path(path), limit=MOST_PROTOBUF))
         load_external_data_for_model(graph, str(Path(path).parent))
-        session = _session(graph, providers)
+        place = _Place(devices, operators_library(custom_ops, (one.domain for one in graph.opset_import)))
+        session = place.session(graph)
+    except CalibServeError:
+        raise
     except Exception as error:  # protobuf and onnxruntime raise unrelated types
         raise ModelError(f"cannot load the ONNX file {path}: {error}") from error
+    reader = GraphReader(graph)
+    offered = [GraphOutput(one.name, one.type, one.shape) for one in session.get_outputs()]
+    name, tensor = reader.choose(offered, output_name)
+    if [tensor] != [one.name for one in offered]:
+        session = place.session(_cut(graph, tensor))
     dtype, sizes = _taken(session, path)
     if sizes:
         check_sizes(path, [None, *sizes[1:]], input_shape)  # a batch of one size is filled up
-    probe = random_inputs(input_shape or (sizes[1:] if sizes else None), samples=8, dtype=dtype)
+    probe = _random_inputs(input_shape or (sizes[1:] if sizes else None), dtype)
     if probe is None:
         raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape ({GIVE_SHAPE})")
     shape = probe.shape[1:]
     out = _run(session, probe)
-    if out.ndim not in (1, 2):
+    if out[0].size > max(out.shape[1:], default=1):
         raise ModelError(f"a classifier returns (n, K), or (n, 1) of one logit, {path} returns {out.shape}")
+    if vary := reader.varying(tensor):
+        # onnxruntime's optimiser may drop a Dropout that another runtime runs.
+        session = place.session(_cut(graph, tensor), optimize=False)
+    refuse_varying([_run(session, probe) for _ in range(2)], vary, reader.of_batch(tensor))
     out = out.reshape(len(out), -1)
-    kind, classes = measured_kind(out, outputs)
+    kind, classes = kind_of_scores(out, outputs, reader.made_by(tensor))
+    names = reader.class_names(tensor, classes)
     body, head = _NO_HEAD.format(kind), None
     if kind == "logits":
-        body, head = _features(graph, probe, out, last_linear, providers)
+        body, head = _features(graph, probe, out, last_linear, place)
     if last_linear is not None and head is None:
         raise ModelError(str(body))
-    return OnnxClassifier(
-        session, body, head, shape, dtype, classes, kind, fingerprint, path.name, batch_size
+    told = (
+        [f"scores: the output {name!r} of {path.name}, {kind} of {classes} classes"]
+        if len(offered) > 1
+        else []
     )
+    return OnnxClassifier(
+        *(session, body, head, shape, dtype, classes, kind, fingerprint, path.name, batch_size),
+        class_names=names,
+        remarks=tuple(told),
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where graphs run: the providers of onnxruntime, best first, and a library of more operators."""
+
+    providers: list[Any]
+    custom_ops: str | None
+
+    def session(self, graph: ModelProto, *, optimize: bool = True) -> Any:
+        """Open a session; ModelError where a GPU was asked for, and another device taken."""
+        options = onnxruntime.SessionOptions()
+        # onnxruntime warns of initializers and providers that are no concern of a fit.
+        options.log_severity_level = 3
+        if not optimize:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if self.custom_ops is not None:
+            options.register_custom_ops_library(self.custom_ops)
+        found = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=self.providers)
+        # A GPU that somebody named is no wish: without its libraries onnxruntime takes the CPU, and says
+        # nothing.
+        if isinstance(self.providers[0], tuple) and _CUDA not in found.get_providers():
+            raise ModelError(f"onnxruntime cannot use CUDA here, and took {found.get_providers()}")
+        return found
+
+
+def weight_files(path: Path) -> set[str]:
+    """The names of the files beside an ONNX file that hold its tensors; none where it cannot be read."""
+    try:
+        graph = onnx.load(path, load_external_data=False)
+    except Exception:  # loading it says why
+        return set()
+    external = [tensor for tensor in _get_all_tensors(graph) if uses_external_data(tensor)]
+    return {ExternalDataInfo(tensor).location for tensor in external}
+
+
+def _random_inputs(shape: Sequence[int | None] | None, dtype: str) -> NDArray[Any] | None:
+    """Eight inputs, the same ones every time, whole numbers 0 or 1; None where a size is not known."""
+    if shape is None or not all(size is not None and size > 0 for size in shape):
+        return None
+    rng, sizes = np.random.default_rng(0), [size for size in shape if size]
+    if not dtype.startswith("float"):
+        return rng.integers(0, 2, (8, *sizes)).astype(dtype)
+    return np.concatenate([rng.random((4, *sizes)), rng.standard_normal((4, *sizes))]).astype(dtype)
 
 
 def _providers(device: str | None) -> list[Any]:
@@ -194,17 +268,6 @@ def _providers(device: str | None) -> list[Any]:
             f"{device} was asked for, and onnxruntime offers {offered}; say device cpu (device=)"
         )
     return [(_CUDA, {"device_id": int(index or 0)}), _CPU]
-
-
-def _session(graph: ModelProto, providers: list[Any]) -> Any:
-    options = onnxruntime.SessionOptions()
-    # onnxruntime warns of initializers and providers that are no concern of a fit.
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=providers)
-    # A GPU that somebody named is no wish: without its libraries onnxruntime takes the CPU, and says nothing.
-    if isinstance(providers[0], tuple) and _CUDA not in session.get_providers():
-        raise ModelError(f"onnxruntime cannot use CUDA here, and took {session.get_providers()}")
-    return session
 
 
 def _taken(session: Any, path: Path) -> tuple[str, list[int | None]]:
@@ -238,7 +301,7 @@ def _run(session: Any, inputs: AnyFloats) -> AnyFloats:
 
 
 def _features(
-    graph: ModelProto, probe: AnyFloats, logits: AnyFloats, name: str | None, providers: list[Any]
+    graph: ModelProto, probe: AnyFloats, logits: AnyFloats, name: str | None, place: _Place
 ) -> tuple[Any | str, Head | None]:
     """The session that stops before the last linear layer and that layer, verified on the probe.
 
@@ -256,7 +319,7 @@ def _features(
         weight = weight if transposed else weight.T
         if weight.ndim != 2 or weight.shape[0] != logits.shape[1]:
             continue
-        session = _session(_cut(graph, node.input[0]), providers)
+        session = place.session(_cut(graph, node.input[0]))
         features = _run(session, probe)
         for bias in _biases(node, constants, logits.shape[1]):
             again = features @ weight.T + bias
@@ -269,7 +332,7 @@ def _cut(graph: ModelProto, output: str) -> ModelProto:
     cut = copy.deepcopy(graph)
     # Nodes behind the new output are dropped by onnxruntime itself.
     del cut.graph.output[:]
-    cut.graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
+    cut.graph.output.append(onnx.ValueInfoProto(name=output))  # its type is inferred
     return cut
 
 

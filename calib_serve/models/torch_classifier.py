@@ -21,12 +21,12 @@ from calib_serve.models.classifier import (
     Progress,
     batches,
     finite_logits,
-    measured_kind,
+    kind_of_scores,
     width,
 )
 from calib_serve.models.input_shapes import layout_advice
 from calib_serve.models.last_linear import LastLinear, find_last_linear, frozen_copy
-from calib_serve.scores import LEAST, ONE_COLUMN, PROBABILITIES, Outputs
+from calib_serve.scores import LEAST, ONE_COLUMN, PROBABILITIES, MadeBy, Outputs, traced
 
 _PROBED_ROWS = 8
 _NOISE_OF_BATCHES = 1e-3
@@ -48,13 +48,13 @@ def probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str)
 def measured_outputs(
     network: Callable[[Tensor], Tensor], probe: Tensor, told: Outputs | None = None
 ) -> tuple[Outputs, int]:
-    """Measure the kind of scores of ``network``, as ``told`` if possible, and the number of classes.
+    """Prove the kind of scores of ``network``, unless it was ``told``, and the number of classes.
 
     Raises ModelError for a model that refuses the probe, does not return (n, K), or answers one
     input differently from run to run or from batch to batch: it is in training mode.
     """
     with torch.no_grad():
-        out = _run(network, probe)
+        out, trace = _traced(network, probe)
         again = _run(network, probe)
         alone = _run(network, probe[:1])
         last = _run(network, probe[_PROBED_ROWS // 2 :])
@@ -69,7 +69,7 @@ def measured_outputs(
             f"one input's outputs move by {drift:.2g} between runs or batches: the model is in training "
             "mode (dropout or batch statistics are on); call model.eval() before exporting it"
         )
-    return measured_kind(out.double().cpu().numpy(), told)
+    return kind_of_scores(out.double().cpu().numpy(), told, trace)
 
 
 @contextmanager
@@ -88,9 +88,14 @@ def _full_float32() -> Iterator[None]:
 
 
 def _run(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    return _traced(network, inputs)[0]
+
+
+def _traced(network: Callable[[Tensor], Tensor], inputs: Tensor) -> tuple[Tensor, MadeBy]:
+    """Scores (n, d) of a model, and what makes them."""
     try:
         with _full_float32():
-            out = network(inputs)
+            out, trace = traced(network, (inputs,))
     except Exception as error:  # a model may raise anything
         advice = layout_advice(inputs.shape[1:])
         said = f"; {advice}" if advice else ""
@@ -101,7 +106,7 @@ def _run(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     if not isinstance(out, Tensor) or out.ndim not in (1, 2) or out.shape[0] != len(inputs):
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ModelError(f"a classifier returns one tensor (n, K), or (n, 1) of one logit, this one {got}")
-    return out.detach().reshape(len(inputs), -1)
+    return out.detach().reshape(len(inputs), -1), trace.made_by(out)
 
 
 def _last_line(error: Exception) -> str:
@@ -296,7 +301,7 @@ def from_module(
         batch_size: Number of inputs of a batch.
         mixed_precision: Whether logits and features, never gradients, are computed in bfloat16; refused where
             a probability moves by more than 0.005.
-        outputs: Kind of scores that it returns, where numbers do not show it, as of labels; None: measured.
+        outputs: Kind of scores that it returns, as of labels; None: as its last layer proves it.
         fingerprint: SHA-256 of its file; None: of its weights.
         source: Where it came from.
         probe: A few inputs (m, *input_shape) to measure on, where made-up numbers cannot be the model's.

@@ -2,6 +2,7 @@
 
 from calib_serve.monitor.checks import Check as Check
 from calib_serve.monitor.checks import file_check as file_check
+from calib_serve.monitor.checks import note_replies as note_replies
 from calib_serve.monitor.contract_check import ContractCheck as ContractCheck
 from calib_serve.monitor.contract_check import check_contract as check_contract
 from calib_serve.monitor.contract_check import read_contract as read_contract
@@ -20,11 +21,14 @@ from calib_serve.monitor.estimates import Missing as Missing
 from calib_serve.monitor.estimates import Number as Number
 from calib_serve.monitor.estimates import estimate as estimate
 from calib_serve.monitor.estimates import estimated_gap as estimated_gap
+from calib_serve.monitor.exposition import BIN_WINDOWS as BIN_WINDOWS
+from calib_serve.monitor.exposition import Kept as Kept
 from calib_serve.monitor.exposition import Row as Row
 from calib_serve.monitor.exposition import detector_rows as detector_rows
 from calib_serve.monitor.exposition import sum_rows as sum_rows
 from calib_serve.monitor.exposition import sums_of as sums_of
 from calib_serve.monitor.exposition import trouble_rows as trouble_rows
+from calib_serve.monitor.exposition import window_rows as window_rows
 from calib_serve.monitor.incidents import Incident as Incident
 from calib_serve.monitor.label_signs import rate_changes as rate_changes
 from calib_serve.monitor.label_signs import source_gaps as source_gaps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,17 +37,22 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class BinGaps:
-    """Weighted means of the labels in each bin (bins,), NaN without labels, and their noise.
+    """Means of what is counted in each bin (bins,), NaN without labels, and their noise.
 
-    ``served`` is what bins are weighed by. ``confidence`` is that of all that was served, where it is
-    counted; ``accuracy`` is it less ``gap``, which corrects for labels chosen by confidence within a bin.
+    ``counted`` is how many predictions the means speak of: all ``served`` of a ``covered`` bin, which holds
+    enough labels or one for each, and of other bins the labelled ones. ``confidence`` is theirs, ``said``
+    that of all served ones, and ``accuracy`` is confidence less ``gap``. ``known`` are the labels that were
+    right, each counted as one.
     ``calibrated`` is the variance of a calibrated model's gap, labels independent. ``effective`` labels are
-    the independent ones of equal weights that would tell as much, and ``covered`` bins hold enough of them.
+    the independent ones of equal weights that would tell as much.
     """
 
     weighed_by: Literal["predictions", "labels"]
     served: Floats
     labels: Floats
+    known: Floats
+    said: Floats
+    counted: Floats
     effective: Floats
     covered: NDArray[np.bool_]
     confidence: Floats
@@ -61,65 +66,146 @@ class BinGaps:
     brier_noise: Noise
 
 
+class _Of(NamedTuple):
+    """Sums over the labels of each bin (bins,): of 1, c - y, (c - y)^2, y and c (1 - c)."""
+
+    one: Floats
+    gap: Floats
+    error: Floats
+    right: Floats
+    chance: Floats
+
+
+class _Tally(NamedTuple):
+    """Sums over labels, each by the weight that it counts with, ``first``, and by its square, ``second``."""
+
+    first: _Of
+    second: _Of
+
+
 @dataclass(frozen=True)
 class _Score:
     """A score as sums: weighted ``total``, ``variance`` of one label, and ``calibrated`` variance."""
 
-    total: Callable[[Sums], Floats]
-    variance: Callable[[Sums], Floats]
-    calibrated: Callable[[Sums], Floats]
+    total: Callable[[_Tally], Floats]
+    variance: Callable[[_Tally], Floats]
+    calibrated: Callable[[_Tally], Floats]
+
+
+def standing(sums: Sums, served: Floats, covered: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Find a and b of each bin, so that its labels of weight w stand for ``served`` by a + b w >= 1 each.
+
+    A label counts as one, for itself, and the rest of the served ones is estimated by the odds of not having
+    been asked for, w k - 1. Of k = 1 these are Horvitz and Thompson's; where fewer labels came than were
+    asked for, k makes up for it (Hajek). Where all came, a = 1 and b = 0, whatever the weights; and in bins
+    that are not ``covered``, whose rest is not estimated.
+    """
+    labels, weight = _once(sums).one, np.maximum(sums["calib_feedback_weight_total"], 0.0)
+    k = np.maximum(np.nan_to_num(_ratio(served, weight)), 1.0)
+    odds = np.where(covered, k * weight - labels, 0.0)
+    part = np.nan_to_num(_ratio(np.maximum(served - labels, 0.0), odds)).clip(0, 1)
+    return 1 - part, part * k
+
+
+_SUMS = (
+    ("total", "gap", "error", "right", "chance"),
+    ("weight_total", "confidence_total", "squared_error_total", "correct_total"),
+    ("weight_squared", "gap_weighted", "gap_squared", "correct_weighted", "noise_total"),
+)
+"""The sums of labels, of their weights and of the squares of these, each over 1, c - y and so on."""
+
+
+def _once(sums: Sums) -> _Of:
+    one, *others = (sums[f"calib_feedback_{name}"] for name in _SUMS[0])
+    return _Of(np.maximum(one, 0.0), *others)
+
+
+def _tally(sums: Sums, a: Floats, b: Floats) -> _Tally:
+    """The sums over labels of which each counts by ``a`` + ``b`` w."""
+    once = np.stack(_once(sums))
+    weighted, squares = (np.stack([sums[f"calib_feedback_{name}"] for name in row]) for row in _SUMS[1:])
+    weight, squares[0] = np.maximum(weighted[0], 0.0), np.maximum(squares[0], 0.0)
+    # Of c (1 - c) no sum is of w itself; within a bin it hardly differs between the two others.
+    chance = weight / 2 * np.nan_to_num(_ratio(once[4], once[0]) + _ratio(squares[4], squares[0]))
+    weighted = np.stack([weight, weighted[1] - weighted[3], *weighted[2:], chance])
+    second = a**2 * once + 2 * a * b * weighted + b**2 * squares
+    return _Tally(_Of(*(a * once + b * weighted)), _Of(*second))
+
+
+def check_same_bins(sums: Sums, *others: Sums) -> None:
+    """Raise ShapeError for sums over another number of bins, InputError for numbers that are none."""
+    for one in (sums, *others):
+        if one.bins != sums.bins:
+            raise ShapeError(f"cannot compare {sums.bins} bins with {one.bins}; use one bin count")
+        if not np.isfinite(one.vector).all():
+            raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
 
 
 def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -> BinGaps:
     """The gaps of the bins of ``sums``; ``groups``: sums of random groups of (some of) its labels."""
-    for one in (sums, *groups):
-        if one.bins != sums.bins:
-            raise ShapeError(f"groups over {one.bins} bins of sums over {sums.bins}; use one bin count")
-        if not np.isfinite(one.vector).all():
-            raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
-    weight, labels = _weight(sums), np.maximum(sums.labels, 0.0)
-    counted = bool((sums.predictions > 0).any())
+    check_same_bins(sums, *groups)
+    once, counted = _once(sums), bool((sums.predictions > 0).any())
     # A server that counts labels alone can bring a bin more labels than predictions.
-    served = np.maximum(sums.predictions, labels) if counted else weight
-    confidence = _ratio(sums["calib_feedback_confidence_total"], weight)
+    weight = np.maximum(sums["calib_feedback_weight_total"], 0.0)
+    served = np.maximum(sums.predictions, once.one) if counted else weight
+    holding = [one for one in groups if _once(one).one.any()]
+    covered = _covered(sums, holding, served, least)
+    how = standing(sums, served, covered)
+    first, second = tally = _tally(sums, *how)
+    parts = [_tally(one, *how) for one in holding]
+    said = confidence = _ratio(first.gap + first.right, first.one)
     if counted:
-        whole = _ratio(sums.predictions_confidence, sums.predictions)
-        confidence = np.where(np.isnan(whole), confidence, whole)
-    holding = [one for one in groups if _weight(one).any()]
-    gap = _ratio(GAP.total(sums), weight)
-    gap_noise = _noise(GAP, sums, holding)
-    effective = np.nan_to_num(_ratio(weight**2, _squared(sums))) / gap_noise.inflation
+        every = (sums.predictions > 0) & (sums.predictions >= once.one)
+        said = np.where(every, _ratio(sums.predictions_confidence, sums.predictions), confidence)
+        confidence = np.where(covered | np.isnan(confidence), said, confidence)
+    # Each label is known: the right ones are right, and the wrong ones wrong.
+    worst, best = _ratio(once.right, first.one), _ratio(once.right + first.one - once.one, first.one)
+    accuracy = np.clip(confidence - _ratio(first.gap, first.one), worst, np.maximum(best, worst))
+    gap_noise = _noise(GAP, tally, parts)
     return BinGaps(
         weighed_by="predictions" if counted else "labels",
         served=served,
-        labels=labels,
-        effective=effective,
-        covered=(effective > least * (1 - 1e-9)) & (served > 0),
+        labels=once.one,
+        known=once.right,
+        said=said,
+        counted=np.where(covered, served, once.one),
+        effective=np.nan_to_num(_ratio(first.one**2, second.one)) / gap_noise.inflation,
+        covered=covered,
         confidence=confidence,
-        accuracy=(confidence - gap).clip(0, 1),
-        gap=gap,
-        brier=_ratio(BRIER.total(sums), weight),
-        calibrated=np.nan_to_num(_ratio(sums["calib_feedback_noise_total"], weight**2)).clip(0),
+        accuracy=accuracy,
+        gap=confidence - accuracy,
+        brier=_ratio(first.error, first.one),
+        calibrated=np.nan_to_num(_ratio(second.chance, first.one**2)).clip(0),
         groups=len(holding),
         gap_noise=gap_noise,
-        accuracy_noise=gap_noise if counted else _noise(RIGHT, sums, holding),
-        brier_noise=_noise(BRIER, sums, holding),
+        accuracy_noise=gap_noise if counted else _noise(RIGHT, tally, parts),
+        brier_noise=_noise(BRIER, tally, parts),
     )
 
 
-def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
+def _covered(sums: Sums, groups: Sequence[Sums], served: Floats, least: float) -> NDArray[np.bool_]:
+    """Which bins hold enough effective labels to estimate the rest, or no rest."""
+    how = standing(sums, served, served > 0)
+    first, second = tally = _tally(sums, *how)
+    inflation = _noise(GAP, tally, [_tally(one, *how) for one in groups]).inflation if groups else 1.0
+    effective = np.nan_to_num(_ratio(first.one**2, second.one)) / inflation
+    none_left = _once(sums).one >= served
+    return (served > 0) & (none_left | (effective > least * (1 - 1e-9)))
+
+
+def _noise(score: _Score, tally: _Tally, groups: Sequence[_Tally]) -> Noise:
     """Estimate the noise: label by label, or from random groups where labels name groups."""
-    weight, squared = _weight(sums), _squared(sums)
-    one, prior = score.variance(sums).clip(0), np.maximum(score.calibrated(sums), _SURE)
+    weight, squared = tally.first.one, tally.second.one
+    one, prior = score.variance(tally).clip(0), np.maximum(score.calibrated(tally), _SURE)
     n = np.maximum(_ratio(weight**2, squared), 1.0)
     # A bin whose labels all agree has no variance of its own, and one that errs more than it says has more.
-    like = SURPRISES_IN_VARIANCE / np.maximum(_calibrated(sums), _SURE)
+    like = SURPRISES_IN_VARIANCE / np.maximum(_calibrated(tally), _SURE)
     smooth = np.maximum((n * one + prior) / n, (n * one + like * prior) / (n + like))
     independent = np.nan_to_num(smooth / n)
     if not groups:
         return Noise(np.diag(independent), np.zeros((len(n), len(n))), independent, 1.0)
-    grouped = _grouped(score, sums, groups, np.sqrt(np.nan_to_num(smooth)))
-    share = np.nan_to_num(_ratio(np.sum([_squared(g) for g in groups], axis=0), squared)).clip(0, 1)
+    grouped = _grouped(score, tally, groups, np.sqrt(np.nan_to_num(smooth)))
+    share = np.nan_to_num(_ratio(np.sum([g.second.one for g in groups], axis=0), squared)).clip(0, 1)
     told = np.diag(grouped) + independent * (1 - share)
     alone = float(weight**2 @ independent)
     inflation = max(float(weight**2 @ told) / alone, 1.0) if alone > 0 else 1.0
@@ -131,32 +217,24 @@ def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
     )
 
 
-def _grouped(score: _Score, sums: Sums, groups: Sequence[Sums], deviation: Floats) -> Floats:
+def _grouped(score: _Score, tally: _Tally, groups: Sequence[_Tally], deviation: Floats) -> Floats:
     """Covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2).
 
     A group that holds the share h of a bin's weight pulls the bin's mean along, so that its residual is too
     small: by 1 - h in its square (Bell and McCaffrey 2002).
     """
-    weight = _weight(sums)
+    weight = tally.first.one
     if len(groups) == 1:  # one observation: nothing to compare it with
-        moved = deviation * np.nan_to_num(_ratio(_weight(groups[0]), weight))
+        moved = deviation * np.nan_to_num(_ratio(groups[0].first.one, weight))
         return np.outer(moved, moved)
-    mean = _ratio(score.total(sums), weight)
-    residual = np.stack([score.total(g) - mean * _weight(g) for g in groups]) / np.maximum(weight, 1e-300)
-    share = np.stack([_weight(g) for g in groups]) / np.maximum(weight, 1e-300)
+    mean = _ratio(score.total(tally), weight)
+    residual = np.stack([score.total(g) - mean * g.first.one for g in groups]) / np.maximum(weight, 1e-300)
+    share = np.stack([g.first.one for g in groups]) / np.maximum(weight, 1e-300)
     # Doubled at most: a bin of one group has no residual, and one of little more hardly any.
     residual = np.nan_to_num(residual) / np.sqrt(np.maximum(1 - share, 0.5))
     residual -= residual.mean(axis=0)
     covariance: Floats = residual.T @ residual
     return covariance
-
-
-def _weight(sums: Sums) -> Floats:
-    return np.maximum(sums["calib_feedback_weight_total"], 0.0)
-
-
-def _squared(sums: Sums) -> Floats:
-    return np.maximum(sums["calib_feedback_weight_squared"], 0.0)
 
 
 def _ratio(a: Floats, b: Floats) -> Floats:
@@ -168,48 +246,40 @@ def _ratio(a: Floats, b: Floats) -> Floats:
 # Variances of one label's score, each label counted by its weight's square as in the variance of the mean.
 
 
-def _gap_variance(sums: Sums) -> Floats:
-    mean = _ratio(GAP.total(sums), _weight(sums))
-    first, second = (
-        _ratio(sums[f"calib_feedback_gap_{of}"], _squared(sums)) for of in ("weighted", "squared")
-    )
-    return second - 2 * mean * first + mean**2
+def _gap_variance(tally: _Tally) -> Floats:
+    mean, (one, gap, error, *_) = _ratio(GAP.total(tally), tally.first.one), tally.second
+    return _ratio(error, one) - 2 * mean * _ratio(gap, one) + mean**2
 
 
-def _right_variance(sums: Sums) -> Floats:
-    mean = _ratio(RIGHT.total(sums), _weight(sums))
-    return _ratio(sums["calib_feedback_correct_weighted"], _squared(sums)) * (1 - 2 * mean) + mean**2
+def _right_variance(tally: _Tally) -> Floats:
+    mean = _ratio(RIGHT.total(tally), tally.first.one)
+    return _ratio(tally.second.right, tally.second.one) * (1 - 2 * mean) + mean**2
 
 
-def _brier_variance(sums: Sums) -> Floats:
+def _brier_variance(tally: _Tally) -> Floats:
     """The variance of a label's Brier score by bin: (c - y)^2 = c^2 + y (1 - 2 c), to second order in c."""
-    squared = _squared(sums)
-    right = _ratio(sums["calib_feedback_correct_weighted"], squared)
-    confidence = _ratio(sums["calib_feedback_gap_weighted"], squared) + right
-    square = confidence - _ratio(sums["calib_feedback_noise_total"], squared)
-    both = (square + right - _ratio(sums["calib_feedback_gap_squared"], squared)) / 2
-    spread, binary = (square - confidence**2).clip(0), right * (1 - right)
-    slope, off = 1 - 2 * confidence, confidence - right
+    one, *sums = tally.second
+    off, error, right, chance = (_ratio(each, one) for each in sums)
+    confidence = off + right
+    square = confidence - chance
+    both = (square + right - error) / 2
+    spread, binary, slope = (square - confidence**2).clip(0), right * (1 - right), 1 - 2 * confidence
     moving = 4 * slope * off * (both - confidence * right) + 4 * spread * (off**2 + binary)
     return slope**2 * binary + moving
 
 
-def _calibrated(sums: Sums) -> Floats:
-    return _ratio(sums["calib_feedback_noise_total"], _squared(sums))
+def _calibrated(tally: _Tally) -> Floats:
+    return _ratio(tally.second.chance, tally.second.one)
 
 
-def _calibrated_brier(sums: Sums) -> Floats:
-    noise = _calibrated(sums)  # c (1 - c), and (1 - 2 c)^2 = 1 - 4 c (1 - c)
+def _calibrated_brier(tally: _Tally) -> Floats:
+    noise = _calibrated(tally)  # c (1 - c), and (1 - 2 c)^2 = 1 - 4 c (1 - c)
     return noise * (1 - 4 * noise)
 
 
-GAP = _Score(
-    lambda s: s["calib_feedback_confidence_total"] - s["calib_feedback_correct_total"],
-    _gap_variance,
-    _calibrated,
-)
-RIGHT = _Score(lambda s: s["calib_feedback_correct_total"], _right_variance, _calibrated)
-BRIER = _Score(lambda s: s["calib_feedback_squared_error_total"], _brier_variance, _calibrated_brier)
+GAP = _Score(lambda tally: tally.first.gap, _gap_variance, _calibrated)
+RIGHT = _Score(lambda tally: tally.first.right, _right_variance, _calibrated)
+BRIER = _Score(lambda tally: tally.first.error, _brier_variance, _calibrated_brier)
 
 
 @dataclass(frozen=True)

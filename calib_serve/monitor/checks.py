@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import and_, insert, select
+from sqlalchemy import and_, insert, or_, select
 
-from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.errors import CalibServeError, InputError, LedgerError
 from calib_serve.core.files import LEAST_ROOM, FollowedFile
-from calib_serve.ledger import GIVEN, PROGRAM, Intake, Ledger
+from calib_serve.ledger import GIVEN, LEDGER_ITSELF, PROGRAM, Intake, Ledger, note_timeline
 from calib_serve.monitor.feed import DriftFeed
 from calib_serve.receipts import DAY, SampleLog
 
@@ -33,7 +33,10 @@ Status = Literal["ready", "degraded", "failing"]
 TOLD_FOR = 900.0
 """Seconds for which a trouble that comes with a batch is told."""
 
+_ROUND = 2.0  # seconds to wait for the round of checks that runs
 _APART = 60.0  # seconds between clocks
+_REPLIES = "replies"
+_REFUSED = 15.0  # seconds for which it is told that the ledger refused a write
 _HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
 
 
@@ -94,11 +97,16 @@ class Checks:
 
     def run(self, *names: str, older: float = 0.0) -> None:
         """Run the checks of these names, or all, that did not run in the last ``older`` seconds."""
-        with self._running:
+        # Who asks for some does not wait for a round that waits for the ledger: what is known is told.
+        if not self._running.acquire(timeout=_ROUND if names else -1):
+            return
+        try:
             for check in list(self._checks.values()):
                 age = self._clock() - self._ran.get(check.name, float("-inf"))
                 if (not names or check.name in names) and age >= older:
                     self._make(check)
+        finally:
+            self._running.release()
 
     def _make(self, check: Check) -> None:
         try:
@@ -168,24 +176,50 @@ def counting_checks(
     program: str,
     ttl: float,
     given: Callable[[], Mapping[str, str]] = dict,
-    clock: Callable[[], float] = time.time,
 ) -> list[Check]:
     """Checks of a program that counts labels in ``ledger`` until ``ttl`` seconds after a prediction.
 
     ``program``: what tells it from other programs of this host. ``given`` returns what it was given that all
     on the ledger should have alike.
     """
-    peers = _Peers(ledger, f"{program} {socket.gethostname()}", ttl, given, clock)
+    peers, clock = _Peers(ledger, f"{program} {socket.gethostname()}", ttl, given), ledger.time.now
     return [
         Check("ledger", peers.write, "refusing"),
         Check("durability", ledger.database.trouble),
+        Check("timeline", lambda: peers.failover),
         Check("disk", lambda: _disk(ledger)),
         Check("clock", peers.clock),
         Check("ttl", peers.ttl),
         Check("options", peers.options),
+        Check(_REPLIES, lambda: _replies(ledger, clock())),
         Check("receipts", lambda: _ahead(intake)),
         Check("ids", _Guesses(intake, clock).run),
     ]
+
+
+def note_replies(ledger: Ledger, server: str, *, now: float) -> None:
+    """Note in the ledger that replies of a server do not show what it calibrates; told for five minutes.
+
+    Args:
+        ledger: Ledger of the labels.
+        server: Name of the server, which tells it from others.
+        now: Time, as seconds since 1970.
+    """
+    row = {"program": server, "what": _REPLIES, "value": str(now)}
+    noted = ledger.database.insert(GIVEN).values(row)
+    with ledger.transaction() as connection:
+        connection.execute(noted.on_conflict_do_update(index_elements=["program", "what"], set_=row))
+
+
+def _replies(ledger: Ledger, now: float) -> str | None:
+    with ledger.database.reading() as connection:
+        noted = connection.execute(select(GIVEN.c.value).where(GIVEN.c.what == _REPLIES)).scalars()
+        told = sum(now - float(at) < _HEARD for at in noted)
+    if not told:
+        return None
+    return (
+        f"{told} servers answer without receipts, as replies do not show what they calibrate; see their logs"
+    )
 
 
 def _disk(ledger: Ledger) -> str | None:
@@ -204,30 +238,47 @@ class _Peers:
         name: str,
         ttl: float,
         given: Callable[[], Mapping[str, str]],
-        clock: Callable[[], float],
     ) -> None:
-        self._ledger, self._name, self._ttl, self._clock = ledger, name, ttl, clock
+        self._ledger, self._name, self._ttl, self._clock = ledger, name, ttl, ledger.time.now
         self._given, self._said = given, dict[str, str]()
         self._others: dict[str, tuple[float, float]] = {}
+        self._behind: dict[str, float] = {}
+        self.failover: str | None = None
 
     def write(self) -> None:
-        """Note this program in the ledger; LedgerError where it takes no writes."""
-        now, name = self._clock(), PROGRAM.c.name
+        """Note this program in the ledger; LedgerError where it takes no writes, or refused one lately."""
+        now, name, before = self._clock(), PROGRAM.c.name, self._others
         row = {"name": self._name, "wrote_at": now, "ttl": self._ttl}
         with self._ledger.transaction() as connection:
+            self._ledger.time.advance(connection)
+            self.failover = note_timeline(self._ledger.database, connection)
             mine = self._ledger.database.insert(PROGRAM).values(row)
             connection.execute(mine.on_conflict_do_update(index_elements=["name"], set_=row))
-            connection.execute(PROGRAM.delete().where(PROGRAM.c.wrote_at < now - DAY, name != self._name))
-            others = connection.execute(PROGRAM.select().where(name != self._name))
+            others = connection.execute(PROGRAM.select().where(name != self._name)).all()
             self._others = {one.name: (one.wrote_at, one.ttl) for one in others}
+            # Those that run write again, also where their clocks are others.
+            gone = or_(PROGRAM.c.wrote_at < now - DAY, PROGRAM.c.wrote_at > now + _APART)
+            connection.execute(PROGRAM.delete().where(gone, name != self._name))
+        self._behind = {
+            one: now - wrote
+            for one, (wrote, _) in self._others.items()
+            if one in before and wrote != before[one][0] and now - wrote > _APART
+        }
+        if self._behind:
+            self._ledger.time.doubt()
+        at, why = self._ledger.refused
+        if time.monotonic() - at < _REFUSED:  # a lock on other tables, say
+            raise LedgerError(f"it refused a write lately: {why}")
 
     def clock(self) -> str | None:
-        """A reason where another program's clock is ahead of this one's."""
+        """A reason where clocks are apart: this one, the ledger's, or another program's."""
         now = self._clock()
         for name, (wrote, _) in self._others.items():
             if wrote - now > _APART:
                 return f"this host's clock is {wrote - now:.0f} s behind that of {name}; set both by NTP"
-        return None
+        for name, seconds in self._behind.items():
+            return f"this host's clock is {seconds:.0f} s ahead of that of {name}; set both by NTP"
+        return self._ledger.time.trouble(self._ledger.forgotten_until())
 
     def ttl(self) -> str | None:
         """A reason where another program takes labels for another time than this one."""
@@ -246,7 +297,7 @@ class _Peers:
         if given != self._said:
             rows = [{"program": self._name, "what": what, "value": value} for what, value in given.items()]
             with self._ledger.transaction() as connection:
-                gone = GIVEN.c.program.not_in(select(PROGRAM.c.name))
+                gone = GIVEN.c.program.not_in([*connection.scalars(select(PROGRAM.c.name)), LEDGER_ITSELF])
                 connection.execute(GIVEN.delete().where((GIVEN.c.program == self._name) | gone))
                 connection.execute(insert(GIVEN), rows)
             self._said = given

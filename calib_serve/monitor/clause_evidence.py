@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Clause
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
+from calib_serve.monitor._bin_gaps import standing
 from calib_serve.monitor.bets import Evidence, MeanBets, share_bets
 from calib_serve.receipts import Sums
 
@@ -228,20 +229,18 @@ def _units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple
     return (mean / np.maximum(bound, 1e-300))[order], bound[order]
 
 
-def for_all(sums: Sums) -> Floats:
-    """Factors of the weights in each bin by which labels stand for all predictions.
+def for_all(sums: Sums, rows: Labelled) -> Floats:
+    """The weights (n,) by which these labels stand for all predictions; their mean over all labels is 1.
 
-    Bins are weighed by the predictions served in them, where these are counted; the mean over labels is 1.
+    Bins are weighed by the predictions served in them, where these are counted; ``standing`` says how labels
+    stand for those of their bin.
     """
-    labels, weight = sums.labels, sums["calib_feedback_weight_total"]
-    if not weight.sum():
-        return np.ones(sums.bins)
-    mean = labels.sum() / weight.sum()
-    served = np.where(weight > 0, sums.predictions, 0.0)
-    if not served.sum():
-        return np.full(sums.bins, mean)
-    share = np.divide(weight, weight.sum(), out=np.ones(sums.bins), where=weight > 0)
-    found: Floats = np.where(weight > 0, mean * served / served.sum() / share, mean)
+    labels, served = sums.labels, sums["calib_feedback_weight_total"]
+    if sums.predictions.any():
+        served = np.where(labels > 0, np.maximum(sums.predictions, labels), 0.0)
+    alone, by_weight = standing(sums, served, served > 0)
+    mean = labels.sum() / served.sum() if served.sum() else 1.0
+    found: Floats = mean * (alone[rows.bin] + by_weight[rows.bin] * rows.weight)
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Clause, Contract
-from calib_serve.core.arrays import Floats
+from calib_serve.core.arrays import Floats, finite
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed
@@ -44,7 +44,6 @@ Found = Literal["can be kept", "cannot be kept", "not enough samples", "not chec
 """By the interval: it lies on the promise's good side, on its bad side, on both, or there is none."""
 
 _ECE = 50  # samples below which an ECE says nothing
-_NOTHING = Estimate(math.nan)
 
 
 def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
@@ -161,7 +160,7 @@ class _Samples:
     def check(self, clause: Clause) -> ClauseCheck:
         if clause.segment and self.segments is None:
             note = "Of which segment the samples are was not given."
-            return ClauseCheck(clause, "not checked", 0, 0, _NOTHING, math.nan, note=note)
+            return ClauseCheck(clause, "not checked", note=note)
         rows = np.ones(len(self.labels), np.bool_)
         if clause.segment and self.segments is not None:
             rows &= self.segments == clause.segment
@@ -170,7 +169,7 @@ class _Samples:
         at = np.flatnonzero(rows)
         if not len(at):
             note = "None of the samples falls under it."
-            return ClauseCheck(clause, "not enough samples", 0, 0, _NOTHING, math.nan, note=note)
+            return ClauseCheck(clause, "not enough samples", note=note)
         if clause.kind == "coverage":
             return self._share(clause, self.confidence[at] >= clause.above, at, len(at))
         return self._act(clause, at) if clause.kind == "act" else self._calibration(clause, at)
@@ -187,7 +186,7 @@ class _Samples:
             )
         if not len(acted):
             told["note"] = "None of the samples would be acted on. " + told["note"]
-            return ClauseCheck(clause, "not enough samples", len(at), 0, _NOTHING, math.nan, **told)
+            return ClauseCheck(clause, "not enough samples", len(at), **told)
         return self._share(clause, right[acted], acted, len(at), **told)
 
     def _share(
@@ -234,7 +233,7 @@ class _Samples:
         groups = None if self.codes is None else self.codes[at]
         if len(at) < _ECE or (groups is not None and len(np.unique(groups)) < 2):
             note = f"A calibration error needs {_ECE} samples or more, of several groups."
-            return ClauseCheck(clause, "not enough samples", len(at), len(at), _NOTHING, math.nan, note=note)
+            return ClauseCheck(clause, "not enough samples", len(at), len(at), note=note)
         how = {name: getattr(self.asked, name) for name in ("level", "replicates", "seed")}
         ece = evaluate_probs(self.probs[at], self.labels[at], groups=groups, **how).ece
         centre = ece.value if math.isnan(ece.debiased) else max(ece.debiased, 0.0)
@@ -279,10 +278,10 @@ class ClauseCheck:
 
     clause: Clause
     found: Found
-    samples: int
-    counted: int
-    value: Estimate
-    probability: float
+    samples: int = 0
+    counted: int = 0
+    value: Estimate = Estimate(math.nan)  # noqa: RUF009 - it does not change
+    probability: float = math.nan
     threshold: float = math.nan
     acted: float = math.nan
     note: str = ""
@@ -321,14 +320,6 @@ class ClauseCheck:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON; null where unknown."""
-        known = {
-            name: None if math.isnan(number) else number
-            for name, number in (
-                ("probability", self.probability),
-                ("threshold", self.threshold),
-                ("acted", self.acted),
-            )
-        }
         return {
             "clause": self.clause.name,
             "id": self.clause.id,
@@ -337,7 +328,9 @@ class ClauseCheck:
             "samples": self.samples,
             "counted": self.counted,
             "value": self.value.as_dict(),
-            **known,
+            "probability": finite(self.probability),
+            "threshold": finite(self.threshold),
+            "acted": finite(self.acted),
             "line": self.line,
             "note": self.note,
         }

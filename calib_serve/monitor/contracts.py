@@ -241,9 +241,11 @@ class ContractFollower:
         for clause in clauses:
             own = sums[clause]
             mine = labels.part(_of(clause, rows))
-            weight = mine.weight * for_all(own)[mine.bin]
             evidence[clause] = evidence[clause].after(
-                mine._replace(weight=weight), shares=shares_of(own), now=now, unlabelled=unlabelled(own)
+                mine._replace(weight=for_all(own, mine)),
+                shares=shares_of(own),
+                now=now,
+                unlabelled=unlabelled(own),
             )
             kept = json.dumps(evidence[clause].state).encode()
             self._ledger.keep(_KIND, version, clause.id, kept, now=now)

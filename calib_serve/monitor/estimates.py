@@ -1,9 +1,14 @@
 """Live estimates of a model: calibration and accuracy of all served predictions, from some labels.
 
 Which predictions get a label is rarely chance alone: a queue of unsure ones is reviewed, others are sampled.
-So bins are weighed by the predictions served in them, which are all counted, and labels only say what holds
-inside a bin, each weighed by one over the chance with which it was asked for (Hajek 1971). What no label
-covers is not guessed: estimates are of the covered part, and ``bounds`` say what the rest could change.
+So bins are weighed by the predictions served in them, which are all counted. A labelled prediction is known
+and counts as itself; the unlabelled rest of its bin is estimated by labels, each weighed by the chance with
+which it was asked for (``standing``). So with all labels in, each number is a plain count, whatever the
+weights. What no label covers is not guessed: estimates are of the covered part, and ``bounds`` say what the
+rest could change.
+
+The counts of a window are certain; intervals are about the process that it is a sample of, as the next window
+is: with all labels in they are those of a sample of that size.
 The verdict on them is that of ``calib_serve.metrics``.
 """
 
@@ -15,7 +20,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
@@ -51,8 +55,9 @@ NOT_KNOWN = Number(math.nan, math.nan, math.nan, math.nan)
 class BinRow:
     """A bin: confidences in (lower, upper], and the accuracy behind them with its 95 % interval.
 
-    ``covered``: it holds enough labels to count in the estimates. ``noise``: the variance that the gap of a
-    calibrated model has. NaN without labels.
+    ``covered``: it holds enough labels, or all. Confidence and accuracy are of the ``counted`` ones: all that
+    were served in a covered bin, else the labelled ones. ``noise``: the variance that the gap of a calibrated
+    model has. NaN without labels.
     """
 
     lower: float
@@ -65,6 +70,7 @@ class BinRow:
     low: float
     high: float
     covered: bool
+    counted: float
     noise: float = 0.0
 
 
@@ -79,9 +85,9 @@ class Estimates:
         labels: Number of labels.
         effective: Number of labels of a uniform sample, all independent, that would tell as much.
         label_share: Labels over predictions served.
-        coverage: Share of the predictions in bins with enough labels.
+        coverage: Share of the predictions in bins with enough labels, or with a label.
         confidence: Mean confidence of all predictions, without noise.
-        covered_confidence: The same of the covered ones.
+        covered_confidence: The same of these covered ones.
         accuracy: Accuracy of the covered ones.
         gap: Mean confidence minus accuracy of the covered ones.
         brier: Mean of (confidence - correct)^2 of the covered ones.
@@ -133,7 +139,7 @@ def estimate(
         sums: Sums of predictions and labels.
         groups: Sums of up to 32 random groups of the labels that belong together (those of one patient or
             session fall into one): with them standard errors hold although such labels move together.
-        least: Number of effective labels that a bin must hold.
+        least: Number of effective labels that a bin must hold for its unlabelled predictions to be estimated.
         missing: "chance" where labels are missing by confidence or by draw; "unknown" where they may be
             missing for what the outcome was: then only ``worst`` holds for sure.
 
@@ -151,11 +157,11 @@ def estimate(
     counted = found.weighed_by == "predictions"
     total, labels = float(found.served.sum()), float(found.labels.sum())
     part, coverage = _covered(found)
-    confidence = _mean(found.confidence, found.served / total if total else found.served)
-    accuracy, lean = part.accuracy, np.nan_to_num(2 * found.accuracy - 1)
-    gap = part.gap
+    worst = bounds_of_labelled(found)
+    accuracy, lean = part.accuracy(worst.accuracy), np.nan_to_num(2 * found.accuracy - 1)
+    gap = part.gap(worst.gap)
     debiased, unclipped = part.ece(gap)
-    seen = _labelled(found)
+    seen = np.where(np.isfinite(found.gap), found.served, 0.0)  # of bins that hold any label
     return Estimates(
         weighed_by=found.weighed_by,
         missing=missing,
@@ -164,14 +170,14 @@ def estimate(
         effective=part.effective,
         label_share=labels / total if total and counted else math.nan,
         coverage=coverage,
-        confidence=confidence,
+        confidence=worst.confidence,
         covered_confidence=_mean(found.confidence, part.share),
         accuracy=accuracy,
         gap=gap,
         brier=part.number(
             found.brier, found.brier_noise, lean * np.nan_to_num(2 * found.confidence - 1), least=0.0
         ),
-        ece=_mean(np.abs(found.gap), seen),
+        ece=_within(_mean(np.abs(found.gap), seen), *_ece_bounds(found)),
         debiased_ece=debiased,
         unclipped_ece=unclipped,
         noise_floor=_mean(
@@ -180,38 +186,33 @@ def estimate(
         groups=found.groups,
         design_effect=part.design_effect,
         effect=part.effect,
-        bounds=bounds_of_covered((accuracy.low, accuracy.high), coverage, confidence),
-        worst=bounds_of_labelled(sums, confidence),
+        bounds=bounds_of_covered((accuracy.low, accuracy.high), coverage, worst.confidence),
+        worst=worst,
         bins=_rows(found),
     )
 
 
 def estimated_gap(sums: Sums) -> Number:
     """Estimate the gap alone: a small part of the work, for the many slices of a version."""
-    return _covered(bin_gaps(sums))[0].gap
+    found = bin_gaps(sums)
+    return _covered(found)[0].gap(bounds_of_labelled(found).gap)
 
 
 def estimated_accuracy(sums: Sums) -> Number:
     """The accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
-    return _covered(bin_gaps(sums))[0].accuracy
-
-
-def _labelled(found: BinGaps) -> Floats:
-    """The shares (bins,) of served predictions, in bins that hold any label."""
-    return np.where(np.isfinite(found.gap), found.served, 0.0)
+    found = bin_gaps(sums)
+    return _covered(found)[0].accuracy(bounds_of_labelled(found).accuracy)
 
 
 def _covered(found: BinGaps) -> tuple[_Part, float]:
-    """The covered bins, and the share of served predictions in them."""
-    total = float(found.served.sum())
-    coverage = float(found.served[found.covered].sum()) / total if total else 0.0
-    share = np.where(found.covered, found.served, 0.0) / (coverage * total if coverage else 1.0)
-    return _Part(found, share), coverage
+    """The covered predictions, and their share."""
+    total, counted = float(found.served.sum()), float(found.counted.sum())
+    return _Part(found, found.counted / (counted or 1.0)), counted / total if total else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The covered bins and their ``share`` (bins,) of the predictions served in them, 0 elsewhere."""
+    """What is counted in each bin, and its ``share`` (bins,) of all of that."""
 
     found: BinGaps
     share: Floats
@@ -229,7 +230,7 @@ class _Part:
     def effective(self) -> float:
         if self.empty:
             return 0.0
-        on = self.found.covered
+        on = self.share > 0
         alone = self.found.effective[on] * self.found.gap_noise.inflation
         return 1 / float((self.share[on] ** 2 / alone).sum()) / self.design_effect
 
@@ -240,40 +241,52 @@ class _Part:
         few = student_quantile(0.95, max(self.found.groups - 1, 1)) / quantile_of(0.95)
         return self.design_effect * few**2
 
-    @property
-    def accuracy(self) -> Number:
+    def accuracy(self, allowed: tuple[float, float]) -> Number:
         # Where few predictions are wrong, the true number may be larger than seen, but hardly smaller.
         lean = np.nan_to_num(2 * self.found.accuracy - 1)
-        return self.number(self.found.accuracy, self.found.accuracy_noise, -lean, least=0.0)
+        return self.number(self.found.accuracy, self.found.accuracy_noise, -lean, least=0.0, allowed=allowed)
 
-    @property
-    def gap(self) -> Number:
+    def gap(self, allowed: tuple[float, float]) -> Number:
         lean = np.nan_to_num(2 * self.found.accuracy - 1)
-        return self.number(self.found.gap, self.found.gap_noise, lean, least=-1.0)
+        return self.number(self.found.gap, self.found.gap_noise, lean, least=-1.0, allowed=allowed)
 
-    def number(self, means: Floats, noise: Noise, lean: Floats, *, least: float) -> Number:
+    def number(
+        self,
+        means: Floats,
+        noise: Noise,
+        lean: Floats,
+        *,
+        least: float,
+        allowed: tuple[float, float] = (-math.inf, math.inf),
+    ) -> Number:
         """The mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
 
-        The interval holds each truth from which the estimate is t of that truth's standard errors away,
-        as Wilson's (1927) does for one share.
+        The interval, of the process, holds each truth from which the estimate is t of that truth's standard
+        errors away, as Wilson's (1927) does for one share. ``allowed``: where known labels let the mean of
+        all that was served be; ends lie no further out than chance takes so many (Hoeffding 1963).
         """
         if self.empty:
             return NOT_KNOWN
-        value, variance, on = _mean(means, self.share), self._variance(noise), self.found.covered
-        if self.found.weighed_by == "labels":  # then it is chance as well how many fall into each bin
-            apart = self.share[on] ** 2 / self.found.effective[on] * (means[on] - value) ** 2
-            variance += float(apart.sum())
-        t, n = student_quantile(0.95, max(self._freedom(noise), 1.0)), np.maximum(self.found.effective, 1.0)
+        on, found = self.share > 0, self.found
+        value, variance = _within(_mean(means, self.share), *allowed), self._variance(noise)
+        # It is chance as well how many predictions fall into each bin.
+        drawn = self.share[on] / found.served.sum() * noise.inflation
+        if found.weighed_by == "labels":
+            drawn = self.share[on] ** 2 / found.effective[on]
+        variance += float((drawn * (means[on] - value) ** 2).sum())
+        t, n = student_quantile(0.95, max(self._freedom(noise), 1.0)), np.maximum(found.effective, 1.0)
         moved = float((self.share**3 * np.diag(noise.covariance) * lean / n).sum()) / max(variance, 1e-300)
         half, shift = t * math.sqrt(variance + (t * moved / 2) ** 2), t * t * moved / 2
-        low, high = max(value + shift - half, least), min(value + shift + half, 1.0)
+        reach = (1 - least) * math.sqrt(math.log(2 / 0.05) / 2 * noise.inflation / found.served.sum())
+        low = max(value + shift - half, least, allowed[0] - reach)
+        high = min(value + shift + half, 1.0, allowed[1] + reach)
         return Number(value, math.sqrt(variance), min(low, value), max(high, value))
 
     def ece(self, gap: Number) -> tuple[Number, float]:
         """The debiased ECE, and its value before it is clipped at 0."""
         if self.empty:
             return NOT_KNOWN, math.nan
-        on, noise = self.found.covered, self.found.gap_noise
+        on, noise = self.share > 0, self.found.gap_noise
         t = student_quantile(0.95, max(self._freedom(noise), 1.0))
         seen = noisy_error(self.found.gap[on], noise.covariance[np.ix_(on, on)], self.share[on], z=t)
         # The error of all bins is at least that of their mean, which is known better.
@@ -296,6 +309,11 @@ class _Part:
         return self._variance(noise) ** 2 / doubt if doubt > 0 else math.inf
 
 
+def _within(value: float, low: float, high: float) -> float:
+    """The value, no further out than the ends; NaN stays NaN."""
+    return value if math.isnan(value) else min(max(value, low), high)
+
+
 def _mean(values: Floats, share: Floats) -> float:
     on = share > 0
     return float(values[on] @ share[on] / share[on].sum()) if on.any() else math.nan
@@ -307,22 +325,9 @@ def _rows(found: BinGaps) -> tuple[BinRow, ...]:
     alone = np.maximum(noise.independent, 1e-18)
     effective = found.effective * noise.inflation / np.maximum(np.diag(noise.covariance) / alone, 1.0)
     low, high = wilson(found.accuracy * effective, effective)
-    return tuple(
-        BinRow(
-            lower=float(edges[b]),
-            upper=float(edges[b + 1]),
-            served=float(found.served[b]),
-            labels=float(found.labels[b]),
-            effective=float(found.effective[b]),
-            confidence=float(found.confidence[b]),
-            accuracy=float(found.accuracy[b]),
-            low=float(low[b]),
-            high=float(high[b]),
-            covered=bool(found.covered[b]),
-            noise=float(found.calibrated[b]),
-        )
-        for b in range(len(found.served))
-    )
+    counted = found.served, found.labels, found.effective, found.confidence, found.accuracy
+    columns = (edges[:-1], edges[1:], *counted, low, high, found.covered, found.counted, found.calibrated)
+    return tuple(BinRow(*row) for row in zip(*(one.tolist() for one in columns), strict=True))
 
 
 @dataclass(frozen=True)
@@ -330,11 +335,13 @@ class Bounds:
     """Bounds of accuracy and gap of all served predictions under any unseen outcomes (Manski 1989).
 
     ``unseen``: the share of predictions whose outcomes are put at all wrong and at all right.
+    ``confidence``: the mean one of all predictions.
     """
 
     accuracy: tuple[float, float]
     gap: tuple[float, float]
     unseen: float
+    confidence: float = math.nan
 
     @property
     def useful(self) -> bool:
@@ -351,11 +358,7 @@ class Bounds:
         return self.says_of("")
 
     def says_of(self, event: str) -> str:
-        """The bounds in a sentence: of the share of an event, where one is named, else of accuracy.
-
-        Args:
-            event: Name of the event, or "".
-        """
+        """The bounds in a sentence: of the share of an ``event``, where one is named, else of accuracy."""
         low, high = (100 * x for x in self.accuracy)
         share = f"{100 * self.unseen:.0f} %"
         what = f"the share of {event}" if event else "accuracy"
@@ -371,23 +374,25 @@ def bounds_of_covered(accuracy: tuple[float, float], coverage: float, confidence
     return _bounds(coverage * low, coverage * high + 1 - coverage, confidence, unseen=1 - coverage)
 
 
-def bounds_of_labelled(sums: Sums, confidence: float) -> Bounds:
+def bounds_of_labelled(found: BinGaps) -> Bounds:
     """Bound with every unlabelled prediction wrong, or right: labels may be missing for any reason."""
-    if not sums.predictions.any():
+    confidence, total = _mean(found.said, found.served), float(found.served.sum())
+    if found.weighed_by == "labels" or not total:
         return _bounds(0.0, 1.0, confidence, unseen=1.0)
-    total = float(np.maximum(sums.predictions, sums.labels).sum())
-    weight, squared = sums["calib_feedback_weight_total"], sums["calib_feedback_weight_squared"]
-    right, heavy = sums["calib_feedback_correct_total"], sums["calib_feedback_correct_weighted"]
-    low = _count(right, heavy) / total
-    high = 1 - _count(weight - right, squared - heavy) / total
-    return _bounds(low, max(high, low), confidence, unseen=max(1 - float(sums.labels.sum()) / total, 0.0))
+    labels, right = float(found.labels.sum()), float(found.known.sum())
+    return _bounds(right / total, 1 - (labels - right) / total, confidence, unseen=1 - labels / total)
 
 
-def _count(weights: NDArray[np.float64], squares: NDArray[np.float64]) -> float:
-    """Count the labels behind these sums of weights, at least: exact where a bin's are equal (Cauchy)."""
-    on = squares > 1e-9
-    return float((weights[on] ** 2 / squares[on]).sum())
+def _ece_bounds(found: BinGaps) -> tuple[float, float]:
+    """Bound the ECE of all predictions likewise, bin by bin."""
+    on = found.served > 0
+    if found.weighed_by == "labels" or not on.any():
+        return 0.0, 1.0
+    served, labels, right, said = (one[on] for one in (found.served, found.labels, found.known, found.said))
+    over, under = said - right / served, said - 1 + (labels - right) / served
+    least = np.maximum(np.maximum(under, -over), 0.0)
+    return _mean(least, served), _mean(np.maximum(np.abs(over), np.abs(under)), served)
 
 
 def _bounds(low: float, high: float, confidence: float, *, unseen: float) -> Bounds:
-    return Bounds((low, high), (confidence - high, confidence - low), unseen)
+    return Bounds((low, high), (confidence - high, confidence - low), unseen, confidence)

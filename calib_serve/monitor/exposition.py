@@ -1,23 +1,32 @@
 """Rows that a watch publishes wherever it runs: series, label values in the declared order, values.
 
-Sums are absolute, read from the ledger: whoever shares it shows the same ones, under its name.
+Sums are read from the ledger, absolute and by window: whoever shares it shows the same ones, under its name.
+A window is a gauge, so that one scrape shows it whole, and what is taken out of it is gone at the next.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from calib_serve.core.errors import REASONS
 from calib_serve.ledger import Published
+from calib_serve.monitor.windows import Window
 from calib_serve.receipts import PUBLISHED, Sums, Version, add_at, merge_slices
 
 if TYPE_CHECKING:
     from calib_serve.monitor.watch import Watch
 
+T = TypeVar("T")
+
 _STAGES = ("held", "ids", "keyring", "ledger", "samples", "scrape", "tokens")
+
+BIN_WINDOWS = ("1h", "24h", "7d", "30d")
+"""The windows whose sums are published by bin: those that rules can be written for."""
 
 Row = tuple[str, tuple[str, ...], float]
 """A series, the values of its labels, and its value."""
@@ -47,11 +56,73 @@ def sum_rows(
         published: Sums of the ledger, for the labels of its series.
         of: Kinds of the sums.
     """
-    own = tuple(published.labels.values())
     for one in (each for each in PUBLISHED if each.of in of):
         for version, each in sums.items():
             for place, value in enumerate(each[one.name].tolist()):
-                yield one.name, (*version, str(place), *own), value
+                yield one.name, (*version, str(place), *published.labels(version)), value
+
+
+def window_rows(
+    watch: Watch, windows: Mapping[str, Window], served: Mapping[str, Window] | None = None
+) -> Iterator[Row]:
+    """Yield the sums of windows of a version in every bin, and whether their labels are mature.
+
+    Predictions are of ``served``, those up to now, as what shifts is seen before labels come.
+
+    Args:
+        watch: Watch whose ledger is read.
+        windows: Windows of one version by name.
+        served: The same windows up to now; None: their predictions are counted elsewhere.
+    """
+    for name, window in windows.items():
+        yield "calib_window_provisional", (*window.version, name), float(window.provisional)
+        of = {"labels": window} if served is None else {"labels": window, "predictions": served[name]}
+        for one in PUBLISHED if name in BIN_WINDOWS else ():
+            found = of.get(one.of) if one.in_windows else None
+            for place, value in enumerate(found.sums[one.name].tolist() if found else ()):
+                labels = (*window.version, str(place), name, one.short, watch.ledger.uuid[:8])
+                yield "calib_window_sums", labels, value
+
+
+class Kept(Generic[T]):
+    """What ``make`` makes of each version: anew when its sums changed, else after some seconds.
+
+    Where there are many, each call renews new and changed ones for two seconds, the oldest and most
+    served first, then for a fifth of a second those that only move by time, one at least.
+
+    Args:
+        make: Makes it, from the ledger.
+        clock: Seconds, from any moment on.
+    """
+
+    def __init__(self, make: Callable[[Version], T], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._make, self._clock, self._lock = make, clock, threading.Lock()
+        self._made: dict[Version, tuple[float, bytes, T]] = {}
+
+    def of(self, sums: Mapping[Version, Sums]) -> dict[Version, T]:
+        """What is made by now of the versions that have these sums.
+
+        Args:
+            sums: Sums of each version.
+        """
+        with self._lock:
+            self._made = {version: one for version, one in self._made.items() if version in sums}
+            began, stamps = self._clock(), {v: one.vector.tobytes() for v, one in sums.items()}
+            changed = {v: at for v, (at, stamp, _) in self._made.items() if stamp != stamps[v]}
+            changed |= dict.fromkeys(sums.keys() - self._made.keys(), -math.inf)
+            # 15 s, as scrapes come from several servers, and windows move by themselves.
+            moved = {v: at for v, (at, *_) in self._made.items() if v not in changed and began - at > 15.0}
+            for due, most in ((changed, 2.0), (moved, 0.2)):
+                for i, version in enumerate(sorted(due, key=lambda v: (due[v], -sums[v].predictions.sum()))):
+                    if i and self._clock() - began > most:
+                        break
+                    self._made[version] = self._clock(), stamps[version], self._make(version)
+            return {version: made for version, (_, _, made) in self._made.items()}
+
+    def age(self) -> float:
+        """Seconds since the oldest was made; NaN without any."""
+        with self._lock:
+            return self._clock() - min((at for at, _, _ in self._made.values()), default=math.nan)
 
 
 def detector_rows(watch: Watch, versions: Sequence[Version], published: Published) -> Iterator[Row]:
@@ -62,16 +133,18 @@ def detector_rows(watch: Watch, versions: Sequence[Version], published: Publishe
         versions: Versions, in the order of the rows.
         published: Sums of the ledger, for the labels of its series.
     """
-    feed, own = watch.feed, tuple(published.labels.values())
+    feed = watch.feed
     progress, waiting = watch.ledger.progress(), watch.ledger.waiting()
     still = Counter((one.model, one.version) for one in watch.incidents() if one.open)
     for version in versions:
-        known = progress.get(version)
+        known, own = progress.get(version), published.labels(version)
         yield "calib_drift_alarms_total", (*version, *own), known.alarms if known else 0
         yield "calib_incidents_total", (*version, *own), known.incidents if known else 0
         yield "calib_feedback_late_total", (*version, *own), known.late if known else 0
         yield "calib_incidents_open", version, still[version]
         yield "calib_feedback_waiting", version, waiting.get(version, 0)
+        yield "calib_feedback_accepted_total", version, watch.intake.accepted[version]
+        yield "calib_feedback_corrected_total", version, watch.intake.corrected[version]
         numbers = {"calib_maturity_seconds": feed.maturity(version).seconds}
         if known:
             numbers["calib_drift_log_evidence"] = known.log_evidence

@@ -18,7 +18,7 @@ from calib_serve.monitor.drift.detector import Detector
 from calib_serve.monitor.incidents import IncidentLog
 from calib_serve.monitor.measured import VERSIONS_A_TRANSACTION
 from calib_serve.monitor.windows import Maturity, learned_delay
-from calib_serve.receipts import Version
+from calib_serve.receipts import DAY, SKEW, Version
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,10 @@ class DriftFeed:
 
     ``detector`` makes the detector of a version whose first label comes in; None: labels are fed to the
     ``followers`` alone, which are given the same ones. ``maturity``: seconds after which the labels of a
-    prediction are in; None: learned from their delays. With 0, labels are fed as they come. Processes that
-    share a ledger feed one detector between them. The thread also rolls up what was counted, and forgets what
-    has expired. ``trouble``: why the last tick failed.
+    prediction are in; None: learned from their delays. With 0, labels are fed as they come, and predictions
+    that all have their labels, up to the first without one, need no wait. Processes that share a ledger feed
+    one detector between them. The thread also rolls up what was counted, and forgets what has expired.
+    ``trouble``: why the last tick failed.
     """
 
     def __init__(
@@ -53,13 +54,16 @@ class DriftFeed:
         *,
         detector: Callable[[], Detector] | None = Detector,
         maturity: float | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         followers: Sequence[Follower] = (),
     ) -> None:
         self.incidents = IncidentLog(ledger)
         self.trouble: str | None = None
-        self._ledger, self._detector, self._given, self._clock = ledger, detector, maturity, clock
+        self._ledger, self._detector, self._given = ledger, detector, maturity
+        self._clock = clock or ledger.time.now
         self._learned: dict[Version, tuple[float, float]] = {}
+        self._labelled: dict[Version, tuple[float, float]] = {}
+        self._tried: dict[Version, float] = {}
         self._took: dict[Version, float] = {}
         self._take_all = 0.0
         self._grouped: set[Version] = set()
@@ -67,7 +71,7 @@ class DriftFeed:
         self._stop, self._thread = threading.Event(), threading.Thread()
         self._followers = tuple(followers)
         self._also: list[tuple[Callable[[], object], float]] = []
-        self.also(lambda: ledger.sweep(clock()), every=600.0)
+        self.also(ledger.sweep, every=600.0)
 
     def maturity(self, version: Version) -> Maturity:
         """The age at which predictions of this version are mature."""
@@ -79,13 +83,27 @@ class DriftFeed:
         # Negative where the clock was set back: then it is learned again.
         if not 0 <= now - at < keep:
             began = time.thread_time()
-            dated = self._ledger.dated(0.0, now + _LEARN_EVERY, version=version, kind="segment")
+            dated = self._ledger.dated(-math.inf, now + _LEARN_EVERY, version=version, kind="segment")
             learned = learned_delay(dated, now=now)
             self._learned[version] = (learned, now)
             took = time.thread_time() - began
             self._take_all += took - self._took.get(version, 0.0)
             self._took[version] = took
         return Maturity(learned, given=False)
+
+    def _labelled_until(self, version: Version, maturity: Maturity) -> float:
+        """The time before which all young predictions have their labels, as of some seconds ago."""
+        now = self._clock()
+        until, at = self._labelled.get(version, (-math.inf, -math.inf))
+        if not 0 <= now - at < max(10.0, self._take_all / 0.005):
+            mature = now - maturity.seconds
+            since = mature - DAY  # spans lie whole inside, and are a day wide at most
+            with self._ledger.moment() as moment:
+                young = moment.spans(version, since, "segment")
+            # A reporter takes some seconds to bring predictions, which wait for their labels as well.
+            until = min(young.labelled_until(since, mature), now - _LEARN_EVERY / 2)
+            self._labelled[version] = until, now
+        return until
 
     def tick(self) -> None:
         """Feed all mature labels; LedgerError where the ledger cannot be used."""
@@ -117,17 +135,22 @@ class DriftFeed:
 
     def _ready(self) -> list[Version]:
         """The versions that have labels to feed: a step is not free for the others."""
-        if self._given is not None:
-            return list(self._mature(self._given))
+        if self._given == 0:
+            return list(self._mature(0.0))
         by_wait: dict[float, set[Version]] = {}
+        early = []
         for version in self._ledger.waiting():
-            by_wait.setdefault(self.maturity(version).seconds, set()).add(version)
-        return [
+            maturity = self.maturity(version)
+            by_wait.setdefault(maturity.seconds, set()).add(version)
+            if self._labelled_until(version, maturity) > self._tried.get(version, -math.inf):
+                early.append(version)
+        mature = {
             version
             for seconds, versions in by_wait.items()
             if math.isfinite(seconds)
-            for version in sorted(versions.intersection(self._mature(seconds)))
-        ]
+            for version in versions.intersection(self._mature(seconds))
+        }
+        return sorted(mature.union(early))
 
     def _mature(self, seconds: float) -> dict[Version, int]:
         """The number of waiting labels this old, by version; all of them without a wait."""
@@ -177,13 +200,13 @@ class DriftFeed:
         return max(every, min(took / 0.01, max(5.0, 0.1 * wait)))
 
     def _step(self, version: Version) -> int:
-        maturity = self.maturity(version)
-        if not maturity.known:
-            return 0
-        now = self._clock()
+        maturity, now = self.maturity(version), self._clock()
+        # Waiting labels may be dated ahead of this clock, by other hosts' clocks.
+        until = math.inf
+        if maturity.seconds:
+            until = max(now - maturity.seconds, self._labelled_until(version, maturity))
+            self._tried[version] = until = self._whole_groups(version, until, maturity)
         with self._ledger.transaction():
-            # Waiting labels may be dated ahead of this clock, by other hosts' clocks.
-            until = self._until(version, now - maturity.seconds, maturity) if maturity.seconds else math.inf
             rows = self._ledger.take_waiting(version, until=until, most=_MOST)
             if rows:
                 if any(row.group for row in rows):
@@ -195,16 +218,18 @@ class DriftFeed:
                     follower.feed(version, fed, now=now)
         return len(rows)
 
-    def _until(self, version: Version, mature: float, maturity: Maturity) -> float:
+    def _whole_groups(self, version: Version, until: float, maturity: Maturity) -> float:
         """The time until which predictions are fed: with groups in steps, so that no group is torn."""
-        if version not in self._grouped:
-            return mature
-        step = max(300.0, maturity.seconds / 4)
-        return math.floor(mature / step) * step
+        if version not in self._grouped or until == -math.inf:
+            return until
+        step = max(300.0, maturity.seconds / 4 if maturity.known else 0.0)
+        return math.floor(until / step) * step
 
     def _in_order(self, version: Version, rows: Sequence[LabelRecord]) -> Sequence[LabelRecord]:
         """The rows no older than the last fed label, whose time is kept; the others are late."""
         fed = self._ledger.progress()[version].fed_until
+        if fed > self._clock() + SKEW:  # a clock was ahead: by it all that comes would be late
+            fed = -math.inf
         fresh = [row for row in rows if row.time >= fed]
         until = max(rows[-1].time, fed)
         self._ledger.advance(version, fed_until=until, late=len(rows) - len(fresh))

@@ -7,6 +7,7 @@ ledger, so that none is lost with a process.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -14,10 +15,13 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, or_, select
 
+from calib_serve.core.arrays import finite
 from calib_serve.core.errors import InputError
 from calib_serve.ledger import INCIDENT, VERSION, Ledger
 from calib_serve.monitor.drift.detector import Alarm
 from calib_serve.receipts import Version
+
+log = logging.getLogger(__name__)
 
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 
@@ -117,7 +121,7 @@ class Incident:
     def as_dict(self) -> dict[str, Any]:
         """Fields, ``gap`` and ``trend`` as plain values for JSON; unknown values are null."""
         said = {**asdict(self), "gap": self.gap, "trend": self.trend}
-        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in said.items()}
+        return {name: finite(value) for name, value in said.items()}
 
 
 class IncidentLog:
@@ -173,6 +177,8 @@ class IncidentLog:
             connection.execute(
                 INCIDENT.update().where(INCIDENT.c.id == one.id).values(self._row(one, connection))
             )
+        if not one.open:
+            _log_closed(one)
         return opened
 
     def close(self, number: int, *, by: str, note: str = "", now: float) -> Incident:
@@ -183,16 +189,22 @@ class IncidentLog:
             still = (INCIDENT.c.id == number, INCIDENT.c.closed.is_(None))
             closed = {"closed": now, "closed_by": by, "note": note}
             update = INCIDENT.update().where(*still).values(closed)
-            if 0 < number < 2**63 and connection.execute(update).rowcount:
-                return _read(connection.execute(_ALL.where(INCIDENT.c.id == number)).one())
-        raise InputError(f"there is no open incident {number}")
+            if not (0 < number < 2**63 and connection.execute(update).rowcount):
+                raise InputError(f"there is no open incident {number}")
+            one = _read(connection.execute(_ALL.where(INCIDENT.c.id == number)).one())
+        _log_closed(one)
+        return one
 
     def _row(self, one: Incident, connection: Connection) -> dict[str, Any]:
         """The columns of an incident without its number."""
         said = {name: value for name, value in asdict(one).items() if name not in ("id", "model", "version")}
         said |= {name: json.dumps(said[name]) for name in _LISTS}
-        said["onset"] = None if math.isnan(one.onset) else one.onset
+        said["onset"] = finite(one.onset)
         return {**said, "version_id": self._ledger.version_id(connection, (one.model, one.version))}
+
+
+def _log_closed(one: Incident) -> None:
+    log.warning("%s %s: incident %d is closed by %s", one.model, one.version, one.id, one.closed_by)
 
 
 def _is(version: Version) -> Any:

@@ -18,8 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from calib_serve.core.arrays import Floats
-from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.monitor._bin_gaps import BinGaps, bin_gaps
+from calib_serve.monitor._bin_gaps import BinGaps, bin_gaps, check_same_bins
 from calib_serve.receipts import Sums
 
 _SIGMAS = 4.0  # standard errors of a difference that chance may make
@@ -67,11 +66,7 @@ def rate_changes(before: Sums, now: Sums) -> RateChange:
     >>> rate_changes(cohort(100), cohort(200)).says[:57]
     'Labels come back more often at confidences 87 % to 93 % ('
     """
-    if before.bins != now.bins:
-        raise ShapeError(f"cannot compare {before.bins} bins with {now.bins}; use one bin count")
-    for sums in (before, now):
-        if not np.isfinite(sums.vector).all():
-            raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
+    check_same_bins(before, now)
     (n, k), (m, j) = _counts(before), _counts(now)
     together = (k + j) / np.maximum(n + m, 1.0)
     fewest = np.minimum(n, m) * np.minimum(together, 1 - together)
@@ -83,9 +78,8 @@ def rate_changes(before: Sums, now: Sums) -> RateChange:
     z = np.divide(is_ - was, error, out=np.zeros(len(n)), where=on & (error > 0))
     # Rates nearer than that are the same for all that matters.
     far = np.maximum(is_, was) >= 1.25 * np.minimum(is_, was)
-    limit = -NormalDist().inv_cdf(
-        0.5 / (10_000.0 * max(int(on.sum()), 1))
-    )  # comparisons between false findings
+    # Ten thousand comparisons between false findings.
+    limit = -NormalDist().inv_cdf(0.5 / (10_000.0 * max(int(on.sum()), 1)))
     edges = np.linspace(0, 1, before.bins + 1)
     moved = tuple(
         MovedBin(float(edges[b]), float(edges[b + 1]), float(was[b]), float(is_[b]), float(z[b]))
@@ -152,9 +146,6 @@ class SourceGap:
 
 def source_gaps(whole: Sums, sources: Mapping[str, Sums], groups: Sequence[Sums] = ()) -> list[SourceGap]:
     """Compare each source of a version with all its other labels; the most different first.
-
-    ``whole``: the sums of the version; ``groups``: those of random groups of labels that belong together,
-    by which errors are larger than independent labels would make them.
 
     Args:
         whole: Sums of the version.

@@ -9,11 +9,21 @@ import numpy as np
 from calib_serve.core.errors import InputError
 from calib_serve.core.text import points
 from calib_serve.metrics import TOLERANCE, Cells, Verdict, conclude, direction, finest, held_to_share, line_of
-from calib_serve.monitor.estimates import BinRow, Estimates
+from calib_serve.monitor._bin_gaps import LEAST
+from calib_serve.monitor.estimates import Estimates
 
 _COVERED = 0.9  # share of predictions that "calibrated" must speak of
 _WAYS = ("overconfident", "underconfident", "too sure in some ranges and not in others")
 _WAYS_OF_EVENT = ("too high", "too low", "too high in some ranges and too low in others")
+
+_LIVE = {
+    "calibrated": ("Nothing is to be done: labels go on being compared.",),
+    "off": (
+        "Check what labels it; then refit on the newest labels, or go back a version. Act on fewer "
+        "predictions until then.",
+    ),
+}
+"""Advice for a model that serves; how many more labels would prove it holds for any."""
 
 
 def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event: str = "") -> Verdict:
@@ -35,10 +45,10 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event
     e = estimates
     if not e.labels > 0:
         return Verdict("too_little", "Too little to say anything: no labels yet.", (e.bounds.says_of(event),))
-    if e.missing == "unknown":
+    if e.missing == "unknown" and e.worst.unseen > 0:
         return _of_bounds(e, tolerance, event)
-    if not e.coverage > 0:
-        says = f"Too little to say anything: {e.labels:,.0f} labels, and in no bin enough."
+    if e.labels < LEAST:
+        says = f"Too little to say anything: {e.labels:,.0f} labels."
         return Verdict("too_little", says, (e.bounds.says_of(event),))
     if event:
         came = e.accuracy.value
@@ -54,7 +64,7 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event
         of="labels",
         risk=0.003,  # three standard errors, as it is looked at often
     )
-    found = replace(found, reasons=(*_why(e, event), *found.reasons))
+    found = replace(found, reasons=(*_why(e, event), *found.reasons), do=_LIVE.get(found.level, found.do))
     if found.level != "calibrated" or e.coverage >= _COVERED:
         return found
     says = f"No error found, but labels cover only {100 * e.coverage:.0f} % of the predictions."
@@ -62,23 +72,21 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event
 
 
 def _cells(e: Estimates, count: int) -> Cells:
-    """Join neighbouring covered bins into cells of nearly equal shares of the predictions."""
-    bins = [row for row in e.bins if row.covered]
-    served = np.array([row.served for row in bins])
-    before = (np.cumsum(served) - served / 2) / served.sum()
+    """Join neighbouring bins into cells of nearly equal shares of the predictions that count."""
+    bins = [row for row in e.bins if row.counted]
+    counted = np.array([row.counted for row in bins])
+    before = (np.cumsum(counted) - counted / 2) / counted.sum()
     cell = np.minimum((before * count).astype(np.intp), count - 1)
     _, cell = np.unique(cell, return_inverse=True)
-    share = served / served.sum() * sum(row.effective for row in bins)
-    rows = [_sums_of(row, part) for row, part in zip(bins, share, strict=True)]
+    share = counted / counted.sum() * sum(row.effective for row in bins)
+    # A bin stands for its share of the labels.
+    rows = [
+        (n, n * row.confidence, n * row.accuracy, n**2 * row.noise, n**2 / row.effective)
+        for row, n in zip(bins, share, strict=True)
+    ]
     sums = [np.bincount(cell, column).astype(np.float64) for column in np.array(rows).T]
     weight, said, came, noise, squares = sums
     return Cells(weight, said, came, noise, e.effect, squares)
-
-
-def _sums_of(row: BinRow, share: float) -> tuple[float, float, float, float, float]:
-    """The sums in ``Cells`` of a bin that stands for ``share`` labels."""
-    said, came = share * row.confidence, share * row.accuracy
-    return share, said, came, share**2 * row.noise, share**2 / row.effective
 
 
 def _of_bounds(e: Estimates, tolerance: float, event: str) -> Verdict:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calib_serve.artifact import Clause, Contract
+from calib_serve.core.arrays import finite
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import as_duration
 from calib_serve.core.options.base import changed, check, check_positive
@@ -74,11 +75,8 @@ class ClausePlan:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON; null where unknown."""
-        told = {name: value for name, value in asdict(self).items() if name != "clause"}
-        return {
-            "clause": self.clause.name,
-            **{k: None if math.isnan(value) else value for k, value in told.items()},
-        }
+        told = {name: finite(value) for name, value in vars(self).items() if name != "clause"}
+        return {"clause": self.clause.name, **told}
 
 
 def plan_contract(

@@ -1,4 +1,6 @@
-"""The class shares of served predictions, without labels: by predicted classes and confidences alone.
+"""The class shares of served predictions: labels are counted, the rest is estimated without them.
+
+That goes by predicted classes and confidences alone.
 
 A prevalence that moves (a season, a new customer) makes calibrated probabilities wrong, and is seen here
 days before labels come. It is told from other changes by what class shares alone can explain
@@ -8,13 +10,13 @@ days before labels come. It is told from other changes by what class shares alon
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.arrays import Floats
+from calib_serve.core.arrays import Floats, finite
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import Confusion, ShareEstimate, bbse
 from calib_serve.monitor.estimates import Number, estimate
@@ -48,8 +50,8 @@ class LabelledBefore:
 class ClassShare:
     """One class: its share on the calibration set and now, with the accuracy where it is predicted.
 
-    ``expected`` is the accuracy under these shares if nothing else has changed; ``labelled`` what labels of
-    mature predictions say, NaN without them.
+    ``share`` counts what is labelled. ``expected`` is the accuracy under these shares if nothing else has
+    changed; ``labelled`` what labels of mature predictions say, NaN without them.
     """
 
     name: str
@@ -106,10 +108,10 @@ class TrafficShares:
                 "share": one.share,
                 "low": one.low,
                 "high": one.high,
-                "expected_accuracy": _known(one.expected),
-                "labelled_accuracy": _known(one.labelled.value),
-                "labelled_low": _known(one.labelled.low),
-                "labelled_high": _known(one.labelled.high),
+                "expected_accuracy": finite(one.expected),
+                "labelled_accuracy": finite(one.labelled.value),
+                "labelled_low": finite(one.labelled.low),
+                "labelled_high": finite(one.labelled.high),
             }
             for one in self.classes
         ]
@@ -130,7 +132,7 @@ def traffic_shares(
             raise InputError(before.unknown)
         seen = _seen(served, confusion)
         # At this level a look every few minutes stays quiet for weeks.
-        found = bbse(confusion, seen, old=before.old or None, level=1e-4)
+        found = _counted(served, confusion, bbse(confusion, seen, old=before.old or None, level=1e-4), seen)
     except InputError as error:
         return TrafficShares(served.version, served.name, None, (), str(error))
     classes = []
@@ -149,6 +151,35 @@ def traffic_shares(
         )
         classes.append(one)
     return TrafficShares(served.version, served.name, found, tuple(classes))
+
+
+def _counted(window: Window, confusion: Confusion, found: ShareEstimate, seen: Floats) -> ShareEstimate:
+    """Count the classes of labelled predictions, and estimate those of the rest by what was predicted there.
+
+    The error is of the process, as of all intervals: known ones vary by chance like any sample.
+    """
+    known, rest = np.zeros(confusion.classes), seen.copy()
+    for key, sums in window.slices.items():
+        if not key.name.isdecimal():
+            continue
+        if key.kind == "class":
+            known[int(key.name)] += sums["calib_feedback_right"].sum()
+            rest[int(key.name)] -= sums.labels
+        elif key.kind == "truth":
+            known[int(key.name)] += sums.labels.sum()
+    n, total = float(known.sum()), float(seen.sum())
+    if (
+        not n or abs(n - float(window.sums.labels.sum())) > 0.5
+    ):  # none, or counted before classes of labels were
+        return found
+    rest = rest.clip(0)
+    left, shares, variance = max(total - n, 0.0), known / n, np.zeros(len(known))
+    if left > 0.5:
+        others = bbse(confusion, rest, old=found.old)
+        shares = (known + left * others.shares) / (n + left)
+        variance = (left / (n + left) * others.error) ** 2
+    variance = variance + n / (n + left) ** 2 * shares * (1 - shares)
+    return replace(found, shares=shares, error=np.sqrt(variance))
 
 
 def _seen(window: Window, confusion: Confusion) -> Floats:
@@ -175,7 +206,3 @@ def _seen(window: Window, confusion: Confusion) -> Floats:
     if abs(seen.sum() - total) > 0.5:
         raise InputError("some predictions of this window were counted before classes were told apart")
     return seen
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

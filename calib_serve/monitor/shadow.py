@@ -33,7 +33,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.core.arrays import Floats
+from calib_serve.core.arrays import Floats, finite
 from calib_serve.core.errors import InputError, LedgerError, of_a_newer
 from calib_serve.core.text import signed_points
 from calib_serve.ledger import LabelRecord, Ledger, note_recovery, read_kept
@@ -167,7 +167,7 @@ class ShadowTest:
         return {
             "format": _FORMAT,
             **{name: getattr(self, name) for name in _NUMBERS},
-            "since": None if math.isnan(self.since) else self.since,
+            "since": finite(self.since),
             **{name: [one.count, one.up.tolist(), one.down.tolist()] for name, one in bets.items()},
         }
 

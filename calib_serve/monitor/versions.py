@@ -17,7 +17,7 @@ from typing import Any
 from calib_serve.artifact import Artifact, Contract, read_yaml
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, InputError
-from calib_serve.core.files import read_whole
+from calib_serve.core.files import FollowedFile, read_whole
 from calib_serve.monitor.priors import LabelledBefore
 from calib_serve.receipts import Classes, Version
 
@@ -87,7 +87,7 @@ class Watched:
         return cls(classes, contract=contract)
 
 
-class FollowedVersions:
+class FollowedVersions(FollowedFile[dict[Version, Watched]]):
     """The versions in ``path``, looked at again whenever ``changed`` is called.
 
     A file is a list of ``{"name", "version"}`` with what ``Watched.of_facts`` takes, in JSON or YAML. A
@@ -96,53 +96,27 @@ class FollowedVersions:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._seen = self._look()
-        self._known = self._read()
-        self._trouble: str | None = None
+        super().__init__(path, _read)
 
-    def current(self) -> dict[Version, Watched]:
-        """The versions as last read."""
-        return self._known
+    def _files(self) -> Iterable[Path]:
+        return _manifests(self._path) if self._path.is_dir() else super()._files()
 
-    def changed(self) -> dict[Version, Watched]:
-        """The versions, read again if the file looks different."""
-        seen = self._look()
-        if seen != self._seen:
-            self._seen = seen
-            try:
-                self._known, self._trouble = self._read(), None
-            except CalibServeError as error:
-                self._trouble = str(error)
-                log.error("the versions in %s stay as they were: %s", self._path, error)
-        return self._known
 
-    def trouble(self) -> str | None:
-        """The reason why the file cannot be read, if so."""
-        return self._trouble
+def _manifests(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*/*/{_MANIFEST}"))
 
-    def _look(self) -> tuple[object, ...]:
-        try:
-            found = self._manifests() if self._path.is_dir() else [self._path]
-            told = [(str(path), stat.st_mtime_ns, stat.st_ino) for path in found if (stat := path.stat())]
-        except OSError:  # it is being replaced
-            return ()
-        return tuple(told)
 
-    def _manifests(self) -> list[Path]:
-        return sorted(self._path.glob(f"*/*/{_MANIFEST}"))
-
-    def _read(self) -> dict[Version, Watched]:
-        if self._path.is_dir():
-            folders = [path.parent for path in self._manifests()]
-            return {(one.parent.name, one.name): Watched.of(one) for one in folders}
-        try:
-            return read_versions(_listed(read_whole(self._path)))
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise InputError(
-                f"the list of versions {self._path} cannot be read: {error!r}; it should hold name, version "
-                "and classes or artifact of each"
-            ) from error
+def _read(path: Path) -> dict[Version, Watched]:
+    if path.is_dir():
+        folders = [one.parent for one in _manifests(path)]
+        return {(one.parent.name, one.name): Watched.of(one) for one in folders}
+    try:
+        return read_versions(_listed(read_whole(path)))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"the list of versions {path} cannot be read: {error!r}; it should hold name, version and "
+            "classes or artifact of each"
+        ) from error
 
 
 def _listed(text: bytes) -> Any:

@@ -15,8 +15,7 @@ import logging
 import math
 import os
 import threading
-import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import repeat
@@ -46,7 +45,7 @@ from calib_serve.monitor.incidents import Incident
 from calib_serve.monitor.priors import TrafficShares, traffic_shares
 from calib_serve.monitor.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.monitor.versions import FollowedVersions, Watched, read_facts
-from calib_serve.monitor.windows import Delays, Maturity, Window, parse_maturity, read_windows
+from calib_serve.monitor.windows import WINDOWS, Delays, Maturity, Window, parse_maturity, read_windows
 from calib_serve.receipts import (
     DAY,
     LONGEST_ID,
@@ -90,6 +89,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OBSERVE_EVERY = 600.0  # seconds between looks of label budgets at what was served
+_RELEASED = 5_000  # waiting items that are counted in one transaction, so that others wait for no more
 _SERVED = ("calib_predictions_total", "calib_predictions_confidence_total")
 _SEGMENT = f"a segment is a text of at most {LONGEST_SEGMENT} characters"
 
@@ -130,7 +130,6 @@ class Watch:
         segments: How many different segments a version may have before the rest are counted as ``other``, or
             their names.
         max_classes: Predicted classes that are counted apart.
-        clock: Time in seconds since 1970.
         samples: Keeps a sample of logits and labels to refit on, of predictions that come with logits.
         follow: File or folder of further versions, which is read while it runs.
 
@@ -159,7 +158,6 @@ class Watch:
         policy: Callable[[], LabelPolicy] | None = None,
         segments: int | Sequence[str] = int(WatchOptions.segments),
         max_classes: int = 32,
-        clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
         follow: FollowedVersions | None = None,
     ) -> None:
@@ -169,7 +167,7 @@ class Watch:
         self.counts = _Counts()
         if isinstance(keyring, LiveKeyring):
             keyring.failed = self._keyring_failed
-        self._clock, self._ttl = clock, ttl
+        self._clock, self._ttl = ledger.time.now, ttl
         self._tolerance = tolerance or TOLERANCE  # a detector may have none, a verdict not
         self._policy, self._drawn = policy, set[Version]()
         self._segments, self._max_classes = segments, max_classes
@@ -181,7 +179,6 @@ class Watch:
             ledger,
             detector=detector,
             maturity=maturity,
-            clock=clock,
             followers=[self._contracts, ShadowFollower(ledger)],
         )
         self.intake = Intake(
@@ -189,7 +186,6 @@ class Watch:
             ledger,
             models={},
             ttl=ttl,
-            clock=clock,
             detect=detector is not None or follow is not None or any(w.contract for w in models.values()),
             ids=self.ids,
             hold=True,
@@ -213,7 +209,6 @@ class Watch:
                 program=f"process {os.getpid()}",
                 ttl=ttl,
                 given=lambda: self._shared(maturity),
-                clock=clock,
             ),
             drift_check(self.feed),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
@@ -298,7 +293,10 @@ class Watch:
         """
         self._check_registered(version, Watched.of_facts(facts), facts)
         self.ledger.register_version(version, json.dumps(dict(facts)))
-        self.refresh_versions()
+        try:
+            self.refresh_versions()
+        except LedgerError as error:  # it is registered, and the next refresh counts what waits
+            logger.error("%s %s is named; what waits for it is counted later: %s", *version, error)
 
     def _check_registered(self, version: Version, told: Watched, facts: Mapping[str, Any]) -> None:
         followed = {} if self._follow is None else self._follow.current()
@@ -335,13 +333,14 @@ class Watch:
         if known != self.models:
             self._apply_versions(known)
         for version in self.ledger.held():
-            while version in self.models and self._released(version):
+            release = functools.partial(self._released, version)
+            while version in self.models and self.ledger.database.again(release) == _RELEASED:
                 pass
 
     def give_up_held(self) -> None:
         """Drop predictions and labels that waited a day for their version; the loss is counted and logged."""
         lost: Counter[Version] = Counter()
-        for row in self.ledger.drop_held(self._clock() - DAY):
+        for row in self.ledger.drop_held():
             served = [] if row.kind == "label" else json.loads(row.content)["served"]
             lost[row.version] += ServedSums(*row.version, *served).count if served else 1
         for (model, version), n in lost.items():
@@ -435,23 +434,32 @@ class Watch:
             )
 
     def _released(self, version: Version) -> int:
-        """Count some of the items that wait for a version; return their number."""
+        """Count some of the items that wait for a version, when they came; return their number."""
         with self.ledger.transaction():
             # Taken out and counted in one transaction: a crash leaves it waiting.
-            rows = self.ledger.take_held(version, most=1_000)
-            for row in rows:
-                told = json.loads(row.content)
-                if row.kind == "label":
-                    self.intake.take([told], source=row.source, at=row.came_at)
-                    continue
-                served = ServedSums(*version, *told["served"])
-                if self._wrong_sums(served) is None:
-                    self.ledger.add(self._sums([served]), time=told["time"])
+            rows = self.ledger.take_held(version, most=_RELEASED)
+            told = [json.loads(row.content) for row in rows]
+            of_labels = [i for i, row in enumerate(rows) if row.kind == "label"]
+            served: dict[float, list[ServedSums]] = defaultdict(list)
+            for row, one in zip(rows, told, strict=True):
+                if row.kind == "prediction":
+                    served[one["time"]].append(ServedSums(*version, *one["served"]))
+            # All labels, then all sums, each sorted by its key: several who count at once wait in one order.
+            self.intake.take(
+                [told[i] for i in of_labels],
+                source=[rows[i].source for i in of_labels],
+                at=[rows[i].came_at for i in of_labels],
+            )
+            self.ledger.add_dated(
+                (self._sums(one for one in some if self._wrong_sums(one) is None), time)
+                for time, some in served.items()
+            )
         return len(rows)
 
     def _refuse_without_room(self, found: list[Any]) -> None:
         """Refuse, in place, predictions of unknown versions where too many wait already."""
-        unknown = {i: _item(one) for i, one in enumerate(found) if not self._is_known(one)}
+        items = {i: _item(one) for i, one in enumerate(found) if not isinstance(one, Refused)}
+        unknown = {i: one for i, one in items.items() if (one.model, one.version) not in self.models}
         if unknown and not self.intake.has_room(len(unknown)):
             for i, one in unknown.items():
                 told = f"no model {one.model!r} version {one.version!r} here, and too much waits for others"
@@ -515,8 +523,10 @@ class Watch:
         # Receipts say when they were made; one dated ahead of this clock opens no span of the future.
         made = now if good or not came else min(now, max(one.time for one in came))
         whole = [*good, *(one.item for one in came)]
-        known = [one for one in whole if self._is_known(one)]
-        self._note_signed((one.item.model, one.item.version) for one in came if self._is_known(one))
+        models = self.models  # of one moment: what becomes known meanwhile is held all the same
+        known = [one for one in whole if (one.model, one.version) in models]
+        of_others = ((one.item.model, one.item.version) for one in came)
+        self._note_signed(version for version in of_others if version in models)
         chances, sums = chances_of(found, self.policies), self._sums(map(ServedSums.of, known))
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
         # Held and counted predictions of a batch are stored together, or not at all.
@@ -530,19 +540,24 @@ class Watch:
                 # Derived, not drawn: a batch that comes again gets the same receipts.
                 nonces = nonces_of(repr((batch.name, batch.content, now)), places)
             told = [*zip(good, nonces, repeat(now)), *((one.item, one.nonce, one.time) for one in came)]
-            self._hold(
-                [
-                    (nonce.hex(), ServedSums.of(one), made)
-                    for one, nonce, made in told
-                    if not self._is_known(one)
-                ]
-            )
+            if fresh:  # what waited may be counted by now, and would be again
+                self._hold(
+                    [
+                        (nonce.hex(), ServedSums.of(one), min(at, now))
+                        for one, nonce, at in told
+                        if (one.model, one.version) not in models
+                    ]
+                )
         if fresh:
             self._look_for_shift(sums)
         self._beside("samples", lambda: self._sample(told))
         ring, own = self.keyring.current(), [chances[i] for i in places]
         receipts = signed(good, nonces, own, ring=ring, time=now)
-        return self._bound(found, [_answer_of(one) or next(receipts) for one in found], source)
+        answers = [
+            one if isinstance(one, Refused) else one.receipt if isinstance(one, Carried) else next(receipts)
+            for one in found
+        ]
+        return self._bound(found, answers, source)
 
     def served(
         self, sums: Sequence[ServedSums], *, time: float, once: bytes, source: str = ""
@@ -562,8 +577,8 @@ class Watch:
         now = self._clock()
         found: list[ServedSums | Refused] = [self._wrong_sums(one) or one for one in sums]
         self._refuse_without_room(found)
-        sound = [one for one in found if isinstance(one, ServedSums)]
-        known = [one for one in sound if self._is_known(one)]
+        sound, models = [one for one in found if isinstance(one, ServedSums)], self.models
+        known = [one for one in sound if (one.model, one.version) in models]
         self._note_signed((one.model, one.version) for one in known)
         batch = named_batch(once, sums, (), source=source, time=now)
         made = min(time, now)
@@ -575,7 +590,7 @@ class Watch:
                     [
                         (f"{batch.name.hex()}/{i}", one, made)
                         for i, one in enumerate(sound)
-                        if not self._is_known(one)
+                        if (one.model, one.version) not in models
                     ]
                 )
         if fresh:
@@ -600,28 +615,18 @@ class Watch:
         """Count late labels, once each.
 
         Args:
-            items: Mappings with "receipt" or "id", "label", and optionally "by", "segment" and "model".
+            items: Mappings with "receipt" or "id", "label", and optionally "by", "segment", "model" and
+                "replaces": true where it counts in the place of another label.
             source: Who sent them, such as the name of a token; or who sent each.
             ids_of: ``source`` of the predictions that an "id" may name; None: of any.
         """
         self.may_acknowledge()
         taken = self.intake.take(items, source=source, ids_of=ids_of)
         if samples := self.samples:
-            whole = [
-                one for one in taken.counted if not self._is_pair(one.receipt.model, one.receipt.version)
-            ]
+            pairs = {version for version, one in self.models.items() if one.classes.pairs}
+            whole = [one for one in taken.counted if (one.receipt.model, one.receipt.version) not in pairs]
             self._beside("samples", lambda: samples.labelled(whole))
         return taken.outcomes
-
-    def _is_known(self, one: ServedPrediction | ServedSums | Carried | Refused) -> bool:
-        """Whether an item is of a version that is known here; a refused item needs none."""
-        if isinstance(one, Refused):
-            return True
-        return (_item(one).model, _item(one).version) in self.models
-
-    def _is_pair(self, model: str, version: str) -> bool:
-        watched = self.models.get((model, version))
-        return watched is not None and watched.classes.pairs
 
     def may_acknowledge(self) -> None:
         """Raise LedgerError while a check refuses that anything is acknowledged."""
@@ -644,6 +649,15 @@ class Watch:
             InputError: If there is none of that number.
         """
         return self.feed.incidents.close(number, by=by, note=note, now=self._clock())
+
+    def traffic(self) -> dict[Version, int]:
+        """Predictions of each version in the latest hour of a week in which any were served."""
+        week = self._clock() - WINDOWS["7d"]
+        with self.ledger.moment() as moment:
+            served = {version: moment.spans(version, week).served(week) for version in moment.numbers}
+        last = max((starts[-1] for starts, _ in served.values() if len(starts)), default=math.inf)
+        found = {v: int(count[starts > last - WINDOWS["1h"]].sum()) for v, (starts, count) in served.items()}
+        return {version: count for version, count in found.items() if count}
 
     def window(self, version: Version, name: str = "24h", *, provisional: bool = True) -> Window:
         """Return the predictions of a model version in a window of time, with their labels.
@@ -675,6 +689,16 @@ class Watch:
             tolerance=self._tolerance,
         )
 
+    def windows_until_now(self, version: Version, names: Iterable[str]) -> dict[str, Window]:
+        """The windows of these names with all predictions up to now, mature or not.
+
+        Args:
+            version: (model, version).
+            names: Windows of ``WINDOWS``.
+        """
+        at_once = Maturity(0.0, given=True)
+        return read_windows(self.ledger, version, names, maturity=at_once, now=self._clock())
+
     def delays(self, version: Version) -> Delays:
         """Return how late the labels of a model version came so far.
 
@@ -682,7 +706,7 @@ class Watch:
             version: (model, version).
         """
         now = self._clock()
-        return Delays.of(self.ledger.dated(0.0, now, version=version, kind="segment"), now=now)
+        return Delays.of(self.ledger.dated(-math.inf, now, version=version, kind="segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
         """The state of each clause of the version's contract, in order; none where it has none.
@@ -705,7 +729,9 @@ class Watch:
         return shadow_states(self.ledger, version)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
-        """Return the class shares of the predictions in a window that ends now, estimated without labels.
+        """Return the class shares of the predictions in a window that ends now.
+
+        Labels are counted, and the rest is estimated without them.
 
         Args:
             version: (model, version).
@@ -719,9 +745,7 @@ class Watch:
             raise InputError(f"no model {version[0]!r} version {version[1]!r} here")
         if watched.before.confusion is None:
             return TrafficShares(version, name, None, (), watched.before.unknown)
-        at_once = Maturity(0.0, given=True)
-        served = read_windows(self.ledger, version, [name], maturity=at_once, now=self._clock())[name]
-        mature = served
+        mature = served = self.windows_until_now(version, [name])[name]
         if self.feed.maturity(version).seconds:
             mature = self.window(version, name, provisional=False)
         return traffic_shares(served, mature, watched.before, tuple(watched.classes.names))
@@ -732,7 +756,9 @@ class Watch:
         if isinstance(item, ServedPrediction):
             return self._refusal(item) or item
         try:
-            found = carried(item, self.keyring.verify(item.receipt, now=now, ttl=self._ttl))
+            found = carried(
+                item, self.keyring.verify(item.receipt, now=now, ttl=self._ttl + self.ledger.time.lag)
+            )
         except Refused as refusal:
             return refusal
         return self._refusal(found.item) or found
@@ -883,10 +909,3 @@ def _wrong_shadow(shadow: Shadow, classes: int) -> str:
     if not 0 <= shadow.predicted < classes:
         return f"the shadow's predicted must be in [0, {classes}), got {shadow.predicted}"
     return "" if len(shadow.tag) == TAG else f"the shadow's tag must be {TAG} bytes, got {len(shadow.tag)}"
-
-
-def _answer_of(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
-    """The answer for an item; None where its receipt is yet to be signed."""
-    if isinstance(one, Carried):
-        return one.receipt
-    return one if isinstance(one, Refused) else None

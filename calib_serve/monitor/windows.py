@@ -5,14 +5,15 @@ and a day beyond that. Over all time it also holds what the ledger counted befor
 
 Windows, verdicts and the drift detector leave out predictions whose labels are still coming: where wrong
 ones are told sooner than right ones, the newest labels of a calibrated model look wrong. How long labels take
-is learned from their delays, or given.
+is learned from their delays, or given. It is an assumption about what has not come: predictions that all have
+their labels, up to a time, are mature at once.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import parse_duration
-from calib_serve.ledger import SPANS, Ledger, WindowSums
+from calib_serve.ledger import SPANS, Ledger, Spans, WindowSums
 from calib_serve.metrics import TOLERANCE, Verdict
 from calib_serve.monitor.estimates import Estimates, estimate
 from calib_serve.monitor.live_verdict import judge_estimates
@@ -29,7 +30,14 @@ from calib_serve.receipts import DAY, DELAYS, Key, Kind, Sums, Version
 AUTO = "auto"
 """Learn it."""
 
-WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": math.inf}
+WINDOWS: Mapping[str, float] = {
+    "5m": 300.0,
+    "1h": 3600.0,
+    "24h": DAY,
+    "7d": 7 * DAY,
+    "30d": 30 * DAY,
+    "all": math.inf,
+}
 """The windows by name, in seconds."""
 
 
@@ -150,12 +158,13 @@ class Window:
         version: Model and version.
         name: Name of the window.
         since: Its begin, in seconds since 1970.
-        until: Its end, where predictions turn mature, in seconds since 1970.
-        maturity: Age at which they do.
+        until: Its end, in seconds since 1970: predictions before it are mature, or labelled, each of them.
+        maturity: Age at which predictions are mature without.
         bins: Number of bins of confidence.
         slices: Sums of the mature part, by slice.
         immature: Sums of later predictions and their labels.
-        dated: Mature spans of the version's segments, oldest first, for curves.
+        spans: Reads the sums of the version by span, for curves.
+        mature: Time up to which spans are mature, in seconds since 1970; infinity: all that there are.
         tolerance: Largest mean gap that counts as calibrated, a fraction.
         provisional: Whether no mature label is in, so that it holds all that there are, up to now.
     """
@@ -168,9 +177,15 @@ class Window:
     bins: int
     slices: Mapping[Key, Sums]
     immature: Sums
-    dated: Sequence[WindowSums]
+    spans: Callable[[], Spans]
+    mature: float
     tolerance: float = TOLERANCE
     provisional: bool = False
+
+    @property
+    def dated(self) -> list[WindowSums]:
+        """Mature spans of the version's segments, oldest first."""
+        return self.spans().dated(self.since, self.mature, "segment")
 
     @functools.cached_property
     def sums(self) -> Sums:
@@ -210,10 +225,8 @@ class Window:
     def split(self, seconds: float) -> tuple[Sums, Sums]:
         """The sums of the version before the last ``seconds``, and in them."""
         at = self.until - seconds
-        before = [one.sums for one in self.dated if one.start + one.width <= at]
-        return _added(before, self.bins), _added(
-            [one.sums for one in self.dated if one.start >= at], self.bins
-        )
+        spans = self.spans()
+        return spans.whole(self.since, at), spans.whole(max(at, self.since), self.mature)
 
     @property
     def immature_share(self) -> float:
@@ -242,23 +255,26 @@ def read_windows(
     ``lengths``: the windows that there are, in seconds.
     """
     # A span counts when its last prediction is mature; without a wait, all that is there counts.
-    until = math.inf if not maturity.seconds else now - maturity.seconds
-    end = min(until, now) if maturity.known else now
-    since = {name: _start_of_span(end - _seconds(name, lengths), now=now) for name in names}
-    with ledger.database.reading():  # all of one moment
-        spans = list(ledger.dated(min(since.values(), default=now), math.inf, version=version))
+    mature = math.inf if not maturity.seconds else now - maturity.seconds
+    seconds = {name: _seconds(name, lengths) for name in names}
 
-        def made(name: str, first: float, until: float) -> Window:
-            inside = [one for one in spans if one.start >= first]
-            how: dict[str, Any] = {"now": now, "maturity": maturity, "tolerance": tolerance}
-            return _window(ledger, version, name, inside, since=first, until=until, **how)
+    def since(name: str, until: float) -> float:
+        return _start_of_span((min(until, now) if maturity.known else now) - seconds[name], now=now)
 
-        found = {name: made(name, first, until) for name, first in since.items()}
-        for name, window in found.items():
-            come = window.immature.labels.any() or not maturity.known
-            if provisional and come and not window.sums.labels.any():
-                first = _start_of_span(now - _seconds(name, lengths), now=now)
-                found[name] = replace(made(name, first, math.inf), provisional=True)
+    with ledger.moment() as moment:
+        # Of all time, those that are not mature are enough: the rest is in the sums over all time.
+        begins = [since(name, mature) for name in seconds]
+        spans = moment.spans(version, min([x if math.isfinite(x) else mature - DAY for x in begins] or [now]))
+    how: dict[str, Any] = {"now": now, "maturity": maturity, "tolerance": tolerance}
+    how["every"] = functools.partial(_every, ledger, version)
+    found = {}
+    for name in seconds:
+        until = spans.labelled_until(since(name, mature), mature)
+        found[name] = window = _window(spans, version, name, since=since(name, until), until=until, **how)
+        come = window.immature.labels.any() or not maturity.known
+        if provisional and come and not window.sums.labels.any():
+            every = _window(spans, version, name, since=since(name, math.inf), until=math.inf, **how)
+            found[name] = replace(every, provisional=True)
     return found
 
 
@@ -269,39 +285,30 @@ def _seconds(name: str, lengths: Mapping[str, float]) -> float:
 
 
 def _window(
-    ledger: Ledger,
+    spans: Spans,
     version: Version,
     name: str,
-    spans: Sequence[WindowSums],
     *,
     since: float,
     until: float,
     now: float,
     maturity: Maturity,
     tolerance: float,
+    every: Callable[[], Spans],
 ) -> Window:
-    mature = [one for one in spans if one.start + one.width <= until]
-    young = [one for one in spans if one.start + one.width > until]
-    immature = _added([one.sums for one in young if one.key.kind == "segment"], ledger.bins)
     return Window(
         version,
         name,
         since,
         min(until, now),
         maturity,
-        ledger.bins,
-        _all_time(ledger, version, young) if name == "all" else _by_slice(mature, ledger.bins),
-        immature,
-        [one for one in mature if one.key.kind == "segment"],
+        spans.bins,
+        _all_time(spans, until) if name == "all" else spans.slices(since, until),
+        spans.whole(since, until, young=True),
+        (lambda: spans) if math.isfinite(since) else every,
+        until,
         tolerance,
     )
-
-
-def _by_slice(spans: Iterable[WindowSums], bins: int) -> dict[Key, Sums]:
-    found: dict[Key, list[Sums]] = {}
-    for one in spans:
-        found.setdefault(one.key, []).append(one.sums)
-    return {key: _added(sums, bins) for key, sums in found.items()}
 
 
 def _start_of_span(time: float, *, now: float) -> float:
@@ -312,13 +319,15 @@ def _start_of_span(time: float, *, now: float) -> float:
     return math.floor(time / width) * width
 
 
-def _all_time(ledger: Ledger, version: Version, young: Sequence[WindowSums]) -> dict[Key, Sums]:
+def _every(ledger: Ledger, version: Version) -> Spans:
+    with ledger.moment() as moment:
+        return moment.spans(version, -math.inf, "segment")
+
+
+def _all_time(spans: Spans, until: float) -> dict[Key, Sums]:
     """Subtract young predictions from the sums over all time, which include spans long deleted."""
-    found = ledger.slices(None, version=version)
-    for one in young:
-        if one.key in found:
-            found[one.key] = found[one.key] - one.sums
-    return found
+    young = spans.slices(-math.inf, until, young=True)
+    return {key: sums - young[key] if key in young else sums for key, sums in spans.all_time().items()}
 
 
 def _added(sums: Sequence[Sums], bins: int) -> Sums:

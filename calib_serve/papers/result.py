@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.arrays import as_array, repeated
+from calib_serve.core.arrays import as_array, finite, repeated
 from calib_serve.core.errors import InputError
 from calib_serve.fit import CANDIDATES, TWO_CLASSES, fit_by_name
 from calib_serve.scores import Scores, two_columns
@@ -92,12 +91,12 @@ class Study:
         """As plain values for JSON: None stands for unknown values."""
         return {
             "title": self.title,
-            "rows": [dict(zip(self.header, map(_known, row), strict=True)) for row in self.rows],
+            "rows": [dict(zip(self.header, map(finite, row), strict=True)) for row in self.rows],
             "says": list(self.says),
             "curves": [
                 {
                     "label": c.label,
-                    **{name: [_known(v) for v in getattr(c, name)] for name in ("x", "y", "low", "high")},
+                    **{name: [finite(v) for v in getattr(c, name)] for name in ("x", "y", "low", "high")},
                 }
                 for c in self.curves
             ],
@@ -129,10 +128,6 @@ class Study:
 
         axes = {"x_label": self.x_label, "y_label": self.y_label}
         return draw_curves(self.curves, title=self.title, log_x=self.log_x, **axes)
-
-
-def _known(value: Cell) -> Cell:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def in_a_sentence(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Receipts: signed records of served predictions, which clients cannot forge."""
 
+from calib_serve.receipts.batch import BATCH_LIFE as BATCH_LIFE
 from calib_serve.receipts.batch import FATES as FATES
 from calib_serve.receipts.batch import LONGEST_ID as LONGEST_ID
 from calib_serve.receipts.batch import LONGEST_SEGMENT as LONGEST_SEGMENT
@@ -15,7 +16,6 @@ from calib_serve.receipts.batch import ServedSums as ServedSums
 from calib_serve.receipts.batch import UnboundReceipt as UnboundReceipt
 from calib_serve.receipts.batch import carried as carried
 from calib_serve.receipts.batch import chances_of as chances_of
-from calib_serve.receipts.batch import check_content as check_content
 from calib_serve.receipts.batch import is_id as is_id
 from calib_serve.receipts.batch import is_segment as is_segment
 from calib_serve.receipts.batch import named_batch as named_batch
@@ -26,6 +26,7 @@ from calib_serve.receipts.classes import Classes as Classes
 from calib_serve.receipts.client import post_batch as post_batch
 from calib_serve.receipts.client import read_token as read_token
 from calib_serve.receipts.counters import SeriesKey as SeriesKey
+from calib_serve.receipts.environment import CORRECTORS as CORRECTORS
 from calib_serve.receipts.environment import KEYRING as KEYRING
 from calib_serve.receipts.environment import LABEL_BUDGET as LABEL_BUDGET
 from calib_serve.receipts.environment import LEDGER as LEDGER
@@ -42,10 +43,13 @@ from calib_serve.receipts.environment import write_host_settings as write_host_s
 from calib_serve.receipts.inputs import ReporterShadow as ReporterShadow
 from calib_serve.receipts.items import MOST_ITEMS as MOST_ITEMS
 from calib_serve.receipts.items import TooManyItems as TooManyItems
+from calib_serve.receipts.items import batch_items as batch_items
 from calib_serve.receipts.items import check_number as check_number
+from calib_serve.receipts.items import in_batches as in_batches
 from calib_serve.receipts.items import read_document as read_document
 from calib_serve.receipts.items import read_json as read_json
 from calib_serve.receipts.items import read_lines as read_lines
+from calib_serve.receipts.items import row_size as row_size
 from calib_serve.receipts.keyring import SKEW as SKEW
 from calib_serve.receipts.keyring import Keyring as Keyring
 from calib_serve.receipts.keyring import KeyTimes as KeyTimes

@@ -8,14 +8,13 @@ import multiprocessing.util
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.process import around_forks
 from calib_serve.receipts.counters import Sink
-from calib_serve.receipts.delivery import PredictionQueue
 from calib_serve.receipts.inputs import are_probabilities
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.recorder import Recorder
@@ -26,7 +25,7 @@ _OPEN: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 class Background:
-    """A thread that delivers ``recorder`` and ``outboxes`` every ``seconds``; a fork begins anew.
+    """A thread that delivers ``recorder`` and ``outbox`` every ``seconds``; a fork begins anew.
 
     ``latest``: the scores of the last call, which are looked at as well. ``started``: in this process.
     """
@@ -34,15 +33,15 @@ class Background:
     def __init__(
         self,
         recorder: Recorder,
-        outboxes: Sequence[PredictionQueue | Outbox],
+        outbox: Outbox | None,
         sink: Sink,
         *,
         seconds: float,
     ) -> None:
-        self._recorder, self._outboxes, self._sink, self._seconds = recorder, outboxes, sink, seconds
+        self._recorder, self._outbox, self._sink, self._seconds = recorder, outbox, sink, seconds
         self.latest: NDArray[np.floating] = np.zeros(0)
         self.started = False
-        self._stop, self._adding, self._until = threading.Event(), threading.Lock(), 0.0
+        self._stop, self._adding, self._until = threading.Event(), threading.RLock(), 0.0
         self._thread = threading.Thread()
         around_forks(self)
 
@@ -63,7 +62,7 @@ class Background:
         """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
         with self._adding:
             self._recorder.flush()
-        return sum(0 if one.send(at_once=True) else len(one) for one in self._outboxes)
+        return 0 if self._outbox is None or self._outbox.send(at_once=True) else len(self._outbox)
 
     def close(self) -> None:
         """Deliver within five seconds, and end; lost predictions are logged and counted."""
@@ -74,7 +73,7 @@ class Background:
         self._at_exit.cancel()
         # The thread delivers: at the end of a process no new one may start, and a watch may hang.
         self._thread.join(max(self._until - time.monotonic(), 0.0))
-        if lost := sum(one.drop() for one in self._outboxes):
+        if self._outbox is not None and (lost := self._outbox.drop()):
             log.error("%d predictions were never counted: the watch did not take them in time", lost)
             self._sink.failed("lost", times=lost)
 
@@ -101,8 +100,8 @@ class Background:
                         samples_at = time.monotonic()
                 if not are_probabilities(self.latest):
                     self._recorder.broken("scores")
-                for one in self._outboxes:
-                    one.send()
+                if self._outbox is not None:
+                    self._outbox.send()
         left = 1
         while left:
             with self._guarded():
@@ -129,10 +128,8 @@ class Background:
 
     def after_in_child(self) -> None:
         """Drop the predictions that the parent process counts."""
-        self._adding, self.started = threading.Lock(), False
+        self._adding, self.started = threading.RLock(), False
         self._recorder.after_fork()
-        for one in self._outboxes:
-            one.after_fork()
 
 
 def _close_all() -> None:

@@ -7,6 +7,7 @@ the chances of a label policy, which may move, are noted with it in the ledger.
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 import numpy as np
 
-from calib_serve.core.errors import ConflictError, LedgerError, Reason, Refused
+from calib_serve.core.errors import LedgerError, Reason, Refused
 from calib_serve.receipts.keyring import Keyring
 from calib_serve.receipts.nonces import PER_EPOCH
 from calib_serve.receipts.wire import DAY, Receipt, Shadow, SignedReceipt, group_number
@@ -31,6 +32,11 @@ LONGEST_SEGMENT = 63
 
 LONGEST_ID = 255
 """Characters of a user's own id of a prediction."""
+
+BATCH_LIFE = 30 * DAY
+"""Seconds for which a batch is known by its name: as long as anybody may send it again."""
+
+_NUMBERED = re.compile(rb"([0-9a-f]{32})-([1-9][0-9]{0,15})")
 
 Fate = Literal["bound", "conflict", "failed"]
 
@@ -198,6 +204,8 @@ class BatchKey(NamedTuple):
         time: When it was sent first, in seconds since 1970.
         expires: When it is forgotten, in seconds since 1970.
         note: Bytes that its sender is to know again when it is sent again.
+        sender: Hash of who numbers its batches; empty: nobody.
+        number: The batch's number, from 1; 0: none.
     """
 
     name: bytes
@@ -205,10 +213,12 @@ class BatchKey(NamedTuple):
     time: float
     expires: float
     note: bytes = b""
+    sender: bytes = b""
+    number: int = 0
 
     @classmethod
     def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> BatchKey:
-        """The key of a batch that is known for a day.
+        """The key of a batch that is known for ``BATCH_LIFE``.
 
         Args:
             name: Hash of the sender and the name.
@@ -216,24 +226,7 @@ class BatchKey(NamedTuple):
             time: When it was sent first, in seconds since 1970.
             note: Bytes that its sender is to know again when it is sent again.
         """
-        return cls(name, content, time, time + DAY, note)
-
-
-def check_content(once: BatchKey, known: BatchKey) -> None:
-    """Check that two batches of one name have the same content.
-
-    Args:
-        once: Batch that came now.
-        known: Batch that came first.
-
-    Raises:
-        ConflictError: Where their contents differ.
-    """
-    if known.content != once.content:
-        raise ConflictError(
-            "this Idempotency-Key was used for another batch; nothing of this one was counted: "
-            "send it under a key of its own"
-        )
+        return cls(name, content, time, time + BATCH_LIFE, note)
 
 
 @dataclass(frozen=True)
@@ -245,17 +238,19 @@ class Outcome:
         reason: Why it was refused; None where it was not.
         message: The same in words.
         held: Whether it is counted only when its version is known here.
+        corrected: Whether it took the place of a label that was counted before.
     """
 
     accepted: bool
     reason: Reason | None = None
     message: str = ""
     held: bool = False
+    corrected: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
         if self.accepted:
-            return {"accepted": True, "held": True} if self.held else {"accepted": True}
+            return {"accepted": True} | {name: True for name in ("held", "corrected") if getattr(self, name)}
         return {"accepted": False, "reason": self.reason, "message": self.message}
 
 
@@ -290,13 +285,22 @@ def named_batch(
         source: Name of the sender.
         time: When it came, in seconds since 1970.
     """
-    # By source: what one client calls its batches must not stand for those of another.
-    name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
+    # By source: what one client calls its batches must not stand for those of another. Reporters number
+    # theirs under a name that nobody else has, whatever token they have by then. What is signed again here
+    # needs the time and the chances of this one batch.
+    found = _NUMBERED.fullmatch(once)
+    numbered = None if any(isinstance(one, ServedPrediction) for one in items) else found
+    name = _named(once if found else repr((source, once)).encode())
     content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
     # Where every label is wanted, as is usual, there is nothing to note.
     chosen = any(chance != 1 for chance in chances)
     note = zlib.compress(np.array(chances, "<f8").tobytes()) if chosen else b""
-    return BatchKey.of(name, content, time=time, note=note)
+    key = BatchKey.of(name, content, time=time, note=note)
+    return key._replace(sender=_named(numbered[1]), number=int(numbered[2])) if numbered else key
+
+
+def _named(name: bytes) -> bytes:
+    return hashlib.blake2b(name, digest_size=32, person=b"batch name").digest()
 
 
 def noted_chances(batch: BatchKey, count: int) -> list[float]:

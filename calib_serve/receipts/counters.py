@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from calib_serve.core.errors import MissingDependency
+from calib_serve.core.process import around_forks
 from calib_serve.receipts.series import BY_NAME, PUBLISHED
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _ERRORS = "calib_monitor_errors_total"
 
 # A registry takes each family once; the reporters of several models share it.
 _FAMILIES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 
 
 class Sink(Protocol):
@@ -44,6 +45,7 @@ class Sink(Protocol):
 
     def failed(self, *stages: str, times: int = 1) -> None:
         """Count failures of the monitoring itself; ``times=0`` starts their series."""
+        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
 
 
 def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[SeriesKey, float]:
@@ -118,7 +120,7 @@ def sink_of(registry: CollectorRegistry | None, *, posts: bool) -> RegistrySink 
         return LogSink()
 
 
-class LogSink:
+class LogSink(Sink):
     """Failures and invalid predictions in the log, each at most once a minute, with their number so far."""
 
     registry = None
@@ -136,12 +138,8 @@ class LogSink:
                     self._logged[key] = now
                     log.warning("%s of %s: %g", key[0], ", ".join(key[1]), self._totals[key])
 
-    def failed(self, *stages: str, times: int = 1) -> None:
-        """Count failures of the monitoring itself."""
-        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
 
-
-class RegistrySink:
+class RegistrySink(Sink):
     """Counters of prometheus-client in ``registry``; None: in the default registry of applications.
 
     They follow ``PROMETHEUS_MULTIPROC_DIR``, as all counters of that library.
@@ -156,15 +154,24 @@ class RegistrySink:
         self.registry = prometheus_client.REGISTRY if registry is None else registry
         with _LOCK:
             self._families = _FAMILIES.setdefault(self.registry, {})
+        self._waiting, self._turn = deque[Mapping[SeriesKey, float]](), threading.Lock()
+        around_forks(self)
 
     def add_all(self, changes: Mapping[SeriesKey, float]) -> None:
-        """Add to counters."""
-        for (name, labels), value in changes.items():
-            self._family(name).labels(*labels).inc(value)
+        """Add to counters; a signal's handler that comes between leaves it to what it interrupts."""
+        self._waiting.append(changes)
+        # Never waited for: the library's own locks would be, by a handler, for ever.
+        while self._waiting and self._turn.acquire(blocking=False):
+            try:
+                while self._waiting:
+                    for (name, labels), value in self._waiting.popleft().items():
+                        self._family(name).labels(*labels).inc(value)
+            finally:
+                self._turn.release()
 
-    def failed(self, *stages: str, times: int = 1) -> None:
-        """Count failures of the monitoring itself."""
-        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
+    def after_in_child(self) -> None:
+        """Let go of what another thread of the parent process held."""
+        self._waiting, self._turn = deque(), threading.Lock()
 
     def set_all(self, values: Mapping[SeriesKey, float]) -> None:
         """Set gauges."""

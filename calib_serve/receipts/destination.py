@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from calib_serve.core.errors import InputError, LedgerError, Refused, ServerError, Unanswered
 from calib_serve.receipts.batch import Item, Outcome, ServedReceipt, ServedSums
+from calib_serve.receipts.items import in_batches, row_size
 
 if TYPE_CHECKING:
     from calib_serve.receipts.policy import LabelPolicy
@@ -88,16 +89,16 @@ class Remote:
 
     def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """Count labels, as ``Destination`` says."""
-        return self._sent("labels", {"items": list(items)}, tries=3)
+        batches = in_batches(items, row_size)
+        return [one for some in batches for one in self._sent("labels", {"items": some}, tries=3)]
 
     def _sent(self, what: str, told: Mapping[str, Any], **how: Any) -> list[Outcome]:
         # Seconds in which the whole answer is there, or the batch is sent again.
         found = self._post(f"{self._url}/v1/{what}", told, token=self._token, seconds=10.0, **how)
         if found.sample_rate is not None:
             self.sample_rate = found.sample_rate
-        return [
-            Outcome(one["accepted"], one.get("reason"), str(one.get("message", ""))) for one in found.items
-        ]
+        names = {one.name for one in fields(Outcome)}
+        return [Outcome(**{name: told for name, told in one.items() if name in names}) for one in found.items]
 
 
 @runtime_checkable

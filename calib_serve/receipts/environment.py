@@ -16,6 +16,7 @@ SAMPLES, SAMPLE_RATE = variable("samples"), variable("sample_rate")
 SAMPLE_SECONDS = variable("sample_seconds")
 MODELS = "CALIB_SERVE_MODELS"
 SOURCE = "CALIB_SERVE_SOURCE"
+CORRECTORS = "CALIB_SERVE_CORRECTORS"
 SOURCE_HEADER = "CALIB_SERVE_SOURCE_HEADER"
 _FILE = "environment.json"
 

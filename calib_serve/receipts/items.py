@@ -1,11 +1,12 @@
-"""The items of a batch from untrusted JSON or NDJSON; bounded before anything is parsed."""
+"""The items of a batch: cut into batches to be sent, and read from untrusted JSON, bounded before parsing."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from calib_serve.core.errors import InputError
 
@@ -16,6 +17,13 @@ MOST_BRACKETS = 20 * MOST_ITEMS
 """``[`` and ``{`` of one batch: an item has two, more are in names. Millions of empty lists fit into four
 megabytes, and take ten times as long to parse as items do."""
 
+WIRE_ITEMS = 500
+"""Items of a batch that is sent."""
+
+WIRE_BYTES = 1 << 20
+"""Bytes of its JSON: a quarter of what a watch takes, which then keeps the connection."""
+
+T = TypeVar("T")
 _LINE = re.compile(rb"\S[^\n]*")  # NDJSON ends lines by \n alone; JSON takes a \r before it
 
 
@@ -47,6 +55,19 @@ def read_lines(body: bytes) -> list[Any]:
     check_number(len(lines), "more")
     _check_brackets(body)
     return [_line(line) for line in lines]
+
+
+def batch_items(batch: Mapping[str, Any]) -> Any:
+    """The items of a batch: that it replaces labels is said of each that does not say so itself.
+
+    >>> batch_items({"items": [{"label": 1}], "replaces": True})
+    [{'replaces': True, 'label': 1}]
+    """
+    items = batch.get("items")
+    if "replaces" not in batch or not isinstance(items, list):
+        return items
+    of_all = {"replaces": batch["replaces"]}
+    return [of_all | one if isinstance(one, dict) else one for one in items]
 
 
 def check_number(items: int, told: str = "") -> None:
@@ -81,3 +102,28 @@ def _line(line: bytes) -> Any:
         return read_json(line)
     except ValueError:
         return None
+
+
+def in_batches(items: Iterable[T], size: Callable[[T], int], *, most: int = WIRE_ITEMS) -> Iterator[list[T]]:
+    """Group items in their order into batches to be sent, of ``WIRE_BYTES`` unless one alone has more.
+
+    Args:
+        items: Items.
+        size: The bytes that an item takes over the wire.
+        most: Items of a batch.
+    """
+    batch, held = list[T](), 0
+    for item in items:
+        more = size(item)
+        if batch and (len(batch) == most or held + more > WIRE_BYTES):
+            yield batch
+            batch, held = [], 0
+        batch.append(item)
+        held += more
+    if batch:
+        yield batch
+
+
+def row_size(row: Any) -> int:
+    """The bytes that plain values for JSON take over the wire."""
+    return len(json.dumps(row)) + 2

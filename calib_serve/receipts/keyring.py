@@ -345,12 +345,12 @@ class Keyring:
         if until is None:
             raise KeyringError(
                 f"it is not known when {key_id!r} last signed: it was never promoted here, and may sign on "
-                "another host; use --force where no label of its receipts is awaited"
+                "another host; use --early where no label of its receipts is awaited"
             )
         if clock() <= until:
             raise KeyringError(
                 f"labels for receipts of {key_id!r} are accepted until {told_time(until)}; retire it then, "
-                "or use --force to refuse them"
+                "or use --early to refuse them"
             )
         return without
 

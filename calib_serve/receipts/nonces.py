@@ -1,12 +1,9 @@
-"""Nonces of receipts: a random epoch for each process, and a hidden counter.
-
-A ledger that counts each receipt once then keeps one bit for each, in the bitmap of its epoch, and drops an
-epoch whole when its last receipt has expired.
-"""
+"""Nonces of receipts: a random epoch for each process, and a hidden counter."""
 
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -20,6 +17,12 @@ NONCE_BYTES = 10
 """An epoch of 8 random bytes, and a counter of 2."""
 
 PER_EPOCH = 1 << 16
+
+DRAWS = random.Random()  # noqa: S311 - which labels are asked for is no secret
+"""Draws of this process, seeded by the system: an application may seed Python's own for each request."""
+
+if hasattr(os, "register_at_fork"):  # not on every platform
+    os.register_at_fork(after_in_child=DRAWS.seed)
 
 
 class Nonces:
@@ -39,7 +42,7 @@ class Nonces:
 
     def __init__(self, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._random = random
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._epoch = self._begun()
         around_forks(self)
 
@@ -53,7 +56,7 @@ class Nonces:
     def after_in_child(self) -> None:
         """Begin an epoch of the child process."""
         # The parent's lock may be held by a thread that the child does not have.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._epoch = self._begun()
 
     def draw(self) -> bytes:
@@ -84,8 +87,3 @@ class _Epoch(NamedTuple):
     places: bytes
     nexts: Iterator[int]
     process: int
-
-
-def split(nonce: bytes) -> tuple[bytes, int]:
-    """Split a nonce into its epoch, and the number of its bit among the epoch's ``PER_EPOCH``."""
-    return nonce[:-2], int.from_bytes(nonce[-2:], "big")

@@ -1,44 +1,42 @@
-"""Sums of served predictions on their way to a watch: bounded, on disk if wanted, and counted once.
+"""Served predictions on their way to a watch: bounded, on disk if wanted, and counted once.
 
-A served prediction costs an addition. Twice a second what came is added up by class, segment and bin of
-confidence, and sent as one batch under a name of its own; a batch that was not answered is sent again under
-it. While the watch is away sums grow with what differs, not with the traffic: those of five minutes are one
-batch. In a ``spool`` they outlive their process, and the next one of the same folder sends them.
+A served prediction costs an addition: twice a second what came is added up by class, segment and bin of
+confidence. Those with an id, or logits that the watch keeps, go one by one. Both are sent in batches under
+names of their own; one that was not answered is sent again under its name. In a ``spool`` what waits outlives
+its process, and the next one of the same folder sends it.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import logging
-import os
+import itertools
+import math
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calib_serve.core.errors import InputError
-from calib_serve.core.files import read_whole, write_whole
-from calib_serve.receipts.batch import ServedSums
+from calib_serve.receipts.batch import BATCH_LIFE, ServedSums
 from calib_serve.receipts.counters import MOST_TO_ADD_UP
-from calib_serve.receipts.delivery import LARGEST, Courier
-from calib_serve.receipts.destination import Destination
+from calib_serve.receipts.delivery import Batch, Courier, wire_size
+from calib_serve.receipts.destination import Destination, Served
+from calib_serve.receipts.items import WIRE_BYTES, WIRE_ITEMS, in_batches
+from calib_serve.receipts.wire import DAY
 
-try:
-    import fcntl
-except ImportError:  # not on every platform: then no process takes over what another left
-    fcntl = None  # type: ignore[assignment]
-
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from calib_serve.receipts.spool import Spool
 
 _SPAN = 300.0  # seconds whose sums are one batch while the watch is away: a span of its ledger
-_ITEMS = 5_000  # of one batch
+_BYTES = 32 << 20  # of predictions that wait one by one in memory, of which logits may be half
+_OLDEST = BATCH_LIFE - DAY  # seconds for which a batch is sent again: the watch knows its name for longer
+_SURE = 60 * 60.0  # seconds for which a clock must say that a batch is older
+
 
 CellKey = tuple[int, str, int, tuple[str, ...]]
 """Class, segment, bin, and the clauses of the contract that count it."""
@@ -51,38 +49,81 @@ class _Cell:
     low: float
     high: float
 
-    def add(self, other: _Cell) -> None:
-        self.count += other.count
-        self.confidence += other.confidence
-        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
+class _GrowingSums:
+    """Sums of one model version by span of time: they grow with what differs, not with the traffic.
 
-class _Open:
-    """Sums of one span that still grow; ``name``: under which they will be sent."""
+    ``name``: names the next batch.
+    """
 
-    def __init__(self) -> None:
-        self.name, self.cells = secrets.token_hex(16), dict[CellKey, _Cell]()
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        *,
+        name: Callable[[], str],
+        bins: int,
+        clauses: Callable[[float, int, str], Iterable[str]] | None,
+    ) -> None:
+        self._of, self._name, self._clauses = (model, version), name, clauses
+        self._inner = np.linspace(0, 1, bins + 1)[1:-1]
+        self._spans: dict[float, tuple[list[str], dict[CellKey, _Cell]]] = {}
 
-
-@dataclass(frozen=True)
-class _Batch:
-    """Sums that are sent under one name until they are settled."""
-
-    name: str
-    time: float
-    items: tuple[ServedSums, ...]
+    def __len__(self) -> int:
+        return sum(len(cells) for _, cells in self._spans.values())
 
     @property
     def predictions(self) -> int:
-        return sum(one.count for one in self.items)
+        """The number of predictions in all sums."""
+        return sum(cell.count for _, cells in self._spans.values() for cell in cells.values())
+
+    def add(self, came: Sequence[tuple[int, float, str]], *, now: float, room: int) -> int:
+        """Add (class, confidence, segment) of predictions; the number of those that found no room.
+
+        ``room``: sums that may be new.
+        """
+        # By span, as the ledger keeps sums by the time of predictions.
+        _, cells = self._spans.setdefault(now // _SPAN * _SPAN, ([], {}))
+        where = np.searchsorted(self._inner, [c for _, c, _ in came]).tolist()
+        most, lost = len(cells) + room, 0
+        for (k, c, segment), b in zip(came, where, strict=True):
+            place = (k, segment, b, tuple(self._clauses(c, k, segment)) if self._clauses else ())
+            known = cells.get(place)
+            if known is not None:
+                known.count, known.confidence = known.count + 1, known.confidence + c
+                known.low, known.high = min(known.low, c), max(known.high, c)
+            elif len(cells) < most:
+                cells[place] = _Cell(1, c, c, c)
+            else:
+                lost += 1
+        return lost
+
+    def batches(self, before: float = math.inf) -> list[Batch]:
+        """The sums of spans that began before then, as they would be sent now."""
+        found = []
+        for start, (names, cells) in sorted(self._spans.items()):
+            # Cut by what does not change while sums grow: a batch keeps its items, and with them its name.
+            parts = list(in_batches(self._sums(cells), wire_size)) if start < before else []
+            names += [self._name() for _ in parts[len(names) :]]
+            found += [Batch(name, start, tuple(part)) for name, part in zip(names, parts, strict=False)]
+        return found
+
+    def drop(self, before: float = math.inf) -> None:
+        """Drop the sums of spans that began before then, which go on as batches."""
+        self._spans = {start: one for start, one in self._spans.items() if start >= before}
+
+    def _sums(self, cells: dict[CellKey, _Cell]) -> Iterable[ServedSums]:
+        for (k, segment, _, _), cell in cells.items():
+            yield ServedSums(*self._of, k, segment, cell.low, cell.high, cell.count, cell.confidence)
 
 
 class Outbox:
-    """Sums up predictions of one model version and sends them to ``destination``; safe to use from threads.
+    """Sends the predictions of one model version to ``destination``; safe to use from threads.
 
     ``bins``: of confidence, as the watch has them. ``clauses``: those of a contract that count a prediction,
-    by its confidence, class and segment; None without a contract. ``most``: sums that may wait; what comes
-    beyond is not counted, and ``failed("queue")`` says so. ``spool``: a folder for what waits, None: memory.
+    by its confidence, class and segment; None without a contract. ``most``: sums, and predictions that go one
+    by one, that may wait in memory; what comes beyond is counted by ``failed``. ``spool``: a folder for what
+    waits; None: memory.
     """
 
     def __init__(
@@ -98,24 +139,37 @@ class Outbox:
         spool: str | Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._destination, self._most, self._clock = destination, most, clock
-        self._of, self._bins, self._clauses = (model, version), bins, clauses
-        self._spool = None if spool is None else _Spool(spool)
-        self._courier = Courier(failed, on_disk=spool is not None)
+        self._most, self._clock = most, clock
+        self._courier = Courier(destination, failed, on_disk=spool is not None)
+        self._spool: Spool | None = None
+        if spool is not None:
+            from calib_serve.receipts.spool import Spool  # noqa: PLC0415 - sqlite3 is of no use without one
+
+            self._spool = Spool(spool, self._courier.failed)
+        self._new_sums = functools.partial(_GrowingSums, model, version, bins=bins, clauses=clauses)
         self._begin()
 
     def _begin(self) -> None:
+        # Of each process its own: the watch keeps the numbers that it counted of each sender.
+        self._sender, self._numbers = secrets.token_hex(16), itertools.count(1)
         self._came: deque[tuple[int, float, str]] = deque()
-        self._open: dict[float, _Open] = {}
-        self._named: list[_Batch] = []
-        self._turn, self._sending = threading.RLock(), threading.Lock()
+        # Reentrant, as the handler of a signal may serve while its thread does.
+        self._turn, self._sending = threading.RLock(), threading.RLock()
+        self._old: dict[str, float] = {}
+        self._empty()
         self._courier.forget()
+
+    def _empty(self) -> None:
+        self._sums, self._named = self._new_sums(name=self._name), list[Batch]()
+        self._last, self._last_name = list[Served](), ""
+        self._last_size, self._held, self._ones = 0, 0, 0
+
+    def _name(self) -> str:
+        return f"{self._sender}-{next(self._numbers)}"
 
     def after_fork(self) -> None:
         """Drop the predictions that the parent process sends."""
         self._begin()
-        if self._spool is not None:
-            self._spool = self._spool.of_a_child()
 
     def put(self, pairs: Sequence[tuple[int, float]], segments: Sequence[str] = ()) -> None:
         """Queue (class, confidence) pairs to be counted; ``segments`` of each, or none."""
@@ -126,6 +180,26 @@ class Outbox:
         if len(self._came) > MOST_TO_ADD_UP:
             self.settle()
 
+    def put_one(self, one: Served) -> bool:
+        """Queue a prediction to be sent by itself; False where its sum is enough, or there is no room."""
+        with self._turn:
+            size, held = wire_size(one), self._held + _memory(one)
+            if one.logits and (size > WIRE_BYTES or held > _BYTES // 2):
+                self._courier.failed("logits", 1, "samples go without logits: too many wait for the watch")
+                one = one._replace(logits=b"")
+                size, held = wire_size(one), self._held + _memory(one)
+            if not one.id and not one.logits:
+                return False
+            if held > _BYTES or self._ones >= self._most:
+                self._courier.failed("ids", 1, "ids are not bound to their predictions: too many wait")
+                return False
+            if len(self._last) == WIRE_ITEMS or self._last_size + size > WIRE_BYTES:
+                self._end_last()
+            self._last.append(one)
+            self._last_size += size
+            self._held, self._ones = held, self._ones + 1
+            return True
+
     def settle(self) -> None:
         """Add the queued predictions to the sums."""
         with self._turn:
@@ -133,191 +207,114 @@ class Outbox:
             came = [self._came.popleft() for _ in range(len(self._came))]
             if not came:
                 return
-            now = self._clock()
-            # By span, as the ledger keeps sums by the time of predictions.
-            cells = self._open.setdefault(now // _SPAN * _SPAN, _Open()).cells
-            inner = np.linspace(0, 1, self._bins + 1)[1:-1]
-            where = np.searchsorted(inner, [c for _, c, _ in came]).tolist()
-            lost = 0
-            for (k, c, segment), b in zip(came, where, strict=True):
-                met = tuple(self._clauses(c, k, segment)) if self._clauses else ()
-                place = (k, segment, b, met)
-                known = cells.get(place)
-                if known is not None:
-                    known.add(_Cell(1, c, c, c))
-                elif self._waiting() < self._most:
-                    cells[place] = _Cell(1, c, c, c)
-                else:
-                    lost += 1
+            waiting = len(self._sums) + sum(len(one.items) for one in self._named)
+            waiting -= self._ones - len(self._last)
+            lost = self._sums.add(came, now=self._clock(), room=max(self._most - waiting, 0))
             if lost:
                 told = "%d predictions are not counted: %d sums wait for the watch already"
                 self._courier.failed("queue", lost, told, lost, self._most)
 
-    def _waiting(self) -> int:
-        still = sum(len(one.cells) for one in self._open.values())
-        return still + sum(len(one.items) for one in self._named)
-
     def __len__(self) -> int:
         """The number of predictions that wait."""
+        return self._here() + (0 if self._spool is None else len(self._spool))
+
+    def _here(self) -> int:
+        """The number of predictions that wait in memory."""
         with self._turn:
-            still = sum(cell.count for one in self._open.values() for cell in one.cells.values())
-            return len(self._came) + still + sum(one.predictions for one in self._named)
+            named = sum(one.predictions for one in self._named)
+            return len(self._came) + self._sums.predictions + named + len(self._last)
 
     def send(self, *, at_once: bool = False) -> bool:
-        """Send the sums; False where the watch does not take them now. ``at_once``: without any pause."""
+        """Send what waits; False where the watch does not take it now. ``at_once``: without any pause."""
         with self._sending:
             self.settle()
-            if self._courier.waits and not at_once:
+            done = at_once or not self._courier.waits
+            if not (done and all(map(self._settled, self._due()))):
                 self._keep()
                 return False
-            if self._spool is not None:
-                self._named += self._spool.left()
-            # Named batches first: while they wait, predictions are added to the open sums, not as batches.
-            while self._named or self._open:
-                with self._turn:
-                    if not self._named:
-                        self._named, self._open = self._batches(), {}
-                    batch = self._named[0]
-                if not self._courier.settles(batch.predictions, functools.partial(self._refused, batch)):
-                    self._keep()
-                    return False
-                with self._turn:
-                    self._named = [one for one in self._named if one is not batch]
-            self._keep()
-            return True
-
-    def _refused(self, batch: _Batch) -> list[tuple[int, str]]:
-        found = self._destination.served(batch.items, time=batch.time, once=batch.name)
-        return [(one.count, why) for one, why in zip(batch.items, found, strict=True) if why]
-
-    def _batches(self) -> list[_Batch]:
-        """The open sums as batches, as they would be sent now."""
-        found = []
-        for start, one in sorted(self._open.items()):
-            served = tuple(
-                ServedSums(*self._of, k, segment, cell.low, cell.high, cell.count, cell.confidence)
-                for (k, segment, _, _), cell in one.cells.items()
-            )
-            found += [
-                _Batch(f"{one.name}-{at}", start, served[at : at + _ITEMS])
-                for at in range(0, len(served), _ITEMS)
-            ]
-        return found
-
-    def _keep(self) -> bool:
-        """Write the waiting sums to the spool, if there is one; whether they are there."""
-        with self._turn:
-            if self._spool is None:
-                return False
-            try:
-                self._spool.keep([*self._named, *self._batches()])
-            except OSError as error:
-                self._courier.failed("spool", 1, "what waits for the watch cannot be written: %s", error)
-                return False
-            return True
+            return not (self._old or (self._spool is not None and len(self._spool)))
 
     def drop(self) -> int:
-        """Drop the waiting sums, or leave them to the spool; return the number of predictions lost.
+        """Drop what waits, or leave it to the spool; return the number of predictions lost.
 
         It waits for no batch that is under way: one that is counted after all is counted once.
         """
         with self._turn:
             self.settle()
-            lost = 0 if self._keep() else len(self)
+            lost = 0 if self._keep() else self._here()
+            self._empty()
             if self._spool is not None:
-                self._spool = self._spool.of_a_child()  # a batch under way must not write over the kept sums
-            self._open, self._named = {}, []
+                self._spool.let_go()
             return lost
 
+    def _due(self) -> Iterator[Batch]:
+        """Yield batches: those on disk, those that ended here, and what came since, which grew until now."""
+        if self._spool is not None:
+            waiting = map(self._spool.read, self._spool.names())
+            yield from (one for one in waiting if one is not None)
+        yield from list(self._named)
+        with self._turn:
+            self._end_sums()
+            self._end_last()
+            found = list(self._named)
+        yield from found
 
-class _Spool:
-    """The file of this process in a spool folder, and the files that ended processes left there."""
+    def _settled(self, batch: Batch) -> bool:
+        """Send a batch; whether the next one may be sent."""
+        if self._clock() - batch.time > _OLDEST:
+            began = self._old.setdefault(batch.name, time.monotonic())
+            if time.monotonic() - began < _SURE:
+                return True
+            days, n = _OLDEST / DAY, batch.predictions
+            self._courier.failed("lost", n, "%d predictions waited for %d days, and are dropped", n, days)
+        elif not self._courier.settles(batch):
+            return False
+        self._old.pop(batch.name, None)
+        self._leave([batch])
+        if self._spool is not None:
+            self._spool.settled(batch.name)
+        return True
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def _keep(self) -> bool:
+        """Write what waits to the spool, if there is one; whether all of it is there."""
+        if self._spool is None:
+            return False
+        with self._turn:
+            began = self._clock() // _SPAN * _SPAN
+            self._end_sums(before=began)
+            ended, growing = list(self._named), [*self._sums.batches(), *self._growing()]
+        try:  # without the lock, as no request waits for the disk
+            self._spool.keep(ended, growing)
         except OSError as error:
-            raise InputError(f"cannot keep what waits in {self.folder}: {error}") from error
-        self._path = self.folder / f"{os.getpid()}-{secrets.token_hex(4)}.json"
-        self._held: IO[bytes] | None = None
-        self._kept: list[_Batch] = []
+            self._courier.failed("spool", 1, "what waits for the watch cannot be written: %s", error)
+            return False
+        self._leave(ended)
+        return True
 
-    def of_a_child(self) -> _Spool:
-        """A new spool in the same folder, as after a fork; the next process sends the kept sums."""
-        self.let_go()
-        return _Spool(self.folder)
+    def _growing(self) -> list[Batch]:
+        """The last predictions that go one by one, as they would be sent now."""
+        if self._last and not self._last_name:
+            self._last_name, self._last_began = self._name(), self._clock()
+        return [Batch(self._last_name, self._last_began, tuple(self._last))] if self._last else []
 
-    def let_go(self) -> None:
-        """Leave the kept sums to the next process."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+    def _end_last(self) -> None:
+        self._named += self._growing()
+        self._last, self._last_name, self._last_size = [], "", 0
 
-    def keep(self, batches: Sequence[_Batch]) -> None:
-        """Write these batches in place of the last ones."""
-        if list(batches) == self._kept:
-            return
-        if self._held is None:
-            self._held = self._lock(self._path, make=True)
-        if batches:
-            told = [[one.name, one.time, [astuple(each) for each in one.items]] for one in batches]
-            write_whole(self._path, json.dumps(told), mode=0o600)
-        else:
-            self._path.unlink(missing_ok=True)
-            Path(f"{self._path}.lock").unlink(missing_ok=True)
-            self.let_go()
-        self._kept = list(batches)
+    def _end_sums(self, before: float = math.inf) -> None:
+        self._named += self._sums.batches(before)
+        self._sums.drop(before)
 
-    def left(self) -> list[_Batch]:
-        """Take over the batches of processes that have ended, and remove their files."""
-        found: list[_Batch] = []
-        for path in sorted(self.folder.glob("*-*.json")):
-            if path == self._path:
-                continue
-            try:
-                held = self._lock(path)
-            except OSError:
-                continue  # its process lives, or another took it
-            with held:
-                found += _read(path)
-                self.keep([*self._kept, *found])
-                path.unlink(missing_ok=True)
-                Path(f"{path}.lock").unlink(missing_ok=True)
-        return found
-
-    @staticmethod
-    def _lock(path: Path, *, make: bool = False) -> IO[bytes]:
-        """A lock on a file that ends with this process; OSError while another process has it."""
-        if fcntl is None and not make:
-            raise OSError("there are no locks here")
-        flags = os.O_RDWR | (os.O_CREAT if make else 0)
-        file = os.fdopen(os.open(f"{path}.lock", flags, 0o600), "r+b", 0)
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            raise
-        return file
+    def _leave(self, batches: Sequence[Batch]) -> None:
+        """Free the memory of batches that are settled, or on disk."""
+        with self._turn:
+            gone = {one.name for one in batches} & {one.name for one in self._named}
+            went = [item for one in self._named if one.name in gone for item in one.items]
+            sizes = [_memory(one) for one in went if isinstance(one, Served)]
+            self._held, self._ones = self._held - sum(sizes), self._ones - len(sizes)
+            self._named = [one for one in self._named if one.name not in gone]
 
 
-def _read(path: Path) -> list[_Batch]:
-    try:
-        told: list[Any] = json.loads(read_whole(path, limit=LARGEST))
-        return [_Batch(str(name), float(at), tuple(map(_sums, items))) for name, at, items in told]
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        log.error("what waited in %s cannot be read and is left out: %r", path, error)
-        return []
-
-
-def _sums(told: Sequence[Any]) -> ServedSums:
-    """Sums from their form on disk; TypeError for any other form."""
-    found = ServedSums(*told)
-    texts = (found.model, found.version, found.segment)
-    numbers = (found.predicted, found.low, found.high, found.count, found.confidence)
-    if not all(isinstance(one, str) for one in texts) or not all(
-        type(one) in (int, float) for one in numbers
-    ):
-        raise TypeError("they are no sums of predictions")
-    return found
+def _memory(one: Served) -> int:
+    # Python's objects of one that waits take 400 bytes beside its texts and logits, as measured.
+    return 400 + len(one.receipt) + 4 * len(one.id) + len(one.logits)

@@ -9,7 +9,6 @@ That trusts the confidences; once a budget is told of labels, it goes by how oft
 from __future__ import annotations
 
 import math
-import random
 import threading
 import time
 from bisect import bisect_left
@@ -21,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.receipts.nonces import DRAWS
 from calib_serve.receipts.wire import DAY
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ class LabelPolicy:
             uniforms: (n,) in [0, 1), which decide; drawn anew by default.
         """
         chance = self.chances(confidences)
-        if uniforms is None:  # the module's own generator: seeded anew in every forked process
-            return np.array([random.random() < p for p in chance.tolist()], np.bool_), chance  # noqa: S311
+        if uniforms is None:
+            return np.array([DRAWS.random() < p for p in chance.tolist()], np.bool_), chance
         drawn = np.asarray(uniforms, np.float64)
         if drawn.shape != chance.shape:
             raise ShapeError(f"uniforms must be {chance.shape} like confidences, got {drawn.shape}")
@@ -191,7 +191,7 @@ class _Budget:
     """Chances that follow the traffic: counts by cell, and their time, both halved every day."""
 
     def __init__(self, per_day: float, clock: Callable[[], float]) -> None:
-        self._per_day, self._clock, self._lock = per_day, clock, threading.Lock()
+        self._per_day, self._clock, self._lock = per_day, clock, threading.RLock()
         self._new, self._fresh = [0] * len(_CELLS), 0
         self._old, self._seconds = np.zeros(len(_CELLS)), 0.0
         self._last, self._due, self._enough = clock(), 0.0, 0.0

@@ -7,7 +7,6 @@ counts it. What is counted waits in memory until ``settle`` adds it up and hands
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from calib_serve.receipts.classes import choose_labels
 from calib_serve.receipts.counters import Counts, SeriesCounts, Sink, zeros
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
-from calib_serve.receipts.nonces import Nonces
+from calib_serve.receipts.nonces import DRAWS, Nonces
 from calib_serve.receipts.policy import LabelPolicy
 from calib_serve.receipts.samples import SampleLog
 from calib_serve.receipts.wire import TAG, Mark, Shadow, SignedReceipt, group_number
@@ -310,10 +309,10 @@ def count_choices(
         return []
     classes, confidence = choose_labels(np.stack(probs), threshold)
     rows, labels = classes.shape
-    drawn = [sorted(random.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
+    drawn = [sorted(DRAWS.sample(range(labels), min(labels, SIGNED_LABELS))) for _ in range(rows)]
     at = [(row, label) for row, some in enumerate(drawn) for label in some]
     given = tags if len(tags) == rows else [Tag()] * rows
-    own = [one._replace(group=one.group or f"row {random.getrandbits(64):x}") for one in given]
+    own = [one._replace(group=one.group or f"row {DRAWS.getrandbits(64):x}") for one in given]
     receipts = iter(
         recorder.served(
             [(int(classes[i]), float(confidence[i])) for i in at],

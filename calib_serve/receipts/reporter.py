@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from calib_serve.core.options.servers import SampleOptions
 from calib_serve.receipts.background import Background
 from calib_serve.receipts.batch import Outcome
 from calib_serve.receipts.counters import RegistrySink, sink_of
-from calib_serve.receipts.delivery import PredictionQueue
 from calib_serve.receipts.destination import LocalWatch, Served, destination_of
 from calib_serve.receipts.inputs import (
     KEYRING,
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact import Artifact, Contract
 
-
-log = logging.getLogger(__name__)
 
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
 _CHECKED = 100  # calls of which every row must be probabilities; later, one a second is looked at
@@ -79,9 +75,9 @@ class Reporter:
         sample_rate: Share of predictions whose logits are put there.
         shadow: An artifact, or its folder, that runs in the shadow of ``what`` on the ``logits`` that come
             with predictions; or only its fingerprint, where its probabilities come with them.
-        most: Sums, and predictions that go one by one, that may wait while the watch is away.
-        spool: Folder where they wait, so that they outlive their process and the next one sends them; then
-            ten times as many predictions may.
+        most: Sums, and predictions that go one by one, that may wait in memory while the watch is away.
+        spool: Folder of your own where they wait, 512 MiB of them, so that they outlive their process and
+            the next one sends them, within 29 days.
         flush_seconds: Seconds between two times that counts are sent.
 
     >>> from prometheus_client import CollectorRegistry
@@ -136,11 +132,10 @@ class Reporter:
             ring.failed = functools.partial(self._sink.failed, "keyring")
         to = None if watch is None else destination_of(watch, token)
         self._destination = to
-        self._queue = None if to is None else PredictionQueue(to, self._sink.failed, most=most, spool=spool)
         contract = None if self.artifact is None else self.artifact.contract
-        outbox = None
+        self._outbox: Outbox | None = None
         if to is not None:
-            outbox = Outbox(
+            self._outbox = Outbox(
                 to,
                 self._sink.failed,
                 model=model,
@@ -162,7 +157,7 @@ class Reporter:
             keyring=ring,
             samples=None if samples is None else SampleLog(samples, rate=sample_rate),
             policy=policy,
-            counts=outbox,
+            counts=self._outbox,
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
         self._sink.failed(*_STAGES, times=0)
@@ -175,8 +170,7 @@ class Reporter:
                 }
             )
         self._seen = 0
-        outboxes = [one for one in (outbox, self._queue) if one is not None]
-        self._background = Background(self._recorder, outboxes, self._sink, seconds=flush_seconds)
+        self._background = Background(self._recorder, self._outbox, self._sink, seconds=flush_seconds)
         # When the reporter is garbage collected, its thread delivers the rest, and ends.
         weakref.finalize(self, self._background.let_go).atexit = False
 
@@ -296,6 +290,7 @@ class Reporter:
         *,
         id: str = "",
         by: By | None = None,
+        replaces: bool = False,
     ) -> Outcome:
         """Send the true class of one prediction home, by its receipt or your own id of it; see ``labels``.
 
@@ -304,27 +299,31 @@ class Reporter:
             label: Class id or name; of a label of many, whether it is true.
             id: Your own name of the prediction, in place of the receipt.
             by: Whether a text is a class's "name" or "id".
+            replaces: Whether it takes the place of another label.
         """
         if (receipt is None) == (not id) or label is None:
             raise InputError("give a label, and either its receipt or the id of its prediction")
         item: dict[str, Any] = {"id": id} if id else {"receipt": receipt}
-        (outcome,) = self.labels([{**item, "label": label, **({"by": by} if by else {})}])
+        item |= {"label": label, **({"by": by} if by else {})}
+        (outcome,) = self.labels([item], replaces=replaces)
         return outcome
 
-    def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+    def labels(self, items: Sequence[Mapping[str, Any]], *, replaces: bool = False) -> list[Outcome]:
         """Send labels home; the outcome of each.
 
         It waits until the watch has counted them; from an event loop, call it by ``asyncio.to_thread``.
 
         Args:
-            items: Mappings with "receipt" or "id", "label", and optionally "by" and "segment".
+            items: Mappings with "receipt" or "id", "label", and optionally "by", "segment" and "replaces".
+            replaces: Whether each takes the place of the label that its prediction has, if any; a watch asks
+                for a token of the scope ``correct``.
 
         Raises:
             ServerError: Where the watch did not answer: send them again, and each is counted once.
         """
         if self._destination is None:
             raise InputError("labels go home to a watch: give the reporter watch=")
-        return self._destination.labels(items)
+        return self._destination.labels([{"replaces": True, **one} for one in items] if replaces else items)
 
     def flush(self) -> int:
         """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
@@ -349,8 +348,9 @@ class Reporter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the options: a spawned process gets a new reporter of the same ones."""
-        local = [name for name in ("watch", "registry", "keyring", "policy") if self._is_local(name)]
-        if local:
+        sent = (type(None), str, Path, Keyring)
+        of_process = ("watch", "registry", "keyring", "policy")
+        if local := [name for name in of_process if not isinstance(self._options[name], sent)]:
             raise InputError(
                 f"a reporter whose {local[0]} is of one process stays there: make it in that process"
             )
@@ -363,9 +363,6 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _is_local(self, name: str) -> bool:
-        return not isinstance(self._options[name], (type(None), str, Path, Keyring))
-
     def _top(self, p: NDArray[Any]) -> tuple[list[tuple[int, float]], bool]:
         """The class and the probability of each row, and whether all are probabilities."""
         if p.shape in ((self.classes,), (1, self.classes)):
@@ -377,7 +374,10 @@ class Reporter:
             c_of_each = p[np.arange(len(p)), best]
             valid = bool(((c_of_each >= 0) & (c_of_each <= 1)).all())
             return list(zip(best.tolist(), c_of_each.tolist(), strict=True)), valid
-        raise ShapeError(f"probs must be (n, {self.classes}) or ({self.classes},), got {p.shape}")
+        more = ""
+        if p.ndim > 2:
+            more = "; of tokens or pixels say which a receipt is of: artifact.one_place(probs, 'least')"
+        raise ShapeError(f"probs must be (n, {self.classes}) or ({self.classes},), got {p.shape}{more}")
 
     def _record(
         self,
@@ -391,7 +391,7 @@ class Reporter:
     ) -> list[SignedReceipt | None]:
         """Count and sign the valid ``predictions``, with their tags, logits and shadows."""
         count = len(predictions)
-        if id and self._queue is None:
+        if id and self._outbox is None:
             raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
         tags = tags_of(segment, group, count, failed=self._recorder.broken)
         ids = ids_of(id, count, failed=self._recorder.broken)
@@ -400,7 +400,7 @@ class Reporter:
         good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
         rate = 0.0 if z is None or self._destination is None else self._destination.sample_rate
-        one_by_one = self._queue is not None and (bool(id) or rate > 0)
+        one_by_one = self._outbox is not None and (bool(id) or rate > 0)
         told = [tags[i] for i in good]
         receipts = self._recorder.served(
             [clipped[i] for i in good],
@@ -413,10 +413,10 @@ class Reporter:
         found: list[SignedReceipt | None] = [None] * count
         for i, receipt in zip(good, receipts, strict=True):
             found[i] = receipt
-        if self._queue is not None and one_by_one:
+        if self._outbox is not None and one_by_one:
             kept = self._kept(rows, receipts, rate) if rate > 0 else [b""] * len(good)
             waits = [
-                one is not None and self._queue.put(Served(one, ids[i], logits))
+                one is not None and self._outbox.put_one(Served(one, ids[i], logits))
                 for i, one, logits in zip(good, receipts, kept, strict=True)
             ]
             if not all(waits):  # they are counted all the same

@@ -100,7 +100,7 @@ class SampleLog:
         self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
         self.trouble: str | None = None
         self._began = clock()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
         self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
 

@@ -26,6 +26,8 @@ DELAYS: tuple[float, ...] = tuple(float(round(2 ** (k / 2))) for k in range(2, 4
 """Upper ends of the steps of the delay but the last, which has none: 2, 3, 4, 6, ... seconds to 97 days."""
 
 _CLAUSE = (*_MODEL, "clause")
+_WINDOW = (*_MODEL, "window")
+_SLICE = (*_MODEL, "kind", "slice", "window")
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class Sum:
     ``adds`` takes numbers or arrays; ``weight`` is one over the probability with which a label was asked for.
     ``correct`` is 0 for predictions, where it is not known, and their weight is 1. ``per``: one sum for each
     confidence bin, or for each step of the delay from prediction to label.
-    ``published`` as a counter; the others stay in the ledger, for intervals and windows. ``by_segment`` is
-    the help text of the series by segment; without one there is none.
+    ``published`` as a counter; the others stay in the ledger, for intervals and windows. ``in_windows``:
+    published by window as well, for rules that combine ledgers.
     """
 
     name: str
@@ -60,7 +62,7 @@ class Sum:
     adds: Callable[[Any, Any, Any], Any]
     per: Literal["bin", "delay"] = "bin"
     published: bool = True
-    by_segment: str = ""
+    in_windows: bool = False
 
     @property
     def series(self) -> Series:
@@ -69,12 +71,9 @@ class Sum:
         return Series(self.name, "counter", (*_BIN, *own), self.help)
 
     @property
-    def segment_series(self) -> Series:
-        """The metric family that publishes the sum by segment."""
-        name = self.name.replace("calib_", "calib_segment_", 1)
-        return Series(
-            name, "counter", ("model", "version", "segment", "bin", *LEDGER_LABELS), self.by_segment
-        )
+    def short(self) -> str:
+        """Its name in the label ``sum`` of ``calib_window_sums``, and in the ledger's tables."""
+        return self.name.removeprefix("calib_").removesuffix("_total")
 
 
 # Their order is that of ``Sums.vector``; the delay's, which has steps and no bins, is the last.
@@ -84,7 +83,7 @@ SUMS: tuple[Sum, ...] = (
         "Predictions served.",
         of="predictions",
         adds=lambda c, _y, _w: c**0,
-        by_segment="Predictions served, by segment.",
+        in_windows=True,
     ),
     Sum(
         "calib_predictions_confidence_total",
@@ -97,28 +96,28 @@ SUMS: tuple[Sum, ...] = (
         "Labels counted.",
         of="labels",
         adds=lambda _c, _y, w: w**0,
-        by_segment="Labels counted, by segment.",
+        in_windows=True,
     ),
     Sum(
         "calib_feedback_weight_total",
         "Sum of the weights of labels: one over the chance of being asked for; 1 where all are.",
         of="labels",
         adds=lambda _c, _y, w: w,
-        by_segment="Their weights, by segment.",
+        in_windows=True,
     ),
     Sum(
         "calib_feedback_confidence_total",
         "Weighted sum of the confidences of labelled predictions.",
         of="labels",
         adds=lambda c, _y, w: w * c,
-        by_segment="Their weighted confidences, by segment.",
+        in_windows=True,
     ),
     Sum(
         "calib_feedback_correct_total",
         "Weighted sum of the labelled predictions that were right.",
         of="labels",
         adds=lambda _c, y, w: w * y,
-        by_segment="Right ones, weighted, by segment.",
+        in_windows=True,
     ),
     Sum(
         "calib_feedback_squared_error_total",
@@ -131,7 +130,7 @@ SUMS: tuple[Sum, ...] = (
         "Sum of weight^2 confidence (1 - confidence): what a calibrated model's gaps vary by.",
         of="labels",
         adds=lambda c, _y, w: w * w * c * (1 - c),
-        by_segment="The same, by segment.",
+        in_windows=True,
     ),
     Sum(
         "calib_feedback_weight_squared",
@@ -161,6 +160,16 @@ SUMS: tuple[Sum, ...] = (
         adds=lambda _c, y, w: w * w * y,
         published=False,
     ),
+    # Each label counted as one: what is known needs no weights.
+    *(
+        Sum(f"calib_feedback_{name}", told, of="labels", adds=adds, published=False)
+        for name, told, adds in (
+            ("right", "Labelled predictions that were right.", lambda _c, y, _w: y),
+            ("gap", "Sum of confidence - right.", lambda c, y, _w: c - y),
+            ("error", "Sum of (confidence - right)^2.", lambda c, y, _w: (c - y) ** 2),
+            ("chance", "Sum of confidence (1 - confidence).", lambda c, _y, _w: c * (1 - c)),
+        )
+    ),
     Sum(
         "calib_feedback_delay",
         "Labels by the time from prediction to label.",
@@ -177,6 +186,15 @@ PUBLISHED: tuple[Sum, ...] = tuple(one for one in SUMS if one.published)
 
 SERIES: tuple[Series, ...] = (
     *(one.series for one in PUBLISHED),
+    Series(
+        "calib_window_sums",
+        "gauge",
+        (*_BIN, "window", "sum", "ledger"),
+        "Sums of a window: predictions up to now, and the labels that its numbers are made of.",
+    ),
+    Series("calib_window_provisional", "gauge", _WINDOW, "1: it holds labels that are not mature; 0: none."),
+    Series("calib_feedback_accepted_total", "counter", _MODEL, "Labels that this process counted."),
+    Series("calib_feedback_corrected_total", "counter", _MODEL, "Labels that took the place of others here."),
     Series("calib_feedback_refused_total", "counter", ("reason",), "Labels refused, by reason."),
     Series(
         "calib_invalid_outputs_total", "counter", _MODEL, "Model outputs that are no prediction, such as NaN."
@@ -197,29 +215,21 @@ SERIES: tuple[Series, ...] = (
 
 WORKERS: tuple[Series, ...] = (
     Series("calib_uncalibrated_total", "counter", _MODEL, "Requests answered without calibration."),
-)
-"""Published by TorchServe's workers and by ``calib-serve gateway``."""
-
-SEGMENTS: tuple[Series, ...] = tuple(one.segment_series for one in PUBLISHED if one.by_segment)
-"""Published by ``calib-serve watch`` for versions whose predictions or labels name a segment."""
-
-PROVISIONAL: tuple[Series, ...] = tuple(
     Series(
-        f"calib_provisional_{name}",
-        "gauge",
-        (*_MODEL, "window"),
-        f"{told}; no label of the window is mature.",
-    )
-    for name, told in (
-        ("predictions", "Predictions"),
-        ("labels", "Labels that have come"),
-        ("accuracy", "Accuracy so far"),
-        ("gap", "Mean confidence minus accuracy so far"),
-        ("ece", "Expected calibration error so far"),
-        ("noise_floor", "The ECE by chance alone"),
-    )
+        "calib_unmatched_total", "counter", (*_MODEL, "reason"), "Predictions without receipt, by the reply."
+    ),
 )
-"""While a window has no mature label, and others have come."""
+"""Published by TorchServe's workers, the first by ``calib-serve gateway``, too."""
+
+GATEWAY: tuple[Series, ...] = (
+    Series(
+        "calib_tags_dropped_total",
+        "counter",
+        ("model", "reason"),
+        "Requests whose segment, group or id was not believed: no token, or a wrong one.",
+    ),
+)
+"""Published by ``calib-serve gateway`` alone."""
 
 WATCH: tuple[Series, ...] = (
     Series(
@@ -231,9 +241,11 @@ WATCH: tuple[Series, ...] = (
     ),
     Series("calib_expected_accuracy_error", "gauge", _MODEL, "Its standard error."),
     *(
-        Series(f"calib_window_{name}", "gauge", (*_MODEL, "window"), told)
+        Series(f"calib_window_{name}", "gauge", _WINDOW, told)
         for name, told in (
-            ("predictions", "Mature predictions of the window."),
+            ("begin_timestamp_seconds", "When the window begins."),
+            ("end_timestamp_seconds", "When it ends: later predictions are not mature."),
+            ("predictions", "Its predictions: mature ones, or all while it is provisional."),
             ("labels", "Their labels."),
             ("labels_effective", "How many independent labels drawn uniformly would tell as much."),
             ("accuracy", "Accuracy of the window's predictions, estimated from labels."),
@@ -244,7 +256,10 @@ WATCH: tuple[Series, ...] = (
             ("debiased_ece", "What of the ECE is no chance."),
             ("debiased_ece_low", "Lower end of its 95 % interval."),
             ("debiased_ece_high", "Upper end of its 95 % interval."),
+            ("unclipped_ece", "The same, also below 0."),
             ("brier", "Top-label Brier score."),
+            ("label_share", "Labels over predictions."),
+            ("confidence_psi", "Stability index of all confidences up to now against the reference."),
             ("coverage", "Share of predictions in bins with enough labels."),
             ("immature_share", "Share of predictions since the window began whose labels are not in."),
             ("design_effect", "How much more gaps vary than with independent labels."),
@@ -254,8 +269,9 @@ WATCH: tuple[Series, ...] = (
             ),
         )
     ),
-    Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),
-    Series("calib_slice_gap_error", "gauge", (*_MODEL, "kind", "slice"), "Its standard error."),
+    Series("calib_slice_predictions", "gauge", _SLICE, "Predictions of a segment or class in the window."),
+    Series("calib_slice_gap", "gauge", _SLICE, "Their mean confidence minus accuracy."),
+    Series("calib_slice_gap_error", "gauge", _SLICE, "Its standard error."),
     Series(
         "calib_source_labels_total",
         "counter",
@@ -270,7 +286,10 @@ WATCH: tuple[Series, ...] = (
     ),
     Series("calib_source_gap_difference_error", "gauge", (*_MODEL, "source"), "Its standard error."),
     Series(
-        "calib_class_share", "gauge", (*_MODEL, "class"), "Estimated class share over 24 h, without labels."
+        "calib_class_share",
+        "gauge",
+        (*_MODEL, "class"),
+        "Class share over 24 h: labels are counted, the rest is estimated without.",
     ),
     Series("calib_class_share_error", "gauge", (*_MODEL, "class"), "Its standard error."),
     Series("calib_class_shares_moved", "gauge", _MODEL, "1: class shares are not the calibration set's."),
@@ -298,6 +317,7 @@ WATCH: tuple[Series, ...] = (
     ),
     Series("calib_versions_left_out", "gauge", (), "Versions without series of their own: told as 'other'."),
     Series("calib_prediction_ids_total", "counter", ("fate",), "Ids of predictions, by what became of them."),
+    Series("calib_process_start_timestamp_seconds", "gauge", (), "When this process began to publish."),
     Series("calib_ledger_bytes", "gauge", (), "Bytes that the ledger's database takes."),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
@@ -331,5 +351,5 @@ SHADOWS: tuple[Series, ...] = tuple(
 )
 """Of versions whose predictions have a shadow, published by ``calib-serve watch``."""
 
-_ALL = (*SERIES, *WORKERS, *SEGMENTS, *WATCH, *PROVISIONAL, *CONTRACTS, *SHADOWS)
+_ALL = (*SERIES, *WORKERS, *GATEWAY, *WATCH, *CONTRACTS, *SHADOWS)
 BY_NAME: dict[str, Series] = {series.name: series for series in _ALL}

@@ -50,7 +50,7 @@ class Names:
     ) -> None:
         self.most, self._share, self._known = most, share, known
         self._only = None if only is None else frozenset(only)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._names: dict[Version, set[str]] = {}
         self._counts: dict[Version, Counter[str]] = {}
 
@@ -167,7 +167,9 @@ class Slices:
         )
         return (*met, *scope)
 
-    def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
+    def of_label(
+        self, receipt: Receipt, *, segment: str = "", source: str = "", label: int | None = None
+    ) -> tuple[Key, ...]:
         """The slices of a receipt's label.
 
         Clauses go by the receipt alone, as what was acted on did: a label takes no prediction out of a
@@ -178,6 +180,7 @@ class Slices:
             segment: Segment that the label names, for receipts that name none; labels alone take at most half
                 of the places that segments have.
             source: Name of its sender, whose slice is among them; empty: not known.
+            label: True class id, whose slice is among them where another was predicted.
         """
         of = (receipt.model, receipt.version)
         if not receipt.segment:  # whoever sends labels must not take the places of what is served
@@ -190,6 +193,8 @@ class Slices:
             group=receipt.group,
         )
         keys = (*keys, *self._counting(of, receipt.predicted, receipt.confidence, receipt.segment))
+        if label not in (None, receipt.predicted) and of in self._few:
+            keys = (*keys, Key(*of, str(label), "truth"))
         if not source:
             return keys
         return (*keys, Key(*of, self._sources.under(of, source), "source"))

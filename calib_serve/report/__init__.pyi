@@ -18,12 +18,12 @@ from calib_serve.report.look.charts import ece_by_time as ece_by_time
 from calib_serve.report.look.charts import histogram as histogram
 from calib_serve.report.look.charts import picture as picture
 from calib_serve.report.look.charts import reliability_diagram as reliability_diagram
+from calib_serve.report.models import compare as compare
 from calib_serve.report.page import render as render
 from calib_serve.report.page import write_page as write_page
 from calib_serve.report.page import write_report as write_report
 from calib_serve.report.plot import draw_curves as draw_curves
 from calib_serve.report.plot import plot_bin_counts as plot_bin_counts
-from calib_serve.report.plot import plot_counts as plot_counts
 from calib_serve.report.plot import plot_density as plot_density
 from calib_serve.report.plot import plot_histogram as plot_histogram
 from calib_serve.report.plot import plot_reliability as plot_reliability
@@ -36,5 +36,6 @@ from calib_serve.report.prepare import confidence_density as confidence_density
 from calib_serve.report.prepare import confidence_histogram as confidence_histogram
 from calib_serve.report.prepare import reliability as reliability
 from calib_serve.report.prepare import risk_coverage as risk_coverage
+from calib_serve.report.tables import table_of_metrics as table_of_metrics
 from calib_serve.report.tasks import Contents as Contents
 from calib_serve.report.tasks import prepare_report as prepare_report

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.arrays import as_floats, repeated
+from calib_serve.core.arrays import are_counts, as_floats, repeated
 from calib_serve.core.bins import Edges
 from calib_serve.core.text import p_value, percent
 from calib_serve.metrics import (
@@ -19,6 +19,7 @@ from calib_serve.metrics import (
     DEPLOY,
     MORE,
     Change,
+    Estimate,
     Evaluation,
     LabelsEvaluation,
     Moved,
@@ -62,6 +63,11 @@ class How:
         weight = self.sample_weight
         return None if weight is None else repeated(as_floats(weight, "sample_weight"))
 
+    @property
+    def weighs(self) -> bool:
+        """Whether samples weigh, so that they are worth fewer than there are; counts are rows."""
+        return self.sample_weight is not None and not are_counts(as_floats(self.sample_weight, "weights"))
+
     @cached_property
     def groups_of_rows(self) -> NDArray[Any] | None:
         """The groups of the figures' rows."""
@@ -70,28 +76,56 @@ class How:
 
 
 @dataclass(frozen=True, eq=False)
-class ComparedModel:
-    """One model on the test samples: its metrics and its reliability diagram."""
+class Diagram:
+    """A reliability diagram with its name and color; ``dense`` are the parts of a dot with most samples."""
 
     name: str
     color: str
-    metrics: Any  # Evaluation | LabelsEvaluation, as the task has it
     reliability: Reliability
+    dense: Reliability | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComparedModel(Diagram):
+    """One model on the test samples: its metrics and its reliability diagram.
+
+    ``positive`` is of P(y = 1), of two classes alone.
+    """
+
+    metrics: Any  # Evaluation | LabelsEvaluation, as the task has it
+    positive: Diagram | None = None
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Every number with its interval, by its name."""
+        return dict(self.metrics.estimates())
+
+    def colored(self, color: str) -> ComparedModel:
+        """The same, drawn in another colour.
+
+        Args:
+            color: Name in the palette.
+        """
+        return replace(self, color=color, positive=self.positive and replace(self.positive, color=color))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ComparedClassifier(ComparedModel):
     """A model of one class a sample, with the record of each of its figures.
 
-    ``positive`` is of P(y = 1), of two classes alone; ``smooth`` is None of samples in groups.
+    ``smooth`` is None of samples in groups.
     """
 
     histogram: Histogram
     density: Density
     risk_coverage: RiskCoverage
     bin_counts: BinCountCurve
-    positive: Reliability | None = None
+    positive_auroc: Estimate | None = None
     smooth: SmoothReliability | None = None
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Every number with its interval, by its name; of two classes the AUROC of P(y = 1) as well."""
+        auroc = {} if self.positive_auroc is None else {"positive_auroc": self.positive_auroc}
+        return {**super().estimates(), **auroc}
 
 
 def printable(text: str) -> str:
@@ -121,9 +155,10 @@ def compared(
     refused = _refusals(changes or {})
     # A verdict judges one model; only the comparison knows whether the other was better.
     do = [line for line in found.do if not (refused and line == DEPLOY)]
-    what, ece, floor = after.HEADLINE
+    what, ece, floor = leading(after)
     # The bins that an artifact keeps are of the top class, and say nothing of labels.
-    if found.level == "off" and ece == "ece" and (known := _repair(after, artifact)):
+    of_top = isinstance(after, Evaluation)
+    if found.level == "off" and of_top and (known := _repair(after, artifact)):
         do = [known, *(line for line in do if line != CALIBRATE)]
     found = replace(found, do=(*refused, *do))
     if before is None:
@@ -134,6 +169,17 @@ def compared(
     )
     gain = gain_of([(what, *(float(getattr(one, ece)) for one in (before, after)), getattr(after, floor))])
     return replace(found, gain=gain, changed=changed)
+
+
+def leading(found: Evaluation | LabelsEvaluation) -> tuple[str, str, str]:
+    """The words for what a report leads with, its error and its noise floor; of two classes P(y = 1).
+
+    Args:
+        found: Metrics of the model.
+    """
+    if isinstance(found, Evaluation) and found.positive_ece is not None:
+        return "P(y = 1)", "positive_ece", "positive_noise_floor"
+    return found.HEADLINE
 
 
 def _likelihood(old: float, new: float, change: Change | None) -> str:

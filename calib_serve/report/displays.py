@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import same_color
@@ -24,8 +25,11 @@ from calib_serve.core.bins import Edges
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import SmoothReliability, event_bins, smooth_curve, smooth_reliability
 from calib_serve.report.plot import (
-    PALETTE,
+    LINES,
+    colors_on,
     drawing,
+    is_dark,
+    legend_beside,
     plot_histogram,
     plot_reliability,
     plot_risk_coverage,
@@ -48,7 +52,6 @@ if TYPE_CHECKING:
 Data = TypeVar("Data")
 
 _BINS = 15
-_COLORS = ("after", "before", "right", "wrong", "ink", "muted")
 
 
 class _Drawn(TypedDict, total=False):
@@ -101,7 +104,8 @@ class _Display(ABC, Generic[Data]):
             name: Entry in the legend; that of the display by default.
             color: By default the first that no line there has.
         """
-        with drawing() if ax is None else nullcontext():
+        dark = is_dark(mpl.rcParams["axes.facecolor"])
+        with drawing(dark=dark) if ax is None else nullcontext():
             ax = _new_axes() if ax is None else ax
             self._draw(ax, self.name if name is None else name, color or _next_color(ax))
         figure = ax.get_figure(root=True)
@@ -119,7 +123,7 @@ class _Display(ABC, Generic[Data]):
 
 
 class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
-    """A reliability diagram; ``line_`` joins the bins, or is the smooth curve.
+    """A reliability diagram; ``line_`` holds the bins' points, or is the smooth curve.
 
     Args:
         data: Numbers of the figure, as ``calib_serve.report.reliability`` or
@@ -244,15 +248,13 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
         if self.event:
             ax.set(xlabel=self.event, ylabel="share that came true")
         self.line_ = ax.lines[-1]
-        ax.legend(loc="best")
+        legend_beside(ax)
 
     @staticmethod
     def _draw_bins(ax: Axes, data: Reliability, name: str, color: str) -> None:
-        before = len(ax.patches), len(ax.containers)
+        before = len(ax.containers)
         plot_reliability(ax, data, color=color)
-        for patch in ax.patches[before[0] :]:  # this model's own band, where another's may be
-            patch.set(facecolor=color, alpha=0.13)
-        for drawn in ax.containers[before[1] :]:
+        for drawn in ax.containers[before:]:
             drawn.set_label("_")
         ax.collections[-1].set_label(f"{name} (ECE {data.ece:.1%})")
 
@@ -329,8 +331,8 @@ class ConfidenceHistogramDisplay(_Display[Histogram]):
         for line, what in zip(ax.lines[-2:], ("mean confidence", "accuracy"), strict=True):
             value = np.asarray(line.get_xdata())[0]
             line.set(color=color, label=f"{name}: {what} {value:.1%}")
-        ax.set_ylim(0, max(highest, 1.25 * max(bar.get_height() for bar in self.bars_)))
-        ax.legend(loc="best")
+        ax.set_ylim(0, max(highest, min(1.25 * max(bar.get_height() for bar in self.bars_), 1.02)))
+        legend_beside(ax)
 
 
 class RiskCoverageDisplay(_Display[RiskCoverage]):
@@ -406,7 +408,7 @@ class RiskCoverageDisplay(_Display[RiskCoverage]):
         plot_risk_coverage(ax, self.data, color=color, label=name, marked=self.marked)
         self.line_ = ax.lines[first]
         ax.set_ylim(0, max(highest, ax.get_ylim()[1]))
-        ax.legend(loc="best")
+        legend_beside(ax)
 
 
 def _new_axes() -> Axes:
@@ -421,9 +423,9 @@ def _next_color(ax: Axes) -> str:
 
     The diagonal and the target are grey.
     """
-    used = [line.get_color() for line in ax.lines]
-    free = [c for c in _COLORS if not any(same_color(PALETTE[c], u) for u in used)]
-    return PALETTE[free[0] if free else _COLORS[0]]
+    used, colors = [line.get_color() for line in ax.lines], colors_on(ax)
+    free = [name for name in LINES if not any(same_color(colors[name], one) for one in used)]
+    return colors[free[0] if free else LINES[0]]
 
 
 def _predicted(estimator: Any, X: Any, name: str | None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Union
 
 import numpy as np
 from markupsafe import Markup
@@ -12,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calib_serve.core.text import count, decimals, percent, span
-from calib_serve.report.comparison import ComparedClassifier, ComparedModel
-from calib_serve.report.look import Table
+from calib_serve.report.comparison import ComparedClassifier, ComparedModel, Diagram
+from calib_serve.report.look import Cell, Table
 from calib_serve.report.look.charts import Dot, DotSeries, histogram, reliability_diagram
 from calib_serve.report.plot import (
     PALETTE,
     drawing,
     inline_svg,
+    legend_beside,
     plot_bin_counts,
     plot_density,
     plot_risk_coverage,
@@ -55,7 +55,8 @@ def _figure(height: float) -> tuple[Figure, Axes]:
 
 def dots(data: Reliability) -> list[Dot]:
     """The bins of a reliability diagram that hold predictions."""
-    columns = (data.confidence, data.accuracy, data.low, data.high, data.count / data.n, data.count)
+    shares = data.count / data.count.sum()
+    columns = (data.confidence, data.accuracy, data.low, data.high, shares, data.samples)
     return [Dot(*map(float, row)) for row in np.column_stack(columns)[data.count > 0]]
 
 
@@ -65,7 +66,7 @@ def _smooth(sides: Sequence[ComparedClassifier]) -> Picture:
     known = [(side, side.smooth) for side in sides if side.smooth is not None]
     for side, data in known:
         plot_smooth_reliability(axes, data, color=PALETTE[side.color], label=side.name)
-    axes.legend(loc="upper left")
+    legend_beside(axes)
     rows = [
         (side.name, percent(c), percent(a), span(low, high))
         for side, data in known
@@ -84,30 +85,43 @@ def _smooth(sides: Sequence[ComparedClassifier]) -> Picture:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Diagram:
-    """A reliability diagram with its name and color."""
-
-    name: str
-    color: str
-    reliability: Reliability
-
-
-Drawn = Union[ComparedModel, Diagram]
-"""What has a reliability diagram."""
-
-
 def pictures(sides: Sequence[ComparedClassifier]) -> tuple[Picture, ...]:
     """All figures of a report below its first diagram, in its order."""
     with drawing():
-        positive = (_positive,) if sides[-1].positive is not None else ()
         smooth = (_smooth,) if sides[-1].smooth is not None else ()
-        makers = (*positive, *smooth, _histograms, _densities, _risk, _bin_counts)
+        makers = (*smooth, _histograms, _densities, _risk, _bin_counts)
         return tuple(make(sides) for make in makers)
 
 
+def series_of(curves: Sequence[Diagram]) -> list[DotSeries]:
+    """The dots of reliability diagrams, and the parts of a dense one."""
+    return [
+        DotSeries(one.name, one.color, dots(one.reliability), () if one.dense is None else dots(one.dense))
+        for one in curves
+    ]
+
+
+def headline(sides: Sequence[ComparedModel]) -> tuple[list[Diagram], str, str]:
+    """The curves of a report's first diagram, and the captions of its axes; of two classes P(y = 1)."""
+    positive = [side.positive for side in sides if side.positive is not None]
+    if positive:
+        return positive, "P(y = 1)", "share of class 1"
+    return list(sides), "confidence", "accuracy"
+
+
+def diagrams(sides: Sequence[ComparedClassifier]) -> list[Picture]:
+    """A diagram of the confidence, of two classes behind one of P(y = 1), which hides nothing."""
+    curves, across, up = headline(sides)
+    if sides[0].positive is None:
+        return [diagram(curves)]
+    first = diagram(curves, name="positive", title="Does P(y = 1) mean what it says?", across=across, up=up)
+    second = diagram(sides)
+    hides = " It hides errors that cancel, such as a share of class 1 that changed."
+    return [first, replace(second, caption=second.caption + hides)]
+
+
 def diagram(
-    sides: Sequence[Drawn],
+    curves: Sequence[Diagram],
     *,
     name: str = "reliability",
     title: str = "Does confidence mean what it says?",
@@ -115,56 +129,39 @@ def diagram(
     up: str = "accuracy",
 ) -> Picture:
     """A figure of each side's reliability diagram, in one frame."""
-    series = [DotSeries(side.name, side.color, dots(side.reliability)) for side in sides]
     rows = [
         (
-            side.name,
-            _range(*data.edges[b : b + 2]),
-            count(float(data.count[b])),
+            one.name,
+            f"{span(data.edges[b], data.edges[b + 1], 0 if data is one.reliability else 2)} %",
+            samples(data, int(b)),
             percent(data.confidence[b]),
             percent(data.accuracy[b]),
             span(data.low[b], data.high[b]),
         )
-        for side in sides
-        for data in (side.reliability,)
+        for one in curves
+        for data in (one.reliability, one.dense)
+        if data is not None
         for b in np.flatnonzero(data.count)
     ]
+    dense = " Beside it: the dot that holds most of the samples, in parts of equally many."
     return Picture(
         name,
         title,
-        "On the line: as often right as it says. Hollow: more than chance. Grey: too few to tell.",
-        " ".join(_say_reliability(side) for side in sides),
-        Markup(reliability_diagram(series, across=across, up=up)),  # noqa: S704 - numbers, and names it escapes
+        f"On the line: {across} and {up} agree. Hollow: more than chance. Pale: too few to tell."
+        + (dense if any(one.dense is not None for one in curves) else ""),
+        " ".join(_say_reliability(one, across, up) for one in curves),
+        Markup(reliability_diagram(series_of(curves), across=across, up=up)),  # noqa: S704 - escapes names
         Table(title, ("model", across, "samples", f"mean {across}", up, "95 % interval"), rows),
     )
 
 
-def _range(low: float, high: float) -> str:
-    return f"{span(low, high, 0)} %"
+def samples(data: Reliability, b: int) -> Cell:
+    """How many samples a bin holds, and what they are worth where they weigh."""
+    worth = "" if data.rows is None else f"worth {count(float(data.count[b]))}"
+    return Cell(count(float(data.samples[b])), worth)
 
 
-def _positive(sides: Sequence[ComparedClassifier]) -> Picture:
-    of_class = [Diagram(side.name, side.color, side.positive) for side in sides if side.positive is not None]
-    picture = diagram(
-        of_class,
-        name="positive",
-        title="Does P(y = 1) mean what it says?",
-        across="P(y = 1)",
-        up="share of class 1",
-    )
-    return replace(
-        picture,
-        caption="The top class's confidence hides errors that cancel, such as a share of class 1 that "
-        "changed. Below the line P is too high, above it too low.",
-        text=" ".join(
-            f"{side.name}: {count(data.n)} samples, ECE of P(y = 1) {percent(data.ece, 2)}."
-            for side in of_class
-            for data in (side.reliability,)
-        ),
-    )
-
-
-def _say_reliability(side: Drawn) -> str:
+def _say_reliability(side: Diagram, across: str, up: str) -> str:
     data = side.reliability
     full = np.flatnonzero(data.count)
     gap = data.confidence[full] - data.accuracy[full]
@@ -174,10 +171,10 @@ def _say_reliability(side: Drawn) -> str:
     # Not the largest gap, which is often that of a handful: the one that most samples speak for.
     worst = full[np.argmax(np.abs(gap) * np.sqrt(data.count[full]))]
     return (
-        f"{side.name}: {len(full)} ranges of confidence hold predictions, accuracy is below confidence in "
+        f"{side.name}: {len(full)} ranges of {across} hold predictions, the {up} is below it in "
         f"{int((gap > 0).sum())} of them and outside of what chance allows in {int(outside.sum())}. Most "
-        f"telling: of {int(data.count[worst]):,} predictions at {percent(data.confidence[worst])} confidence "
-        f"{percent(data.accuracy[worst])} are right."
+        f"telling: of {int(data.samples[worst]):,} predictions at {percent(data.confidence[worst])} the "
+        f"{up} is {percent(data.accuracy[worst])}."
     )
 
 
@@ -185,8 +182,8 @@ def _histograms(sides: Sequence[ComparedClassifier]) -> Picture:
     rows = [
         (
             side.name,
-            _range(*data.edges[b : b + 2]),
-            count(float(data.count[b])),
+            f"{span(data.edges[b], data.edges[b + 1], 0)} %",
+            percent(data.count[b] / data.count.sum()),
         )
         for side in sides
         for data in (side.histogram,)
@@ -195,6 +192,7 @@ def _histograms(sides: Sequence[ComparedClassifier]) -> Picture:
     # Bars of two models hide one another: the first is a line.
     *before, after = (side.histogram.count / side.histogram.count.sum() for side in sides)
     reference = before[0].tolist() if before else None
+    styles = (sides[0].color, sides[-1].color)
     line = f" The line is {sides[0].name}." if before else ""
     return Picture(
         "histograms",
@@ -206,8 +204,8 @@ def _histograms(sides: Sequence[ComparedClassifier]) -> Picture:
             f"{percent(side.histogram.accuracy)}."
             for side in sides
         ),
-        Markup(histogram(sides[-1].histogram.edges.tolist(), after.tolist(), reference)),  # noqa: S704 - numbers
-        Table("Confidences", ("model", "confidence", "predictions"), rows),
+        Markup(histogram(sides[-1].histogram.edges.tolist(), after.tolist(), reference, styles=styles)),  # noqa: S704 - numbers
+        Table("Confidences", ("model", "confidence", "share of predictions"), rows),
     )
 
 
@@ -256,7 +254,7 @@ def _risk(sides: Sequence[ComparedClassifier]) -> Picture:
             marked=marked,
             width=1.7 if marked else 3.5,
         )
-    axes.legend(loc="upper left")
+    legend_beside(axes)
     return Picture(
         "risk",
         "What if it may abstain?",

@@ -20,6 +20,7 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
@@ -38,17 +39,41 @@ PALETTE: Mapping[str, str] = MappingProxyType(
         "band": "#e3e9ef",
         "before": "#b8541a",
         "after": "#0f6ba8",
+        "model-a": "#6b3fa0",
+        "model-b": "#8f6a00",
         "right": "#1c7c5c",
         "wrong": "#b02a4c",
     }
 )
-"""Names of what a colour means; each pair tells apart in print and with any colour vision."""
+"""Names of what a colour means: ``before`` are raw scores, ``after`` calibrated ones, ``model-a`` and
+``model-b`` two models; each pair tells apart in print and with any colour vision."""
 
-STYLE: Mapping[Any, Any] = MappingProxyType(
+DARK: Mapping[str, str] = MappingProxyType(
     {
-        "axes.edgecolor": PALETTE["muted"],
-        "axes.labelcolor": PALETTE["muted"],
-        "axes.titlecolor": PALETTE["ink"],
+        "ink": "#e9ecf1",
+        "muted": "#a3adba",
+        "grid": "#363e49",
+        "band": "#2b323c",
+        "before": "#f0995e",
+        "after": "#7db8f2",
+        "model-a": "#c3a6f2",
+        "model-b": "#e0bf4f",
+        "right": "#5fcca3",
+        "wrong": "#f48aa4",
+    }
+)
+"""The same on a dark ground."""
+
+LINES = ("model-a", "model-b", "right", "wrong", "ink", "muted")
+"""Colours of several lines, of which each is a model or method."""
+
+
+def _style(colors: Mapping[str, str], ground: str) -> dict[Any, Any]:
+    """Settings of matplotlib for a palette on a ground, whatever the caller's own are."""
+    return {
+        "axes.edgecolor": colors["muted"],
+        "axes.labelcolor": colors["muted"],
+        "axes.titlecolor": colors["ink"],
         "axes.titlelocation": "left",
         "axes.titlesize": 11.5,
         "axes.titleweight": "bold",
@@ -62,29 +87,34 @@ STYLE: Mapping[Any, Any] = MappingProxyType(
         "legend.frameon": False,
         "legend.fontsize": 9,
         "svg.fonttype": "none",
-        "text.color": PALETTE["ink"],
+        "text.color": colors["ink"],
+        "figure.facecolor": ground,
+        "axes.facecolor": ground,
+        "savefig.facecolor": "auto",
         # A name such as "$\frac" is text, not mathematics.
         "text.parse_math": False,
-        "xtick.color": PALETTE["muted"],
-        "ytick.color": PALETTE["muted"],
+        "xtick.color": colors["muted"],
+        "ytick.color": colors["muted"],
         "xtick.labelsize": 9,
         "ytick.labelsize": 9,
     }
-)
+
+
+STYLE: Mapping[Any, Any] = MappingProxyType(_style(PALETTE, "white"))
 """What the report draws with: ``with matplotlib.rc_context(STYLE): ...``."""
 
 _ODDS_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.999999)
-_COLORS = ("after", "before", "right", "wrong", "ink", "muted")
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
+def drawing(*, dark: bool = False) -> Iterator[None]:
     """Draw in the report's style, without changing the caller's; missing glyphs do not warn.
 
     Text stays text in the SVG, so the reader's own fonts draw it.
     """
-    with mpl.rc_context(dict(STYLE)), warnings.catch_warnings():
+    style = _style(DARK, "#111418") if dark else dict(STYLE)
+    with mpl.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
@@ -117,137 +147,137 @@ def _percent(axes: Axes, *, x: bool = False, y: bool = False, decimals: int | No
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=decimals))
 
 
+def colors_on(axes: Axes) -> Mapping[str, str]:
+    """The palette that can be read on the ground of ``axes``, light or dark.
+
+    Args:
+        axes: Where to draw.
+    """
+    figure = axes.get_figure(root=True)
+    grounds = [axes.get_facecolor(), *([figure.get_facecolor()] if figure else []), "white"]
+    # A transparent ground shows what is behind it, at last the page.
+    return DARK if is_dark(next(one for one in grounds if to_rgba(one)[3] > 0.5)) else PALETTE
+
+
+def is_dark(color: Any) -> bool:
+    """Whether text on this ground is to be light.
+
+    Args:
+        color: As matplotlib takes it.
+    """
+    red, green, blue, _ = to_rgba(color)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.4
+
+
+def legend_beside(axes: Axes) -> None:
+    """Name what is drawn below the axes, or in the emptiest corner where nothing makes room for it.
+
+    Args:
+        axes: Where it was drawn.
+    """
+    figure = axes.get_figure(root=True)
+    if figure is None or figure.get_layout_engine() is None:
+        axes.legend(loc="best", frameon=False)
+    else:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
+
+
 def _grid(axes: Axes, axis: Any = "both") -> None:
-    axes.grid(True, axis=axis, color=PALETTE["grid"], linewidth=0.7)
+    axes.grid(True, axis=axis, color=colors_on(axes)["grid"], linewidth=0.7)
     axes.tick_params(length=0)
 
 
-def plot_reliability(
-    axes: Axes, data: Reliability, *, color: str = PALETTE["after"], title: str = ""
-) -> Axes:
-    """Draw accuracy against confidence, with Wilson intervals and the band of a calibrated model.
+def plot_reliability(axes: Axes, data: Reliability, *, color: str | None = None, title: str = "") -> Axes:
+    """Draw accuracy against confidence, with the range that chance gives a calibrated model.
 
-    A point outside of the grey band is more than chance.
+    A point outside of its box is more than chance; one of few predictions is small and pale.
 
     Args:
         axes: Where to draw; they are returned.
         data: As ``reliability`` prepares it.
-        color: Of lines and markers.
+        color: Of the points and boxes; by default that of calibrated scores.
         title: Of the axes.
     """
+    color = color or colors_on(axes)["after"]
     full = data.count > 0
     x, y = data.confidence[full], data.accuracy[full]
     left, width = data.edges[:-1][full], np.diff(data.edges)[full]
-    _grid(axes)
+    _of_accuracy(axes, title)
     axes.bar(
         left + width / 2,
         (data.expected_high - data.expected_low)[full],
         width * 0.98,
         bottom=data.expected_low[full],
-        color=PALETTE["band"],
+        color=color,
+        alpha=0.15,
         label="where a calibrated model lies",
     )
-    axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
-    axes.vlines(x, np.minimum(x, y), np.maximum(x, y), color=color, linewidth=5, alpha=0.22)
-    spread = np.maximum([y - data.low[full], data.high[full] - y], 0)
-    axes.errorbar(
-        x, y, yerr=spread, fmt="none", ecolor=color, elinewidth=1.2, capsize=2.5, label="its 95 % interval"
-    )
+    inside = (y >= data.expected_low[full]) & (y <= data.expected_high[full])
+    few = inside & (data.high - data.low >= 0.3)[full]  # as ``Dot.vague``
+    # No line joins the points: it would be drawn through ranges of two predictions.
+    axes.plot(x, y, linestyle="none", color=color)
+    how: dict[str, Any] = {"color": color, "edgecolors": "none", "zorder": 3, "clip_on": False}
+    axes.scatter(x[few], y[few], s=14, alpha=0.4, **how)
     # The area of a point grows with its share of predictions.
     area = 14 + 90 * np.sqrt(data.count[full] / data.n)
-    axes.plot(x, y, color=color, linewidth=1.2, alpha=0.55)
-    axes.scatter(x, y, s=area, color=color, edgecolors="none", zorder=3, clip_on=False, label="this model")
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=title)
-    axes.set_aspect("equal", adjustable="box")
-    _percent(axes, x=True, y=True)
+    axes.scatter(x[~few], y[~few], s=area[~few], label="this model", **how)
     return axes
 
 
+def _of_accuracy(axes: Axes, title: str) -> None:
+    """Begin a diagram of accuracy against confidence, with the line on which the two are equal."""
+    _grid(axes)
+    axes.plot([0, 1], [0, 1], color=colors_on(axes)["muted"], linewidth=1, linestyle=(0, (4, 3)))
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=title)
+    axes.set_aspect("equal", adjustable="box")
+    _percent(axes, x=True, y=True)
+
+
 def plot_smooth_reliability(
-    axes: Axes, data: SmoothReliability, *, color: str = PALETTE["after"], label: str = "", title: str = ""
+    axes: Axes, data: SmoothReliability, *, color: str | None = None, label: str = "", title: str = ""
 ) -> Axes:
     """Draw accuracy against confidence as a curve with its pointwise band, thick where many predictions lie.
 
     Args:
         axes: Where to draw; they are returned.
         data: As ``calib_serve.metrics.smooth_reliability`` prepares it.
-        color: Of lines and markers.
+        color: Of lines and markers; by default that of calibrated scores.
         label: Entry in the legend.
         title: Of the axes.
     """
-    _grid(axes)
-    axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
+    color = color or colors_on(axes)["after"]
+    _of_accuracy(axes, title)
     x = data.confidence
     axes.fill_between(x, data.low, data.high, color=color, alpha=0.16, linewidth=0)
     axes.plot(x, data.accuracy, color=color, linewidth=1, label=label or None)
     half = 0.012 * np.sqrt(data.density / max(float(data.density.max()), 1e-9))
     thick = (data.accuracy - half, data.accuracy + half)
     axes.fill_between(x, *thick, color=color, alpha=0.75, linewidth=0)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=title)
-    axes.set_aspect("equal", adjustable="box")
-    _percent(axes, x=True, y=True)
     return axes
 
 
-def plot_counts(axes: Axes, data: Reliability, *, color: str = PALETTE["after"]) -> Axes:
-    """Draw how many predictions are behind each point; the count is written above its bar.
-
-    Args:
-        axes: Where to draw; they are returned.
-        data: As ``reliability`` prepares it.
-        color: Of lines and markers.
-    """
-    width = np.diff(data.edges)
-    axes.bar(data.edges[:-1] + width / 2, data.count, width * 0.9, color=color, alpha=0.75)
-    for left, w, count in zip(data.edges, width, data.count, strict=False):
-        if count:
-            axes.annotate(
-                f"{int(count):,}",
-                (left + w / 2, count),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize=6.5,
-                color=PALETTE["muted"],
-            )
-    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="predictions")
-    axes.set_ylim(0, float(data.count.max()) * 1.2)
-    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-    axes.tick_params(length=0)
-    _percent(axes, x=True)
-    return axes
-
-
-def plot_histogram(axes: Axes, data: Histogram, *, color: str = PALETTE["after"], title: str = "") -> Axes:
+def plot_histogram(axes: Axes, data: Histogram, *, color: str | None = None, title: str = "") -> Axes:
     """Draw the histogram of confidences as shares, with the mean confidence and the accuracy as lines.
 
     Args:
         axes: Where to draw; they are returned.
         data: As ``confidence_histogram`` prepares it.
-        color: Of lines and markers.
+        color: Of lines and markers; by default that of calibrated scores.
         title: Of the axes.
     """
+    color = color or colors_on(axes)["after"]
     width = np.diff(data.edges)
     total = max(float(data.count.sum()), 1)
     axes.bar(data.edges[:-1] + width / 2, data.count / total, width * 0.92, color=color, alpha=0.7)
     _grid(axes, "y")
-    axes.axvline(
-        data.mean_confidence,
-        color=PALETTE["ink"],
-        linewidth=1.3,
-        label=f"mean confidence {data.mean_confidence:.1%}",
-    )
-    axes.axvline(
-        data.accuracy,
-        color=PALETTE["ink"],
-        linewidth=1.3,
-        linestyle=(0, (3, 2)),
-        label=f"accuracy {data.accuracy:.1%}",
-    )
+    for name, at, dash in (
+        ("mean confidence", data.mean_confidence, "-"),
+        ("accuracy", data.accuracy, (0, (3, 2))),
+    ):
+        label = f"{name} {at:.1%}"
+        axes.axvline(at, color=colors_on(axes)["ink"], linewidth=1.3, linestyle=dash, label=label)
     axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions", title=title)
-    axes.legend(loc="upper left")
+    legend_beside(axes)
     _percent(axes, x=True, y=True)
     return axes
 
@@ -262,7 +292,7 @@ def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
     """
     x = data.log_odds
     for name, density, count in (("right", data.right, data.n_right), ("wrong", data.wrong, data.n_wrong)):
-        color = PALETTE[name]
+        color = colors_on(axes)[name]
         axes.fill_between(x, density, color=color, alpha=0.18, linewidth=0)
         style = "-" if name == "right" else (0, (5, 2))
         axes.plot(x, density, color=color, linewidth=1.6, linestyle=style, label=f"{name} ({count:,})")
@@ -281,7 +311,7 @@ def plot_risk_coverage(
     axes: Axes,
     data: RiskCoverage,
     *,
-    color: str = PALETTE["after"],
+    color: str | None = None,
     label: str = "",
     marked: bool = True,
     width: float = 1.7,
@@ -291,15 +321,16 @@ def plot_risk_coverage(
     Args:
         axes: Where to draw; they are returned.
         data: As ``risk_coverage`` prepares it.
-        color: Of lines and markers.
+        color: Of lines and markers; by default that of calibrated scores.
         label: Entry in the legend.
         marked: Whether to mark the point where the target is met.
         width: Of the line, in points.
     """
+    color = color or colors_on(axes)["after"]
     axes.plot(data.coverage, data.risk, color=color, linewidth=width, alpha=0.9, label=label or None)
     found = data.abstention
     if marked and found.answered:
-        axes.axhline(data.target, color=PALETTE["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.axhline(data.target, color=colors_on(axes)["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
         axes.plot([found.answered], [found.risk], "o", color=color, markersize=7)
         says = f"answer from {found.threshold:.1%} on:\n{found.answered:.0%} of all, "
         says += f"{found.risk:.1%} wrong"
@@ -322,37 +353,22 @@ def plot_risk_coverage(
     return axes
 
 
-def plot_bin_counts(
-    axes: Axes, data: BinCountCurve, *, color: str = PALETTE["after"], label: str = ""
-) -> Axes:
+def plot_bin_counts(axes: Axes, data: BinCountCurve, *, color: str | None = None, label: str = "") -> Axes:
     """Draw ECE by bin count: equal-width (solid), equal-mass (dashed), and by chance (dotted).
 
     Args:
         axes: Where to draw; they are returned.
         data: As ``bin_count_curve`` prepares it.
-        color: Of lines and markers.
+        color: Of lines and markers; by default that of calibrated scores.
         label: Entry in the legend.
     """
+    color = color or colors_on(axes)["after"]
     named = f"{label}, " if label else ""
     axes.plot(data.bins, data.equal_width, "-o", color=color, markersize=3.5, label=f"{named}equal width")
-    axes.plot(
-        data.bins,
-        data.equal_mass,
-        "s",
-        linestyle=(0, (5, 2)),
-        color=color,
-        markersize=3.5,
-        label=f"{named}equal mass",
-    )
-    axes.plot(
-        data.bins,
-        data.noise_floor,
-        color=color,
-        alpha=0.7,
-        linewidth=1,
-        linestyle=(0, (1, 2)),
-        label=f"{named}if calibrated",
-    )
+    of_mass: dict[str, Any] = {"linestyle": (0, (5, 2)), "markersize": 3.5, "label": f"{named}equal mass"}
+    axes.plot(data.bins, data.equal_mass, "s", color=color, **of_mass)
+    floor: dict[str, Any] = {"alpha": 0.7, "linewidth": 1, "linestyle": (0, (1, 2))}
+    axes.plot(data.bins, data.noise_floor, color=color, label=f"{named}if calibrated", **floor)
     _grid(axes)
     axes.set(xlabel="number of bins", ylabel="ECE")
     axes.set_ylim(bottom=0)
@@ -377,8 +393,9 @@ class CurveLike(Protocol):
 
 def plot_curves(axes: Axes, lines: Iterable[CurveLike], *, log_x: bool = False) -> Axes:
     """Draw each line in its own colour and dash, its spread shaded."""
+    colors = colors_on(axes)
     for i, line in enumerate(lines):
-        color = PALETTE[_COLORS[i % len(_COLORS)]]
+        color = colors[LINES[i % len(LINES)]]
         marker = "o" if len(line.x) < 50 else ""
         axes.plot(
             line.x,
@@ -395,7 +412,7 @@ def plot_curves(axes: Axes, lines: Iterable[CurveLike], *, log_x: bool = False) 
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(True, color=PALETTE["grid"], linewidth=0.7)
+    _grid(axes)
     axes.set_ylim(bottom=0)
     axes.legend()
     return axes

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Floats, as_floats
+from calib_serve.core.arrays import Floats, as_floats, finite
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import ShapeError
 from calib_serve.metrics import (
     Abstention,
     Estimate,
     Ranked,
+    Separation,
     abstention,
+    binomial_range,
     checked,
+    event_bins,
+    mean_interval,
     refinement_auroc,
     top_label,
     wilson_interval,
@@ -29,6 +33,7 @@ from calib_serve.metrics import (
 
 _BIN_COUNTS = (5, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
 _DENSITY_RANGE = (1e-4, 1 - 1e-7)  # beyond it, float32 confidences are 1
+_DENSE, _PARTS = 0.6, 8  # the share of samples in one dot that is shown in parts, and in how many
 _FINE = 2001  # cells that a density's samples are counted in first
 
 
@@ -37,8 +42,9 @@ class Reliability:
     """A reliability diagram: each array is (bins,), NaN where a bin holds nothing.
 
     ``low`` and ``high`` are Wilson's interval of the accuracy. ``expected_low`` and
-    ``expected_high`` hold the accuracy of a calibrated model with these confidences, at the same
-    level (the consistency bars of Bröcker and Smith 2007, to first order).
+    ``expected_high`` hold the accuracy of a calibrated model with these confidences in all bins at once, at
+    the same level: exact binomial ranges (the consistency bars of Bröcker and Smith 2007). Of weighted
+    samples the whole number that they are worth counts.
     """
 
     edges: Floats
@@ -51,6 +57,13 @@ class Reliability:
     expected_high: Floats
     ece: float
     n: int
+    rows: Floats | None = None
+    """How many samples they are, where they weigh and ``count`` is what they are worth."""
+
+    @property
+    def samples(self) -> Floats:
+        """Samples in each bin (bins,)."""
+        return self.count if self.rows is None else self.rows
 
 
 def reliability(
@@ -88,8 +101,10 @@ def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = No
     intervals = np.full((4, bins), np.nan)
     for b in np.flatnonzero(full):
         seen = wilson_interval(sums.correct[b], n[b], level=level)
-        expected = wilson_interval(min(sums.confidence[b], n[b]), n[b], level=level)
-        intervals[:, b] = seen.low, seen.high, expected.low, expected.high
+        intervals[:2, b] = seen.low, seen.high
+    # Each bin is looked at: all ranges hold at once as often as one says (Bonferroni).
+    together = 1 - (1 - level) / max(int(full.sum()), 1)
+    intervals[2:, full] = binomial_range(np.minimum(confidence[full], 1), n[full], level=together)
     return Reliability(
         edges=np.linspace(0, 1, bins + 1) if edges is None else edges,
         count=n,
@@ -102,6 +117,83 @@ def reliability_of(sums: Bins, *, level: float = 0.95, edges: Floats | None = No
         ece=sums.ece(),
         n=round(sums.n),
     )
+
+
+def dense_bin(diagrams: Sequence[Reliability]) -> tuple[float, float] | None:
+    """The bin at either end that holds most samples of one of the diagrams; None where none does.
+
+    Args:
+        diagrams: Of models, over the same bins.
+    """
+    for data in diagrams:
+        b = int(data.count.argmax())
+        if data.count[b] > _DENSE * data.count.sum() and b in (0, len(data.count) - 1):
+            return float(data.edges[b]), float(data.edges[b + 1])
+    return None
+
+
+def within(
+    probs: ArrayLike, came: ArrayLike, span: tuple[float, float] | None, *, edges: Edges = "right"
+) -> Reliability | None:
+    """The reliability diagram of one bin alone, in parts of equally many samples.
+
+    Args:
+        probs: Confidences, or probabilities of an event (n,).
+        came: Whether each was right, or the event came (n,).
+        span: Ends of the bin; None: no diagram.
+        edges: Which end the bin holds.
+    """
+    if span is None:
+        return None
+    p, y = np.asarray(probs, np.float64), np.asarray(came, np.float64)
+    low, high = (p > span[0]) | (span[0] == 0), (p <= span[1])
+    if edges == "left":
+        low, high = p >= span[0], (p < span[1]) | (span[1] == 1)
+    kept = low & high
+    if kept.sum() < 2 * _PARTS:
+        return None
+    sums, ends = event_bins(p[kept], y[kept], bins=_PARTS, strategy="quantile", edges=edges)
+    return reliability_of(sums, edges=ends)
+
+
+def of_rows(data: Reliability, probs: ArrayLike, *, edges: Edges = "right") -> Reliability:
+    """The diagram of samples that weigh, with how many there are in each bin.
+
+    Args:
+        data: Of rows that are repeated by their weights.
+        probs: Confidences, or probabilities of the event, of all samples (n,).
+        edges: Which end a bin holds.
+    """
+    side: Any = "left" if edges == "right" else "right"
+    p = np.asarray(probs)
+    inside = p[(p >= data.edges[0]) & (p <= data.edges[-1])]
+    index = np.searchsorted(data.edges[1:-1], inside, side=side)
+    return replace(data, rows=np.bincount(index, minlength=len(data.count)).astype(np.float64))
+
+
+def event_auroc(
+    probs: ArrayLike, came: ArrayLike, *, weight: Floats | None = None, groups: NDArray[np.intp] | None = None
+) -> Estimate:
+    """Return how well P(y = 1) tells events from others: 0.5 is a coin (DeLong 1988).
+
+    Args:
+        probs: Probabilities of the event (n,).
+        came: Whether it came (n,).
+        weight: (n,), of mean 1; None: all weigh the same.
+        groups: Group of each sample, from 0 (n,); None: each is its own.
+
+    >>> event_auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]).value
+    0.75
+    """
+    p, y = np.asarray(probs, np.float64), np.asarray(came, np.float64)
+    w = np.ones(len(p)) if weight is None else weight
+    ranks, place = Separation.of(p, y, w), np.unique(p, return_inverse=True)[1]
+    won, lost = (one[place] * w.sum() for one in ranks.influence())
+    area = float(ranks.auroc())
+    if math.isnan(area):
+        return Estimate(area)
+    found = mean_interval(np.where(y > 0, won, lost), groups=groups, weight=weight)
+    return Estimate(area, max(area + found.low, 0.0), min(area + found.high, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +392,7 @@ def to_json(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return finite(value)
 
 
 @dataclass(frozen=True)
@@ -315,6 +407,7 @@ class ClassRow:
         precision: Share of these predictions that is right.
         gap: Confidence minus precision.
         ece: Of the class's own probability over all samples, one term of the classwise ECE.
+        worth: How many samples those that occur and those predicted are worth; None where none weighs.
     """
 
     name: str
@@ -324,6 +417,7 @@ class ClassRow:
     precision: float
     gap: Estimate
     ece: float
+    worth: tuple[int, int] | None = None
 
     @property
     def certain_gap(self) -> float:
@@ -340,6 +434,7 @@ def class_table(
     bins: int = 15,
     edges: Edges = "right",
     level: float = 0.95,
+    every: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> tuple[ClassRow, ...]:
     """Return one row per class, by falling certain gap, then ECE.
 
@@ -353,6 +448,7 @@ def class_table(
         bins: Number of bins, of equal width.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
         level: Coverage of the intervals, a fraction.
+        every: Probabilities and class ids of all samples, where these are drawn by their weights.
     """
     p, y = checked(probs, labels)
     names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))
@@ -365,6 +461,12 @@ def class_table(
         _row(name, p[:, k], predicted == k, y == k, level=together, bins=bins, edges=edges)
         for k, name in enumerate(names)
     ]
+    if every is not None:
+        counts = (np.bincount(ids, minlength=len(rows)) for ids in (every[1], np.argmax(every[0], axis=1)))
+        rows = [
+            replace(row, occurs=int(occurs), predicted=int(named), worth=(row.occurs, row.predicted))
+            for row, occurs, named in zip(rows, *counts, strict=True)
+        ]
     return tuple(sorted(rows, key=lambda row: (-row.certain_gap, -row.ece)))
 
 

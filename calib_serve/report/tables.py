@@ -43,6 +43,7 @@ SHOWN = (
     Shown("brier", "Brier score", "squared distance of probabilities from the truth", -1, percent=False),
     Shown("entropy", "Entropy", "mean uncertainty of the predictions, in nats", 0, percent=False),
     Shown("refinement_auroc", "AUROC right from wrong", "0.5 is a coin, 1 is perfect", 1, percent=False),
+    Shown("positive_auroc", "AUROC of P(y = 1)", "class 1 from class 0; 0.5 is a coin", 1, percent=False),
     Shown("positive_ece", "ECE of P(y = 1)", "mean distance of P(y = 1) from the share of class 1", -1),
     Shown("positive_gap", "Gap of P(y = 1)", "its mean less the share of class 1", 0),
     Shown(
@@ -72,20 +73,25 @@ SHOWN_OF_LABELS = (
 def table_of_metrics(
     shown: Sequence[Shown], sides: Sequence[ComparedModel], changes: Mapping[str, Change]
 ) -> Table:
-    """The metrics of one or two sides with intervals, and the changes between them."""
-    found = sides[-1].metrics.estimates()
+    """The metrics of one or two sides with intervals, and the changes between them.
+
+    Args:
+        shown: Metrics, in the order of rows.
+        sides: Of one or two models.
+        changes: From the first to the second, by metric.
+    """
+    found = [side.estimates() for side in sides]
     changed = ("change", "p", "judgement") if len(sides) > 1 else ()
     heads = ("metric", *(side.name for side in sides), *changed)
     rows = []
     for one in shown:
-        if one.name in found:
-            row = [Cell(one.words, one.explanation), *(_of_side(side, one) for side in sides)]
+        if one.name in found[-1]:
+            row = [Cell(one.words, one.explanation), *(_of_side(side[one.name], one) for side in found)]
             rows.append(row + (_changed(changes.get(one.name), one) if changed else []))
     return Table("Metrics", heads, rows)
 
 
-def _of_side(side: ComparedModel, shown: Shown) -> Cell:
-    found: Estimate = getattr(side.metrics, shown.name)
+def _of_side(found: Estimate, shown: Shown) -> Cell:
     return Cell(metric(found.value, share=shown.percent), _interval(found, shown.percent))
 
 
@@ -114,7 +120,8 @@ def _class(row: ClassRow) -> list[Cell]:
         if row.predicted
         else [Cell("never", value=-1), Cell("", value=-1), Cell("", value=-2)]
     )
-    counts = [Cell(count(n), value=n) for n in (row.occurs, row.predicted)]
+    worth = ["", ""] if row.worth is None else [f"worth {count(n)}" for n in row.worth]
+    counts = [Cell(count(n), small, n) for n, small in zip((row.occurs, row.predicted), worth, strict=True)]
     sure = Cell(signed_points(row.certain_gap).lstrip("+"), value=row.certain_gap)
     return [Cell(row.name), *counts, *named, sure, Cell(percent(row.ece, 2), value=row.ece)]
 

@@ -1,29 +1,32 @@
 """The two tasks of a report, multi-class and multi-label, and the numbers that each shows.
 
 One class of K is true of a sample, or any number of L labels. All else in this room asks a ``Task``, never
-which one it is.
+which one it is: for its words, for ``sides``, measured on the same samples, for ``changes`` between two, and
+for what a page shows of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.core.arrays import Floats
+from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import ReportOptions
-from calib_serve.core.text import count, percent
+from calib_serve.core.text import count, decimals, percent
 from calib_serve.metrics import (
     Change,
     Evaluation,
     LabelsEvaluation,
     Moved,
+    Tops,
     Verdict,
     change_of_mean,
     checked,
@@ -32,6 +35,7 @@ from calib_serve.metrics import (
     confidence_of_labels,
     evaluate_label_probs,
     evaluate_probs,
+    group_codes,
     judge_probs,
     of_own_samples,
     paired_changes,
@@ -41,29 +45,34 @@ from calib_serve.metrics import (
 from calib_serve.report.comparison import (
     ComparedClassifier,
     ComparedModel,
+    Diagram,
     How,
     Predictions,
     compared,
+    leading,
     printable,
 )
-from calib_serve.report.figures import Picture, diagram, pictures
+from calib_serve.report.figures import Picture, diagram, diagrams, pictures
 from calib_serve.report.look import Fact, Table
 from calib_serve.report.prepare import (
+    Density,
     bin_count_curve,
     class_table,
     confidence_density,
     confidence_histogram,
     default_risk,
-    reliability,
+    dense_bin,
+    event_auroc,
+    of_rows,
     reliability_of,
     risk_coverage,
     to_json,
+    within,
 )
 from calib_serve.report.tables import (
     SHOWN,
     SHOWN_OF_LABELS,
     DecisionRows,
-    Shown,
     decision_rows,
     table_of_classes,
     table_of_labels,
@@ -76,48 +85,6 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import ReportKeywords
 
 Checked = tuple[NDArray[Any], NDArray[Any]]
-
-
-class Task(Protocol):
-    """The measures, tests, tables and words of one task."""
-
-    one: ClassVar[str]
-    """The word for one of the classes or labels."""
-    shown: ClassVar[Sequence[Shown]]
-    """The metrics of the table, in its order."""
-    sorted_by: ClassVar[str]
-    """The number by which the worst are first, in words."""
-    of_metrics: ClassVar[str]
-    """The note below the metrics, with a place for the number of ``bins``."""
-    of_each: ClassVar[str]
-    """The note below the table of each."""
-
-    def checked(self, predictions: Predictions) -> Checked:
-        """Check probabilities and labels; raise InputError or ShapeError."""
-
-    def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[ComparedModel, ...]:
-        """Measure each of one or two models on the same samples."""
-
-    def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
-        """Test the changes from the first model to the second."""
-
-    def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
-        """The remaining fields of ``Contents``: ``rows``, the worst first, and the figures of classes."""
-
-    def fact(self, contents: Contents) -> Fact:
-        """The third of the figures below the verdict."""
-
-    def each(self, contents: Contents, most: int) -> Table:
-        """A table of ``most`` rows, a class or label each."""
-
-    def pictures(self, contents: Contents) -> tuple[Picture, tuple[Picture, ...]]:
-        """Draw the first diagram, and the figures below it."""
-
-    def decisions(self, contents: Contents) -> DecisionRows | None:
-        """The section of the artifact's decisions, if it has any."""
-
-    def as_dict(self, contents: Contents) -> dict[str, Any]:
-        """The fields for JSON that only this task has."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,6 +104,8 @@ class Contents:
         class_names: Names of the classes (K,).
         decisions: Measures of the artifact's sets and abstention.
         moved: Predictions that changed class.
+        other: Verdict on the first of two models; None of one model and its calibration.
+        worth: How many samples they are worth, where they weigh; else 0.
     """
 
     title: str
@@ -151,6 +120,13 @@ class Contents:
     class_names: tuple[str, ...] = ()
     decisions: DecisionsEvaluation | None = None
     moved: Moved | None = None
+    other: Verdict | None = None
+    worth: int = 0
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdict, behind that on the first of two models."""
+        return (self.verdict,) if self.other is None else (self.other, self.verdict)
 
     @property
     def before(self) -> Any:
@@ -168,6 +144,7 @@ class Contents:
         return {
             "title": self.title,
             "verdict": self.verdict.as_dict(),
+            **({} if self.other is None else {"other_verdict": self.other.as_dict()}),
             "bins": self.bins,
             "tolerance": self.tolerance,
             "sides": [{**to_json(s), "metrics": to_json(s.metrics.as_dict())} for s in self.sides],
@@ -180,14 +157,14 @@ class Contents:
 class _Multiclass:
     """One class of K is true of a sample."""
 
-    one: ClassVar[str] = "class"
-    shown: ClassVar[Sequence[Shown]] = SHOWN
-    sorted_by: ClassVar[str] = "gap"
-    of_metrics: ClassVar[str] = (
+    one = "class"
+    shown = SHOWN
+    sorted_by = "gap"
+    of_metrics = (
         "ECE, MCE and their kin over {} bins. Chance alone makes an error larger: its debiased value, with "
         "the interval of the true error, is below it."
     )
-    of_each: ClassVar[str] = (
+    of_each = (
         "Confidence, right and gap are of the predictions that name the class; gaps are in points, positive "
         "where it is overconfident. Class ECE is of the class's own probability over all samples. The "
         "intervals hold at 95 % for all classes at once."
@@ -200,34 +177,46 @@ class _Multiclass:
         drawn = _drawn(pairs, how)
         # One target for both sides: half the error of the first.
         target = default_risk(top_label(*drawn[0])[1]) if how.target_risk is None else how.target_risk
+        colors = _colors(len(pairs), how)
+        tops = _curves(names, colors, [top_label(*p) for p in drawn], [p.max(axis=1) for p, _ in pairs], how)
+        of_two = pairs[0][0].shape[1] == 2
+        events = [(p[:, 1], y == 1) for p, y in drawn] if of_two else []
+        positive = _curves(names, colors, events, [p[:, 1] for p, _ in pairs], how)
 
-        def side(name: str, color: str, pair: Checked, rows: Checked) -> ComparedClassifier:
+        def side(i: int, pair: Checked, rows: Checked) -> ComparedClassifier:
             found = evaluate_probs(*pair, sample_weight=how.sample_weight, groups=how.groups, **how.measured)
             return ComparedClassifier(
-                name,
-                color,
+                names[i],
+                colors[i],
                 metrics=found,
-                reliability=reliability(*rows, bins=how.bins, edges=how.edges),
+                reliability=tops[i].reliability,
+                dense=tops[i].dense,
                 histogram=confidence_histogram(*rows),
-                density=confidence_density(*rows),
+                density=_of_all(confidence_density(*rows), pair) if how.weighs else confidence_density(*rows),
                 risk_coverage=risk_coverage(*rows, target=target, groups=how.groups_of_rows),
                 bin_counts=bin_count_curve(*rows, edges=how.edges),
-                positive=None if found.positive_bins is None else reliability_of(found.positive_bins),
+                positive=positive[i] if of_two else None,
+                positive_auroc=event_auroc(pair[0][:, 1], pair[1] == 1, **_weighing(pair[1], how))
+                if of_two
+                else None,
                 smooth=None
                 if how.groups is not None  # its band is of samples that do not depend on one another
                 else smooth_reliability(*rows, replicates=min(how.replicates, 200), seed=how.seed),
             )
 
-        return tuple(map(side, names, ("before", "after")[-len(pairs) :], pairs, drawn))
+        return tuple(map(side, range(len(pairs)), pairs, drawn))
 
     def changes(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> Mapping[str, Change]:
         before, after = _drawn(pairs, how)
         changes = paired_changes(before[0], *after, groups=how.groups_of_rows, **how.measured)
-        if how.sample_weight is None:
-            return changes
-        # Tests take rows repeated by their weights, and metrics the weights themselves.
-        old, new = (side.metrics.estimates() for side in sides)
-        return {name: change.moved(new[name].value - old[name].value) for name, change in changes.items()}
+        if how.sample_weight is not None:
+            # Tests take rows repeated by their weights, and metrics the weights themselves.
+            old, new = (side.metrics.estimates() for side in sides)
+            changes = {k: change.moved(new[k].value - old[k].value) for k, change in changes.items()}
+        if pairs[0][0].shape[1] == 2:
+            events = (Tops(y, p[:, 1], (y == 1).astype(np.float64)) for p, y in pairs)
+            changes["positive_auroc"] = Moved.between(*events, **_weighing(pairs[0][1], how)).auroc[2]
+        return changes
 
     def rest(self, pairs: Sequence[Checked], sides: Sequence[Any], how: How) -> dict[str, Any]:
         drawn = _drawn(pairs[-1:], how)[0]
@@ -236,7 +225,13 @@ class _Multiclass:
             weighing: dict[str, Any] = {"sample_weight": how.sample_weight, "groups": how.groups}
             moved = Moved.of_probs(pairs[0][0], *pairs[1], **weighing)
         return {
-            "rows": class_table(*drawn, class_names=how.class_names, bins=how.bins, edges=how.edges),
+            "rows": class_table(
+                *drawn,
+                class_names=how.class_names,
+                bins=how.bins,
+                edges=how.edges,
+                every=pairs[-1] if how.weighs else None,
+            ),
             "moved": moved,
             "decisions": None
             if how.artifact is None
@@ -245,9 +240,17 @@ class _Multiclass:
 
     def fact(self, contents: Contents) -> Fact:
         metrics: Evaluation = contents.after.metrics
+        if metrics.positive_bins is not None:
+            sums = metrics.positive_bins
+            share = f"share of class 1: {percent(sums.accuracy())}"
+            before = None if contents.before is None else contents.before.metrics.positive_bins
+            old = None if before is None else percent(before.mean_confidence())
+            return _fact(contents, "Mean P(y = 1)", percent(sums.mean_confidence()), share, old)
         if contents.moved is not None:
             return Fact(
-                "Classes changed", percent(contents.moved.share), f"of {count(metrics.n)} predictions"
+                "Classes changed" if contents.other is None else "Classes differ",
+                percent(contents.moved.share),
+                f"of {count(metrics.n)} predictions",
             )
         return Fact("Predictions", count(metrics.n), f"{metrics.classes} classes")
 
@@ -256,7 +259,9 @@ class _Multiclass:
 
     def pictures(self, contents: Contents) -> tuple[Picture, tuple[Picture, ...]]:
         sides: Any = contents.sides
-        return diagram(sides), pictures(sides)
+        # What hides errors that cancel, such as a share of class 1 that changed, comes second.
+        first, *folded = diagrams(sides)
+        return first, (*folded, *pictures(sides))
 
     def decisions(self, contents: Contents) -> DecisionRows | None:
         fitted = contents.artifact
@@ -272,6 +277,39 @@ class _Multiclass:
         }
 
 
+def _colors(sides: int, how: How) -> tuple[str, ...]:
+    """Colours of sides: raw scores and calibrated ones, or what no artifact calibrated here."""
+    return ("before", "after") if sides == 2 else ("before" if how.artifact is None else "after",)
+
+
+def _of_all(density: Density, pair: Checked) -> Density:
+    right = int(top_label(*pair)[1].sum())
+    return replace(density, n_right=right, n_wrong=len(pair[1]) - right)
+
+
+def _weighing(labels: NDArray[Any], how: How) -> dict[str, Any]:
+    n = len(labels)
+    return {"weight": checked_weights(how.sample_weight, n), "groups": group_codes(how.groups, n)}
+
+
+def _curves(
+    names: Sequence[str], colors: Sequence[str], rows: Sequence[Any], every: Sequence[Any], how: How
+) -> list[Diagram]:
+    """Diagrams of the rows of figures, with how many of ``every`` sample each dot is where these weigh."""
+    edges: dict[str, Any] = {"edges": how.edges}
+    found = [reliability_of(Bins.tally(*pair, bins=how.bins, **edges)) for pair in rows]
+    span = dense_bin(found)
+    curves: list[Diagram] = []
+    for name, color, data, pair, probs in zip(names, colors, found, rows, every, strict=False):
+        p, came = pair
+        dense = within(p, came, span, **edges)
+        counted = of_rows(data, probs, **edges) if how.weighs else data
+        if how.weighs and dense is not None:
+            dense = of_rows(dense, probs, **edges)
+        curves.append(Diagram(name, color, counted, dense))
+    return curves
+
+
 def _drawn(pairs: Sequence[Checked], how: How) -> list[Checked]:
     """The rows of figures and paired tests, repeated by their weights."""
     rows = how.rows
@@ -281,14 +319,14 @@ def _drawn(pairs: Sequence[Checked], how: How) -> list[Checked]:
 class _Multilabel:
     """Any number of L labels may be true of a sample."""
 
-    one: ClassVar[str] = "label"
-    shown: ClassVar[Sequence[Shown]] = SHOWN_OF_LABELS
-    sorted_by: ClassVar[str] = "ECE"
-    of_metrics: ClassVar[str] = (
+    one = "label"
+    shown = SHOWN_OF_LABELS
+    sorted_by = "ECE"
+    of_metrics = (
         "Means over the labels; ECE over {} bins of [0, 1]. Those of decisions are of all labels together: "
         "the larger of P and 1 - P, and whether the decision at 0.5 is right."
     )
-    of_each: ClassVar[str] = (
+    of_each = (
         "All are of the label's own probability P over all samples. Gaps are in points, positive where P is "
         "too high. Intervals hold at 95 % for each label alone."
     )
@@ -302,9 +340,9 @@ class _Multilabel:
             raise InputError("--target-risk (target_risk=) is for one class a sample, not for labels")
         how_to = {**how.measured, "sample_weight": how.sample_weight}
         found = [evaluate_label_probs(*pair, **how_to) for pair in pairs]
-        colors = ("before", "after")[-len(pairs) :]
+        colors = _colors(len(pairs), how)
         return tuple(
-            ComparedModel(name, color, metrics, reliability_of(metrics.bins))
+            ComparedModel(name, color, reliability_of(metrics.bins), metrics=metrics)
             for name, color, metrics in zip(names, colors, found, strict=True)
         )
 
@@ -327,7 +365,8 @@ class _Multilabel:
         return table_of_labels(contents.rows[:most])
 
     def pictures(self, contents: Contents) -> tuple[Picture, tuple[Picture, ...]]:
-        return diagram(contents.sides, title="Do the decisions' confidences mean what they say?"), ()
+        title = "Do the decisions' confidences mean what they say?"
+        return diagram(contents.sides, title=title), ()
 
     def decisions(self, contents: Contents) -> DecisionRows | None:
         return None
@@ -348,21 +387,53 @@ def _means_over_labels(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]
     return {name: np.asarray(values, np.float64).mean(axis=1) for name, values in columns.items()}
 
 
+Task = Union[_Multiclass, _Multilabel]
+"""What is asked of a sample: which class, or which labels."""
+
+
 def facts(contents: Contents) -> tuple[Fact, ...]:
-    """The three figures below the verdict."""
-    after, before = contents.after.metrics, contents.before
-    what, ece, floor = after.HEADLINE
+    """The three figures below the verdict; of two classes those of P(y = 1)."""
+    new, before = contents.after.estimates(), contents.before
+    old = None if before is None else before.estimates()
+    metrics = contents.after.metrics
+    of_two = "positive_auroc" in new
+    what, ece, floor = leading(metrics)
 
-    def share(name: str) -> tuple[str, str]:
-        return percent(getattr(after, name)), "" if before is None else percent(getattr(before.metrics, name))
+    def fact(words: str, name: str, note: str, show: Any = percent) -> Fact:
+        return _fact(contents, words, show(new[name].value), note, old and show(old[name].value))
 
-    (now, then), (right, once) = share(ece), share("accuracy")
+    accuracy = f"accuracy {percent(metrics.accuracy)}"
     return (
-        Fact(
-            f"ECE of {what}" if what else "ECE", now, f"chance alone: {percent(getattr(after, floor))}", then
-        ),
-        Fact("Accuracy", right, f"confidence {percent(after.mean_confidence)}", once),
+        fact(f"ECE of {what}" if what else "ECE", ece, f"chance alone: {percent(getattr(metrics, floor))}"),
+        fact("AUROC of P(y = 1)", "positive_auroc", accuracy, decimals)
+        if of_two
+        else fact("Accuracy", "accuracy", f"confidence {percent(metrics.mean_confidence)}"),
         contents.task.fact(contents),
+    )
+
+
+def _fact(contents: Contents, name: str, value: str, note: str, old: str | None) -> Fact:
+    """A figure with what it was before; of two models beside one another, as neither is before."""
+    if contents.other is None or not old:
+        return Fact(name, value, note, old or "")
+    return Fact(name, f"{old} · {value}", " · ".join(side.name for side in contents.sides))
+
+
+def judge_pair(pair: Predictions, asked: ReportOptions, class_names: Sequence[str]) -> Verdict:
+    """The verdict on probabilities and labels, by the options of their report.
+
+    Args:
+        pair: Probabilities (n, K) and class ids (n,), or both (n, L).
+        asked: The options of the report.
+        class_names: A name for each class or label.
+    """
+    return judge_probs(
+        *pair,
+        tolerance=asked.tolerance,
+        class_tolerance=asked.class_tolerance,
+        sample_weight=asked.sample_weight,
+        groups=asked.groups,
+        class_names=class_names,
     )
 
 
@@ -410,16 +481,8 @@ def prepare_report(
     sides = task.sides(pairs, [printable(name) for name in asked.names[-len(pairs) :]], how)
     changes = task.changes(pairs, sides, how) if before is not None else {}
     rest = task.rest(pairs, sides, how)
-    judged = judge_probs(
-        *pairs[-1],
-        tolerance=asked.tolerance,
-        class_tolerance=asked.class_tolerance,
-        sample_weight=asked.sample_weight,
-        groups=asked.groups,
-        class_names=named,
-    )
     verdict = compared(
-        judged,
+        judge_pair(pairs[-1], asked, named),
         sides[-1].metrics,
         before=sides[0].metrics if before is not None else None,
         changes=changes,
@@ -436,6 +499,7 @@ def prepare_report(
         bins=asked.bins,
         tolerance=asked.tolerance,
         class_names=named,
+        worth=len(how.rows) if how.weighs and how.rows is not None else 0,
         **rest,
     )
 

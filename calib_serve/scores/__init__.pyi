@@ -1,5 +1,6 @@
 """Scores of a classifier: of which kind they are, for which classes, and what belongs to each sample."""
 
+from calib_serve.scores.classes import class_ids as class_ids
 from calib_serve.scores.databases import PASSWORD as PASSWORD
 from calib_serve.scores.databases import Engine as Engine
 from calib_serve.scores.databases import open_engine as open_engine
@@ -10,19 +11,26 @@ from calib_serve.scores.form import Form as Form
 from calib_serve.scores.form import FoundScores as FoundScores
 from calib_serve.scores.form import all_scores as all_scores
 from calib_serve.scores.form import find_scores as find_scores
+from calib_serve.scores.graphs import SAME_LOGITS as SAME_LOGITS
+from calib_serve.scores.graphs import GraphOutput as GraphOutput
+from calib_serve.scores.graphs import GraphReader as GraphReader
+from calib_serve.scores.graphs import choose_scores as choose_scores
+from calib_serve.scores.graphs import refuse_varying as refuse_varying
 from calib_serve.scores.kinds import LABELS as LABELS
 from calib_serve.scores.kinds import LARGEST as LARGEST
 from calib_serve.scores.kinds import LEAST as LEAST
+from calib_serve.scores.kinds import MADE as MADE
+from calib_serve.scores.kinds import MASKED as MASKED
 from calib_serve.scores.kinds import ONE_COLUMN as ONE_COLUMN
 from calib_serve.scores.kinds import PROBABILITIES as PROBABILITIES
 from calib_serve.scores.kinds import SUM_OF_16_BITS as SUM_OF_16_BITS
+from calib_serve.scores.kinds import MadeBy as MadeBy
 from calib_serve.scores.kinds import Outputs as Outputs
 from calib_serve.scores.kinds import alike as alike
 from calib_serve.scores.kinds import check_outputs as check_outputs
 from calib_serve.scores.kinds import class_count as class_count
 from calib_serve.scores.kinds import exact as exact
 from calib_serve.scores.kinds import from_probs as from_probs
-from calib_serve.scores.kinds import infer_outputs as infer_outputs
 from calib_serve.scores.kinds import log_probs as log_probs
 from calib_serve.scores.kinds import log_softmax as log_softmax
 from calib_serve.scores.kinds import sigmoid as sigmoid
@@ -30,13 +38,18 @@ from calib_serve.scores.kinds import softmax as softmax
 from calib_serve.scores.kinds import to_logits as to_logits
 from calib_serve.scores.kinds import to_probs as to_probs
 from calib_serve.scores.kinds import two_columns as two_columns
+from calib_serve.scores.places import Aggregate as Aggregate
+from calib_serve.scores.places import Places as Places
+from calib_serve.scores.recognition import proved as proved
+from calib_serve.scores.recognition import proves_probabilities as proves_probabilities
+from calib_serve.scores.recognition import refuted as refuted
 from calib_serve.scores.replies import Leaf as Leaf
 from calib_serve.scores.replies import Rounded as Rounded
 from calib_serve.scores.replies import as_json as as_json
+from calib_serve.scores.replies import leaf_of as leaf_of
 from calib_serve.scores.replies import leaves as leaves
 from calib_serve.scores.replies import same_format as same_format
-from calib_serve.scores.replies import shown_as as shown_as
-from calib_serve.scores.replies import shows as shows
+from calib_serve.scores.replies import value_at as value_at
 from calib_serve.scores.rows import read_rows as read_rows
 from calib_serve.scores.scales import Scaled as Scaled
 from calib_serve.scores.schema import Schema as Schema
@@ -45,3 +58,6 @@ from calib_serve.scores.scores import Scores as Scores
 from calib_serve.scores.scores import check_ungrouped as check_ungrouped
 from calib_serve.scores.scores import labels01 as labels01
 from calib_serve.scores.scores import row_weights as row_weights
+from calib_serve.scores.table import few as few
+from calib_serve.scores.torch_trace import Trace as Trace
+from calib_serve.scores.torch_trace import traced as traced

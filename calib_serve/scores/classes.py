@@ -33,8 +33,15 @@ def class_ids(
 ) -> tuple[Ids, tuple[str, ...], str]:
     """Class ids (n,) of labels (n,) of any type, class names if known by now, and a remark.
 
-    ``names`` (K,) are the classes' own, ``column`` what the only column of a binary model is called.
-    InputError for a label that is missing, that is no class, or that may be two.
+    Args:
+        labels: Labels, names, ids, booleans or texts (n,).
+        classes: Number of classes, K.
+        names: The classes' own names (K,).
+        column: Name of the only column of a binary model.
+        place: How rows are named in messages.
+
+    Raises:
+        InputError: For a label that is missing, that is no class, or that may be two.
 
     >>> ids, names, remark = class_ids(np.array(["no", "yes"]), 2)
     >>> ids.tolist(), names, remark

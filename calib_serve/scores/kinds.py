@@ -19,6 +19,9 @@ Served models return float32 probabilities, which round to 0 below it. Files, fi
 must all use the same bound: a fitted temperature depends on it.
 """
 
+MASKED = -9e8
+"""A logit of so little is no score: a mask put its class out of reach, as by -1e9 or minus infinity."""
+
 LARGEST = 1e100
 """The largest logit of which numbers are computed: squares of what is beyond it overflow."""
 
@@ -31,6 +34,14 @@ Outputs = Literal[
 ``probability`` are class 1's of a binary model, (n,) or (n, 1); ``label_logits`` and
 ``label_probabilities`` are (n, L), a sigmoid a label, of which any number may be true.
 """
+MadeBy = Literal["Softmax", "LogSoftmax", "Sigmoid", "layer", ""]
+"""An activation that makes scores of logits, a linear layer that makes logits themselves, or neither."""
+MADE: dict[MadeBy, tuple[Outputs, ...]] = {
+    "Softmax": ("probabilities",),
+    "LogSoftmax": ("log_probs",),
+    "Sigmoid": ("probability", "label_probabilities"),
+}
+"""Kinds of scores that an activation makes."""
 LABELS: tuple[Outputs, ...] = ("label_logits", "label_probabilities")
 """Of a multi-label model."""
 ONE_COLUMN: tuple[Outputs, ...] = ("logit", "probability")
@@ -188,42 +199,6 @@ def alike(one: Outputs, other: Outputs) -> bool:
     return one == other or any(one in group and other in group for group in groups)
 
 
-def infer_outputs(scores: ArrayLike, *, tolerance: float = SUM_OF_HALF) -> Outputs:
-    """The kind of scores by their values, for one class a sample.
-
-    Logits of a label and logits of a class cannot be told apart by numbers, and are taken for the latter;
-    rows within [0, 1] that do not sum to 1 are one probability a label.
-
-    Args:
-        scores: (n, K), (n,) or (n, 1).
-        tolerance: How far a row's sum of probabilities may be from 1.
-
-    >>> infer_outputs([[0.25, 0.75]]), infer_outputs([[2.0, -1.0]]), infer_outputs([1.5, -1.0])
-    ('probabilities', 'logits', 'logit')
-    """
-    # For a batch of a running model, which needs an answer: ``recognise`` is for files, and may refuse.
-    rows = as_array(scores, "scores")
-    rows = rows[:, None] if rows.ndim == 1 else rows
-    if rows.ndim != 2 or not rows.shape[1]:
-        raise ShapeError(f"scores must be (n, K), or (n,) for one logit, got {rows.shape}")
-    unit = bool(_within(rows).all() and rows.any())  # a layer of zeros gives logits
-    if rows.shape[1] == 1:
-        return "probability" if unit else "logit"
-    # One sample alone may sum to 1 by chance, so callers should say the kind where they can.
-    if unit:
-        return "probabilities" if _near_one(rows, tolerance) else "label_probabilities"
-    return "log_probs" if (rows <= 0).all() and _near_one(np.exp(rows), tolerance) else "logits"
-
-
-def _within(values: Floats) -> NDArray[np.bool_]:
-    """Whether each value is a probability, up to rounding of sums of shares."""
-    return np.asarray((values >= -ROUNDED) & (values <= 1 + ROUNDED))
-
-
-def _near_one(probs: Floats, tolerance: float) -> bool:
-    return bool((np.abs(probs.sum(axis=1, dtype=np.float64) - 1) < tolerance).all())
-
-
 def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None) -> Floats:
     """Scores as the logits that steps act on, (n, K); (n, L) for labels.
 
@@ -260,7 +235,8 @@ def to_logits(scores: ArrayLike, outputs: Outputs, *, least: float | None = None
         logs = log_probs(values, least=low)
         if outputs == "label_probabilities":
             logs = logs - log_probs(1 - values, least=low)
-        return np.where(_within(values), logs, logs.dtype.type(np.nan))
+        within = (values >= -ROUNDED) & (values <= 1 + ROUNDED)
+        return np.where(within, logs, logs.dtype.type(np.nan))
 
 
 def to_probs(scores: ArrayLike, outputs: Outputs) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
 from calib_serve.scores.classes import distinct, is_missing, of_two, plain_label
 from calib_serve.scores.kinds import Floats
+from calib_serve.scores.places import Places
 from calib_serve.scores.recognition import proves_probabilities
 from calib_serve.scores.scales import scaled_kind
 from calib_serve.scores.table import Roles, by_pattern, few, roles_of
@@ -36,7 +37,8 @@ _VECTOR = {"type", "size", "indices", "values"}
 class RawScores:
     """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row.
 
-    ``outputs``: the kind or scale that names say; ``roles``: the columns or arrays that they were read from.
+    ``outputs``: the kind or scale that names say; ``roles``: the columns or arrays that they were read from;
+    ``class_axis``: where the classes were among more axes.
     """
 
     values: Floats
@@ -51,6 +53,7 @@ class RawScores:
     name: str = "the scores"
     first: int = 0
     calibrated_by: str = ""
+    class_axis: int | None = None
 
     def take(self, kept: NDArray[np.bool_]) -> RawScores:
         """Some of the samples, by mask."""
@@ -94,7 +97,7 @@ def _of_pictures(values: Floats, given: dict[str, Any]) -> RawScores:
             "the scores (n, K, ...) or (n, ..., K), and the labels (n, ...)"
         )
     n, each = len(values), int(np.prod(labels.shape[1:]))
-    flat = np.moveaxis(values, axes[0], -1).reshape(n * each, -1)
+    places = Places(labels.shape, 1 if axes == [1] else -1)
     beside: dict[str, Any] = {
         name: None if value is None else np.broadcast_to(_over(value, labels), labels.shape).reshape(-1)
         for name, value in given.items()
@@ -104,7 +107,8 @@ def _of_pictures(values: Floats, given: dict[str, Any]) -> RawScores:
     if beside["groups"] is None and n > 1:
         beside["groups"] = np.repeat(np.arange(n), each)
         said = (f"the {each:,} places of each of {n:,} samples are taken as one group",)
-    return RawScores(flat, labels=labels.reshape(-1), remarks=said, **beside)
+    rows, axis = places.rows(values), places.axis
+    return RawScores(rows, labels=labels.reshape(-1), remarks=said, class_axis=axis, **beside)
 
 
 def _over(value: Any, labels: NDArray[Any]) -> NDArray[Any]:

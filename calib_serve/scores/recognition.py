@@ -9,10 +9,13 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.scores.kinds import (
+    MADE,
     PROBABILITIES,
     ROUNDED,
+    SUM_OF_16_BITS,
     SUM_OF_HALF,
     Floats,
+    MadeBy,
     Outputs,
     exact,
 )
@@ -121,10 +124,57 @@ def proves_probabilities(values: Floats) -> bool:
 
     Sums agree with 1 as far as the numbers' digits allow, over enough rows for their digits.
 
+    Args:
+        values: Scores (n, K).
+
     >>> [proves_probabilities(np.array(rows)) for rows in ([[0.25, 0.75], [0.5, 0.5]], [[0.2, 0.8]])]
     [True, False]
     """
     return _Seen.of(values).proves
+
+
+def proved(values: Floats, made_by: MadeBy = "") -> Outputs | None:
+    """The kind of a model's scores by what makes them, or by rows that sum to 1; None: not proved.
+
+    Args:
+        values: Scores (n, K).
+        made_by: What makes them, in the model.
+
+    >>> proved(np.array([[2.0, -1.0]]), "layer"), proved(np.array([[2.0, -1.0]]))
+    ('logits', None)
+    """
+    one = values.shape[1] == 1
+    if made_by == "layer":
+        return "logit" if one else "logits"
+    if made_by in MADE and (one or made_by != "Sigmoid"):
+        return MADE[made_by][0]
+    if proves_probabilities(values):
+        return "probabilities"
+    # A log-softmax in parts.
+    return "log_probs" if (values <= 0).all() and proves_probabilities(np.exp(values)) else None
+
+
+def refuted(values: Floats, kind: Outputs) -> str:
+    """Why numbers cannot be scores of this kind, in words; "" where they may be.
+
+    Args:
+        values: Scores (n, K).
+        kind: Kind that they are taken for.
+
+    >>> refuted(np.array([[0.25, 0.25]]), "probabilities"), refuted(np.array([[0.25, 0.25]]), "logits")
+    ('they sum to 0.5 to 0.5 in a row, not to 1', '')
+    """
+    seen = _Seen.of(values)
+    if kind in PROBABILITIES and not (seen.low >= -ROUNDED and seen.high <= 1 + ROUNDED):
+        return f"they go from {seen.low:.3g} to {seen.high:.3g}, beyond [0, 1]"
+    if kind in ("probabilities", "log_probs"):
+        what = "they" if kind == "probabilities" else "their exponentials"
+        seen = seen if kind == "probabilities" else _Seen.of(np.exp(np.minimum(values, 1.0)))
+        if not seen.off <= max(SUM_OF_16_BITS, seen.slack):
+            return f"{what} sum to {seen.least_sum:.3g} to {seen.most_sum:.3g} in a row, not to 1"
+    if kind not in PROBABILITIES and proves_probabilities(values):
+        return "each row sums to 1, as of probabilities alone"
+    return ""
 
 
 def recognise(
@@ -255,8 +305,8 @@ def _refuse_missing(values: Floats, place: CellNames) -> None:
             "out, or say --missing nan (missing=)"
         )
     raise InputError(
-        f"the score in {place.cell(row, column)} is infinite; clip such logits, as by "
-        "np.clip(logits, -1e4, 1e4)"
+        f"the score in {place.cell(row, column)} is infinite; say -1e9 of a masked class, as by "
+        "np.maximum(logits, -1e9), and clip what is none, np.clip(logits, -1e4, 1e4)"
     )
 
 

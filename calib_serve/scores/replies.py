@@ -1,25 +1,23 @@
-"""Replies of a server as their clients read them: numbers, format, and the activation that they show."""
+"""Replies of a server as their clients read them: numbers and format."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from typing import Any, Literal, NamedTuple, Union
-
-import numpy as np
-
-from calib_serve.scores.kinds import sigmoid, softmax
+from typing import Any, NamedTuple, Union
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _LONGEST_TEXT = 4_000  # characters of a text whose numbers are read: pictures and such are longer
+_LEAVES = {str, int, float, bool, type(None)}
 Leaf = Union["Rounded", str]
 """A number, or a text without its numbers."""
 
 
 def as_json(reply: Any) -> Any:
     """A reply as its client reads it: JSON's types; other objects become the names of their types."""
+    if isinstance(reply, (dict, list)) and _is_json(reply):
+        return reply  # as most are: to write and read it again costs more than to compare it
     if isinstance(reply, (bytes, bytearray)):
         reply = reply.decode("utf-8", "replace")
     if isinstance(reply, str):
@@ -31,6 +29,17 @@ def as_json(reply: Any) -> Any:
         return json.loads(json.dumps(reply))
     except (TypeError, ValueError):
         return f"{type(reply).__name__}"
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a dict or list has JSON's own types all the way down."""
+    if type(value) is dict and not {*map(type, value)} <= {str}:
+        return False
+    inside = [*value.values()] if type(value) is dict else value
+    types = {*map(type, inside)}
+    return types <= _LEAVES or (
+        types <= _LEAVES | {dict, list} and all(_is_json(one) for one in inside if type(one) in (dict, list))
+    )
 
 
 class Rounded(NamedTuple):
@@ -59,22 +68,62 @@ def leaves(reply: Any, place: str = "reply") -> dict[str, Leaf]:
         return {k: v for key, one in reply.items() for k, v in leaves(one, f"{place}.{key}").items()}
     if isinstance(reply, list):
         return {k: v for i, one in enumerate(reply) for k, v in leaves(one, f"{place}[{i}]").items()}
-    if isinstance(reply, (int, float)) and not isinstance(reply, bool):
-        return {place: _shown(repr(reply))}
-    if not isinstance(reply, str) or len(reply) > _LONGEST_TEXT:
-        return {place: str(reply)}
-    numbers = _NUMBER.findall(reply)
+    leaf, numbers = _read_leaf(reply)
+    return {place: leaf} | {f"{place}, number {i}": one for i, one in enumerate(numbers, 1)}
+
+
+def value_at(reply: Any, path: Sequence[str | int]) -> Any:
+    """The part of a reply at a path; None where there is none.
+
+    Args:
+        reply: Parsed JSON.
+        path: Keys and positions, from the outside.
+    """
+    for step in path:
+        is_item = isinstance(reply, list) and isinstance(step, int) and step < len(reply)
+        if not is_item and not (isinstance(reply, Mapping) and step in reply):
+            return None
+        reply = reply[step]
+    return reply
+
+
+def leaf_of(reply: Any, path: Sequence[str | int]) -> Leaf | None:
+    """The number or text at a path of a reply; None where there is none.
+
+    Args:
+        reply: Parsed JSON.
+        path: Keys and positions, from the outside; "#1" behind a text is the first number in it.
+
+    >>> leaf_of({"says": "cat: 93.5 %"}, ("says", "#1"))
+    Rounded(value=93.5, step=0.1)
+    """
+    last = path[-1] if path else ""
+    text = value_at(reply, path[:-1]) if isinstance(last, str) and last.startswith("#") else None
+    if isinstance(text, str):
+        numbers, at = _read_leaf(text)[1], int(str(last)[1:]) - 1
+        return numbers[at] if at < len(numbers) else None
+    value = value_at(reply, path)
+    return None if value is None or isinstance(value, (Mapping, list)) else _read_leaf(value)[0]
+
+
+def _read_leaf(value: Any) -> tuple[Leaf, list[Rounded]]:
+    """A leaf, and the numbers inside of it where it is a text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _shown(repr(value)), []
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        return str(value), []
+    numbers = _NUMBER.findall(value)
     # A number that came as text is a number to its reader.
-    if [reply.strip()] == numbers:
-        return {place: _shown(numbers[0])}
-    found: dict[str, Leaf] = {place: _NUMBER.sub("#", reply)}
-    return found | {f"{place}, number {i}": _shown(text) for i, text in enumerate(numbers, 1)}
+    if [value.strip()] == numbers:
+        return _shown(numbers[0]), []
+    return _NUMBER.sub("#", value), [_shown(text) for text in numbers]
 
 
 def _shown(text: str) -> Rounded:
-    number = Decimal(text)
-    exponent = number.as_tuple().exponent  # a letter, of NaN and of the infinite
-    return Rounded(float(number), 10.0**exponent if isinstance(exponent, int) else 0.0)
+    mantissa, _, exponent = text.lower().partition("e")
+    if "n" in mantissa:  # NaN or infinite
+        return Rounded(float(text), 0.0)
+    return Rounded(float(text), 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2])))
 
 
 def same_format(before: Any, after: Any) -> bool:
@@ -99,41 +148,3 @@ def same_format(before: Any, after: Any) -> bool:
         return (len(before) == len(after) or not fractions) and all(map(same_format, before, after))
     numbers = (int, float)
     return type(before) is type(after) or (isinstance(before, numbers) and isinstance(after, numbers))
-
-
-def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] | None:
-    """The activation that a reply applies to scores, as far as its numbers show; None: neither.
-
-    Args:
-        reply: Parsed JSON.
-        row: Scores of one sample (K,).
-    """
-    shown, z = _numbers(reply), np.array([row])
-    if len(row) > 1 and _holds(shown, softmax(z).max()):
-        return "softmax"
-    each = sigmoid(z)[0].tolist()
-    found = [
-        x for x in shown if any(_holds([x], p) for p in (*each, *(1 - p for p in each if len(each) == 1)))
-    ]
-    # Most of its numbers: among many logits, some are like a sigmoid by chance.
-    return "sigmoid" if len(found) >= min(2, len(row)) and 2 * len(found) > len(shown) else None
-
-
-def shows(reply: Any, confidence: float) -> bool:
-    """Whether one of the numbers in a reply is the confidence, as a share or in percent.
-
-    Args:
-        reply: Parsed JSON.
-        confidence: Probability of the predicted class.
-    """
-    return _holds(_numbers(reply), confidence)
-
-
-def _numbers(reply: Any) -> list[float]:
-    """List a reply's numbers, those inside of texts too; whole ones are class ids or counts."""
-    return [one.value for one in leaves(reply).values() if isinstance(one, Rounded) and one.step < 1]
-
-
-def _holds(numbers: list[float], wanted: float) -> bool:
-    # Replies round to three decimals at least, or else show no confidence.
-    return any(abs(x - wanted) < 2e-3 or abs(x - 100 * wanted) < 0.2 for x in numbers)

@@ -70,6 +70,7 @@ class Scores:
         calibrated_by: Fingerprint of the artifact that made them, or "".
         schema: What was said and read of their kind and columns.
         reading: What was read, in one line: kind and why, classes in order, labels, and the remarks.
+        class_axis: Axis of the classes where they came with more axes than (n, K): 1, or -1 for the last.
 
     >>> scores = Scores.of([[0.25, 0.75], [0.5, 0.5]], ["dog", "cat"], class_names=["cat", "dog"])
     >>> scores.outputs, scores.labels.tolist()
@@ -91,6 +92,7 @@ class Scores:
     calibrated_by: str = ""
     schema: Schema = field(default_factory=Schema)
     reading: str = ""
+    class_axis: int | None = None
 
     @classmethod
     def of(
@@ -587,6 +589,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
             missing=tuple(said["missing"] or ()),
         ),
         reading=reading,
+        class_axis=source.class_axis,
     )
 
 

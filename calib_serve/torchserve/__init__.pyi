@@ -7,8 +7,8 @@ from calib_serve.torchserve.archive._contents import artifact_of as artifact_of
 from calib_serve.torchserve.archive._contents import check_class_mapping as check_class_mapping
 from calib_serve.torchserve.archive._contents import is_calibrated as is_calibrated
 from calib_serve.torchserve.archive._contents import load_artifact as load_artifact
+from calib_serve.torchserve.archive._contents import packed_proof as packed_proof
 from calib_serve.torchserve.archive._contents import remarks as remarks
-from calib_serve.torchserve.archive._contents import shipped as shipped
 from calib_serve.torchserve.archive._forms import is_archive as is_archive
 from calib_serve.torchserve.archive._forms import stored_archives as stored_archives
 from calib_serve.torchserve.archive._packing import labelled_models as labelled_models
@@ -21,6 +21,7 @@ from calib_serve.torchserve.archive._repacking import pack_around as pack_around
 from calib_serve.torchserve.archive_look import ArchiveLook as ArchiveLook
 from calib_serve.torchserve.archive_look import look_at_archive as look_at_archive
 from calib_serve.torchserve.configuration import ensure_keyring as ensure_keyring
+from calib_serve.torchserve.declared import calibrated as calibrated
 from calib_serve.torchserve.foreign import calibrate_archive as calibrate_archive
 from calib_serve.torchserve.foreign import scores_of_archive as scores_of_archive
 from calib_serve.torchserve.mar_options import SECTION as SECTION

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,16 @@ from calib_serve.receipts import (
     Recorder,
     ReporterShadow,
     SampleLog,
+    SeriesKey,
     SignedReceipt,
     Tag,
     from_environment,
     parse_policy,
 )
+from calib_serve.torchserve._bound import REASONS, UnmatchedShare
 from calib_serve.torchserve._channel import Emitter
 from calib_serve.torchserve.mar_options import ModelOptions
+from calib_serve.torchserve.measured import SECONDS_TO_NOTE, UNMATCHED_SHARE
 from calib_serve.torchserve.metrics_file import of_this_worker, undeclared
 
 if TYPE_CHECKING:
@@ -46,6 +50,12 @@ _DROPPED = (
     "the metrics file %s lacks %d of the series that this worker sends, such as %s: TorchServe drops them,"
     " unless model_metrics_auto_detect=true. Print a file that has all:"
     " python -m calib_serve.torchserve.metrics_file %s"
+)
+
+
+_UNMATCHED = (
+    "%s %s: over a share of %g of the latest replies go out without a receipt: their class or numbers are not"
+    " those of the scores that are calibrated, or nothing in them can be compared; by reason now: %s"
 )
 
 
@@ -141,6 +151,8 @@ class Observer(Recorder):
             from_environment(LEDGER), model=model, failed=lambda times: self.broken("ids", times=times)
         )
         emitter.before_flush = self.settle
+        self._share, self._well, self._note_at = UnmatchedShare(), True, 0.0
+        emitter.add_all({self._unmatched(reason): 0 for reason in REASONS})
         emitter.failed("emit", "ids", times=0)
         emitter.flush()
         emitter.start()
@@ -182,13 +194,38 @@ class Observer(Recorder):
                 self.broken("ids", error, times=len(tags))
         return receipts
 
+    def unmatched(self, replies: Sequence[tuple[str, int]]) -> None:
+        """Count predictions that go out without a receipt, and check that they are few.
+
+        Args:
+            replies: Of each reply the reason why it has none, or "", and its number of predictions.
+        """
+        counts = Counter[str]()
+        for reason, predictions in replies:
+            if reason:
+                counts[reason] += predictions
+        if counts:
+            self._emitter.add_all({self._unmatched(name): n for name, n in counts.items()})
+        before, self._well = self._well, self._share.update(bool(reason) for reason, _ in replies)
+        if before and not self._well:
+            log.warning(_UNMATCHED, self.model, self.version, UNMATCHED_SHARE, dict(counts))
+
+    def _unmatched(self, reason: str) -> SeriesKey:
+        return "calib_unmatched_total", (self.model, self.version, reason)
+
     def settle(self) -> None:
-        """Add up the queued predictions, and bind their ids."""
+        """Add up the queued predictions, bind their ids, and note in the ledger that the check fails."""
         super().settle()
         try:
             self._ids.flush()
         except Exception as error:  # fails open
             self.broken("ids", error)
+        if not self._well and time.monotonic() >= self._note_at:
+            self._note_at = time.monotonic() + SECONDS_TO_NOTE
+            try:
+                self._ids.note_replies(f"{self.model} {self.version} at {socket.gethostname()}")
+            except Exception as error:  # fails open
+                self.broken("record", error)
 
     def flush(self) -> None:
         """Send pending counts, and write the waiting samples."""
@@ -240,7 +277,8 @@ class IdWriter:
             while self._waiting:
                 some = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
                 try:
-                    bound = self._opened().bind(some, now=time.time())
+                    ids = self._opened()
+                    bound = ids.bind(some, now=self._ledger.time.now())
                 except (CalibServeError, OSError) as error:
                     log.error("ids cannot be kept yet: %s", error)
                     self._waiting.extendleft(reversed(some))
@@ -251,10 +289,20 @@ class IdWriter:
                 if lost := len(bound) - sum(bound):  # another prediction has the id
                     self._failed(lost)
 
+    def note_replies(self, server: str) -> None:
+        """Note in the ledger, where there is one, that this server's replies show other scores."""
+        from calib_serve.monitor import note_replies  # noqa: PLC0415 - SQLAlchemy takes a while
+
+        if self._where is not None:
+            with self._turn:
+                self._opened()
+                note_replies(self._ledger, server, now=self._ledger.time.now())
+
     def _opened(self) -> PredictionIds:
         if self._ids is None:
             from calib_serve.ledger import Ledger, PredictionIds  # noqa: PLC0415 - SQLAlchemy takes a while
 
             # Seconds that one prediction waits for a ledger which others write to.
-            self._ids = PredictionIds(Ledger(str(self._where), timeout=0.25))
+            self._ledger = Ledger(str(self._where), timeout=0.25)
+            self._ids = PredictionIds(self._ledger)
         return self._ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import zipfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from calib_serve.core.data_files import ZIP_ERRORS
 from calib_serve.core.errors import ModelError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.data import ArchiveOptions
-from calib_serve.scores import LABELS, Outputs, shows, to_probs
+from calib_serve.scores import Outputs
 from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, unpacked
+from calib_serve.torchserve.seam._refutation import place_name
 from calib_serve.torchserve.seam._requests import Request, alternatives
+from calib_serve.torchserve.shown import Readings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,10 +48,10 @@ class ArchiveLook:
         one_score: Whether a single score is all of a row.
         request: Request that was answered, in words.
         body: Whether the handler takes it as a body alone, as an envelope passes it on.
-        together: Whether it answers several at once, and it is proved which score is whose.
+        together: Whether it answers several at once, and each score was its own request's.
         alone_because: Why not, if so.
         reply: Reply of the handler.
-        confidence: Whether the reply shows one.
+        shows: What replies show of their scores, in words.
         note: Why the classes have no names, where they have none.
         model: Options of ``calib-serve fit`` that load the archive's model, unpacked into the folder
             ``parts``, for methods that need it; None where it cannot be loaded.
@@ -74,7 +77,7 @@ class ArchiveLook:
     together: bool
     alone_because: str
     reply: Any
-    confidence: bool
+    shows: tuple[str, ...]
     note: str
     model: str | None
 
@@ -95,7 +98,7 @@ def look_at_archive(
     Args:
         archive: An archive of TorchServe; of one that ``pack_around`` made, the handler inside is asked.
         options: An ``ArchiveOptions``; keywords replace its fields.
-        probe: A file that the handler answers; by default a made-up request.
+        probe: A file that the handler answers.
         **keywords: Fields of ``ArchiveOptions``: ``batch_size``, ``outputs``, ``probe_timeout``, ``seam``.
 
     Raises:
@@ -116,9 +119,6 @@ def look_at_archive(
             names, note = tuple(name for *_, name in found.class_names(where.classes, where.class_names)), ""
         except ModelError as error:
             names, note = (), str(error)
-        probs = to_probs(where.rows[:1], where.kind)[0]
-        # A reply may show the likeliest class's, or those of labels.
-        shown = probs.tolist() if where.kind in LABELS else [float(probs.max())]
         model = found.archive.model
         return ArchiveLook(
             name=found.archive.name,
@@ -140,11 +140,31 @@ def look_at_archive(
             body=where.bare,
             together=where.batches,
             alone_because=where.alone_because,
-            reply=where.reply,
-            confidence=any(shows(where.reply, p) for p in shown),
+            reply=where.replies[0],
+            shows=tuple(shows(where.shown)),
             note=note,
             model=_loadable(found, where),
         )
+
+
+def shows(shown: Readings) -> Iterator[str]:
+    """Yield what each place of a reply shows of its row, in words."""
+    for label in shown.labels:
+        which = "the likeliest class" if not label.rank else f"the class of rank {label.rank + 1}"
+        yield f"{place_name(label.path)} names {which}"
+    for one in shown.numbers:
+        of = (
+            ""
+            if one.index is None
+            else f" {one.index + 1}"
+            if one.function.startswith("ranked")
+            else f" of {one.index}"
+        )
+        yield f"{place_name(one.path)} is {one.function}{of}" + (
+            f" times {one.scale:g}" if one.scale != 1 else ""
+        )
+    for keys in shown.keys:
+        yield f"{place_name(keys.path)} maps classes to probabilities"
 
 
 def _in_words(seam: Seam) -> str:

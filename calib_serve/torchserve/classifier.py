@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.receipts import Tag
-from calib_serve.scores import infer_outputs, to_logits
+from calib_serve.scores import as_json, log_probs, proves_probabilities, to_logits
 from calib_serve.torchserve._decoding import Payload, decode, decode_lists
 from calib_serve.torchserve._handler import CalibratedHandler
 from calib_serve.torchserve._model import load_runtime
@@ -31,6 +32,7 @@ from calib_serve.torchserve._predictions import (
     Result,
     Row,
     all_or_none,
+    row_decisions,
 )
 from calib_serve.torchserve._replies import columns, full_reply, refusal, v2_reply
 from calib_serve.torchserve._requests import (
@@ -43,6 +45,7 @@ from calib_serve.torchserve._requests import (
 )
 from calib_serve.torchserve._worker import check_requests
 from calib_serve.torchserve.mar_options import ModelOptions
+from calib_serve.torchserve.shown import Readings, chosen_rows, read_shown
 
 __all__ = ["CalibratedClassifier", "Failure", "LabelsPrediction", "Prediction"]
 
@@ -63,6 +66,7 @@ class CalibratedClassifier(CalibratedHandler):
         super().initialize(ctx)
         own = type(self).postprocess is not CalibratedClassifier.postprocess
         reply = (lambda one: _ENCODE(self.postprocess(one))) if own else None
+        self._shown = self._tried() if own else None
         self._columns = columns(self.options, self.artifact, reply=reply)
 
     def preprocess(self, payload: Payload) -> NDArray[Any]:
@@ -132,6 +136,37 @@ class CalibratedClassifier(CalibratedHandler):
             for index, (request, results) in enumerate(zip(requests, self._results(requests), strict=True))
         ]
 
+    def _tried(self) -> Readings:
+        """What a subclass's replies show of a prediction, by made-up ones."""
+        k, labels = self.artifact.classes, self.artifact.is_multilabel
+        asked = []
+        try:
+            for p in chosen_rows(k, of_labels=labels) if k > 1 else ():
+                true = tuple(np.flatnonzero(p >= self.options.threshold).tolist())
+                (decided,) = row_decisions(self.artifact, [p], abstain_below=self.options.abstain_below)
+                of_class = Prediction(p, int(p.argmax()), float(p.max()), log_probs(p), decisions=decided)
+                made = LabelsPrediction(p, true, (), log_probs(p)) if labels else of_class
+                asked.append((as_json(self.postprocess(made)), p))
+            return read_shown(asked, self.artifact.class_names or ()) if asked else Readings()
+        except (Exception, SystemExit) as error:  # a subclass's postprocess may raise anything
+            log.warning(
+                "replies are not compared: postprocess fails on a prediction: %s", type(error).__name__
+            )
+            return Readings()
+
+    def _matched(self, one: AnyPrediction) -> tuple[AnyPrediction, Any]:
+        """A prediction and its reply: without a receipt where a subclass's shows another class or number."""
+        reply = self.postprocess(one)
+        if self._shown is None:
+            return one, reply
+        reason = self._shown.compare(reply, one.probabilities).reason
+        wrong = reason in ("class", "number")  # what shows nothing was still made of this prediction
+        self._observer.unmatched([(reason if wrong else "", 1)])
+        if not wrong:
+            return one, reply
+        unsigned = _unsigned(one)
+        return unsigned, self.postprocess(unsigned)
+
     def _warm_up(self, n: int) -> None:
         shape = [1 if size is None else size for size in self.options.input_shape]
         expected = self.options.outputs
@@ -143,11 +178,12 @@ class CalibratedClassifier(CalibratedHandler):
             )
         if not np.isfinite(scores).all():
             return  # on zeros alone
-        found = infer_outputs(scores)
+        matrix = np.asarray(scores).reshape(len(scores), -1)
+        found = "probabilities" if proves_probabilities(matrix) else "no such scores"
         if not np.isfinite(logits).all() or (found == "probabilities" and expected in _LOGITS):
             raise ModelError(
-                f"the model returns {found}, and the archive says {expected}; pack it with --outputs "
-                f"{found}, and an artifact that was fitted on such"
+                f"the model returns {found}, and the archive says {expected}; pack it with the --outputs of "
+                "its scores, and an artifact that was fitted on such"
             )
 
     def _one_array(self, data: Sequence[Any], ctx: Any) -> NDArray[Any] | None:
@@ -247,11 +283,20 @@ class CalibratedClassifier(CalibratedHandler):
     def _written(self, request: RequestRows, predictions: list[AnyPrediction]) -> Any:
         form = request.message.form
         if form != "v2":
-            replies = [self.postprocess(one) for one in predictions]
+            replies = [self._matched(one)[1] for one in predictions]
             return {"predictions": replies} if form == "v1" else replies[0]
+        if self._shown is not None:
+            predictions = [self._matched(one)[0] for one in predictions]
         asked = request.outputs or self._columns
         outputs = [make(predictions) for name, make in self._columns.items() if name in asked]
         return v2_reply(request.message, outputs, model=self.name, version=self.version)
+
+
+def _unsigned(one: AnyPrediction) -> AnyPrediction:
+    """A prediction without its receipts."""
+    if isinstance(one, Prediction):
+        return replace(one, receipt=None)
+    return replace(one, choices=[choice._replace(receipt=None) for choice in one.choices])
 
 
 def device_of(ctx: Any, options: ModelOptions) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.core.errors import KeyringError, ModelError, ServerError
-from calib_serve.core.files import GROUP_READS, read_whole
+from calib_serve.core.files import GROUP_READS, read_whole, shipped
 from calib_serve.core.options.servers import ServeOptions
 from calib_serve.ledger import check_address
 from calib_serve.receipts import (
@@ -33,7 +33,6 @@ from calib_serve.receipts import (
     write_host_settings,
 )
 from calib_serve.torchserve.archive._archive import read_archive
-from calib_serve.torchserve.archive._contents import shipped
 from calib_serve.torchserve.archive._forms import is_archive, stored_archives
 from calib_serve.torchserve.archive._packing import labelled_models
 from calib_serve.torchserve.metrics_file import metrics_file

@@ -8,6 +8,7 @@ worker that dies loses nothing and publishes nothing twice: the next one sets th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import threading
@@ -20,6 +21,8 @@ from calib_serve.core.errors import CalibServeError, InputError, ModelError, Unk
 from calib_serve.core.options.pack import FeedbackOptions
 from calib_serve.core.options.servers import WatchOptions
 from calib_serve.monitor import (
+    BIN_WINDOWS,
+    Kept,
     Row,
     Watch,
     Watched,
@@ -28,9 +31,11 @@ from calib_serve.monitor import (
     sum_rows,
     sums_of,
     trouble_rows,
+    window_rows,
 )
 from calib_serve.receipts import (
     BY_NAME,
+    CORRECTORS,
     KEYRING,
     LEDGER,
     MODELS,
@@ -41,6 +46,7 @@ from calib_serve.receipts import (
     Outcome,
     TooManyItems,
     Version,
+    batch_items,
     check_number,
     from_environment,
     is_source,
@@ -74,6 +80,7 @@ class CalibrationFeedback(WorkerHandler):
         path = from_environment(MODELS)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._source = source_reader()
+        self._correctors = {*filter(None, (from_environment(CORRECTORS) or "").split(","))}
         self._watch = Watch.open(
             # A host's list comes first: it also names versions that are packed later.
             {} if path else read_models(config),
@@ -94,8 +101,8 @@ class CalibrationFeedback(WorkerHandler):
         """One JSON text per request: how many labels were counted, and the outcome of each."""
         check_requests(data, ctx)
         messages = read_messages(data, ctx)
-        parsed = [_parse(message) for message in messages]
         sources = [self._source(ctx.get_all_request_header(i)) for i in range(len(messages))]
+        parsed = [self._admitted(_parse(one), source) for one, source in zip(messages, sources, strict=True)]
         # One call for all requests of the batch, so that their labels share a transaction.
         together = [
             (item, source)
@@ -129,6 +136,14 @@ class CalibrationFeedback(WorkerHandler):
         self._publisher.wake()
         return replies
 
+    def _admitted(self, items: list[object] | str, source: str) -> list[object] | str:
+        """The items, or why they are refused: without tokens, the host names who may correct."""
+        if source in self._correctors or isinstance(items, str):
+            return items
+        if any(isinstance(one, Mapping) and one.get("replaces") for one in items):
+            return f"labels that replace others are taken from the sources that {CORRECTORS} names"
+        return items
+
     def _reply(self, message: Message, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         told = [outcome.as_dict() for outcome in outcomes]
         if message.form == "v1":
@@ -157,6 +172,7 @@ class Publisher:
         self._fresh = threading.Event()
         self._fresh.set()
         self._turn = threading.Lock()
+        self._windows = Kept(self._window_rows)
 
     def wake(self) -> None:
         """Signal new sums."""
@@ -179,9 +195,13 @@ class Publisher:
         sums = sums_of(published, versions, bins=watch.ledger.bins)
         return [
             *sum_rows(sums, published, of=("labels",)),  # the classifiers' workers count predictions
+            *itertools.chain.from_iterable(self._windows.of({v: sums[v] for v in versions}).values()),
             *detector_rows(watch, versions, published),
             *trouble_rows(watch),
         ]
+
+    def _window_rows(self, version: Version) -> list[Row]:
+        return list(window_rows(self._watch, self._watch.windows(version, BIN_WINDOWS)))
 
     def _send(self, rows: list[Row]) -> None:
         for name, labels, value in rows:
@@ -238,12 +258,12 @@ def _parse(message: Message) -> list[object] | str:
 
 
 def _of_tensors(message: Message) -> list[object]:
-    """Read items of the tensors ``receipt``, ``label``, maybe ``by`` and ``segment``: one value an item."""
+    """Read items of the tensors ``receipt``, ``label``, and maybe ``by``, ``segment`` and ``replaces``."""
     columns: dict[str, list[Any]] = {}
     for name, one in read_tensors(message).items():
         values = one.values.ravel().tolist()
         columns[name] = [_unquoted(as_text(v)) if isinstance(v, (str, bytes)) else v for v in values]
-    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "by", "segment"}:
+    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "by", "segment", "replaces"}:
         raise InputError("send the input tensors receipt and label, one value each for every prediction")
     if len({len(values) for values in columns.values()}) != 1:
         raise InputError("the input tensors receipt and label must be of one length")
@@ -268,7 +288,7 @@ def parse_items(body: object) -> list[object]:
         body = body.encode("utf-8", "replace")
     items: object = _loads(bytes(body)) if isinstance(body, (bytes, bytearray)) else body
     if isinstance(items, Mapping):
-        items = items.get("items", [items])
+        items = batch_items(items) if "items" in items else [items]
     if not isinstance(items, list):
         raise InputError('send {"receipt": ..., "label": ...}, a JSON list of these, or one a line')
     check_number(len(items))

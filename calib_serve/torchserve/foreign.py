@@ -7,21 +7,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.options.base import changed, divided
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.core.options.fit import ArchiveFitOptions
-from calib_serve.fit import Progress, calibrate, method_options, remarked, stage
+from calib_serve.fit import Progress, calibrate, method_options
 from calib_serve.models import LabelledRequests, read_requests
 from calib_serve.scores import LABELS, Scores
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.archive._contents import is_calibrated
-from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, some_requests, unpacked
-from calib_serve.torchserve.seam._trial import run_trial
+from calib_serve.torchserve.archive._repacking import (
+    ForeignArchive,
+    Seam,
+    collected,
+    find_seam,
+    some_requests,
+    unpacked,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -63,7 +66,7 @@ def scores_of_archive(
 
     The handler runs in a process of its own, as TorchServe's worker would run it, so the packages that it
     needs must be here, and its code is run. Without a ``seam`` it is that which the artifact was fitted at,
-    or found and proved with some samples.
+    or found with some samples. The reply to each sample has to be of its own scores.
 
     Args:
         archive: An archive of TorchServe.
@@ -76,7 +79,7 @@ def scores_of_archive(
 
     Raises:
         InputError: For data and labels that do not fit.
-        ModelError: Where the handler does not answer a sample, which it names.
+        ModelError: Where the handler does not answer a sample, which it names, or its reply is of others.
     """
     asked = changed(options or ArchiveOptions(), keywords, scores_of_archive)
     requests = [read_requests(data, split) for split in splits]
@@ -90,7 +93,7 @@ def scores_of_archive(
         labels = [(part.label_sets if several else part.class_ids)(where.classes, names) for part in requests]
         how: dict[str, Any] = {"batch_size": at_once, "probe_timeout": asked.probe_timeout}
         logits = [
-            _collected(part, found, where, number=k, progress=progress, **how)
+            collected(part, found.folder, where, number=k, progress=progress, **how)
             for k, part in enumerate(requests)
         ]
     shown = tuple(name for *_, name in names) or (() if several else requests[0].names)
@@ -103,6 +106,7 @@ def scores_of_archive(
     rows = requests[0].rows
     facts = ModelFacts(
         sha256=found.sha256,
+        archive=found.archive.digest(),
         source=Path(archive).name,
         input_shape=None if rows is None else rows.shape[1:],
         outputs=where.kind,
@@ -155,12 +159,6 @@ def calibrate_archive(
     test = held[0] if held else None
     how: dict[str, Any] = {"prior": asked.prior, "seed": asked.seed, **own}
     artifact = calibrate(samples, method=method, test=test, progress=progress, **how)
-    if found.seam.shows_scores:
-        remark = (
-            "the handler replies with these scores as they are: nothing shows that they are of classes, "
-            "and not features; calibrated, they are log-probabilities"
-        )
-        artifact = remarked(artifact, after=[remark])
     return replace(artifact, model=found.facts)
 
 
@@ -171,7 +169,7 @@ def _calibration(found: ForeignArchive, given: Artifact | None) -> Artifact | No
         raise InputError(
             f"{path} is calibrated already; leave the artifact out, or name the original archive"
         )
-    if given is not None and not given.model.fits(found.sha256 or ""):
+    if given is not None and given.model.sha256 and given.model.sha256 != found.sha256:
         raise InputError(f"the model in {path} is not the one that the artifact was fitted on")
     acts = given or found.artifact
     if acts is not None and acts.model_steps:
@@ -188,7 +186,7 @@ def _seam_with(
     calibration: Artifact | None,
     asked: ArchiveOptions,
 ) -> tuple[Seam, int]:
-    """Find and prove the seam with some of the samples; return it and the number to ask at once."""
+    """Find the seam with some of the samples; return it and the number to ask at once."""
     known = found.options or (ModelFacts() if calibration is None else calibration.model)
     wanted = asked.batch_size or found.batch_size
     first, *others = some_requests(data)
@@ -198,6 +196,7 @@ def _seam_with(
             requests=first,
             others=others,
             classes=None if calibration is None else calibration.classes,
+            several=None if calibration is None else calibration.is_multilabel,
             seam=asked.place or known.seam,
             output=known.output if asked.output is None else asked.output,
             kind=asked.outputs or (known.outputs if known.seam else None),
@@ -212,42 +211,6 @@ def _seam_with(
             f"{found.archive.path} is to be asked one request at a time: {why}; leave the batch size out"
         )
     return where, wanted if where.batches and where.in_order else 1
-
-
-def _collected(
-    data: LabelledRequests,
-    found: ForeignArchive,
-    seam: Seam,
-    *,
-    number: int,
-    batch_size: int,
-    probe_timeout: float,
-    progress: Progress | None,
-) -> NDArray[np.float32]:
-    out = found.folder.with_name(f"scores_{number}.npy")
-    rows = None
-    if isinstance(data.rows, np.memmap) and data.rows.filename is not None:
-        rows = Path(data.rows.filename).resolve()
-    elif data.rows is not None:
-        rows = found.folder.with_name(f"rows_{number}.npy")
-        np.save(rows, data.rows)
-    job = {
-        "files": [] if data.rows is not None else [str(file) for file in data.files],
-        "rows": None if rows is None else str(rows),
-        "form": seam.form,
-        "out": str(out),
-        "seam": seam.place,
-        "output": seam.output,
-        "kind": seam.kind,
-        "columns": seam.columns,
-        "padded": seam.padded,
-        "bare": seam.bare,
-        "batch_size": batch_size,
-    }
-    told = stage(progress, "scores") or (lambda done, of: None)
-    run_trial(found.folder, "scores", job, seconds=probe_timeout, progress=told)
-    logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
-    return logits
 
 
 def _names(

@@ -16,6 +16,9 @@ SECTION = "calib_serve"
 TRIAL = "calibration_request.json"
 """The file of a re-packed archive that holds the request it was tried with."""
 
+SHOWN = "calibration_shown.json"
+"""The file of a re-packed archive that says what its handler's replies show of their rows."""
+
 Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
 
 
@@ -26,10 +29,10 @@ class ModelOptions(AnswerOptions, Wrapped):
     ``model``: the model file; ``factory``: ``module:name`` for an eager model, whose ``model`` file
     holds the weights; ``wraps``: the original handler of a re-packed archive.
     ``seam``: the place in that handler where its class scores pass, and ``output``: where they lie in
-    what passes, such as "logits"; ``padded``: whether rows behind those of the requests are of nobody;
-    ``batches``: whether it is proved which row of a batch is whose, else only requests that come alone get
-    receipts. ``outputs``: what the model itself returns, or what passes the seam (``calib_serve.scores``).
+    what passes, such as "logits".
+    ``outputs``: what the model itself returns, or what passes the seam (``calib_serve.scores``).
     ``pictures``: how a picture becomes an input, or a mapping of that; "unknown": pictures are refused.
+    ``proof``: what proves that the model, or the handler, gives the scores that were fitted.
     ``shadow``: the folder of another artifact, which runs in the shadow of the served one; "": none does.
     """
 
@@ -43,10 +46,9 @@ class ModelOptions(AnswerOptions, Wrapped):
     wraps: str | None = None
     seam: str = "inference"
     output: str = ""
-    padded: bool = False
-    batches: bool = True
     artifact: str = "artifact"
     shadow: str = ""
+    proof: str = ""
     workers: int = 1
     pictures: Union[Preprocessing, Literal["unknown"]] = "unknown"
 
@@ -105,7 +107,12 @@ class ModelOptions(AnswerOptions, Wrapped):
         return {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
 
     def check_artifact(self, artifact: Artifact) -> None:
-        """Raise ModelError where artifact and archive disagree on labels, or where both abstain."""
+        """Raise ModelError where both disagree on labels, both abstain, or scores are of places."""
+        if artifact.model.class_axis is not None:
+            raise ModelError(
+                "the artifact is of tokens or pixels, and an archive answers with one prediction a sample: "
+                "put it into the model with calib-serve fuse, or take artifact.one_place and a Reporter"
+            )
         if artifact.abstain is not None and self.abstain_below is not None:
             raise ModelError(
                 f"the artifact abstains below {artifact.abstain.threshold:.4g}, for a risk of "

@@ -2,78 +2,36 @@
 
 Its preprocess, postprocess and reply format do not change: what passes the seam is calibrated in the same
 form. Receipts travel in the response header ``x-calib-receipt``, or in the body where the request or the
-archive asks for it.
+archive asks for it. A reply that does not show the row of its receipt goes out without one, and is counted.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from calib_serve.core.errors import ModelError
-from calib_serve.scores import Form, from_probs
+from calib_serve.scores import Form
+from calib_serve.torchserve._bound import Bond, Passing, Rows
 from calib_serve.torchserve._foreign_replies import MOST_IN_HEADER, in_body, in_headers, in_protocol
 from calib_serve.torchserve._handler import CalibratedHandler
 from calib_serve.torchserve._model import check_file
-from calib_serve.torchserve._predictions import AnyPrediction, Failure, LabelsPrediction, Row
+from calib_serve.torchserve._predictions import INVALID, AnyPrediction, Failure, LabelsPrediction
 from calib_serve.torchserve._replies import ASKING, columns
 from calib_serve.torchserve._requests import Message, read_messages, tag_of
-from calib_serve.torchserve.mar_options import TRIAL
+from calib_serve.torchserve.declared import DECLARED, calibrate_with
+from calib_serve.torchserve.mar_options import SHOWN, TRIAL
 from calib_serve.torchserve.seam._handler import INFERENCE, load_handler, put_around
 from calib_serve.torchserve.seam._host import ask
 from calib_serve.torchserve.seam._requests import Request
+from calib_serve.torchserve.shown import Readings
 
 log = logging.getLogger(__name__)
 
-
-class Passing:
-    """A wrapper of each inference of the handler in ``wrapper``; keeps the rows since ``begin``.
-
-    A failure of the calibration changes nothing: what was returned goes on as it is, and ``failed`` says why.
-    ``order``: the place of a call in the batch, where a handler makes several in threads of its own.
-    """
-
-    def __init__(self, wrapper: CalibratedHandler, *, order: Callable[[], int | None] = lambda: None) -> None:
-        self._wrapper, self._order = wrapper, order
-        self._form = Form.parse(wrapper.options.output)
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin a new batch."""
-        self._calls: list[tuple[int | None, list[Row | Failure]]] = []
-        self.failed: Exception | None = None
-
-    def __call__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of ``call``, calibrated."""
-        returned = call(*args, **kwargs)
-        try:
-            found = self._form.scores(returned, self._wrapper.artifact.classes)
-            rows, probs = self._wrapper.calibrated(found.values)
-            made = from_probs(probs, found.values, self._wrapper.options.outputs)
-            result = self._form.put(returned, made, found.shape)
-        except Exception as error:  # fails open, and is counted
-            self.failed = error
-            return returned
-        place = self._order()
-        if place is None and threading.current_thread() is threading.main_thread():
-            place = len(self._calls)
-        self._calls.append((place, rows))
-        return result
-
-    def rows(self) -> list[Row | Failure]:
-        """The batch's rows in order; empty where their order is unknown."""
-        if len(self._calls) > 1 and any(place is None for place, _ in self._calls):
-            return []
-        return [row for _, rows in sorted(self._calls, key=lambda call: call[0] or 0) for row in rows]
-
-    @property
-    def reached(self) -> bool:
-        """Whether scores passed since ``begin``."""
-        return bool(self._calls) or self.failed is not None
+_UNKNOWN: tuple[Rows, str] = ((), "rows")
 
 
 class CalibratedWrapper(CalibratedHandler):
@@ -85,17 +43,32 @@ class CalibratedWrapper(CalibratedHandler):
         self._columns = columns(self.options, self.artifact)
         if self.options.model:
             check_file(folder / self.options.model, self.options.sha256)
-        self._passing = Passing(self, order=self._micro_batch)
+        self._passing = Passing(
+            self.calibrated,
+            classes=self.artifact.classes,
+            form=Form.parse(self.options.output),
+            outputs=self.options.outputs,
+            order=self._micro_batch,
+        )
+        shown = folder / SHOWN  # packed without a trial, an archive has none
+        self._bond = Bond(
+            Readings.from_dict(json.loads(shown.read_text("utf-8"))) if shown.is_file() else Readings()
+        )
         at_inference = self._passing if self.options.seam == INFERENCE else None
         self._inner = load_handler(self.options.wraps or "", inference=at_inference)
         self._inner.initialize(ctx)
         self._change_model()
-        put_around(self._inner, self.options.seam, self._passing)
+        if self.options.seam == DECLARED:
+            calibrate_with(self._passing.declared)
+        else:
+            put_around(self._inner, self.options.seam, self._passing)
         self._check(folder, ctx)
 
     def inner(self, data: Sequence[Any], ctx: Any) -> Any:
         """The wrapped handler's own reply."""
-        return self._inner.handle(data, ctx)
+        self._asked, self._replies = len(data), None
+        self._replies = self._inner.handle(data, ctx)
+        return self._replies
 
     def answer(self, data: Sequence[Any], ctx: Any) -> Any:
         """The wrapped handler's reply, behind its envelope if the server has one."""
@@ -108,7 +81,7 @@ class CalibratedWrapper(CalibratedHandler):
         else:
             replies = type(self._envelope).handle(self._envelope, rows, ctx)
         try:
-            return self._with_receipts(replies, ctx, messages)
+            return self._with_receipts(replies, ctx, messages) if self._is_calibrated(messages) else replies
         except Exception as error:  # fails open
             self._observer.broken("receipt", error, times=len(data))
             return replies
@@ -120,45 +93,87 @@ class CalibratedWrapper(CalibratedHandler):
             self._observer.broken("record", error)
             return [Message("plain", None, {})] * len(ctx.request_processor)
 
+    def _is_calibrated(self, messages: Sequence[Message]) -> bool:
+        """Whether the calibration was reached, and worked; else the requests are counted."""
+        error = self._passing.failed
+        if error is not None:
+            # Our own message holds nothing of a request; of any other error only the type is logged.
+            ours = isinstance(error, ModelError)
+            log.warning("the calibration failed: %s", error if ours else type(error).__name__)
+        if self._passing.reached and error is None:
+            return True
+        self._observer.uncalibrated(sum(map(_wants_a_prediction, messages)))
+        return False
+
     def _with_receipts(self, replies: Any, ctx: Any, messages: Sequence[Message]) -> Any:
-        if not self._passing.reached or self._passing.failed is not None:
-            if self._passing.failed is not None:
-                # Our own message holds nothing of a request; of any other error only the type is logged.
-                error = self._passing.failed
-                ours = isinstance(error, ModelError)
-                log.warning("the calibration failed: %s", error if ours else type(error).__name__)
-            self._observer.uncalibrated(sum(_wants_a_prediction(message) for message in messages))
-            return replies
-        rows = self._passing.rows()
-        if self.options.padded:
-            rows = rows[: len(messages)]
-        # A receipt of another request's row would count a wrong label as right: without proof there is none.
-        proved = self.options.batches or len(messages) == 1
-        sizes = _sizes(messages, len(rows)) if proved else None
-        if sizes is None:
-            # The owner of each row is unknown: no receipts. Requests beyond the rows were not calibrated.
-            self._observer.broken("receipt", times=len(messages))
-            self._observer.uncalibrated(max(0, len(messages) - len(rows)))
-            return replies
-        tags = [
-            tag_of(message.headers).of_row(row, n)
-            for message, n in zip(messages, sizes, strict=True)
-            for row in range(n)
-        ]
-        results = iter(self.predictions(rows, tags))
         aligned = isinstance(replies, list) and len(replies) == len(messages)
-        for index, (message, size) in enumerate(zip(messages, sizes, strict=True)):
-            own = [one for one in (next(results) for _ in range(size)) if not isinstance(one, Failure)]
-            if not own or len(own) < size:
-                continue  # what is not finite has no confidence
-            in_body_too = aligned and "body" in (self.options.receipts, message.headers.get(ASKING))
-            self._set_headers(ctx, index, own, elsewhere=in_body_too or self._envelope is not None)
-            if in_body_too:
-                replies[index] = in_body(replies[index], own, self.artifact.class_names)
-            elif aligned and self._envelope is not None:
-                names = self.artifact.class_names
-                replies[index] = in_protocol(replies[index], message, own, names, self._columns)
+        found = self._bound(messages) if aligned else [_UNKNOWN] * len(messages)
+        labels = self.artifact.classes if self.artifact.is_multilabel else 1
+        self._observer.unmatched(
+            [
+                (reason, labels * max(1, len(rows)))
+                for (rows, reason), message in zip(found, messages, strict=True)
+                if _wants_a_prediction(message)
+            ]
+        )
+        signed = {
+            index: rows
+            for index, (rows, reason) in enumerate(found)
+            if rows and not reason and not any(isinstance(row, Failure) for row in rows)
+        }
+        tags = [
+            tag_of(messages[index].headers).of_row(k, len(rows))
+            for index, rows in signed.items()
+            for k in range(len(rows))
+        ]
+        invalid = sum(row is INVALID for rows, _ in found for row in rows)
+        each = [row for rows in signed.values() for row in rows]
+        results = iter(self.predictions(each, tags, invalid=invalid))
+        for index, rows in signed.items():
+            own = cast("list[AnyPrediction]", [next(results) for _ in rows])
+            replies[index] = self._with_receipt(replies[index], own, ctx, index, messages[index])
         return replies
+
+    def _with_receipt(
+        self, reply: Any, own: Sequence[AnyPrediction], ctx: Any, index: int, message: Message
+    ) -> Any:
+        in_body_too = "body" in (self.options.receipts, message.headers.get(ASKING))
+        self._set_headers(ctx, index, own, elsewhere=in_body_too or self._envelope is not None)
+        if in_body_too:
+            return in_body(reply, own, self.artifact.class_names)
+        if self._envelope is not None:
+            return in_protocol(reply, message, own, self.artifact.class_names, self._columns)
+        return reply
+
+    def _bound(self, messages: Sequence[Message]) -> list[tuple[Rows, str]]:
+        """The rows of each request, and why they get no receipt; "" where they do."""
+        # Behind an envelope the handler is asked for the instances of all requests.
+        items = [1] * len(messages) if self._envelope is None else _sizes(messages, self._asked)
+        try:
+            own = self._passing.owned(self._asked, lambda rows: self._counts(messages, rows))
+        except (ModelError, TypeError) as error:
+            log.warning("no receipts: %s", error)
+            own = None
+        if own is None or items is None or sum(items) != len(own):
+            # Requests beyond the rows were not calibrated.
+            self._observer.uncalibrated(max(0, len(messages) - self._passing.passed))
+            return [_UNKNOWN] * len(messages)
+        reasons = self._bond.reasons(own, self._replies, declared=self._passing.are_declared)
+        rest = iter(zip(own, reasons, strict=True))
+        found: list[tuple[Rows, str]] = []
+        for n in items:
+            some = [next(rest) for _ in range(n)]
+            rows = [row for rows, _ in some for row in rows]
+            found.append((rows, next((reason for _, reason in some if reason), "")))
+        return found
+
+    def _counts(self, messages: Sequence[Message], rows: int) -> Sequence[int] | None:
+        """The number of ``rows`` of each item that the handler was asked; None where it is unknown."""
+        if rows == self._asked:
+            return [1] * self._asked
+        if self._envelope is None:
+            return _sizes(messages, rows)
+        return [rows] if self._asked == 1 else None
 
     def _set_headers(self, ctx: Any, index: int, rows: Sequence[AnyPrediction], *, elsewhere: bool) -> None:
         receipts = sum(len(one.choices) if isinstance(one, LabelsPrediction) else 1 for one in rows)

@@ -3,11 +3,12 @@
 from calib_serve.web.app import create_app as create_app
 from calib_serve.web.asgi import WatchMiddleware as WatchMiddleware
 from calib_serve.web.guard import LOOPBACK as LOOPBACK
+from calib_serve.web.guard import NO_CORRECTIONS as NO_CORRECTIONS
 from calib_serve.web.guard import Guard as Guard
 from calib_serve.web.guard import allowed_hosts as allowed_hosts
+from calib_serve.web.guard import may_correct as may_correct
 from calib_serve.web.guard import tokens_and_hosts as tokens_and_hosts
 from calib_serve.web.monitoring.files import PARTS as PARTS
-from calib_serve.web.monitoring.files import REPLICA_LABELS as REPLICA_LABELS
 from calib_serve.web.monitoring.files import WINDOWS as WINDOWS
 from calib_serve.web.monitoring.files import MonitoringOptions as MonitoringOptions
 from calib_serve.web.monitoring.files import Part as Part

@@ -8,10 +8,10 @@ A batch is acknowledged when the ledger holds it; when too many wait, the next o
 from __future__ import annotations
 
 import functools
-import hashlib
+import gzip
 import json
-import logging
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,10 @@ from calib_serve.receipts import (
 )
 from calib_serve.report import STATIC
 from calib_serve.web.exporter import Batch, Requests, export
-from calib_serve.web.gate import NOT_READ, Bodies, Gate, parser_of, read_model, read_one, what_is_wrong
-from calib_serve.web.guard import SCHEMES, Guard, id_source, secured, source_of, tokens_and_hosts
+from calib_serve.web.gate import Bodies, Gate, parser_of, read_model, what_is_wrong
+from calib_serve.web.guard import SCHEMES, Guard, id_source, may_correct, secured, source_of, tokens_and_hosts
 from calib_serve.web.page import render_page
+from calib_serve.web.runbooks import render_runbooks
 from calib_serve.web.tokens import Scope, TokenFile, Tokens
 from calib_serve.web.wire import (
     ClassSharesOut,
@@ -74,8 +75,6 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import TypeAdapter, ValidationError
 
-log = logging.getLogger(__name__)
-
 _SECURE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -85,6 +84,7 @@ _SECURE = {
 }
 
 _PREDICTION, _SIGNED = TypeAdapter(PredictionIn), TypeAdapter(SignedIn)
+_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 _LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again
 
 
@@ -110,7 +110,7 @@ def create_app(
         hosts: The names it answers to, ``["*"]`` for any; by default loopback's and ``allowed_hosts``.
         registry: Where to register the metrics; by default one of its own.
         **keywords: Fields of ``AppOptions``: ``allowed_hosts``, ``max_megabytes``, ``max_versions``,
-            ``max_waiting``, ``token_file``.
+            ``max_waiting``, ``runbooks``, ``token_file``.
 
     Raises:
         InputError: For tokens and options that cannot be right.
@@ -125,7 +125,7 @@ def create_app(
     app.add_middleware(guard.around)
     app.middleware("http")(_observed(export(watch, registry, max_versions=options.max_versions)))
     app.exception_handler(RequestValidationError)(_invalid)
-    routes = _Routes(watch, registry, max_bytes=options.max_bytes, max_waiting=options.max_waiting)
+    routes = _Routes(watch, registry, options)
 
     def needs(*scopes: Scope) -> dict[str, Any]:
         return {"dependencies": [Depends(guard.needs(*scopes))], "openapi_extra": secured(*scopes)}
@@ -168,6 +168,7 @@ def create_app(
     )
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
     app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
+    app.get("/runbooks", include_in_schema=False)(routes.runbooks)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.openapi = functools.partial(_schema, app.openapi)  # type: ignore[method-assign]
     return app
@@ -199,23 +200,24 @@ class _Routes:
         self,
         watch: Watch,
         registry: CollectorRegistry,
-        *,
-        max_bytes: int,
-        max_waiting: int,
+        options: AppOptions,
     ) -> None:
-        self._watch, self._registry, self._bodies = watch, registry, Bodies(max_bytes)
-        self._gate = Gate(watch, most=max_waiting)
+        self._watch, self._registry, self._bodies = watch, registry, Bodies(options.max_bytes)
+        self._gate, self._runbooks = Gate(watch, most=options.max_waiting), options.runbooks
+        # What counts never waits for what looks, which holds so many of the ledger's connections at most.
+        self._looks = Gate(watch, most=options.max_waiting, at_once=4)
+        self._scrapes = Gate(watch, most=options.max_waiting, at_once=2)
         self._ledger: tuple[float, LedgerOut | None] = (-math.inf, None)
 
     async def predictions(self, request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
 
-        With an ``Idempotency-Key`` header a batch that is sent again within a day is counted once, and gets
+        With an ``Idempotency-Key`` header a batch that is sent again within 30 days is counted once, and gets
         the same receipts. A key stands for one batch of one client: another batch under it is a conflict.
         """
         parse, content = parser_of(request), await self._bodies.read(request)
         key = request.headers.get("idempotency-key")
-        once = None if key is None else hashlib.sha256(key.encode()).digest()
+        once = None if key is None else key.encode()
         source = source_of(request)
 
         def count() -> Response:
@@ -239,8 +241,7 @@ class _Routes:
         def count() -> Response:
             said = read_model(content, SumsIn)
             served = [ServedSums(**one.model_dump()) for one in said.items]
-            once = hashlib.sha256(key.encode()).digest()
-            wrong = self._watch.served(served, time=said.time, once=once, source=source)
+            wrong = self._watch.served(served, time=said.time, once=key.encode(), source=source)
             return self._counted([{"accepted": True} if one is None else _refused(one) for one in wrong])
 
         try:
@@ -252,12 +253,17 @@ class _Routes:
         return JSONResponse({"items": items, "sample_rate": self._watch.sample_rate})
 
     async def labels(self, request: Request) -> Response:
-        """Count late labels, once each; says of each whether it was accepted, and why not."""
+        """Count late labels, once each; says of each whether it was accepted, and why not.
+
+        One that replaces another, which needs the scope ``correct``, is counted in its place.
+        """
         parse, content = parser_of(request), await self._bodies.read(request)
-        source, whose = source_of(request), id_source(request)
+        source, whose, corrects = source_of(request), id_source(request), may_correct(request)
 
         def count() -> Response:
             items = parse(content)
+            if not corrects and any(isinstance(one, dict) and one.get("replaces") for one in items):
+                raise HTTPException(403, "labels that replace others need a token of scope correct")
             outcomes = self._watch.labels(items, source=source, ids_of=whose)
             accepted = sum(one.accepted for one in outcomes)
             return JSONResponse(
@@ -276,12 +282,12 @@ class _Routes:
         if window not in WINDOWS:
             raise HTTPException(400, f"a window is one of {', '.join(WINDOWS)}")
         work = functools.partial(self._watch.class_shares, (model, version), window)
-        return JSONResponse((await self._gate.run(work)).as_dict())
+        return JSONResponse((await self._looks.run(work)).as_dict())
 
     async def contract(self, model: str, version: str) -> Response:
         """The state of each clause of a version's contract; none where it has none."""
         self._check_known(model, version)
-        found = await self._gate.run(lambda: self._watch.contract_states((model, version)))
+        found = await self._looks.run(lambda: self._watch.contract_states((model, version)))
         names = self._watch.models[model, version].classes.names
         clauses = [ClauseOut.of(one, names) for one in found]
         return JSONResponse(ContractOut(model=model, version=version, clauses=clauses).model_dump())
@@ -289,7 +295,7 @@ class _Routes:
     async def shadows(self, model: str, version: str) -> Response:
         """The comparison of each shadow of a version with the served model."""
         self._check_known(model, version)
-        found = await self._gate.run(lambda: self._watch.shadow_states((model, version)))
+        found = await self._looks.run(lambda: self._watch.shadow_states((model, version)))
         compared = [ShadowOut.of(one) for one in found]
         return JSONResponse(ShadowsOut(model=model, version=version, shadows=compared).model_dump())
 
@@ -299,12 +305,12 @@ class _Routes:
 
     async def incidents(self) -> Response:
         """The latest drift incidents, oldest first."""
-        found = await self._gate.run(self._watch.incidents)
+        found = await self._looks.run(self._watch.incidents)
         return JSONResponse({"items": [one.as_dict() for one in found]})
 
     async def close_incident(self, number: int, request: Request) -> Response:
         """Close an open incident by hand."""
-        said = await read_one(request, CloseIn)
+        said = read_model(await self._bodies.read(request), CloseIn)
         work = functools.partial(
             self._watch.close_incident, number, by=_who(said.by, request), note=said.note
         )
@@ -316,7 +322,7 @@ class _Routes:
 
     async def register_version(self, request: Request) -> Response:
         """Watch another version from now on, in all programs on this ledger; held items are counted."""
-        said = await read_one(request, VersionIn)
+        said = read_model(await self._bodies.read(request), VersionIn)
         facts = said.model_dump(exclude={"model", "version"}, exclude_none=True)
         work = functools.partial(self._watch.register_version, (said.model, said.version), facts)
         try:
@@ -326,10 +332,15 @@ class _Routes:
         known = self._watch.models[said.model, said.version]
         return JSONResponse({"model": said.model, "version": said.version, "classes": known.classes.count})
 
-    async def metrics(self) -> Response:
-        """Metrics in Prometheus exposition format."""
-        text = await run_sync(generate_latest, self._registry)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+    async def metrics(self, request: Request) -> Response:
+        """Metrics in Prometheus exposition format, compressed where that is asked for."""
+        text = await self._scrapes.run(functools.partial(generate_latest, self._registry))
+        headers = {"Vary": "Accept-Encoding"}
+        if _GZIP.search(request.headers.get("accept-encoding", "")):
+            # In a thread, as megabytes take a while: a middleware would hold up the batches.
+            text = await run_sync(functools.partial(gzip.compress, text, 1))
+            headers["Content-Encoding"] = "gzip"
+        return Response(text, headers=headers, media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(self) -> Response:
         """Return the checks' results: 200 while batches are counted, ready or degraded; else 503, failing."""
@@ -337,7 +348,9 @@ class _Routes:
         await run_sync(lambda: checks.run("ledger", older=_LEDGER_ASKED))
         status = checks.status
         found = {name: reason or "ok" for name, reason in checks.reasons(public=True).items()}
-        told = HealthOut(status=status, checks=found, ledger=await run_sync(self._told_ledger))
+        # One that was not there just now is not waited for again.
+        ledger = await run_sync(self._told_ledger) if found["ledger"] == "ok" else None
+        told = HealthOut(status=status, checks=found, ledger=ledger)
         return JSONResponse(told.model_dump(), 503 if status == "failing" else 200)
 
     def _told_ledger(self) -> LedgerOut | None:
@@ -347,7 +360,9 @@ class _Routes:
             return known
         try:
             of = self._watch.ledger.database
-            known = LedgerOut(database=of.kind, bytes=of.size(), behind_seconds=of.lag())
+            known = LedgerOut(
+                database=of.kind, bytes=of.size(), behind_seconds=of.lag(), durability=of.durability()
+            )
         except LedgerError:
             known = None
         self._ledger = (time.monotonic(), known)
@@ -356,11 +371,12 @@ class _Routes:
     async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
         """The page of a version, segment and window."""
         asked = {"model": model, "version": version, "segment": segment, "window": window}
-        try:
-            return HTMLResponse(await run_sync(lambda: render_page(self._watch, **asked)))
-        except LedgerError as error:
-            log.error("the page: %s", error)
-            raise HTTPException(503, NOT_READ, {"Retry-After": "5"}) from error
+        asked["runbooks"] = self._runbooks
+        return HTMLResponse(await self._looks.run(lambda: render_page(self._watch, **asked)))
+
+    async def runbooks(self) -> Response:
+        """The runbooks, which are of no watch's numbers: an alert's link opens without a token."""
+        return HTMLResponse(await run_sync(render_runbooks))
 
 
 def _who(by: str, request: Request) -> str:

@@ -38,7 +38,7 @@ class WatchMiddleware:
         hosts: The names it answers to, as in ``calib_serve.create_app``.
         registry: A ``CollectorRegistry`` for the metrics; by default one of its own.
         **keywords: Fields of ``AppOptions``: ``allowed_hosts``, ``max_megabytes``, ``max_versions``,
-            ``max_waiting``, ``token_file``.
+            ``max_waiting``, ``runbooks``, ``token_file``.
     """
 
     def __init__(

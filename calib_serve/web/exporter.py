@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -31,7 +32,7 @@ from calib_serve.monitor import (
     sums_of,
     trouble_rows,
 )
-from calib_serve.receipts import BY_NAME, FATES, LEDGER_LABELS, OTHER, PUBLISHED, Key, Sums, Version, add_at
+from calib_serve.receipts import BY_NAME, FATES, LEDGER_LABELS, OTHER, Sums, Version, add_at
 from calib_serve.web.window_gauges import WindowGauges
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class WatchCollector(Collector):
     def __init__(self, watch: Watch, requests: Requests, *, max_versions: int = MAX_VERSIONS) -> None:
         self._watch, self._requests, self._most = watch, requests, max_versions
         self._gauges = WindowGauges(watch)
-        self._beyond = 0
+        self._beyond, self._began = 0, time.time()
 
     def trouble(self) -> str | None:
         """A reason where some versions have no series of their own."""
@@ -87,29 +88,31 @@ class WatchCollector(Collector):
         watch = self._watch
         versions = list(watch.models)[: self._most]
         try:
-            published = watch.ledger.published()
-            # Made before anything is yielded: a ledger that fails midway must not leave half a scrape.
-            told = [
-                *_families(detector_rows(watch, versions, published)),
-                *self._looks(versions),
-                *self._windows(versions),
-            ]
+            with watch.ledger.moment():
+                published = watch.ledger.published()
+                own = sums_of(published, list(watch.models), bins=watch.ledger.bins)
+                # Made before anything is yielded: a ledger that fails midway must not leave half a scrape.
+                told = [
+                    *_families(detector_rows(watch, versions, published)),
+                    *self._looks(versions),
+                    *self._windows({version: own[version] for version in versions}),
+                ]
         except LedgerError as error:
             # Publish no sums: zeros would look like a restart.
             log.error("a scrape could not read the ledger: %s", error)
             watch.counts.errors["scrape"] += 1
         else:
-            own = sums_of(published, list(watch.models), bins=watch.ledger.bins)
             beyond = list(own)[self._most :]
             self._beyond = len(beyond)
             for version in beyond:
                 add_at(own, _REST, own.pop(version))
             yield from _families(sum_rows(own, published))
-            yield from _expected(own)
-            segments = {k: each for k, each in published.segments.items() if k.name and k.of in own}
-            yield from _segments(segments, tuple(published.labels.values()))
+            expected = {v: expected_accuracy(sums) for v, sums in own.items()}
+            yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
+            errors = [(v, e.standard_error) for v, e in expected.items()]
+            yield _family("calib_expected_accuracy_error", errors)
             told_by = {key: one.labels for key, one in published.sources.items() if key.of in own}
-            rows = [((*k.of, k.name, *published.labels.values()), n.sum()) for k, n in told_by.items()]
+            rows = [((*k.of, k.name, *published.labels(k.of)), n.sum()) for k, n in told_by.items()]
             yield _family("calib_source_labels_total", rows)
             yield from told
         yield from self._troubles(versions)
@@ -129,14 +132,9 @@ class WatchCollector(Collector):
         yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v, _ in shifts])
         yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in shifts])
 
-    def _windows(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        found = self._gauges.rows(versions)
-        whole: dict[str, list[Row]] = {}
-        for rows in found.values():
-            for name, more in rows.items():
-                whole.setdefault(name, []).extend(more)
-        for name, every in whole.items():
-            yield _family(name, every)
+    def _windows(self, sums: Mapping[Version, Sums]) -> Iterator[Metric]:
+        found = self._gauges.rows(sums)
+        yield from (_family(name, rows) for name, rows in found.items())
         if found:
             yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
 
@@ -144,6 +142,7 @@ class WatchCollector(Collector):
         watch, requests = self._watch, self._requests
         yield from _families(trouble_rows(watch))
         yield _family("calib_invalid_outputs_total", [(v, watch.counts.invalid[v]) for v in versions])
+        yield _family("calib_process_start_timestamp_seconds", [((), self._began)])
         yield _family("calib_versions_left_out", [((), self._beyond)])
         unknown = [((batch,), watch.counts.unknown[batch]) for batch in get_args(Batch)]
         yield _family("calib_batches_unknown_total", unknown)
@@ -167,12 +166,6 @@ def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
     yield _family("calib_incident_bin_gap", list(bins.items()))
 
 
-def _expected(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
-    expected = {v: expected_accuracy(s) for v, s in sums.items()}
-    yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
-    yield _family("calib_expected_accuracy_error", [(v, e.standard_error) for v, e in expected.items()])
-
-
 def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
     """Yield the families of ``exposition.Row``s."""
     by_name: dict[str, list[Row]] = {}
@@ -180,13 +173,6 @@ def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Me
         by_name.setdefault(name, []).append((labels, value))
     for name, of in by_name.items():
         yield _family(name, of)
-
-
-def _segments(sums: Mapping[Key, Sums], own: tuple[str, ...]) -> Iterator[Metric]:
-    for one in PUBLISHED:
-        if one.by_segment:
-            rows = _binned({(key.model, key.version, key.name): each[one.name] for key, each in sums.items()})
-            yield _family(one.segment_series.name, [((*labels, *own), value) for labels, value in rows])
 
 
 def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, fail_after
 from anyio.to_thread import run_sync
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, ValidationError
@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from calib_serve.core.errors import InputError, KeyringError, LedgerError, UnknownFate
 from calib_serve.monitor import Watch
-from calib_serve.receipts import TooManyItems, check_number, read_document, read_lines
+from calib_serve.receipts import TooManyItems, batch_items, check_number, read_document, read_lines
 from calib_serve.web.exporter import Batch
 from calib_serve.web.guard import NDJSON, media_type
 
@@ -33,6 +33,7 @@ _UNKNOWN: dict[Batch, str] = {
     "with an Idempotency-Key",
 }
 
+_IN_LINE = 4.0  # seconds: with what it then waits for the ledger, less than clients wait
 NOT_READ = "the ledger cannot be used; ask again"
 """What whoever only reads is told."""
 
@@ -40,10 +41,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Gate:
-    """At most ``most`` requests of ``watch`` at work or in line; they are parsed and counted one by one."""
+    """At most ``most`` requests of ``watch`` at work or in line; ``at_once`` are at work.
 
-    def __init__(self, watch: Watch, *, most: int) -> None:
-        self._counts, self._most, self._inside = watch.counts, most, 0
+    By default they are parsed and counted one by one: a file of SQLite has one writer.
+    """
+
+    def __init__(self, watch: Watch, *, most: int, at_once: int = 1) -> None:
+        self._counts, self._most, self._inside, self._at_once = watch.counts, most, 0, at_once
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, work: Callable[[], Result], *, batch: Batch | None = None) -> Result:
@@ -53,11 +57,17 @@ class Gate:
         """
         if self._inside >= self._most:
             raise HTTPException(429, "too many batches are waiting; send it again", {"Retry-After": "1"})
-        # Made here, as it belongs to the event loop that runs. One thread: a file of SQLite has one writer.
-        self._limiter = self._limiter or CapacityLimiter(1)
+        # Made here, as it belongs to the event loop that runs.
+        self._limiter = self._limiter or CapacityLimiter(self._at_once)
         self._inside += 1
         try:
-            return await run_sync(work, limiter=self._limiter)
+            with fail_after(_IN_LINE):  # the wait in line: what is at work ends
+                return await run_sync(work, limiter=self._limiter)
+        except TimeoutError as error:
+            if batch is not None:
+                self._counts.errors["ledger"] += 1
+            told = _NOT_COUNTED if batch else NOT_READ
+            raise HTTPException(503, told, {"Retry-After": "5"}) from error
         except LedgerError as error:
             self._counts.errors["ledger"] += 1
             unknown = batch is not None and isinstance(error, UnknownFate)
@@ -122,11 +132,6 @@ def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
     return items
 
 
-async def read_one(request: Request, model: type[Model]) -> Model:
-    """Read a body as ``model``; HTTP 400, 413 or 415."""
-    return read_model(await Bodies(16 << 10).read(request), model)
-
-
 def read_model(content: bytes, model: type[Model]) -> Model:
     """Read ``content`` as ``model``; HTTP 400."""
     try:
@@ -152,12 +157,12 @@ def _check_headers(request: Request, max_bytes: int) -> None:
 
 
 def _too_large(max_bytes: int) -> HTTPException:
-    return HTTPException(413, f"a batch has at most {max_bytes} bytes; send smaller ones")
+    return HTTPException(413, f"a body has at most {max_bytes} bytes (--max-megabytes)")
 
 
 def _items_of_document(body: bytes) -> list[Any]:
     content = read_document(body)
-    items = content.get("items") if isinstance(content, dict) else content
+    items = batch_items(content) if isinstance(content, dict) else content
     if not isinstance(items, list):
         raise InputError('send {"items": [...]} or a list')
     check_number(len(items))

@@ -18,6 +18,10 @@ from calib_serve.web.tokens import Scope, Token, TokenFile, Tokens, find
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 NDJSON = "application/x-ndjson"
+
+NO_CORRECTIONS = "replaces=no"
+"""The query of labels by which a proxy with tokens of its own says that the client may not correct any."""
+
 _KINDS = ("application/json", NDJSON)  # a page of another site cannot send these without preflight
 _PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{1,5})?")
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -95,6 +99,16 @@ class Guard:
             place in map(str.lower, hosts) or (self._is_named(place) and name not in LOOPBACK)
         )
 
+    def allows(self, token: str, scope: Scope) -> bool:
+        """Whether a token is known, and has the scope.
+
+        Args:
+            token: The token as it was sent.
+            scope: What it is used for.
+        """
+        one = find(self._tokens(), token)
+        return one is not None and scope in one.scopes
+
     def needs(self, *scopes: Scope) -> Callable[[Request], Awaitable[None]]:
         """Require a token of one of these scopes; HTTP 401 without a known token, else 403.
 
@@ -144,6 +158,12 @@ def id_source(request: Request) -> str | None:
     """The source of predictions that a request may label by their ids; None: any source."""
     token: Token | None = getattr(request.state, "token", None)
     return None if token is None or "ids" in token.scopes else token.name
+
+
+def may_correct(request: Request) -> bool:
+    """Whether a request may put labels in the place of others."""
+    token: Token | None = getattr(request.state, "token", None)
+    return (token is None or "correct" in token.scopes) and request.url.query != NO_CORRECTIONS
 
 
 def _name(place: str) -> str:

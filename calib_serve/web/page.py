@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -43,7 +43,8 @@ from calib_serve.report import (
     reliability_diagram,
     table_of_tests,
 )
-from calib_serve.web.promises import clause_cards, shadow_table, shadows_say
+from calib_serve.web.promises import clause_card, shadow_table, shadows_say
+from calib_serve.web.status import Status, drift, gap, status_of
 
 _OTHERS = "others"
 _DEFAULTS = ("24h", "7d", "all")
@@ -86,27 +87,45 @@ class _Look(NamedTuple):
 
 
 def render_page(
-    watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = ""
+    watch: Watch,
+    *,
+    model: str = "",
+    version: str = "",
+    segment: str = "",
+    window: str = "",
+    runbooks: str = "runbooks",
 ) -> str:
-    """Render the page of a model version (by default the most served), a segment and a window.
+    """Render the fleet, then a version (by default what serves most now), a segment and a window of it.
 
-    Without ``window``, the latest day, or the next longer one whose labels say something.
+    Without ``window``, the latest day, or the next longer one whose labels say something. ``runbooks``: the
+    address that alerts link to.
     """
-    counted = {v: _size(sums) for v, sums in watch.ledger.sums().items()}
-    size = {**dict.fromkeys(watch.models, (0.0, 0.0)), **counted}
-    if not size:
+    with watch.ledger.moment():  # all of one moment
+        return _rendered(watch, _Look(model, version, segment, window), runbooks)
+
+
+def _rendered(watch: Watch, asked: _Look, runbooks: str) -> str:
+    versions = _by_traffic(watch)
+    if not versions:
         return environment("calib_serve.web").get_template("none.html").render()
-    versions = sorted(size, key=lambda v: (*(-n for n in size[v]), v))
-    chosen: Version = (model, version) if (model, version) in size else versions[0]
-    looked = _window(watch, chosen, window)
+    chosen: Version = asked[:2] if asked[:2] in versions else versions[0]
+    every, checks = watch.incidents(), watch.checks.reasons()
+    looked = _window(watch, chosen, asked.window)
     named = sorted(key.name for key in looked.slices if key.kind == "segment" and key.name)
-    look = _Look(*chosen, segment if segment in named else "", looked.name)
+    look = _Look(*chosen, asked.segment if asked.segment in named else "", looked.name)
     whole = _Shown(looked.sums, looked.estimates, looked.verdict)
     shown = _Shown.of(looked.slices[Key(*chosen, look.segment)], looked) if look.segment else whole
     watched = watch.models.get(chosen)
     reference = watched.reference if watched else None
     names = watched.classes.names if watched else ()
-    incidents = [one for one in watch.incidents() if (one.model, one.version) == chosen]
+    incidents = [one for one in every if (one.model, one.version) == chosen]
+    clauses = watch.contract_states(chosen)
+
+    def state(one: Version, verdict: Verdict) -> Status:
+        own = [each for each in every if (each.model, each.version) == one]
+        states = clauses if one == chosen else watch.contract_states(one)
+        return status_of(verdict, incidents=own, clauses=states, checks=checks)
+
     shadows = watch.shadow_states(chosen) if watched else []
     shares_say, shares = _class_shares(watch, chosen, looked.name)
     until, more = _timing(watch, looked)
@@ -119,15 +138,14 @@ def render_page(
         .render(
             look=look,
             windows=list(WINDOWS),
-            wrong=[
-                Said("off", f"Check {name}: {reason}")
-                for name, reason in watch.checks.reasons().items()
-                if reason is not None
-            ],
-            open=[Said("off", _open(one)) for one in incidents if one.open],
-            verdict=shown.verdict,
+            runbooks=runbooks,
+            wrong=[Said("off", f"Check {n}: {reason}") for n, reason in checks.items() if reason is not None],
+            alarms=_alarms(every, look) if len(versions) > 1 else [],
+            fleet=_fleet(watch, versions, looked, look, incidents=every, status=state),
+            more=len(versions) - 30,
+            status=state(chosen, shown.verdict),
             until=until,
-            facts=_facts(shown.found),
+            facts=_facts(shown.found, provisional=looked.provisional),
             # Charts are of numbers alone, no text of users.
             diagram=Markup(reliability_diagram([DotSeries("", "after", _dots(shown.found))])),  # noqa: S704
             said=[*shown.verdict.reasons, more, *_unknown(watch, looked, shown.found)],
@@ -138,13 +156,10 @@ def render_page(
             curve=Markup(ece_by_time(steps, marks)),  # noqa: S704
             # For screens on which the whole width would make its text too small.
             narrow=Markup(ece_by_time(steps, marks, narrow=True)),  # noqa: S704
-            clauses=clause_cards(watch.contract_states(chosen) if watched else [], names),
+            clauses=[clause_card(one, names) for one in clauses],
             shadows=shadows_say(shadows),
             shadow_table=shadow_table(shadows),
             incidents=_incidents(incidents),
-            # Thirty rows, as each costs a window to read.
-            versions=_versions(watch, versions[:30], looked, look),
-            more=len(versions) - 30,
             shares_say=shares_say,
             shares=shares,
             segments=_slices(looked, "segment", "Segment", look),
@@ -157,6 +172,14 @@ def render_page(
 
 def _size(sums: Sums) -> tuple[float, float]:
     return float(sums.predictions.sum()), float(sums.labels.sum())
+
+
+def _by_traffic(watch: Watch) -> list[Version]:
+    """Every known version: first what serves most now, then what served most ever."""
+    counted = {v: _size(sums) for v, sums in watch.ledger.sums().items()}
+    size = {**dict.fromkeys(watch.models, (0.0, 0.0)), **counted}
+    lately = watch.traffic()
+    return sorted(size, key=lambda v: (-lately.get(v, 0), *(-n for n in size[v]), v))
 
 
 def _window(watch: Watch, version: Version, name: str) -> Window:
@@ -184,10 +207,14 @@ def _timing(watch: Watch, window: Window) -> tuple[str, str]:
     until = f"Until {when(window.until)}"
     if not window.maturity.seconds:
         return until, "Labels are taken as they come."
-    learned = "given" if window.maturity.given else "learned from earlier ones"
     young = window.immature_share
-    left = "" if math.isnan(young) else f" {young:.0%} of the predictions are younger and left out."
-    return until, f"Labels come within {duration(window.maturity.seconds)} ({learned}).{left}"
+    if not young:
+        return until, "Every prediction has its label."
+    learned = "given" if window.maturity.given else "learned from earlier ones"
+    known = f"Labels come within {duration(window.maturity.seconds)} ({learned})."
+    if not window.maturity.known:
+        known = "It is not known yet how long labels take."
+    return until, known + ("" if math.isnan(young) else f" {young:.0%} of the predictions wait for theirs.")
 
 
 def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
@@ -206,11 +233,12 @@ def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
     return [*said, changes.says] if changes.moved else said
 
 
-def _facts(e: Estimates) -> tuple[Fact, ...]:
+def _facts(e: Estimates, *, provisional: bool) -> tuple[Fact, ...]:
     """The three figures below the verdict."""
+    so_far = "provisional; " if provisional else ""
     return (
-        Fact("ECE", percent(e.ece), f"chance alone: {percent(e.noise_floor)}"),
-        Fact("Accuracy", percent(e.accuracy.value), f"confidence {percent(e.confidence)}"),
+        Fact("ECE", percent(e.ece), f"{so_far}chance alone: {percent(e.noise_floor)}"),
+        Fact("Accuracy", percent(e.accuracy.value), f"{so_far}confidence {percent(e.confidence)}"),
         Fact("Labels", count(e.labels), f"of {count(e.served)} predictions"),
     )
 
@@ -297,12 +325,16 @@ def _steps(window: Window, segment: str) -> list[Step]:
     return [Step(start, end, e.ece, e.noise_floor) for start, end, e in found if e.labels]
 
 
-def _open(one: Incident) -> str:
-    return f"Incident {one.id}: {one.direction}, {_gap(one)}, since {when(one.onset)}, {one.trend}."
+def _alarms(incidents: Sequence[Incident], look: _Look) -> list[Cell]:
+    """The open incidents, the newest first, each with the address of its version's view."""
+    return [
+        Cell(f"{one.model} {one.version}", drift(one), href=_href(look, (one.model, one.version)))
+        for one in [one for one in reversed(incidents) if one.open][:5]
+    ]
 
 
-def _gap(one: Incident) -> str:
-    return f"{signed_points(one.gap)} points so far"
+def _href(look: _Look, version: Version) -> str:
+    return look.at(model=version[0], version=version[1], segment="")
 
 
 def _incidents(found: Sequence[Incident]) -> Table:
@@ -320,7 +352,7 @@ def _incident(one: Incident) -> list[Cell]:
     closed = "open, " + one.trend if one.open else f"closed {when(one.closed or math.nan)} by {one.closed_by}"
     return [
         Cell(str(one.id)),
-        Cell(f"{one.direction}, {_gap(one)}", style="off" if one.open else ""),
+        Cell(f"{one.direction}, {gap(one)}", style="off" if one.open else ""),
         Cell(when(one.onset)),
         Cell(when(one.opened)),
         Cell(closed),
@@ -331,15 +363,31 @@ def _incident(one: Incident) -> list[Cell]:
     ]
 
 
-def _versions(watch: Watch, versions: Sequence[Version], shown: Window, look: _Look) -> Table:
+def _fleet(
+    watch: Watch,
+    versions: Sequence[Version],
+    shown: Window,
+    look: _Look,
+    *,
+    incidents: Sequence[Incident],
+    status: Callable[[Version, Verdict], Status],
+) -> Table:
+    """Every version with its status: those with an open incident first, then what serves most now."""
+    drifting = {(one.model, one.version) for one in incidents if one.open}
     rows = []
-    for one in versions:
+    # Thirty rows, as each costs a window to read.
+    for one in sorted(versions, key=lambda v: v not in drifting)[:30]:
         window = shown if one == shown.version else watch.window(one, shown.name)
-        cells = _cells(_Shown(window.sums, window.estimates, window.verdict))
-        href = look.at(model=one[0], version=one[1], segment="")
-        current = one == shown.version and not look.segment
-        rows.append([Cell(" ".join(one), href=href, current=current), *cells])
-    return Table("Versions", ("Version", *_HEADS), rows)
+        said = status(one, window.verdict)
+        first = Cell(
+            " ".join(one),
+            small="most served of late" if one == versions[0] else "",
+            href=_href(look, one),
+            current=one == shown.version and not look.segment,
+        )
+        word = Cell(said.word, "provisional" if window.provisional else "", style=said.level)
+        rows.append([first, word, *_cells(_Shown(window.sums, window.estimates, window.verdict))[:5]])
+    return Table("Versions", ("Version", "Status", *_HEADS[:5]), rows)
 
 
 def _slices(window: Window, kind: Kind, head: str, look: _Look, names: Sequence[str] = ()) -> Table:
@@ -349,13 +397,10 @@ def _slices(window: Window, kind: Kind, head: str, look: _Look, names: Sequence[
     rows = []
     for name, sums in found:
         href = look.at(segment=name) if kind == "segment" else ""
-        first = Cell(_class_name(name, names), href=href, current=bool(href) and name == look.segment)
+        called = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
+        first = Cell(called, href=href, current=bool(href) and name == look.segment)
         rows.append([first, *_cells(_Shown.of(sums, window))])
     return Table(f"By {kind}", (head, *_HEADS), rows)
-
-
-def _class_name(name: str, names: Sequence[str]) -> str:
-    return names[int(name)] if name.isdecimal() and int(name) < len(names) else name
 
 
 def _cells(shown: _Shown) -> list[Cell]:

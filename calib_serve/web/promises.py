@@ -136,12 +136,8 @@ class Card(NamedTuple):
     burn: Table
 
 
-def clause_cards(states: Sequence[ClauseState], class_names: Sequence[str] = ()) -> list[Card]:
-    """Make the page's cards of the clauses, in the order of the contract."""
-    return [_card(one, class_names) for one in states]
-
-
-def _card(one: ClauseState, class_names: Sequence[str]) -> Card:
+def clause_card(one: ClauseState, class_names: Sequence[str]) -> Card:
+    """Make the page's card of a clause."""
     word, level = _WORDS[one.state]
     since = f" since {when(one.said_at)}" if one.said_at is not None and one.state != "unknown" else ""
     rates = [
@@ -209,7 +205,9 @@ def shadow_table(states: Sequence[ShadowState]) -> Table:
 
 def _shadow(one: ShadowState) -> list[Cell]:
     word, level = _VERDICTS[one.verdict]
-    gain = UNKNOWN if math.isnan(one.gain) else f"{one.gain:+.4f} ({_gains(one.low, one.high)})"
+    known = math.isfinite(one.low) and math.isfinite(one.high)
+    ends = f"{one.low:+.4f} to {one.high:+.4f}" if known else UNKNOWN
+    gain = UNKNOWN if math.isnan(one.gain) else f"{one.gain:+.4f} ({ends})"
     return [
         Cell(one.tag),
         Cell(word, style=level),
@@ -218,7 +216,3 @@ def _shadow(one: ShadowState) -> list[Cell]:
         Cell(signed_points(one.accuracy_difference, 2)),
         Cell(when(one.since)),
     ]
-
-
-def _gains(low: float, high: float) -> str:
-    return f"{low:+.4f} to {high:+.4f}" if math.isfinite(low) and math.isfinite(high) else UNKNOWN

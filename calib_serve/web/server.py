@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calib_serve.core.errors import InputError
+from calib_serve.core.errors import InputError, ServerError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.servers import ListenOptions
 from calib_serve.core.process import interruptible
@@ -27,7 +28,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
-def serve_app(app: App, options: ListenOptions | None = None, **keywords: Unpack[ListenKeywords]) -> None:
+def serve_app(
+    app: App,
+    options: ListenOptions | None = None,
+    *,
+    started: Callable[[int], object] | None = None,
+    **keywords: Unpack[ListenKeywords],
+) -> None:
     """Serve an ASGI app and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
@@ -37,11 +44,12 @@ def serve_app(app: App, options: ListenOptions | None = None, **keywords: Unpack
     Args:
         app: An ASGI app, such as ``create_app`` returns.
         options: A ``ListenOptions``; keywords replace its fields.
+        started: Called once the app has started and listens, with the port: where 0 is asked for, a free one.
         **keywords: Fields of ``ListenOptions``: ``host``, ``max_connections``, ``port``, ``request_seconds``,
             ``root_path``, ``tls_cert``, ``tls_key``.
 
     Raises:
-        SystemExit: Where the port cannot be used.
+        ServerError: Where the app does not start, or the port cannot be used.
         InputError: For a certificate, or options, that cannot be right.
     """
     options = changed(options or ListenOptions(), keywords, serve_app)
@@ -70,7 +78,25 @@ def serve_app(app: App, options: ListenOptions | None = None, **keywords: Unpack
     config.ssl = context
     # uvicorn finishes the requests in hand, then raises the signal again, which is caught here.
     with suppress(KeyboardInterrupt), interruptible():
-        asyncio.run(uvicorn.Server(config).serve())
+        asyncio.run(_Server(config, started).serve())
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, but it says when it listens: before, another program may have the port."""
+
+    def __init__(self, config: uvicorn.Config, listens: Callable[[int], object] | None) -> None:
+        super().__init__(config)
+        self._listens = listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except SystemExit as error:  # uvicorn has logged the reason
+            where = f"{self.config.host} port {self.config.port}"
+            told = "the log says why; where another program has the port, choose one by --port (port=)"
+            raise ServerError(f"this server does not listen on {where}: {told}") from error
+        if self._listens is not None:
+            self._listens(self.servers[0].sockets[0].getsockname()[1])
 
 
 # h11, not httptools: its states tell whether a request's head was read to its end.

@@ -21,10 +21,10 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import FollowedFile, read_private
 from calib_serve.receipts import OTHER, is_source
 
-Scope = Literal["predict", "label", "ids", "scrape", "admin"]
+Scope = Literal["predict", "label", "ids", "correct", "scrape", "admin"]
 """What a token may be used for: to send predictions; to send labels, by receipts and by ids of predictions
-that it sent; with ``label``, by ids of any; to read metrics, page and incidents; to read page and incidents
-and close these."""
+that it sent; with ``label``, by ids of any; with ``label``, in the place of other labels; to read metrics,
+page and incidents; to read page and incidents and close these."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 _SHORTEST = 16  # characters of a token
@@ -84,8 +84,8 @@ def parse_scopes(text: str) -> frozenset[Scope]:
     found = frozenset(one for one in SCOPES if one in named)
     if len(found) != len(set(named)):
         raise InputError(f"scopes are some of {','.join(SCOPES)} with commas between, got {text[:80]!r}")
-    if "ids" in found and "label" not in found:
-        raise InputError("the scope ids says whose predictions a label may name by id: give label as well")
+    if {"ids", "correct"} & found and "label" not in found:
+        raise InputError("the scopes ids and correct say which labels may be sent: give label as well")
     return found
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+import numpy as np
+
+from calib_serve.core.bins import Bins, psi
 from calib_serve.monitor import (
     WINDOWS,
     ClauseState,
+    Kept,
+    Number,
     ShadowState,
     TrafficShares,
     Watch,
@@ -18,91 +21,118 @@ from calib_serve.monitor import (
     estimated_gap,
     rate_changes,
     source_gaps,
+    window_rows,
 )
-from calib_serve.receipts import DAY, Version
+from calib_serve.receipts import DAY, Key, Sums, Version
 
 Rows = dict[str, list[tuple[tuple[str, ...], float]]]
 
 FINITE_WINDOWS = tuple(name for name, seconds in WINDOWS.items() if math.isfinite(seconds))
 """The names of the windows that have series."""
 
-_SLICES = "24h"  # the window of segments and classes
+_SLICED = ("1h", "24h")  # the windows of segments and classes
+MOST_SLICES = 10
+"""How many segments, and how many classes, of a version have series."""
 _VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
-_PROVISIONAL = ("predictions", "labels", "accuracy", "gap", "ece", "noise_floor")
 _STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
 _SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
 
 
 class WindowGauges:
-    """The window series of versions of ``watch``.
-
-    Those of a version are kept for some seconds, and longer where there are so many versions that a scrape
-    would take longer than a fifth of a second for them: then each renews the oldest, new ones first.
-    """
+    """The window series of versions of ``watch``, made anew when their sums changed (``Kept``)."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._lock = threading.Lock()
-        self._made: dict[Version, tuple[float, Rows]] = {}
+        self._gaps: dict[Version, Mapping[tuple[str, Key], tuple[Sums, Number]]] = {}
+        self._kept = Kept(self._of)
+        self.age = self._kept.age
 
-    def rows(self, versions: Sequence[Version]) -> dict[Version, Rows]:
-        """Rows (labels, value) by series, for the versions whose rows are made by now."""
-        with self._lock:
-            self._made = {version: self._made[version] for version in versions if version in self._made}
-            began = time.monotonic()
-            oldest = sorted(versions, key=lambda v: self._made.get(v, (-math.inf, {}))[0])
-            for i, version in enumerate(oldest):
-                now = time.monotonic()
-                known = self._made.get(version)
-                # Kept for 15 s, as scrapes come from several servers; one scrape spends .2 s on windows.
-                if (known and now - known[0] < 15.0) or (i and now - began > 0.2):
-                    break
-                self._made[version] = now, self._of(version)
-            return {version: rows for version, (_, rows) in self._made.items()}
+    def rows(self, sums: Mapping[Version, Sums]) -> Rows:
+        """Rows (labels, value) by series, of the versions whose rows are made by now.
 
-    def age(self) -> float:
-        """Seconds since the oldest rows were made; NaN without rows."""
-        with self._lock:
-            return time.monotonic() - min((at for at, _ in self._made.values()), default=math.nan)
+        Args:
+            sums: The sums of each version.
+        """
+        whole: Rows = defaultdict(list)
+        self._gaps = {version: gaps for version, gaps in self._gaps.items() if version in sums}
+        for rows in self._kept.of(sums).values():
+            for name, more in rows.items():
+                whole[name] += more
+        return whole
 
     def _of(self, version: Version) -> Rows:
         rows: Rows = defaultdict(list)
-        found = self._watch.windows(version, FINITE_WINDOWS, provisional=False)
+        self._add_windows(rows, version)
+        watch = self._watch
+        for series, values in _shares(watch.class_shares(version, "24h")).items():
+            rows[series] += [((*version, *more), value) for more, value in values]
+        for clause in watch.contract_states(version):
+            for series, values in _of_clause(clause).items():
+                rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
+        for shadow in watch.shadow_states(version):
+            for series, value in _of_shadow(shadow).items():
+                rows[series].append(((*version, shadow.tag), value))
+        return rows
+
+    def _add_windows(self, rows: Rows, version: Version) -> None:
+        watch, found = self._watch, self._watch.windows(version, FINITE_WINDOWS)
+        waits, watched = found["24h"].maturity.seconds > 0, watch.models.get(version)
+        served = watch.windows_until_now(version, FINITE_WINDOWS) if waits else found
+        for series, labels, value in window_rows(watch, found, served):
+            rows[series].append((labels, value))
         for name, window in found.items():
-            for number, value in _numbers(window).items():
+            of = _numbers(window, served[name], watched.reference if watched else None)
+            for number, value in of.items():
                 rows[f"calib_window_{number}"].append(((*version, name), value))
-        waits = [name for name, w in found.items() if w.immature.labels.any() and not w.sums.labels.any()]
-        for name, window in self._watch.windows(version, waits).items():
-            numbers = _numbers(window)
-            for number in _PROVISIONAL:
-                rows[f"calib_provisional_{number}"].append(((*version, name), numbers[number]))
-        for key, sums in found[_SLICES].slices.items():
-            if key.kind in ("segment", "class") and key.name:
-                gap = estimated_gap(sums)
-                labels = (*version, key.kind, key.name)
-                rows["calib_slice_gap"].append((labels, gap.value))
-                rows["calib_slice_gap_error"].append((labels, gap.se))
-        day = found[_SLICES]
+        self._add_slices(rows, version, {name: found[name].slices for name in _SLICED})
+        if found["24h"].provisional or found["7d"].provisional:
+            found = watch.windows(version, ("24h", "7d"), provisional=False)
+        day, week = found["24h"], found["7d"]
         for one in source_gaps(day.sums, day.by_name("source"), day.groups):
             rows["calib_source_gap_difference"].append(((*version, one.name), one.difference))
             rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
-        for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
-            rows[series] += [((*version, *more), value) for more, value in values]
-        for clause in self._watch.contract_states(version):
-            for series, values in _of_clause(clause).items():
-                rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
-        for shadow in self._watch.shadow_states(version):
-            for series, value in _of_shadow(shadow).items():
-                rows[series].append(((*version, shadow.tag), value))
         # 1 where the latest day of the week is labelled at other rates than the days before.
-        moved = bool(rate_changes(*found["7d"].split(DAY)).moved)
+        moved = bool(rate_changes(*week.split(DAY)).moved)
         rows["calib_label_rate_moved"].append((version, float(moved)))
-        return dict(rows)
+
+    def _add_slices(self, rows: Rows, version: Version, slices: Mapping[str, Mapping[Key, Sums]]) -> None:
+        """Add the gaps of the most served slices and of the worst ones, the same in each window."""
+        before, gaps = self._gaps.get(version, {}), dict[tuple[str, Key], tuple[Sums, Number]]()
+        for name, of in slices.items():
+            for key, sums in of.items():
+                if key.kind in ("segment", "class") and key.name:
+                    known = before.get((name, key))
+                    same = known is not None and known[0] == sums
+                    gaps[name, key] = known if known and same else (sums, estimated_gap(sums))
+        self._gaps[version] = gaps
+        shown = _shown({key: one for (name, key), one in gaps.items() if name == _SLICED[-1]})
+        for (name, key), (sums, gap) in gaps.items():
+            if key in shown:
+                labels = (*version, key.kind, key.name, name)
+                rows["calib_slice_predictions"].append((labels, float(sums.predictions.sum())))
+                rows["calib_slice_gap"].append((labels, gap.value))
+                rows["calib_slice_gap_error"].append((labels, gap.se))
 
 
-def _numbers(window: Window) -> Mapping[str, float]:
-    found = window.estimates
+def _shown(gaps: Mapping[Key, tuple[Sums, Number]]) -> set[Key]:
+    """The slices of each kind that have series: half of them the most served, half those surely worst."""
+    shown = set[Key]()
+    for kind in ("segment", "class"):
+        of = {key: one for key, one in gaps.items() if key.kind == kind}
+        served = sorted(of, key=lambda key: (-of[key][0].predictions.sum(), key))
+        sure = {key: abs(gap.value) - 2 * gap.se for key, (_, gap) in of.items()}
+        worst = sorted(
+            served[MOST_SLICES // 2 :], key=lambda key: (-np.nan_to_num(sure[key], nan=-math.inf), key)
+        )
+        shown |= {*served[: MOST_SLICES // 2], *worst[: MOST_SLICES // 2]}
+    return shown
+
+
+def _numbers(window: Window, served: Window, reference: Bins | None) -> Mapping[str, float]:
+    found, counts = window.estimates, served.sums.predictions
     return {
+        "begin_timestamp_seconds": window.since,
+        "end_timestamp_seconds": window.until,
         "predictions": found.served,
         "labels": found.labels,
         "labels_effective": found.effective,
@@ -113,10 +143,13 @@ def _numbers(window: Window) -> Mapping[str, float]:
         "debiased_ece": found.debiased_ece.value,
         "debiased_ece_low": found.debiased_ece.low,
         "debiased_ece_high": found.debiased_ece.high,
+        "unclipped_ece": found.unclipped_ece,
         "noise_floor": found.noise_floor,
         "brier": found.brier.value,
         "coverage": found.coverage,
-        "immature_share": window.immature_share,
+        "label_share": found.label_share,
+        "confidence_psi": psi(counts, reference.count) if reference else math.nan,
+        "immature_share": 1.0 if window.provisional else window.immature_share,
         "design_effect": found.design_effect,
         "verdict": _VERDICTS.get(window.verdict.level, math.nan),
     }

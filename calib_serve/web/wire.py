@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from calib_serve.core.arrays import finite
 from calib_serve.core.errors import Reason
 from calib_serve.core.names import By
 from calib_serve.monitor import ClauseState, ShadowState
@@ -26,10 +27,10 @@ OwnId = Annotated[
     str, Field(max_length=LONGEST_ID, description="your own of the prediction; its label may name it")
 ]
 
-Known = Annotated[
-    float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)
-]
+Known = Annotated[float | None, AfterValidator(finite)]
 """A number, null where it is not known: JSON has no NaN and no infinity."""
+
+Replaces = Annotated[bool, Field(description="whether it, or each of a batch, takes another label's place")]
 
 IdBound = Annotated[bool, Field(description="whether the label may come by the prediction's id")]
 
@@ -43,7 +44,7 @@ _ERRORS = {
     403: "a token without the scope that this needs, or a page of another site",
     404: "no open incident of that number, or no such model version",
     409: "the Idempotency-Key was used for another batch; nothing was counted",
-    413: "too many items or bytes",
+    413: f"more than {MOST_ITEMS:,} items, or more bytes than --max-megabytes allows, 4 MiB by default",
     415: "neither JSON nor NDJSON, or encoded",
     429: "too many batches are waiting; send it again",
     503: "the ledger cannot keep the batch, or it is not known whether it did; send it again",
@@ -137,12 +138,14 @@ class LabelIn(BaseModel):
         By | None, Field(description="what a text is, where it may be the name of one class and another's id")
     ] = None
     segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
+    replaces: Replaces = False
 
 
 class LabelsIn(BaseModel):
     """A batch of labels."""
 
     items: Annotated[list[LabelIn], Field(max_length=MOST_ITEMS)]
+    replaces: Replaces = False
 
 
 class ReceiptOut(_Told):
@@ -158,6 +161,7 @@ class OutcomeOut(_Told):
 
     accepted: bool
     held: Annotated[bool, Field(description="accepted, and counted when its version is told here")] = False
+    corrected: Annotated[bool, Field(description="accepted in the place of another label")] = False
     reason: Reason | None = None
     message: str = ""
     id_bound: IdBound = True
@@ -265,11 +269,15 @@ class VersionOut(BaseModel):
 
 
 class LedgerOut(BaseModel):
-    """The ledger's database: SQLite or PostgreSQL, its bytes, and how far its slowest standby is behind."""
+    """The ledger's database: SQLite or PostgreSQL, its bytes, and how far its slowest standby is behind.
+
+    ``durability``: where what was acknowledged is stored for sure.
+    """
 
     database: str
     bytes: int
     behind_seconds: float | None
+    durability: str
 
 
 class HealthOut(BaseModel):
@@ -352,28 +360,12 @@ class ClauseOut(_Told):
     @classmethod
     def of(cls, one: ClauseState, class_names: Sequence[str] | None) -> ClauseOut:
         """The answer for a clause's state."""
-        clause = one.clause
-        return cls(
-            clause=clause.name,
-            kind=clause.kind,
-            says=clause.says(class_names or ()),
-            promise=clause.promise,
-            above=clause.above,
-            per_seconds=clause.per,
-            segment=clause.segment,
-            predicted=clause.predicted,
-            state=one.state,
-            said_at=one.said_at,
-            why=one.why,
-            labels=one.labels,
-            value=one.value,
-            low=one.low,
-            high=one.high,
-            budget_left=one.budget_left,
-            runs_out_seconds=one.runs_out,
-            lasts=one.runs_out == math.inf,
-            burn={window: BurnOut(rate=each.rate, low=each.low) for window, each in one.burn.items()},
-        )
+        clause, told = one.clause, dict(vars(one))
+        told |= {name: getattr(clause, name) for name in ("kind", "promise", "above", "segment", "predicted")}
+        told |= {"clause": clause.name, "says": clause.says(class_names or ()), "per_seconds": clause.per}
+        runs_out = told.pop("runs_out")
+        burn = {window: BurnOut(**vars(each)) for window, each in told.pop("burn").items()}
+        return cls(**told, runs_out_seconds=runs_out, lasts=runs_out == math.inf, burn=burn)
 
 
 class ContractOut(BaseModel):

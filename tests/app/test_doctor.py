@@ -144,7 +144,7 @@ def test_the_command_ends_with_1_where_anything_is_wrong_and_writes_nothing(tmp_
     assert len(told["findings"]) == told["ok"] + told["note"] + told["wrong"]
     assert list(tmp_path.iterdir()) == [keyring]
     assert cli("--keyring", tmp_path / "gone.json").exit_code == 1
-    assert cli("--config", tmp_path / "gone.properties").exit_code == 1
+    assert cli("--properties", tmp_path / "gone.properties").exit_code == 1
 
 
 def test_a_port_that_is_named_is_looked_at_whatever_is_installed(

@@ -74,7 +74,7 @@ def test_inspect_alone_runs_no_code_of_an_archive(tmp_path: Path, monkeypatch: p
     source = archive("bad", tmp_path)
     refused(r"holds no calibration; to run its handler .* inspect --from", "inspect", source)
     assert not harm.exists()
-    refused("must define a function handle, or one class", "inspect", "--from", source)
+    refused("must define a function handle, or one class", "inspect", "--from", source, "--probe", source)
     assert harm.exists()
 
 

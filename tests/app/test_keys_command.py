@@ -39,7 +39,7 @@ def test_a_key_goes_from_added_to_promoted_to_retired(tmp_path: Path) -> None:
     assert refused.exit_code == 3
     assert "are accepted until" in refused.stderr
     assert set(Keyring.load(path).keys) == {old, new}
-    assert keys("retire", path, "--key", old, "--force").output == f"{path}: {new} signs\n"
+    assert keys("retire", path, "--key", old, "--early").output == f"{path}: {new} signs\n"
     assert set(Keyring.load(path).keys) == {new}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from command_line import calib_serve
 from ledgers import NOW, accept, ask, entries, make_label
 
 from calib_serve.ledger import Ledger
+from calib_serve.receipts import DAY
 from calib_serve.receipts.samples import SampleLog, read_samples
 
 pytestmark = pytest.mark.store
@@ -42,6 +44,7 @@ def test_a_backup_takes_the_ledger_s_place_and_what_came_since_is_refused(run, t
     accept(ledger, [make_label(2, when=NOW - 9)])
     ledger.close()
     shutil.copy(file, path)
+    assert "the failover is known" in run("promoted", path)
     assert "refused as forgotten" in run("restored", path)
     ledger = Ledger(path)
     assert ledger.accept(entries([make_label(i, when=NOW - 9) for i in (1, 2)])) == ["forgotten"] * 2
@@ -90,6 +93,7 @@ def test_what_the_command_cannot_use_is_said_without_a_traceback(run, tmp_path: 
         ("backup", path, junk / "b"),
         ("backup", junk, tmp_path / "b"),
         ("restored", tmp_path / "missing"),
+        ("promoted", tmp_path / "missing"),
         ("check", "postgresql://user:word@127.0.0.1:1/labels"),
         ("check", "redis://127.0.0.1:1/0"),
         ("check", tmp_path / "missing"),
@@ -107,3 +111,22 @@ def test_what_the_command_cannot_use_is_said_without_a_traceback(run, tmp_path: 
 def test_a_postgresql_is_backed_up_by_its_own_means(run, postgres_database: str, tmp_path: Path) -> None:
     Ledger(postgres_database).close()
     assert "pg_dump" in run("backup", postgres_database, tmp_path / "b", code=2)
+
+
+def test_a_clock_that_was_ahead_is_told_and_what_it_had_refused_counts_again(run, tmp_path: Path) -> None:
+    path, ahead = tmp_path / "ledger.db", NOW + 400 * DAY
+    ledger = Ledger(path, clock=lambda: ahead)
+    accept(ledger, [make_label(1, when=ahead)])
+    ledger.restored()
+    ledger.close()
+    assert "which is to come" in run("clock", path, code=1)
+    told = run("clock", path, "--repair")
+    assert "from now on count" in told
+    assert "1 labels of predictions dated ahead stay counted" in told
+    assert "agree" in run("clock", path)
+    ledger = Ledger(path)
+    assert ledger.accept(entries([make_label(2, when=NOW - 60), make_label(3, when=time.time() + 1)])) == [
+        "forgotten",
+        "counted",
+    ]
+    ledger.close()

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-MODEL = ("--model", "net.pt", "--artifact", "artifact", "--name", "digits")
+MODEL = ("--model", "net.pt", "--artifact", "artifact", "--name", "digits", "--unproven")
 AROUND = ("--from", "old.mar", "--artifact", "artifact")
 REFUSED = [
     (MODEL, ["--for", "x.mar"]),

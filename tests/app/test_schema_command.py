@@ -82,7 +82,7 @@ def test_percent_is_said_once(table: Path, tmp_path: Path) -> None:
     done = invoke(["report", str(table), *held])
     assert done.exit_code == 0, done.stderr
     assert page.is_file()
-    split = ["--fit-split", "cal", "--test-split", "test", "--methods", "temperature"]
+    split = ["--split", "cal", "--test-split", "test", "--methods", "temperature"]
     done = invoke(["compare", str(table), *split, *by_schema])
     assert done.exit_code == 0, done.stderr
 

@@ -132,9 +132,9 @@ def test_labels_of_a_file_and_of_what_is_followed_take_their_own_options(
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        (("--back", "digits", "--force"), "--force is not for --back"),
+        (("--back", "digits", "--unproven"), "--unproven is not for --back"),
         (("--back", "digits", "--unless-worse"), "--unless-worse is of labels"),
-        (("digits.mar", "--force", "--ledger", "l.db"), "--ledger is of labels"),
+        (("digits.mar", "--unproven", "--ledger", "l.db"), "--ledger is of labels"),
     ],
 )
 def test_a_promotion_that_asks_no_labels_takes_no_option_of_them(

@@ -99,7 +99,7 @@ def test_a_study_of_a_model_is_of_its_scores_as_they_are_said_to_be(tmp_path: Pa
     for one, other in zip(found, wanted, strict=True):
         assert one["ECE"] == pytest.approx(other["ECE"], abs=1e-4)
     wrong = invoke([*given, "--outputs", "probabilities"])
-    assert (wrong.exit_code, "not probabilities" in wrong.stderr) == (3, True)
+    assert (wrong.exit_code, "no probabilities: they go from" in wrong.stderr) == (3, True)
 
 
 def tripled() -> nn.Module:

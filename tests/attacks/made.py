@@ -399,14 +399,14 @@ def spools() -> Files:
     receipt = str(RING.sign(model="m", version="1", predicted=1, confidence=0.9))
     one = ["m", "1", 1, "", 0.9, 0.9, 2, 1.8]
     made = {
-        "sound ids": [[receipt, "order-1", None], [receipt, "", [0.5, 1.0]]],
-        "sound sums": [["aa", 1.0, [one]]],
-        "logits of texts": [[receipt, "a", ["x"]]],
-        "logits beyond numbers": [[receipt, "a", [10**400]]],
-        "an id of numbers": [[7, 7, 7]],
-        "a count of text": [["aa", 1.0, [[*one[:6], "2", 1.8]]]],
-        "too few": [["aa", 1.0, [one[:5]]]],
-        "no time": [["aa", "x", [one]]],
+        "sound ids": [1.0, [[receipt, "order-1", None], [receipt, "", [0.5, 1.0]]]],
+        "sound sums": [1.0, [one]],
+        "logits of texts": [1.0, [[receipt, "a", ["x"]]]],
+        "logits beyond numbers": [1.0, [[receipt, "a", [10**400]]]],
+        "an id of numbers": [1.0, [[7, 7, 7]]],
+        "a count of text": [1.0, [[*one[:6], "2", 1.8]]],
+        "too few": [1.0, [one[:5]]],
+        "no time": ["x", [one]],
     }
     return {f"{name}.json": json.dumps(rows).encode() for name, rows in made.items()}
 
@@ -463,7 +463,7 @@ MADE = {
     "metrics": metrics,
     "key_file": keys_of_torchserve,
     "promotions": promotions,
-    "waiting+sums": spools,
+    "waiting": spools,
     "repository": repositories,
     "+".join(SETTINGS): texts,
 }

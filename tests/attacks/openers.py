@@ -22,6 +22,7 @@ from calib_serve.app._command import _read_config
 from calib_serve.app.fit import shares
 from calib_serve.core.addresses import password_of
 from calib_serve.core.errors import FuseError
+from calib_serve.core.files import own_folder, read_whole
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fuse import fuse_onnx
 from calib_serve.fuse.triton._publish import Pack
@@ -35,11 +36,10 @@ from calib_serve.models.labelled_texts import read_texts
 from calib_serve.monitor.contract_check import read_contract
 from calib_serve.monitor.versions import FollowedVersions
 from calib_serve.receipts.client import read_token
-from calib_serve.receipts.delivery import BatchFolder
-from calib_serve.receipts.destination import Served
+from calib_serve.receipts.delivery import Batch
 from calib_serve.receipts.environment import host_setting
-from calib_serve.receipts.outbox import _Spool
 from calib_serve.receipts.samples import read_samples
+from calib_serve.receipts.spool import Spool
 from calib_serve.scores import Scores
 from calib_serve.torchserve.archive._archive import read_archive
 from calib_serve.torchserve.configuration import adjusted
@@ -67,10 +67,19 @@ def labels(path: Path) -> None:
 
 
 def waiting(path: Path) -> object:
-    folder = BatchFolder(path.parent, most=10)
-    return len(folder), [
-        [one.as_item() for one in batch.items] for batch in folder.each(lambda x: Served.of(*x))
-    ]
+    """The form on disk of a batch that waits for a watch; another is set aside."""
+    with suppress(OSError, ValueError, TypeError):
+        batch = Batch.read("a-1", read_whole(path))
+        return batch.predictions, batch.json()
+    return None
+
+
+def spooled(path: Path) -> object:
+    own_folder(path.parent.parent).rmdir()
+    path.parent.chmod(0o700)
+    path.parent.rename(own_folder(path.parent.parent))
+    spool = Spool(path.parent.parent, lambda *_: None)
+    return [spool.read(name) for name in spool.names()]
 
 
 def manifest(path: Path) -> object:
@@ -90,10 +99,14 @@ def picture(path: Path) -> object:
     return np.asarray(load_data(path.parent, pictures={"mean": [0.0], "std": [1.0]}).inputs[:])
 
 
+def graph_alone(path: Path) -> object:
+    return fuse_onnx(path, temperature(), path.parent / "out.onnx", samples=2, unproven=True)
+
+
 def graph_with_data(path: Path) -> object:
     graph = path.parent / "raw.onnx"
     graph.write_bytes(external(path.name))
-    fuse_onnx(graph, temperature(), path.parent / "out.onnx", samples=2)
+    fuse_onnx(graph, temperature(), path.parent / "out.onnx", samples=2, unproven=True)
     return load_model(graph).logits(np.zeros((1, 4), np.float32))
 
 
@@ -141,7 +154,7 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "pictures": ("labels.csv", lambda p: load_data(p.parent, pictures={"mean": [0.0], "std": [1.0]})),
     **{f"texts{ending}": (f"texts{ending}", read_texts) for ending in TABLES},
     **{f"labels{ending}": (f"labels{ending}", labels) for ending in TABLES},
-    "graph": ("model.onnx", lambda p: fuse_onnx(p, temperature(), p.parent / "out.onnx", samples=2)),
+    "graph": ("model.onnx", graph_alone),
     "graph_data": ("weights.bin", graph_with_data),
     "network": ("model.pt2", load_model),
     "weights": ("weights.pt", lambda p: load_model("readers:linear", weights=p, input_shape=(4,))),
@@ -150,8 +163,8 @@ OPENERS: dict[str, tuple[str, Opener]] = {
     "samples": ("labels-000001700000001-1-aa.npz", lambda p: read_samples(p.parent, model="m", version="1")),
     "checkpoint": ("checkpoint.npz", lambda p: Checkpoints(p.parent).load("key")),
     "ledger": ("ledger.db", lambda p: Ledger(p).close()),
-    "waiting": ("1-1-aa.json", waiting),
-    "sums": ("1-aa.json", lambda p: sum(one.predictions for one in _Spool(p.parent).left())),
+    "waiting": ("batch.json", waiting),
+    "spooled": ("x/a.db", spooled),
 }  # fmt: skip
 
 
@@ -172,6 +185,6 @@ def of_bytes(name: str, opened: Opener) -> Reader:
 # Those of ``readers`` do more with what they are given, and are left as they are.
 SETTINGS = (
     "certificate", "config", "graph_data", "kafka", "key_file", "metrics", "password", "probe", "promotions",
-    "repository", "server", "shares", "sums", "token", "waiting",
+    "repository", "server", "shares", "token", "waiting",
 )  # fmt: skip
 READERS = {**readers.READERS, **{name: of_bytes(*OPENERS[name]) for name in SETTINGS}}

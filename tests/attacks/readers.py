@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import yaml
 from command_line import invoke
-from ledgers import accept, make_label
+from ledgers import accept, make_label, sweep
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from real_watch import RING, make_watch, talk_to
@@ -127,7 +127,7 @@ def mar(path: Path) -> None:
             lambda: read_archive(copy, verify=False),
             lambda: ModelOptions.read(read_archive(copy).config),
             lambda: labelled_models([copy]),
-            lambda: pack_around(copy, temperature(), out, untried=True),
+            lambda: pack_around(copy, temperature(), out, untried=True, unproven=True),
         ):
             try:
                 work()
@@ -245,7 +245,7 @@ def onnx(path: Path) -> None:
         (folder / "model").mkdir()
         copy = Path(shutil.copy(path, folder / "model" / "raw.onnx"))
         try:
-            fuse_onnx(copy, temperature(), folder / "model" / "out.onnx", samples=2)
+            fuse_onnx(copy, temperature(), folder / "model" / "out.onnx", samples=2, unproven=True)
         except CalibServeError:
             assert [p.name for p in (folder / "model").iterdir()] == ["raw.onnx"]
             raise
@@ -353,7 +353,7 @@ def ledger(path: Path) -> None:
             book.dated(0.0, 1e12)
             for version in book.waiting():
                 book.take_waiting(version, until=1e12, most=100)
-            book.sweep(1e12)
+            sweep(book, 1e12)
         finally:
             book.close()
 

@@ -52,7 +52,15 @@ def test_nothing_grows(tmp_path: Path) -> None:
         Server(tmp_path, models=(f"digits:1={tmp_path / 'artifact'}",)) as watch,
         recording() as upstream,
         gateway(
-            tmp_path, upstream.url, "--output", "logits", "--watch", watch.url, models=models, ledger=False
+            tmp_path,
+            upstream.url,
+            "--output",
+            "logits",
+            "--watch",
+            watch.url,
+            "--trust-headers",
+            models=models,
+            ledger=False,
         ) as before,
     ):
 

@@ -14,7 +14,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,19 @@ import yaml
 from rules_by_numpy import BINS, bins_by_numpy, bins_of, by_numpy
 
 from calib_serve.receipts.series import CONTRACTS, LEDGER_LABELS, SERIES, SUMS, WATCH, WORKERS
-from calib_serve.web import REPLICA_LABELS
 
 DECLARED = {series.name: series.labels for series in (*SERIES, *WORKERS, *WATCH, *CONTRACTS)}
 LABELS = {
     "model": "m", "version": "1", "bin": "3", "clause": "act", "kind": "class", "slice": "7",
     "source": "lab", "stage": "ledger", "check": "clock",
 }  # fmt: skip
-SUMMED = (
-    "predictions", "feedback", "feedback_weight", "feedback_confidence", "feedback_correct", "feedback_noise",
+REPLICA_LABELS = (
+    "instance", "job", "pod", "container", "endpoint", "service", "node", "hostname", "Hostname", "worker",
+    "pod_template_hash", "kubernetes_pod_name", "controller_revision_hash",
+    "statefulset_kubernetes_io_pod_name", "service_instance_id", "app", *LEDGER_LABELS,
 )  # fmt: skip
+"""What a scrape may add that nobody said: of targets, pods, rollouts and collectors."""
+SUMMED = tuple(one.short for one in SUMS if one.in_windows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +44,7 @@ class Case:
 
     name: str
     about: frozenset[str]
-    step: int
+    step: float
     series: tuple[tuple[str, str], ...]
     asks: Mapping[str, list[dict[str, Any]]]
     files: tuple[str, ...] = ("alerts.yml",)
@@ -53,8 +56,11 @@ class Case:
     def test(self) -> dict[str, Any]:
         """Return the test as promtool reads it."""
         series = [{"series": name, "values": values} for name, values in self.series]
-        test = {"name": self.name, "interval": f"{self.step}m", "input_series": series, **self.asks}
-        head = {"rule_files": list(self.files), "evaluation_interval": f"{self.evaluated or self.step}m"}
+        test = {"name": self.name, "interval": f"{60 * self.step:.0f}s", "input_series": series, **self.asks}
+        head = {
+            "rule_files": list(self.files),
+            "evaluation_interval": f"{60 * (self.evaluated or self.step):.0f}s",
+        }
         return {**head, "tests": [test]}
 
 
@@ -88,8 +94,8 @@ def _write(path: Path, whole: Any) -> None:
 def cases() -> list[Case]:
     """Return all cases."""
     return [
-        ledger_case(), *sums_cases(), *hour_cases(), *number_cases(), *watch_cases(), *verdict_cases(),
-        *map(row_case, ROWS), *ONE_BY_ONE, *TEXTS,
+        ledger_case(), taken_back_case(), rollout_case(), *counter_cases(), *hour_cases(),
+        *number_cases(), *watch_cases(), *verdict_cases(), *map(row_case, ROWS), *ONE_BY_ONE, *TEXTS,
     ]  # fmt: skip
 
 
@@ -117,13 +123,13 @@ def wanted(samples: list[tuple[str, float]]) -> list[dict[str, Any]]:
 
 # --- recorded numbers --------------------------------------------------------------------------------------
 
-WINDOWS = {"1h": (1, 60), "24h": (2, 720), "7d": (15, 672)}
+WINDOWS = {"1h": (1, 60), "24h": (4, 360), "7d": (30, 336), "30d": (120, 360)}
 """Minutes from sample to sample, and how many of them."""
 NUMBERS = (
     "labels", "served", "coverage", "ece", "noise_floor", "signed_gap", "accuracy", "confidence_psi",
     "verdict",
 )  # fmt: skip
-COLUMNS = ("share", "gap", "confidence", "accuracy", "variance")
+COLUMNS = ("share", "gap", "accuracy", "variance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,14 +245,12 @@ def _sums(one: World, window: str) -> Iterator[tuple[str, str]]:
     b, own = bins_of(one.c), {**MODEL, "env": "a"}
     for k in np.unique(b):
         on = b == k
-        for total in (each for each in SUMS if short(each.name) in SUMMED):
+        for total in (each for each in SUMS if each.in_windows):
             often = one.served if total.of == "predictions" else one.labelled
             if np.isnan(often[on]).any():
                 continue
             each = total.adds(one.c[on], one.y[on] * (total.of == "labels"), _weight(total, one.w[on]))
-            series = selector(
-                f"model_version_bin:calib_sums:{window}", sum=short(total.name), bin=str(k), **own
-            )
+            series = selector(f"model_version_bin:calib_sums:{window}", sum=total.short, bin=str(k), **own)
             yield series, f"{float((often[on] * each).sum())!r}x5"
         if one.reference is not None and not np.isnan(one.reference[k]):
             yield from _gauge("calib_reference_share", float(one.reference[k]), 5, bin=str(k))
@@ -255,73 +259,161 @@ def _sums(one: World, window: str) -> Iterator[tuple[str, str]]:
         yield from _gauge("calib_window_design_effect", 5.0, 5, window="5m")
 
 
-def sums_cases() -> Iterator[Case]:
-    """What rose in a window: of two ledgers, and of what a server counts that restarts in it."""
+def counter_cases() -> Iterator[Case]:
+    """What a server counts itself, in one bin: its rise, and what it stands at if it began in the window."""
     for window, (step, many) in WINDOWS.items():
-        series, own = f"model_version_bin:calib_sums:{window}", {**MODEL, "bin": "3", "env": "a"}
+        series = f"model_version_bin:calib_counted:{window}"
+        own = {**MODEL, "bin": "3"}
+        beside = dict.fromkeys(sorted(set(REPLICA_LABELS) - set(LEDGER_LABELS)), "c")
+        began, half = 2 * many - many // 3, many // 2
+        # Twice as much before the window; a pair of Prometheus, which is no second server; a young server, of
+        # which increase() would say more than it ever counted.
+        before = f"0+{80.0 / many!r}x{many - 1}"
+        restarts = f"{before} 80+{40.0 / many!r}x{half} {40.0 / many!r}+{40.0 / many!r}x{many - half - 1}"
+        worlds_ = {
+            "rising": f"{before} 80+{40.0 / many!r}x{many}",
+            "restarting": restarts,
+            "young": f"_x{began} 0+3x{many}",
+            "in a ledger": f"0+1x{2 * many}",
+        }
         given = [
             (
-                selector("ledger:calib_sums:max", **own, sum=name, ledger=letter, edition="1"),
-                _rising(rise, many, restarts=False),
+                selector(
+                    "calib_predictions_total", env=env, **own, **beside, prometheus_replica=copy,
+                    **({"ledger": "d", "edition": "1"} if env == "in a ledger" else {}),
+                ),
+                values,
             )
-            for name, letter, rise in (
-                ("feedback", "a", 30.0),
-                ("feedback", "b", 12.0),
-                ("predictions", "a", 5.0),
-            )
-        ]
-        beside = dict.fromkeys(sorted(set(REPLICA_LABELS) - set(LEDGER_LABELS)), "c")
-        given.append(
-            (selector("calib_predictions_total", **own, **beside), _rising(40.0, many, restarts=True))
-        )
-        whole = dict.fromkeys(REPLICA_LABELS, "d")  # counted in a ledger, which is read as such
-        given.append(
-            (selector("calib_predictions_total", **own, **whole), _rising(9.0, many, restarts=False))
-        )
-        found = [
-            (selector(series, sum=name, **own), rise)
-            for name, rise in (("feedback", 42), ("predictions", 45))
-        ]
-        ask = {"expr": f"round({series}, 1e-6)", "eval_time": f"{2 * step * many}m", "exp_samples": [
-            {**one, "labels": one["labels"].removeprefix(series)} for one in wanted(found)
-        ]}  # fmt: skip
+            for env, values in worlds_.items()
+            for copy in "ab"
+        ]  # fmt: skip
+        found = {"rising": 40, "restarting": 40, "young": 3 * (2 * many - began)}
+        ask = {"expr": f"round({series}, 1e-6)", "eval_time": f"{2 * step * many}m", "exp_samples": wanted(
+            [(selector("", env=env, **own), value) for env, value in found.items()]
+        )}  # fmt: skip
         yield Case(
             f"{series}, what rose", frozenset({series}), step, tuple(given), {"promql_expr_test": [ask]},
             files=("rules.yml",), evaluated=step * many, window=window,
         )  # fmt: skip
+    yield _restarts()
+    # In the first minutes the day has one sample, and the last quarter of an hour several.
+    series = "model_version_bin:calib_sums:24h"
+    given = [(selector("calib_predictions_total", **MODEL, bin="3", env="a", instance="x"), "0 3 7x9")]
+    found = [({**MODEL, "bin": "3", "env": "a", "sum": "predictions"}, 7)]
+    yield _value("counted in the first minutes", series, given, found, minute=3)
 
 
-def short(name: str) -> str:
-    """Return the name of a sum as the rules label it."""
-    return name.removeprefix("calib_").removesuffix("_total")
+def _restarts() -> Case:
+    """Two predictions a second by servers that live ten minutes: one place, or pods of new names, to 1.5 %.
+
+    What came after the last scrape of each is lost, 1.25 %.
+    """
+    life, lives = "15+30x39", 144
+    recorded, own = "model_version_bin:calib_counted:24h", {**MODEL, "bin": "3"}
+    given = [(selector("calib_predictions_total", env="a", **own), " ".join([life] * lives))]
+    given += [
+        (selector("calib_predictions_total", env="b", pod=str(i), **own), f"_x{40 * i - 1} {life} stale")
+        if i
+        else (selector("calib_predictions_total", env="b", pod="0", **own), f"{life} stale")
+        for i in range(lives)
+    ]
+    ask = {
+        "expr": f"abs({recorded} / {lives * 1200} - 1) < bool 0.015",
+        "eval_time": f"{lives * 10}m",
+        "exp_samples": wanted([(selector("", env=env, **own), 1) for env in "ab"]),
+    }
+    return Case(
+        "servers that live ten minutes", frozenset({recorded}), 0.25, tuple(given),
+        {"promql_expr_test": [ask]}, files=("rules.yml",), evaluated=lives * 10,
+    )  # fmt: skip
+
+
+def rollout_case() -> Case:
+    """A new pod takes over the ledger: the windows go on, and nothing is absent."""
+    day, labels, series = 1440, {**MODEL, "bin": "3", "env": "a", "ledger": "one", "window": "24h"}, []
+    for letter, values in ("a", f"144x{day - 1} stale"), ("b", f"_x{day - 1} 144x{day}"):
+        pod = {label: letter for label in REPLICA_LABELS if label not in (*LEDGER_LABELS, "job")}
+        for name in SUMMED:
+            series.append((selector("calib_window_sums", **labels, sum=name, **pod), values))
+        state = values.replace("144x", "1x")
+        series.append((selector("calib_contract_state", **MODEL, env="a", clause="act", **pod), state))
+        series.append((selector("up", job="calib-serve-watch", **pod), state))
+    recorded = ("model_version:calib_served:24h", "model_version_bin:calib_sums:24h")
+    ask = {"expr": recorded[0], "eval_time": f"{day + 180}m", "exp_samples": wanted(
+        [(selector(recorded[0], **MODEL, env="a"), 144)]
+    )}  # fmt: skip
+    return Case(
+        "a rollout", frozenset({*recorded, "MonitorAbsent"}), 1, tuple(series),
+        {
+            "promql_expr_test": [ask],
+            "alert_rule_test": [
+                {"eval_time": f"{day + minute}m", "alertname": "MonitorAbsent", "exp_alerts": []}
+                for minute in (30, 180, 1200)
+            ],
+        },
+        files=("rules.yml", "alerts.yml"),
+    )  # fmt: skip
 
 
 def ledger_case() -> Case:
-    """Of each ledger and edition, the greatest of what is published: two replicas share one of them."""
-    series, labels = "ledger:calib_sums:max", {**MODEL, "env": "a", "bin": "3"}
+    """Of each ledger the greatest of what is published, and all ledgers and counters together."""
+    series, labels = "model_version_bin:calib_sums:24h", {**MODEL, "env": "a", "bin": "3"}
     scrape = set(REPLICA_LABELS) - set(LEDGER_LABELS)
-    published_ = (
-        ("a", {"ledger": "one", "edition": "1"}, 7),
-        ("b", {"ledger": "one", "edition": "1"}, 9),
-        ("a", {"ledger": "one", "edition": "2"}, 3),
-        ("c", {"ledger": "two", "edition": "1"}, 5),
-        ("d", {}, 100),
-    )
-    names = (*SUMMED, "predictions_confidence", "feedback_squared_error")
     given = [
         (
-            selector(f"calib_{name}_total", **labels, **ledger, **dict.fromkeys(scrape, letter)),
+            selector(
+                "calib_window_sums", **labels, window=window, sum=name, ledger=ledger,
+                **dict.fromkeys(scrape, letter),
+            ),
             f"{value + 10 * i}x5",
         )
-        for i, name in enumerate(names)
-        for letter, ledger, value in published_
-    ]
-    found = [
-        ({"sum": name, "edition": edition, "ledger": ledger, **labels}, value + 10 * i)
         for i, name in enumerate(SUMMED)
-        for edition, ledger, value in (("1", "one", 9), ("2", "one", 3), ("1", "two", 5))
+        for letter, ledger, window, value in (
+            ("a", "one", "24h", 7), ("b", "one", "24h", 9), ("c", "two", "24h", 5), ("a", "one", "7d", 90),
+        )
+    ]  # fmt: skip
+    given.append((selector("model_version_bin:calib_counted:24h", **labels), "100x5"))
+    found = [
+        ({"sum": name, **labels}, 14 + 20 * i + 100 * (name == "predictions"))
+        for i, name in enumerate(SUMMED)
     ]
     return _value(series, series, given, found)
+
+
+def taken_back_case() -> Case:
+    """Labels of one version are taken back: at the next evaluation they are gone, and others stay."""
+    recorded = ("model_version_bin:calib_sums:24h", "model_version:calib_labels:24h")
+    given = [
+        (
+            selector(
+                "calib_window_sums", model="m", version=version, env="a", bin=str(bin_), window="24h",
+                sum="feedback", ledger="one", instance="x",
+            ),
+            values,
+        )
+        for version, bin_, values in (
+            ("1", 3, "4900x20"), ("1", 4, "100x20"), ("2", 3, "900x5 0x15"), ("2", 4, "7x20"),
+            ("named later", 3, "_x6 20216x14"),
+        )
+    ]  # fmt: skip
+    asks = [
+        {
+            "expr": recorded[1],
+            "eval_time": f"{minute}m",
+            "exp_samples": wanted(
+                [(selector(recorded[1], model="m", version=v, env="a"), n) for v, n in found.items()]
+            ),
+        }
+        for minute, found in (
+            (0, {"1": 5000, "2": 907}),
+            (5, {"1": 5000, "2": 907}),
+            (6, {"1": 5000, "2": 7, "named later": 20216}),
+            (19, {"1": 5000, "2": 7, "named later": 20216}),
+        )
+    ]
+    return Case(
+        "taken back", frozenset(recorded), 1, tuple(given), {"promql_expr_test": asks}, files=("rules.yml",)
+    )
 
 
 def hour_cases() -> Iterator[Case]:
@@ -340,19 +432,9 @@ def hour_cases() -> Iterator[Case]:
             [({**env, "reason": "expired"}, expired), ({**env, "reason": "late"}, late)], minute=minute,
         )  # fmt: skip
     given = [
-        (
-            selector(
-                "ledger:calib_sums:max", **env, model=model, version=version, ledger=ledger, edition=edition,
-                bin=str(bin_), sum=name,
-            ),
-            f"100x69 {100 + many}x99",
-        )
-        for model, version, ledger, edition, bin_, name, many in (
-            ("m", "1", "x", "1", 3, "feedback", 5), ("m", "1", "x", "1", 4, "feedback", 2),
-            ("m", "1", "y", "1", 3, "feedback", 7), ("m", "2", "x", "1", 3, "feedback", 1),
-            ("n", "1", "x", "2", 3, "feedback", 9), ("m", "1", "x", "1", 3, "predictions", 900),
-        )
-    ]  # fmt: skip
+        (of(letter, f"calib_feedback_accepted_total{{env='a',model='{model}',version='1'}}"), f"0x69 {n}x99")
+        for letter, model, n in (("a", "m", 5), ("b", "m", 12), ("a", "n", 7))
+    ]
     for minute, many in ((120, 24), (150, 0)):
         yield _value(
             f"counted in an hour, after {minute}",
@@ -374,19 +456,9 @@ def _gauge(name: str, value: float, many: int, **labels: str) -> Iterator[tuple[
         yield selector(name, **own), f"{value * part!r}x{many}"
 
 
-def _rising(total: float, many: int, *, restarts: bool) -> str:
-    """Return samples of a counter that rises by ``total`` in the window, and by twice as much before it."""
-    step = total / many
-    before = f"0+{2 * step!r}x{many - 1} "
-    if not restarts:
-        return f"{before}{2 * total!r}+{step!r}x{many}"
-    half = many // 2
-    return f"{before}{2 * total!r}+{step!r}x{half} {step!r}+{step!r}x{many - half - 1}"
-
-
 OF_WATCH = {
     "coverage": "coverage", "accuracy": "accuracy", "signed_gap": "gap", "ece": "ece",
-    "noise_floor": "noise_floor", "verdict": "verdict",
+    "noise_floor": "noise_floor", "verdict": "verdict", "confidence_psi": "confidence_psi",
 }  # fmt: skip
 """The number of a window that the watch publishes, by its recorded name."""
 
@@ -404,19 +476,21 @@ def watch_cases() -> Iterator[Case]:
             (selector(f"calib_window_{theirs}", **MODEL, env="unwatched", window="24h"), "0.5x5"),
         ]
         yield _value(f"{name} of the watch", series, given, [(own, 0.5)])
-    ledgers = {"one": "aa", "two": "ab", "never": "a", "another window": "a", "new edition": "a"}
+    ledgers = {"one": "a", "two": "ab", "never": "a", "another window": "a", "another, without a label": "ac"}
     given = []
     for env, names in ledgers.items():
-        for edition, letter in enumerate(names, 1 if env == "one" else 0):
-            own = {**MODEL, "env": env, "ledger": letter, "edition": str(edition)}
-            given += [(selector("ledger:calib_sums:max", **own, sum=s, bin="3"), "5x5") for s in SUMMED]
+        for letter in names:
+            own = {**MODEL, "env": env, "ledger": letter, "window": "24h", "bin": "3"}
+            given += [
+                (selector("calib_window_sums", **own, sum=s), f"{5 * (letter != 'c')}x5") for s in SUMMED
+            ]
         window = "7d" if env == "another window" else "24h"
         for letter, value in ("a", 0), ("b", 0 if env == "never" else 7):
             own = {**MODEL, "env": env, "window": window, **replica(letter)}
             given.append((selector("calib_window_predictions", **own), f"{value}x5"))
     yield _value(
         "where the watch knows all", "model_version:calib_watched:24h", given,
-        [({**MODEL, "env": env}, 7) for env in ("one", "new edition")],
+        [({**MODEL, "env": env}, 7) for env in ("one", "another, without a label")],
     )  # fmt: skip
 
 
@@ -451,8 +525,8 @@ def verdict_cases() -> Iterator[Case]:
         "half": ({"coverage": 0.5, "ece": 0.9}, {}, 1),
         "less than half": ({"coverage": 0.49}, {}, None),
         "watched": ({"watched": 1}, {}, None),
-        "waiting": ({"immature": 1}, {}, None),
-        "partly waiting": ({"immature": 0.9}, {}, 1),
+        "waiting": ({"provisional": 1}, {}, None),
+        "not waiting": ({"provisional": 0}, {}, 1),
         "another bin without enough labels": ({"uncovered": 1}, {}, 1),
     }
     given, found = [], []
@@ -473,11 +547,11 @@ def verdict_cases() -> Iterator[Case]:
                 given.append((selector(f"model_version_bin:calib_{name}:24h", **own, bin="4"), f"{value}x5"))
         if "watched" in changed:
             given.append((selector("model_version:calib_watched:24h", **own), "9x5"))
-        given.append((selector("calib_window_immature_share", **own, window="7d"), "1x5"))
-        for letter, part in ("a", 1), ("b", 0.7):
-            if "immature" in changed:
-                waits = selector("calib_window_immature_share", **own, window="24h", **replica(letter))
-                given.append((waits, f"{part * changed['immature']}x5"))
+        given.append((selector("calib_window_provisional", **own, window="7d"), "1x5"))
+        for letter, part in ("a", 1), ("b", 0):
+            if "provisional" in changed:
+                waits = selector("calib_window_provisional", **own, window="24h", **replica(letter))
+                given.append((waits, f"{part * changed['provisional']}x5"))
         found += [] if verdict is None else [(own, verdict)]
     yield _value("verdict of counters", series, given, found)
 
@@ -547,17 +621,24 @@ DAY = "model_version:calib_{}:24h"
 REFUSED, COUNTED = "calib_labels_refused:1h{reason='expired'}", "calib_labels_counted:1h"
 SCRAPED = {"job": "calib-serve-watch", "instance": "a"}
 _ENDS = "_x3 1x1 _x90"
+_SLICE = "calib_slice_gap{}{{window='{}'}}"
 BURNS = ((14.4, "1h", "5m", "critical"), (6, "6h", "30m", "critical"), (1, "3d", "6h", "warning"))
 """(burn rate, long window, short window, severity)."""
 
 
-def _off(alert: str, series: str, lasts: int, labels: Mapping[str, str]) -> Row:
+LEAST, MOST = (
+    "calib_window_debiased_ece_low{{window='24h'}}".format(),
+    "calib_window_debiased_ece_high{{window='{}'}}",
+)
+
+
+def _off(alert: str, series: str, lasts: int, labels: Mapping[str, str], *, error: str, **more: Any) -> Row:
     """Return the row of a gap that is off by four errors more than .02, to either side."""
-    error = f"{series}_error"
     return Row(
         alert, "warning", lasts, (If(series, ">", 0.02 + 4 * 0.01, near=True),), given={error: 0.01},
-        fires={"under": {series: -0.0601}},
+        fires={"under": {series: -0.0601}, **more.get("fires", {})},
         quiet={
+            **more.get("quiet", {}),
             "nearly under": {series: -0.0599},
             "just the tolerance": {series: 0.02, error: 0},
             "just the tolerance, under": {series: -0.02, error: 0},
@@ -582,8 +663,23 @@ def _burning(rate: float, long: str, short: str, severity: str) -> Row:
 ROWS = (
     Row(
         "CalibrationErrorHigh", "warning", 5, (If(DAY.format("verdict"), "==", 1),),
-        given={DAY.format("ece"): 0.1},
-        quiet={"no error found": {DAY.format("verdict"): 0.5}, "no ECE": {DAY.format("ece"): None}},
+        given={DAY.format("ece"): 0.1, LEAST: 0.05, MOST.format("1h"): 0.06},
+        fires={
+            "without an interval": {LEAST: None},
+            "without a shorter window": {MOST.format("1h"): None},
+            "as large in an hour": {MOST.format("1h"): 0.0501},
+            "of another window": {MOST.format("7d"): 0.001},
+            "for a provisional hour": {
+                MOST.format("1h"): 0.001, "calib_window_provisional{window='1h'}": 1,
+            },
+        },
+        quiet={
+            "no error found": {DAY.format("verdict"): 0.5},
+            "no ECE": {DAY.format("ece"): None},
+            "over for an hour": {MOST.format("1h"): 0.0499},
+            "over for minutes": {MOST.format("5m"): 0.0499},
+            "within the tolerance": {LEAST: 0.001, MOST.format("5m"): 0.0199},
+        },
     ),
     Row(
         "CalibrationDrift", "warning", 0, (If("calib_incidents_open", ">", 0),), keeps=15,
@@ -599,10 +695,17 @@ ROWS = (
             "a gap alone": {"calib_incidents_open": None, "calib_incident_gap": 0.1},
         },
     ),
-    _off("ClassOrSegmentOff", "calib_slice_gap", 5, {"kind": "class", "slice": "7"}),
+    _off(
+        "ClassOrSegmentOff", _SLICE.format("", "24h"), 5, {"kind": "class", "slice": "7"},
+        error=_SLICE.format("_error", "24h"),
+        fires={"as far in an hour": {_SLICE.format("", "1h"): -0.021, _SLICE.format("_error", "1h"): 0.01}},
+        quiet={"over for an hour": {_SLICE.format("", "1h"): -0.019, _SLICE.format("_error", "1h"): 0.01}},
+    ),
     Row(
         "ConfidenceShift", "warning", 15,
         (If(DAY.format("confidence_psi"), ">", 0.2), If(DAY.format("served"), ">=", 500)),
+        fires={"for an hour": {"calib_window_confidence_psi{window='1h'}": 0.201}},
+        quiet={"over for an hour": {"calib_window_confidence_psi{window='1h'}": 0.2}},
     ),
     Row(
         "ContractBroken", "critical", 0, (If("calib_contract_state", "==", -1),), keeps=15, labels=CLAUSE,
@@ -615,7 +718,10 @@ ROWS = (
         quiet={"a little": {DAY.format("labels"): 0.005}},
     ),
     Row("LabelsSuspect", "warning", 60, (If("calib_label_rate_moved", "==", 1),)),
-    _off("LabelsSuspect", "calib_source_gap_difference", 60, {"source": "lab"}),
+    _off(
+        "LabelsSuspect", "calib_source_gap_difference", 60, {"source": "lab"},
+        error="calib_source_gap_difference_error",
+    ),
     Row(
         "LabelsRefused", "warning", 5, (If(REFUSED, ">=", 20),), labels={"reason": "expired"},
         given={COUNTED: 379},
@@ -655,6 +761,8 @@ ROWS = (
 )  # fmt: skip
 
 PLAIN = {
+    "calib_process_start_timestamp_seconds": ("job", "instance"),
+    "calib_predictions_total{exported_version='1'}": ("job", "instance"),
     "up": ("job", "instance"),
     "prometheus_rule_group_last_evaluation_timestamp_seconds": ("rule_group",),
 }
@@ -669,8 +777,8 @@ def published(name: str, env: str, values: float | str, **timeline: Any) -> Iter
         labels, parts = {"model", "version"}, [({}, values)]
     elif bare.startswith("calib_labels_"):
         labels, parts = set(), [({}, values)]
-    elif bare in PLAIN or isinstance(values, str):
-        labels, parts = set(PLAIN.get(bare) or DECLARED[bare]), [({}, values)]
+    elif (plain := PLAIN.get(name) or PLAIN.get(bare)) or isinstance(values, str):
+        labels, parts = set(plain or DECLARED[bare]), [({}, values)]
     else:
         labels = set(DECLARED[bare])
         other = values + (1 if bare in SMALLER_COUNTS else -1) * (abs(values) / 2 + 0.01)
@@ -734,8 +842,11 @@ def row_case(row: Row) -> Case:
 def firing(
     alert: str, severity: str, step: int, series: list[tuple[str, str]], asked: Mapping[int, list[str]],
     *, window: str = "", labels: Mapping[str, str] = MODEL,
+    names: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Case:  # fmt: skip
-    """Return a case that asks in which worlds the alert fires, after so many minutes."""
+    """Return a case that asks in which worlds the alert fires, after so many minutes; ``names``: with which
+    labels but ``env``.
+    """
     own = {"alertname": alert, "alertstate": "firing", "severity": severity}
     expression = selector("ALERTS", **own, window=window)
     own |= {"window": window} if window else {}
@@ -743,7 +854,12 @@ def firing(
         {
             "expr": expression,
             "eval_time": f"{minute}m",
-            "exp_samples": wanted([(selector("ALERTS", **own, **labels, env=env), 1) for env in envs]),
+            "exp_samples": wanted(
+                [
+                    (selector("ALERTS", **own, **labels, **((names or {}).get(env) or {"env": env})), 1)
+                    for env in envs
+                ]
+            ),
         }
         for minute, envs in asked.items()
     ]
@@ -751,9 +867,11 @@ def firing(
     return Case(name, frozenset({alert}), step, tuple(series), {"promql_expr_test": asks})
 
 
-def alone(alert: str, severity: str, series: list[tuple[str, str]], asked: Mapping[int, int]) -> Case:
+def alone(
+    alert: str, severity: str, series: list[tuple[str, str]], asked: Mapping[int, int], **labels: str
+) -> Case:  # fmt: skip
     """Return a case of an alert without labels of its own: whether it fires, after so many minutes."""
-    fired = selector("ALERTS", alertname=alert, alertstate="firing", severity=severity)
+    fired = selector("ALERTS", alertname=alert, alertstate="firing", severity=severity, **labels)
     asks = [
         {
             "expr": selector("ALERTS", alertname=alert, alertstate="firing"),
@@ -772,6 +890,11 @@ def _given(envs: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
         for name, each in values.items()
         for pair in published(name, env, each)
     ]
+
+
+def of_target(name: str, env: str, **labels: str) -> str:
+    """Return a series of one version, as it is scraped at target ``i``."""
+    return selector(name, env=env, job="j", instance="i", **labels)
 
 
 _STATE = "calib_contract_state"
@@ -812,6 +935,22 @@ ONE_BY_ONE = (
         ),
         {"promql_expr_test": [{"expr": "ALERTS", "eval_time": "3m", "exp_samples": []}]},
     ),
+    # More than a share of 0.02, and ten at least, of any reason and replica.
+    firing(
+        "RepliesUnmatched", "warning", 1,
+        _given({
+            name: {
+                of("a", "calib_unmatched_total{reason='number'}"): f"0x20 {some}x60",
+                of("b", "calib_unmatched_total{reason='nothing'}"): f"0x20 {more}x60",
+                of("a", "calib_predictions_total"): f"0x20 {signed}x60",
+            }
+            for name, some, more, signed in (
+                ("just", 6, 5, 538), ("share", 6, 5, 539), ("few", 6, 3, 5), ("ten", 10, 0, 0),
+                ("none", 0, 0, 9),
+            )
+        }),
+        {24: [], 27: ["just", "ten"], 37: []},
+    ),
     # At a quarter of an hour the group was evaluated 900 seconds ago, and for two minutes nothing is said.
     firing(
         "MonitorFailing", "warning", 1,
@@ -827,7 +966,69 @@ ONE_BY_ONE = (
     alone(
         "MonitorAbsent", "critical",
         [('up{job="node"}', "1x40"), ('up{job="calib-serve-watch"}', "1x9 stale _x15 1x9")],
-        {24: 0, 25: 1, 26: 0},
+        {24: 0, 25: 1, 26: 0}, job="calib-serve-watch",
+    ),
+    # A watch of another namespace counts this server's labels; not where that serves itself, nor where the
+    # server's own has a watch.
+    replace(firing(
+        "LabelsMissing", "warning", 1,
+        [
+            pair
+            for env, model, there, elsewhere in (
+                ("watch elsewhere", "a", (1500, None), (None, 9)),
+                ("watch elsewhere, predictions at 0", "b", (1500, None), (0, 9)),
+                ("watch elsewhere, without labels", "c", (1500, None), (None, 0)),
+                ("staging without a watch", "d", (1500, None), (5000, 9)),
+                ("staging with a watch", "e", (1500, 0), (None, 9)),
+            )
+            for where, (served, labels) in ((env, there), (f"not {env}", elsewhere))
+            for name, value in (("served", served), ("labels", labels)) if value is not None
+            for pair in [(selector(DAY.format(name), env=where, model=model, version="1"), f"{value}x69 _x9")]
+        ],
+        {59: [], 60: ["c", "d", "e"], 75: []},
+        labels={"version": "1"}, names={
+            "c": {"env": "watch elsewhere, without labels", "model": "c"},
+            "d": {"env": "staging without a watch", "model": "d"},
+            "e": {"env": "staging with a watch", "model": "e"},
+        },
+    ), name="LabelsMissing, a watch elsewhere"),
+    # Two processes in turn; one that ends once and one that begins anew are none.
+    firing(
+        "TargetMixed", "warning", 1,
+        [
+            (of_target("calib_predictions_total", "in turn", bin="3"), "9 5 " * 10 + "5x40"),
+            (of_target("calib_predictions_total", "ended twice", bin="3"), "9 5 6 2 4x40"),
+            (of_target("calib_predictions_total", "counts", bin="3"), "0+7x40"),
+            (of_target("calib_predictions_total", "one ledger", bin="3", ledger="a"), "9 5 " * 10 + "5x40"),
+            (of_target("calib_process_start_timestamp_seconds", "watches"), "100 200 " * 10 + "200x40"),
+            (of_target("calib_process_start_timestamp_seconds", "started again"), "100 100 200 200 300x40"),
+        ],
+        {7: [], 12: ["in turn", "watches"], 45: []}, labels={"job": "j", "instance": "i"},
+    ),
+    firing(
+        "TargetMixed", "warning", 1,
+        [
+            (of_target("calib_predictions_total", name, bin="3", **{hidden: "7"}), "1x20 stale")
+            for name, hidden in (("a", "exported_version"), ("b", "exported_model"), ("c", "exported_job"))
+        ],
+        {4: [], 6: ["a", "b"], 30: []}, labels={"job": "j", "instance": "i", "hidden": "version"},
+    ),
+    # A pod's label took the place of the version, and its rollout that of the pod's label.
+    Case(
+        "MonitorAbsent, a rollout of a hidden version", frozenset({"MonitorAbsent"}), 5,
+        (
+            ('up{job="calib-serve-watch"}', "1x700"),
+            *(
+                (selector(name, model="m", version=pod, env="a", **more), values)
+                for pod, values in (("r1", "1x100 _x600"), ("r2", "_x100 1x600"))
+                for name, more in ((_STATE, {"clause": "act", "exported_version": "1"}),)
+            ),
+            (selector(DAY.format("served"), model="m", version="r1", env="a"), "1x700"),
+        ),
+        {"alert_rule_test": [
+            {"eval_time": f"{5 * k}m", "alertname": "MonitorAbsent", "exp_alerts": []}
+            for k in (110, 300, 350, 380)
+        ]},
     ),
     firing(
         "MonitorAbsent", "critical", 5,
@@ -874,7 +1075,7 @@ def says(name: str, alert: str, values: Mapping[str, float | str], *told: tuple[
             "exp_labels": {"severity": severity, "env": "a", **labels},
             "exp_annotations": {
                 "summary": summary, "description": text,
-                "runbook_url": f"docs/runbooks.md#{alert.lower()}",
+                "runbook_url": f"http://127.0.0.1:9300/runbooks#{alert.lower()}",
             },
         }
         for labels, summary, text in told
@@ -886,10 +1087,13 @@ def says(name: str, alert: str, values: Mapping[str, float | str], *told: tuple[
 
 
 _OPEN = {"calib_incidents_open": 1}
+BEGIN = "calib_window_begin_timestamp_seconds{window='24h'}"
 TEXTS = (
     says(
-        "by how much", "CalibrationErrorHigh", {DAY.format("verdict"): 1, DAY.format("ece"): 0.2},
-        (MODEL, "m 1: confidence is not accuracy, by more than chance explains", "The ECE over 24h is 20%."),
+        "by how much", "CalibrationErrorHigh",
+        {DAY.format("verdict"): 1, DAY.format("ece"): 0.2, BEGIN: 1777593600.0},
+        (MODEL, "m 1: confidence is not accuracy, by more than chance explains",
+         "The ECE is 20% since 2026-05-01 00:00:00 +0000 UTC."),
     ),
     *(
         says(name, "CalibrationDrift", {**_OPEN, **more}, (MODEL, "m 1: calibration has drifted", text))
@@ -901,9 +1105,9 @@ TEXTS = (
         )
     ),
     says(
-        "where", "ClassOrSegmentOff", {"calib_slice_gap": -0.2, "calib_slice_gap_error": 0.01},
+        "where", "ClassOrSegmentOff", {_SLICE.format("", "24h"): -0.2, _SLICE.format("_error", "24h"): 0.01},
         ({**MODEL, "kind": "class", "slice": "7"}, "m 1: class 7 is off",
-         "Confidence less accuracy over 24 hours is -20% there."),
+         "Confidence less accuracy is -20% there."),
     ),
     says(
         "both", "LabelsSuspect",
@@ -947,6 +1151,19 @@ TEXTS = (
         )
     ),
     says(
+        "a share", "RepliesUnmatched",
+        {
+            of("a", "calib_unmatched_total{reason='class'}"): "0x60 3x90",
+            of("b", "calib_unmatched_total{reason='rows'}"): "0x60 9x90",
+            of("b", "calib_predictions_total"): "0x60 36x90",
+        },
+        (
+            MODEL,
+            "m 1: replies go out without a receipt, as they do not show the scores that are calibrated",
+            "25% of the last 15 minutes.",
+        ),
+    ),
+    says(
         "a clause", "MonitorAbsent",
         {"up": "1x2000", _STATE: "0x20 _x2000", DAY.format("served"): "5x2000"},
         (CLAUSE, "m 1: act of its contract is not watched any more",
@@ -972,13 +1189,24 @@ TEXTS = (
     says(
         "by how much", "ConfidenceShift", {DAY.format("served"): 1500, DAY.format("confidence_psi"): 0.25},
         (MODEL, "m 1: confidences are not distributed as when it was calibrated",
-         "Their stability index over 24h is 0.25."),
+         "Their stability index is 0.25."),
     ),
     says(
         "what is known", "ContractBroken", {_STATE: -1},
         (CLAUSE, "m 1: the contract is broken, act",
          "What labels say cannot be chance, whenever it is looked at (5 %)."),
         severity="critical",
+    ),
+    says(
+        "in turn", "TargetMixed", {"calib_process_start_timestamp_seconds": "1 2 " * 60},
+        (SCRAPED, "Several processes answer at a of calib-serve-watch",
+         "Or one that ended 15 times in 15 minutes. What others count is not seen: one target a process."),
+    ),
+    says(
+        "hidden", "TargetMixed", {"calib_predictions_total{exported_version='1'}": "1x99"},
+        ({**SCRAPED, "hidden": "version"},
+         "Labels of the target hide model and version of the series at a of calib-serve-watch",
+         "Versions are mixed up: give the job honor_labels."),
     ),
     says("both", "MonitorDown", {"up": 0},
          (SCRAPED, "Prometheus cannot scrape calib-serve-watch at a",

@@ -80,10 +80,10 @@ def test_a_promise_that_is_just_kept_pages_nobody_in_ten_years(per_day: int) -> 
         assert np.mean(theirs) > 200
 
 
-def test_eight_wrong_labels_of_eight_page_and_seven_do_not() -> None:
+def test_four_wrong_labels_of_four_page_and_three_do_not() -> None:
     bound = BURNS[0][0]
-    assert wrong_at_least(7, 7) / BUDGET < bound < wrong_at_least(8, 8) / BUDGET
-    assert np.isnan(wrong_at_least(4, 4))
+    # Exact: of a model just at the bound, three of three are wrong 2.4 %, and four of four 0.7 % of the time.
+    assert wrong_at_least(3, 3) / BUDGET < bound < wrong_at_least(4, 4) / BUDGET
 
 
 @pytest.mark.parametrize("per_day", sized(ci=[960], nightly=[480, 960, 9600]))

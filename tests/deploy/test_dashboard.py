@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from real_prometheus import Published, prometheus, publishing
-from rules_by_numpy import bins_by_numpy, by_numpy
+from rules_by_numpy import bins_by_numpy, bins_of, by_numpy
 
 from calib_serve.receipts.series import CONTRACTS, SERIES, SHADOWS, WATCH, WORKERS
 from calib_serve.receipts.sums import Sums
@@ -21,6 +21,7 @@ WINDOW = {
 }  # fmt: skip
 GAUGES = {
     "Verdict": {"": "calib_window_verdict"},
+    "Labels coming in, and refused": {"a prediction": "calib_window_label_share"},
     "Accuracy and mean confidence": {"accuracy": "calib_window_accuracy"},
     "Predictions and labels": {"covered": "calib_window_coverage"},
     "Incidents open": {"": "calib_incidents_open"},
@@ -79,7 +80,7 @@ def sent():
 @pytest.fixture(scope="module")
 def there(sent, tmp_path_factory):
     """Each deployment in an environment of its own, under the same model name."""
-    even = {"calib_reference_share": 1 / len(EVEN)}
+    even = {"calib_reference_share": 1 / len(EVEN), "calib_window_provisional": 0}
     torchserve = Published((*SERIES, *WORKERS), even)
     watch = Published((*SERIES, *WATCH, *CONTRACTS, *SHADOWS), {**WINDOW, **even})
     triton = Published(SERIES[:2], {})
@@ -99,7 +100,7 @@ def there(sent, tmp_path_factory):
         ) as found,
     ):
         found.wait("sum(up) == 4")
-        found.wait("count(ledger:calib_sums:max{sum='feedback'}) == 45")  # every bin at 0, of three
+        found.wait("count(calib_window_sums{window='24h', sum='feedback'}) == 45")  # every bin at 0, of three
         for one, name in zip(every, names, strict=True):
             confidence, right, weight, seen = sent[name]
             served = Sums.served(confidence)
@@ -164,11 +165,21 @@ def test_panels_of_sums_show_what_numpy_finds(there, sent, name):
     )
 
 
+def bins_of_labels(c, y, weight, labelled):
+    """Weighted mean confidence and share of right ones in each bin with any label."""
+    c, y, w, b = c[labelled], y[labelled], weight[labelled], bins_of(c[labelled])
+    found = {name: np.full(15, np.nan) for name in ("confidence", "accuracy")}
+    for k in np.unique(b):
+        found["confidence"][k] = np.average(c[b == k], weights=w[b == k])
+        found["accuracy"][k] = np.average(y[b == k], weights=w[b == k])
+    return found
+
+
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_bars_show_what_numpy_finds_in_each_bin(there, sent, name):
     bins = bins_by_numpy(*sent[name])
     wanted = {
-        "confidence": bins["confidence"], "accuracy": bins["accuracy"], "served": bins["share"],
+        **bins_of_labels(*sent[name]), "served": bins["share"],
         "reference": np.full(15, 1 / 15),
     }  # fmt: skip
     for panel in PANELS:

@@ -61,7 +61,7 @@ def test_a_file_that_was_changed_is_kept_and_none_is_written_until_told(tmp_path
     (tmp_path / ALERTS).write_text("groups: []  # mine\n")
     refused = calib_serve("export", "monitoring", tmp_path)
     assert refused.exit_code == 2
-    assert refused.stderr.endswith("alerts.yml; give another folder, or --force\n")
+    assert refused.stderr.endswith("alerts.yml; write to another place, or give --force\n")
     assert set(files_below(tmp_path)) == {ALERTS}
     assert "mine" in (tmp_path / ALERTS).read_text()
     exported(tmp_path, "--force")
@@ -99,25 +99,30 @@ def test_one_window_is_recorded_and_read_everywhere(window: str, tmp_path: Path)
 
 
 def test_prometheus_scrapes_what_is_named_and_misses_that_alone(tmp_path: Path) -> None:
-    exported(tmp_path, "--targets", "watch=a:1,server=b:2,server=c:3")
-    jobs = yaml.safe_load((tmp_path / "prometheus/prometheus.yml").read_text())["scrape_configs"]
-    assert {job["job_name"]: job["static_configs"][0]["targets"] for job in jobs} == {
-        "watch": ["a:1"],
-        "server": ["b:2", "c:3"],
-        "prometheus": ["127.0.0.1:9090"],
+    targets = "watch=a:1,server=b:2,server=c:3,pods=dns+d.e:4"
+    exported(tmp_path, "--targets", targets, "--alertmanager", "am:9093")
+    whole = yaml.safe_load((tmp_path / "prometheus/prometheus.yml").read_text())
+    jobs = {job.pop("job_name"): job for job in whole["scrape_configs"]}
+    assert jobs.pop("prometheus") == {"static_configs": [{"targets": ["127.0.0.1:9090"]}]}
+    assert all(job.pop("honor_labels") for job in jobs.values()), "a target's version is not the model's"
+    assert jobs == {
+        "watch": {"static_configs": [{"targets": ["a:1"]}]},
+        "server": {"static_configs": [{"targets": ["b:2", "c:3"]}]},
+        "pods": {"dns_sd_configs": [{"names": ["d.e"], "type": "A", "port": 4}]},
     }
-    assert "up{job=~'watch|server'} == 0" in (tmp_path / ALERTS).read_text()
+    assert whole["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["am:9093"]}]}]
+    assert "up{job=~'watch|server|pods'} == 0" in (tmp_path / ALERTS).read_text()
 
 
-def test_replicas_are_told_apart_by_the_labels_that_are_given(tmp_path: Path) -> None:
-    exported(tmp_path, "--add-over", "rack", "--keep", "job", "--jobs", "models-.*")
+def test_environments_are_told_apart_by_the_labels_that_are_given(tmp_path: Path) -> None:
+    exported(tmp_path, "--keep", "region,stage", "--jobs", "models-.*")
     for path in (RULES, ALERTS, DASHBOARD):
         text = (tmp_path / path).read_text()
-        dropped = re.findall(r"(?:sum|max|min) without \((instance[^)]*)\)", text)
-        assert dropped
-        for labels in dropped:
-            assert "rack" in labels
-            assert "job" not in labels.split(", ")
+        assert "by (region, stage, model, version)" in text
+        assert "namespace" not in text
+    contacts = yaml.safe_load((tmp_path / "grafana/contact-points.yml").read_text())
+    assert contacts["policies"][0]["group_by"] == ["alertname", "region", "stage", "model"]
+    assert "equal: [region, stage]" in (tmp_path / "prometheus/alertmanager.yml").read_text()
     assert "up{job=~'models-.*'} == 0" in (tmp_path / ALERTS).read_text()
 
 
@@ -127,10 +132,15 @@ def test_replicas_are_told_apart_by_the_labels_that_are_given(tmp_path: Path) ->
         ({"tolerance": float("nan")}, "between 0 and 0.5"),
         ({"sigmas": float("inf")}, "above 0"),
         ({"runbooks": 'a"\n- alert: x'}, "without '#'"),
-        ({"window": "30d"}, "got '30d'"),
+        ({"window": "5m"}, "got '5m'"),
+        ({"window": "90d"}, "got '90d'"),
         ({"targets": ("a=b:1\n  - job_name: c",)}, "job=host:port"),
+        ({"targets": ("a=dns+b",)}, "job=dns+host:port"),
+        ({"alertmanager": "http://a:1"}, "must be HOST:PORT"),
         ({"jobs": "a'} or vector(1)"}, "no quote"),
-        ({"add_over": ("model",)}, "no label"),
+        ({"keep": ("env", "model")}, "'model' is no label"),
+        ({"keep": ("app.kubernetes.io/name",)}, "is no label"),
+        ({"keep": ()}, "must name a label"),
     ],
 )
 def test_options_of_which_no_file_can_be_made_are_refused(options: dict, says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from importlib.resources import files
@@ -79,10 +80,51 @@ def test_kubernetes_knows_every_field_of_every_manifest(project: Path) -> None:
     manifests = [path for folder in OVERLAYS for path in (project / folder).glob("*.yaml")]
     objects = [one for path in manifests for one in yaml.safe_load_all(path.read_text())]
     kinds = {one["kind"] for one in objects if one["kind"] != "Kustomization"}
-    assert kinds == {"Namespace", "Deployment", "Service", "PersistentVolumeClaim", "StatefulSet"}
+    assert kinds == {
+        "Namespace", "Deployment", "Service", "PersistentVolumeClaim", "StatefulSet", "PodDisruptionBudget",
+    }  # fmt: skip
     for one in objects:
         if one["kind"] in kinds and "selector" in one.get("spec", {"selector": 1}):  # but for patches
             check(one, f"V1{one['kind']}")
+
+
+def patches_are_whole(objects: list[dict[str, Any]]) -> None:
+    """Two of everything that serves, on several nodes, with limits, and started again."""
+    there = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    for kind, name in there:
+        if kind in ("Deployment", "StatefulSet"):
+            pod = there[kind, name]["spec"]["template"]["spec"]
+            assert pod["restartPolicy"] == "Always"
+            assert all({"requests", "limits"} <= set(one["resources"]) for one in pod["containers"]), name
+    for name in ("server", "watch"):
+        whole = there["Deployment", name]["spec"]
+        assert whole["replicas"] == 2
+        (spread,) = whole["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["labelSelector"] == whole["selector"]
+        assert there["PodDisruptionBudget", name]["spec"]["selector"] == whole["selector"]
+    assert ("PersistentVolumeClaim", "ledger") not in there
+
+
+@pytest.mark.server
+def test_an_operator_scrapes_each_pod_by_the_jobs_that_the_rules_name(project: Path) -> None:
+    objects = every(project, "operator")
+    (rules,) = (one for one in objects if one["kind"] == "PrometheusRule")
+    groups = [one for name in ("rules", "alerts")
+              for one in of(project / "deploy" / "prometheus" / f"{name}.yml")["groups"]]  # fmt: skip
+    assert rules["spec"]["groups"] == groups
+    pods = {one["metadata"]["name"]: one for one in every(project, "deploy") if one["kind"] == "Deployment"}
+    jobs = set()
+    for one in objects:
+        if one["kind"] == "PodMonitor":
+            whole = pods[one["metadata"]["name"]]["spec"]
+            assert one["spec"]["selector"] == whole["selector"]
+            (endpoint,) = one["spec"]["podMetricsEndpoints"]
+            (container,) = whole["template"]["spec"]["containers"]
+            assert endpoint["port"] in {port["name"] for port in container["ports"]}
+            assert endpoint["honorLabels"]
+            jobs |= {each["replacement"] for each in endpoint["relabelings"] if each["targetLabel"] == "job"}
+    (absent,) = (one["expr"] for one in groups[-1]["rules"] if one.get("alert") == "MonitorAbsent")
+    assert set(re.findall(r"absent\(up\{job='([\w-]+)'\}\)", absent)) == jobs
 
 
 @pytest.mark.server
@@ -105,6 +147,9 @@ def test_kustomize_makes_whole_objects_whose_parts_fit_one_another(project: Path
         for volume in volumes.values():
             named = volume.get("configMap", {}).get("name")
             assert named in (None, "artifact") or ("ConfigMap", named) in there, volume
+            for part in volume.get("projected", {}).get("sources", ()):
+                assert part.get("secret", {"optional": True})["optional"]
+                assert "secret" in part or ("ConfigMap", part["configMap"]["name"]) in there
             if "secret" in volume:
                 assert not volume["secret"]["defaultMode"] & 0o027
                 for item in volume["secret"]["items"]:
@@ -112,10 +157,17 @@ def test_kustomize_makes_whole_objects_whose_parts_fit_one_another(project: Path
         for env in container.get("env", ()):
             if "valueFrom" in env:
                 assert (project / "secrets" / env["valueFrom"]["secretKeyRef"]["key"]).is_file()
+        if name in ("server", "watch"):
+            pods = there["Service", f"{name}-pods"]["spec"]
+            assert pods["clusterIP"] == "None"
+            assert pods["selector"] == there["Service", name]["spec"]["selector"]
+            assert pods["ports"] == there["Service", name]["spec"]["ports"]
         service = there["Service", name]
         assert service["spec"]["selector"] == one["spec"]["template"]["metadata"]["labels"]
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == ports
+    if overlay == "production":
+        patches_are_whole(objects)
     watch = there["Deployment", "watch"]["spec"]
     assert watch["replicas"] == (1 if overlay == "deploy" else 2)
     ledger = next(one for one in watch["template"]["spec"]["containers"][0]["args"] if "--ledger" in one)
@@ -125,20 +177,28 @@ def test_kustomize_makes_whole_objects_whose_parts_fit_one_another(project: Path
 @pytest.mark.server
 def test_prometheus_scrapes_what_this_kind_publishes(project: Path) -> None:
     folder = project / "deploy" / "prometheus"
-    subprocess.run(
-        [needed("promtool", "prometheus"), "check", "config", "prometheus.yml"], cwd=folder, check=True
-    )
+    promtool = needed("promtool", "prometheus")
+    subprocess.run([promtool, "check", "config", "prometheus.yml"], cwd=folder, check=True)
+    (alerting,) = of(project / "production" / "prometheus" / "prometheus.yml")["alerting"]["alertmanagers"]
+    assert alerting["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+    jobs = of(folder / "prometheus.yml")["scrape_configs"]
     targets = {
-        target for job in of(folder / "prometheus.yml")["scrape_configs"] for one in job["static_configs"]
-        for target in one["targets"]
+        f"{name}:{one['port']}"
+        for job in jobs for one in job.get("dns_sd_configs", ()) for name in one["names"]
     }  # fmt: skip
+    aliases = {
+        alias for one in of(project / "compose.yaml")["services"].values() if "networks" in one
+        for alias in one["networks"]["default"]["aliases"]
+    }  # fmt: skip
+    assert {target.partition(":")[0] for target in targets} <= aliases
+    assert [one for job in jobs for one in job.get("static_configs", ())] == [{"targets": ["127.0.0.1:9090"]}]
     services = {
         f"{one['metadata']['name']}:{port['port']}"
         for path in (project / "deploy").glob("*.yaml") for one in yaml.safe_load_all(path.read_text())
         if one["kind"] == "Service" for port in one["spec"]["ports"]
     }  # fmt: skip
-    assert targets - {"127.0.0.1:9090"} <= services
-    assert ("server:8082" in targets or "server:8002" in targets) == any(
+    assert targets <= services
+    assert bool(targets & {"server-pods:8082", "server-pods:8002"}) == any(
         port["name"] == "metrics"
         for one in yaml.safe_load_all((project / "deploy" / "server.yaml").read_text())
         if one["kind"] == "Service" for port in one["spec"]["ports"]

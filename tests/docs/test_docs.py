@@ -5,6 +5,7 @@ The blocks themselves are run in ``test_pages.py``.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from doc_blocks import ROOT, inline_commands, markdown
 
 from calib_serve.app._command import program
 from calib_serve.core.faces import modules_of
+from calib_serve.core.files import import_object
 
 
 def check_ours(words: list[str]) -> None:
@@ -73,6 +75,24 @@ def test_the_page_of_the_public_api_has_every_public_name() -> None:
         r"^::: calib_serve\.(\w+)$", (ROOT / "docs/reference/public.md").read_text(), re.MULTILINE
     )
     assert set(shown) == modules_of(ROOT / "calib_serve" / "__init__.pyi").keys()
+
+
+def named_in_python(name: str) -> object:
+    """What a name of the Python API's page stands for: below ``calib_serve``, if it does not say so."""
+    module, path = "calib_serve", name.removeprefix("calib_serve.").split(".")
+    while path and importlib.util.find_spec(f"{module}.{path[0]}") is not None:
+        module = f"{module}.{path.pop(0)}"
+    return import_object(f"{module}:{'.'.join(path)}") if path else importlib.import_module(module)
+
+
+def test_every_name_of_the_page_of_the_python_api_can_be_imported() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    names = set(re.findall(r"`(calib_serve(?:\.\w+)+)`", page))
+    for row in re.findall(r"^\| `.*\| (.*) \|$", page, re.MULTILINE):
+        names |= set(re.findall(r"`([A-Za-z_][\w.]*)`", row))
+    assert len(names) > 30
+    for name in sorted(names - {"Scores.schema"}):  # which each of these has, and not their class
+        assert named_in_python(name) is not None
 
 
 @pytest.mark.server

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ledgers import accept, ask, entries, make_label
+from ledgers import accept, ask, entries, make_label, sweep
 from real_watch import RING, make_watch
 from sizes import sized
 
 from calib_serve.core.errors import Refused
-from calib_serve.ledger import Ledger
+from calib_serve.ledger import Held, Ledger
 from calib_serve.monitor import Detector
+from calib_serve.monitor.checks import counting_checks
+from calib_serve.monitor.versions import Watched
+from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import DAY
-from calib_serve.receipts.batch import ServedPrediction
+from calib_serve.receipts.batch import BatchKey, ServedPrediction
+from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.samples import SampleLog, read_samples
+from calib_serve.receipts.sums import Key, Sums
 
 pytestmark = pytest.mark.store
 
@@ -21,12 +26,31 @@ NOW = 1_700_000_000.0
 
 
 class Clock:
-    """Says what it is told to."""
+    """A host's clock, which may be set, and the time that passes whatever it says."""
 
-    now = NOW
+    def __init__(self, now: float = NOW) -> None:
+        self.now, self.passed = now, 0.0
 
     def __call__(self) -> float:
         return self.now
+
+    def steady(self) -> float:
+        return self.passed
+
+    def passes(self, seconds: float) -> None:
+        self.now, self.passed = self.now + seconds, self.passed + seconds
+
+
+def opened(path, clock, **options):
+    """A ledger that goes by this clock as its programs do."""
+    return Ledger(path, clock=clock, steady=clock.steady, **options)
+
+
+def rounds(watch, clock, seconds, *, every=3600.0):
+    """Let time pass in which the watch makes its checks."""
+    for _ in range(round(seconds / every)):
+        clock.passes(every)
+        watch.checks.run()
 
 
 @pytest.fixture
@@ -48,14 +72,13 @@ def receipts(path):
     return ask(str(path), "select count(*) from label")[0][0]
 
 
-def test_expired_receipts_are_forgotten_and_stay_refused_when_the_clock_jumps_back(tmp_path, clock):
-    ledger = Ledger(tmp_path / "l.db", clock=clock, retention=1000.0)
+def test_expired_receipts_are_forgotten_and_stay_refused(tmp_path):
+    ledger = Ledger(tmp_path / "l.db", retention=1000.0)
     assert accept(ledger, [label_of_epoch(1, when=1000.0)]) == [True]
     assert accept(ledger, [label_of_epoch(2, when=3000.0)]) == [True]
     feed(ledger)
-    assert ledger.sweep(3000.0) == 1
+    assert sweep(ledger, 3000.0) == 1
     assert receipts(tmp_path / "l.db") == 1
-    clock.now = 1500.0  # the receipt of label 1 is young again, but it was counted
     assert ledger.accept(entries([label_of_epoch(1, when=1000.0)])) == ["forgotten"]
     assert ledger.sums()["m", "1"].feedback.n == 2
     ledger.close()
@@ -66,42 +89,161 @@ def test_many_receipts_are_forgotten_in_bounded_steps(tmp_path, monkeypatch):
     ledger = Ledger(tmp_path / "l.db", retention=1.0)
     accept(ledger, [label_of_epoch(i, when=float(i)) for i in range(100)])
     feed(ledger)
-    assert ledger.sweep(1000.0) == 100
+    assert sweep(ledger, 1000.0) == 100
     again = [label_of_epoch(i, when=float(i)) for i in (0, 29, 30)]
     assert ledger.accept(entries(again)) == ["forgotten"] * 3
-    assert ledger.sweep(1000.0) == 0
+    assert sweep(ledger, 1000.0) == 0
     ledger.close()
 
 
+@pytest.mark.parametrize("days", [0.1, 2, 31, 400])
 @pytest.mark.parametrize("dated_ahead", [False, True], ids=["labels of now", "predictions dated ahead"])
-def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp_path, clock, dated_ahead):
-    ledger = Ledger(tmp_path / "l.db", clock=clock)
+def test_a_clock_far_ahead_makes_no_sweep_forget_anything(tmp_path, clock, dated_ahead, days):
+    ledger, ahead = opened(tmp_path / "l.db", clock), Clock()
     counted = [label_of_epoch(age, when=NOW - age * DAY) for age in (0, 1, 10, 25)]
     fresh = [label_of_epoch(age, when=NOW - age * DAY, i=1) for age in (0, 1, 10, 25)]
     assert accept(ledger, counted) == [True] * 4
-    clock.now = NOW + 31 * DAY
-    assert accept(ledger, [label_of_epoch(100, when=clock.now if dated_ahead else NOW)]) == [True]
-    feed(ledger)
-    if not dated_ahead:
-        assert ledger.sweep(clock.now) == 0
+    once = BatchKey.of(b"batch 1", b"content", time=NOW)
+    assert ledger.add({Key("m", "1"): Sums.served([0.9])}, time=NOW, once=once)
+    ledger.hold([Held("label", "a", ("m", "2"), "{}", "", NOW)])
+    dated = sorted((one.start, one.width) for one in ledger.dated(0.0, 1e11))
+    ahead.now += days * DAY
+    other = opened(tmp_path / "l.db", ahead)
+    assert accept(other, [label_of_epoch(100, when=ahead.now if dated_ahead else NOW)]) == [True]
+    feed(other)
+    for _ in range(10):  # ten minutes
+        ahead.passes(60.0)
+        assert other.sweep() == 0
+        assert other.drop_held() == []
+    assert forgotten(tmp_path / "l.db") <= NOW + 600 - 30 * DAY
+    other.close()
     clock.now = NOW + 60
+    ledger.sweep()
     assert ledger.accept(entries(counted + fresh)) == ["duplicate"] * 4 + ["counted"] * 4
+    assert not ledger.add({}, time=NOW, once=once)
+    assert ledger.held() == {("m", "2"): 1}
+    later = sorted((one.start, one.width) for one in ledger.dated(0.0, NOW + DAY))
+    assert set(dated) <= set(later)
     ledger.close()
+
+
+def forgotten(path):
+    return ask(str(path), "select forgotten_until from ledger")[0][0]
+
+
+def test_the_ledger_s_time_goes_on_while_a_program_runs_and_follows_its_clock_after_a_day(tmp_path, clock):
+    watch = Watch(RING, opened(tmp_path / "l.db", clock), models={("m", "1"): Watched(Classes(3))})
+    rounds(watch, clock, 40 * DAY, every=DAY / 8)
+    assert watch.checks.status == "ready"
+    clock.now += 3 * DAY  # over a weekend nothing ran, or the clock jumped: that is not known
+    watch.checks.run()
+    assert "259200 s ahead of the ledger's time" in watch.checks.reasons()["clock"]
+    assert watch.ledger.time.lag == pytest.approx(3 * DAY)
+    rounds(watch, clock, 0.9 * DAY)
+    assert watch.ledger.time.lag == pytest.approx(3 * DAY)
+    rounds(watch, clock, 0.3 * DAY)
+    assert watch.ledger.time.lag == 0
+    assert watch.checks.reasons()["clock"] is None
+    watch.ledger.close()
+
+
+def test_a_clock_that_another_program_s_contradicts_is_never_followed(tmp_path, clock):
+    ahead = Clock()
+    models = {("m", "1"): Watched(Classes(3))}
+    watch, other = (Watch(RING, opened(tmp_path / "l.db", one), models=models) for one in (clock, ahead))
+    other.checks.add(*counting_checks(other.ledger, other.intake, program="other", ttl=30 * DAY))
+    ahead.now += 40 * DAY
+    for _ in range(3 * 24 * 4):
+        clock.passes(900.0)
+        ahead.passes(900.0)
+        watch.checks.run()
+        other.checks.run()
+    assert other.ledger.time.lag == pytest.approx(40 * DAY, abs=1800)
+    assert "ahead of that of process" in other.checks.reasons()["clock"]
+    assert watch.ledger.time.lag == 0
+    other.ledger.close()
+    watch.checks.run()
+    watch.checks.run()
+    assert watch.checks.reasons()["clock"] is None, "it is gone"
+    watch.ledger.close()
+
+
+def test_a_repair_takes_back_what_a_clock_ahead_had_refused(tmp_path, clock):
+    ahead = Clock(NOW + 400 * DAY)
+    before = opened(tmp_path / "l.db", ahead)  # a host that began so, and was set right by NTP
+    accept(before, [label_of_epoch(1, when=ahead.now)])
+    before.restored()
+    before.close()
+    watch = Watch(RING, opened(tmp_path / "l.db", clock), models={("m", "1"): Watched(Classes(3))})
+    watch.checks.run()
+    assert "run calib-serve ledger clock --repair" in watch.checks.reasons()["clock"]
+    assert watch.ledger.accept(entries([label_of_epoch(2, when=NOW)])) == ["forgotten"]
+    told = watch.ledger.repair_clock()
+    assert (told["ledger"], told["label"]) == (1, 1)
+    watch.checks.run()
+    assert watch.checks.reasons()["clock"] is None
+    clock.passes(1.0)
+    assert watch.ledger.accept(entries([label_of_epoch(3, when=clock.now)])) == ["counted"]
+    assert watch.ledger.accept(entries([label_of_epoch(2, when=NOW - 1)])) == ["forgotten"], (
+        "it may have been"
+    )
+    watch.ledger.close()
+
+
+@pytest.mark.parametrize("back", [300.0, 5 * DAY, 1_600_000_000.0], ids=["minutes", "days", "to 1973"])
+def test_a_clock_that_falls_back_forgets_nothing_and_dates_nothing_into_the_past(tmp_path, clock, back):
+    watch = Watch(RING, opened(tmp_path / "l.db", clock), models={("m", "1"): Watched(Classes(3))})
+    clock.now -= back
+    one = ServedPrediction("m", "1", 1, 0.9)
+    receipts = watch.predictions([one] * 4, once=b"a")
+    watch.predictions([ServedPrediction("m", "2", 1, 0.9)] * 3)
+    watch.predictions([ServedPrediction("m", "1", 1, 0.9, id="order-1")])
+    assert [o.accepted for o in watch.labels([{"receipt": r, "label": 1} for r in receipts])] == [True] * 4
+    clock.passes(60.0)
+    watch.ledger.sweep()
+    watch.give_up_held()
+    clock.now += back
+    watch.ledger.sweep()
+    watch.give_up_held()
+    assert watch.predictions([one] * 4, once=b"a") == receipts
+    assert watch.ledger.sums()["m", "1"].predictions.sum() == 5
+    assert watch.ledger.held() == {("m", "2"): 3}
+    assert watch.labels([{"id": "order-1", "label": 1}])[0].accepted
+    day = watch.windows_until_now(("m", "1"), ["24h"])["24h"]
+    assert (day.sums.predictions.sum(), day.sums.labels.sum()) == (5, 5)
+    watch.ledger.close()
+
+
+def test_a_detector_that_a_clock_ahead_fed_goes_on_with_what_comes(tmp_path, clock):
+    watch = Watch(
+        RING, opened(tmp_path / "l.db", clock), models={("m", "1"): Watched(Classes(3))}, maturity=60.0
+    )
+    one = ServedPrediction("m", "1", 1, 0.9)
+    for jump in (400 * DAY, -400 * DAY):
+        clock.now += jump
+        receipts = watch.predictions([one] * 5)
+        watch.labels([{"receipt": r, "label": 1} for r in receipts])
+        clock.passes(120.0)
+        watch.feed.tick()
+    progress = watch.ledger.progress()["m", "1"]
+    assert progress.late == 0
+    assert progress.fed_until < clock.now
+    watch.ledger.close()
 
 
 def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
     old, young = label_of_epoch(1, when=NOW), label_of_epoch(2, when=NOW + 8 * DAY)
-    ledger = Ledger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
+    ledger = opened(tmp_path / "l.db", clock, retention=10 * DAY)
     accept(ledger, [old, young])
     feed(ledger)
-    clock.now = NOW + 12 * DAY
+    clock.passes(12 * DAY)
     accept(ledger, [label_of_epoch(3, when=clock.now)])
-    assert ledger.sweep(clock.now) == 1
+    assert ledger.sweep() == 1
     ledger.close()
-    ledger = Ledger(tmp_path / "l.db", clock=clock, retention=60 * DAY)
+    ledger = opened(tmp_path / "l.db", clock, retention=60 * DAY)
     assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
-    clock.now = NOW + 60 * DAY
-    ledger.sweep(clock.now)
+    clock.passes(48 * DAY)
+    ledger.sweep()
     assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
     assert ledger.sums()["m", "1"].labels.sum() == 3
     ledger.close()
@@ -109,25 +251,19 @@ def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
 
 @pytest.mark.parametrize("jump", sized([-400 * DAY, DAY], [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY]))
 def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump: float):
-    watch = make_watch(tmp_path, clock=clock)
+    watch = Watch(RING, opened(tmp_path / "l.db", clock), models={("m", "1"): Watched(Classes(3))})
     one = ServedPrediction("m", "1", 1, 0.9)
     receipts = watch.predictions([one] * 4)
     labels = [{"receipt": r, "label": 1} for r in receipts]
     assert [o.accepted for o in watch.labels(labels[:2])] == [True, True]
     clock.now += jump
-    outcomes = watch.labels(labels)
-    # The first two were counted; the others are welcome while their time is near enough.
-    assert not any(o.accepted for o in outcomes[:2])
-    welcome = -300 <= jump <= 30 * DAY
-    assert [o.accepted for o in outcomes[2:]] == [welcome] * 2
+    # The first two were counted; the others are welcome, as none expires on the word of this clock.
+    assert [o.accepted for o in watch.labels(labels)] == [False, False, True, True]
     fresh = watch.predictions([one])
     assert watch.labels([{"receipt": fresh[0], "label": 1}])[0].accepted
     clock.now = NOW
-    again = watch.labels(labels)
-    assert not any(o.accepted for o in again[:2])
-    counted = sum(o.accepted for o in outcomes + again)
-    assert counted == 2  # far ahead, the ledger forgot nothing
-    assert watch.ledger.sums()["m", "1"].feedback.n == 3 + counted
+    assert not any(o.accepted for o in watch.labels(labels))
+    assert watch.ledger.sums()["m", "1"].feedback.n == 5
     assert watch.counts.errors == {}
     watch.ledger.close()
 

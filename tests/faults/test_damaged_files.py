@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from injection import bytes_to_try
-from ledgers import NOW, accept, ask, entries, make_label
+from ledgers import NOW, accept, ask, entries, make_label, sweep
 from real_watch import make_watch
 from sizes import sized
 from small_models import archive, everything
@@ -113,11 +113,12 @@ def test_a_damaged_checkpoint_counts_as_none(tmp_path: Path) -> None:
 @pytest.mark.store
 @pytest.mark.parametrize("seed", range(sized(6, 200)))
 def test_a_damaged_ledger_is_said_and_counts_nothing_twice(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "l.db"
+    path = tmp_path / "copy.db"
     labels, rng = [make_label(i) for i in range(500)], np.random.default_rng(seed)
-    with closing(Ledger(path)) as ledger:
+    with closing(Ledger(tmp_path / "l.db")) as ledger:
         accept(ledger, labels)
         ledger.roll_up()
+        ledger.database.backup(path)  # which has no free page
     content = bytearray(path.read_bytes())
     at = int(rng.integers(len(content) - 4096))
     content[at : at + 4096] = rng.bytes(4096)
@@ -183,7 +184,7 @@ def test_values_spoiled_inside_a_sound_file_are_said_or_started_anew(tmp_path: P
         watch.feed.tick,
         lambda: watch.window(("m", "1"), "24h"),
         lambda: watch.window(("m", "1"), "all"),
-        lambda: watch.ledger.sweep(NOW),
+        lambda: sweep(watch.ledger, NOW),
     ):
         with suppress_said(tmp_path):
             work()

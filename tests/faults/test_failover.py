@@ -13,11 +13,14 @@ from pathlib import Path
 import psycopg
 import pytest
 from engines import Postgres
-from ledgers import entries, make_label
+from ledgers import NOW, by_clock, entries, make_label
 from sizes import sized
 
 from calib_serve.core.errors import LedgerError, UnknownFate
-from calib_serve.ledger import Ledger
+from calib_serve.core.text import when
+from calib_serve.ledger import Intake, Ledger
+from calib_serve.monitor.checks import Checks, counting_checks
+from calib_serve.receipts import DAY, BatchKey, Key, Keyring, Sums
 
 pytestmark = pytest.mark.store
 
@@ -105,3 +108,110 @@ def test_a_failover_under_load_loses_no_acknowledged_label_and_doubles_none(
     assert sum(one.labels.sum() for one in after.segments.values()) == len(there)
     assert before.edition.partition(".")[2] != after.edition.partition(".")[2], "a timeline of its own"
     ledger.close()
+
+
+def addressed(server: Postgres) -> str:
+    return server.url.replace("postgres:", "postgresql:")
+
+
+def promised(ledger: Ledger, *numbers: int) -> list[str] | type[LedgerError]:
+    """What a client hears, within seconds."""
+    began = time.monotonic()
+    try:
+        return list(ledger.accept(entries([make_label(i) for i in numbers])))
+    except LedgerError as error:
+        return type(error)
+    finally:
+        assert time.monotonic() - began < 10
+
+
+def test_a_standby_that_is_cut_off_has_nothing_acknowledged_until_it_is_back(
+    pair: tuple[Postgres, Postgres],
+) -> None:
+    primary, standby = pair
+    ledger = Ledger(addressed(primary))
+    sums = {Key("m", "1"): Sums.zeros(15).with_values({("calib_predictions_total", 3): 7.0})}
+    batch = BatchKey(b"batch", b"content", NOW, NOW + 9e9, b"")
+    assert promised(ledger, 1) == ["counted"]
+    assert "synchronous standby" in ledger.database.durability()
+    standby.stop()
+    # Committed here, and on no standby: neither it nor what comes again may be acknowledged.
+    for _ in range(2):
+        assert promised(ledger, 1, 2) is UnknownFate
+        with pytest.raises(UnknownFate):
+            ledger.add(sums, time=NOW, once=batch)
+    standby.start()
+    deadline = time.monotonic() + 60
+    while (found := promised(ledger, 1, 2)) is UnknownFate:
+        assert time.monotonic() < deadline
+    assert found == ["duplicate", "duplicate"]
+    assert not ledger.add(sums, time=NOW, once=batch)
+    with psycopg.connect(standby.url) as connection:
+        assert connection.execute("select count(*) from label").fetchone() == (2,)
+        assert connection.execute("select count(*) from batch").fetchone() == (1,)
+    ledger.close()
+
+
+def test_of_two_primaries_the_old_one_acknowledges_nothing(pair: tuple[Postgres, Postgres]) -> None:
+    primary, standby = pair
+    old, acknowledged, stop = Ledger(addressed(primary)), set[int](), threading.Event()
+    hosts = f"127.0.0.1:{standby.port}/postgres"
+    times: dict[int, float] = {}
+
+    def send() -> None:
+        at = 0
+        while not stop.is_set():
+            if promised(old, at) == ["counted"]:
+                acknowledged.add(at)
+                times[at] = time.monotonic()
+            at += 1
+
+    worker = threading.Thread(target=send)
+    worker.start()
+    time.sleep(1)
+    standby.promote()  # while the old one lives, cut off from it alone
+    went_over = time.monotonic()
+    with psycopg.connect(standby.url, autocommit=True) as connection:
+        connection.execute("alter system set synchronous_standby_names = ''")
+        connection.execute("select pg_reload_conf()")
+    new = Ledger(f"postgresql://auditor@{hosts}")
+    assert promised(new, *range(10_000, 10_010)) == ["counted"] * 10
+    time.sleep(sized(6, 20))
+    stop.set()
+    worker.join()
+    assert acknowledged, "this tests nothing"
+    assert max(times.values()) < went_over + 0.5, "the old one went on to acknowledge"
+    with psycopg.connect(standby.url) as connection:
+        there = {row[0] for row in connection.execute("select receipt from label").fetchall()}
+    assert [i for i in acknowledged if i.to_bytes(10, "big").hex() not in there] == []
+    old.close(), new.close()
+
+
+def test_a_failover_is_a_check_until_somebody_says_that_they_know(pair: tuple[Postgres, Postgres]) -> None:
+    primary, standby = pair
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+    where = f"postgresql://auditor@{hosts}/postgres?target_session_attrs=read-write"
+
+    def check(ledger: Ledger, now: float) -> str | None:
+        intake = Intake(Keyring.new(), ledger, models={})
+        by_clock(ledger, lambda: now)
+        checks = Checks(*counting_checks(ledger, intake, program="one", ttl=DAY))
+        checks.run()
+        assert checks.reasons()["ledger"] is None
+        return checks.reasons()["timeline"]
+
+    ledger = Ledger(where, clock=lambda: NOW)
+    assert check(ledger, NOW) is None
+    assert check(ledger, NOW + 60) is None
+    primary.stop(signal.SIGQUIT)
+    standby.promote()
+    with psycopg.connect(standby.url, autocommit=True) as connection:
+        connection.execute("alter system set synchronous_standby_names = ''")
+        connection.execute("select pg_reload_conf()")
+    assert f"since {when(NOW + 60)} may be missing" in str(check(ledger, NOW + 75))
+    another = Ledger(where)  # which begins afterwards
+    assert f"since {when(NOW + 60)} may be missing" in str(check(another, NOW + 900))
+    assert promised(another, 1) == ["counted"], "it goes on to count"
+    another.promoted()
+    assert check(ledger, NOW + 960) is None
+    ledger.close(), another.close()

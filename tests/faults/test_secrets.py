@@ -26,7 +26,6 @@ from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import Outcome, ServedPrediction
 from calib_serve.receipts.client import read_token
-from calib_serve.receipts.delivery import PredictionQueue
 from calib_serve.receipts.destination import Served
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.torchserve.configuration import configure
@@ -86,13 +85,11 @@ class Away:
 
 
 def test_what_waits_in_a_spool_is_for_its_owner_alone(tmp_path: Path, no_umask: None) -> None:
-    how: dict[str, Any] = {"failed": lambda *_, **__: None, "spool": tmp_path / "spool"}
-    queue, box = PredictionQueue(Away(), most=9, **how), Outbox(Away(), model="m", version="1", **how)
-    assert queue.put(Served("receipt", "order-17"))
+    box = Outbox(Away(), lambda *_, **__: None, model="m", version="1", spool=tmp_path / "spool")
+    assert box.put_one(Served("receipt", "order-17"))
     box.put([(1, 0.9)])
-    assert not queue.send(at_once=True)
     assert not box.send(at_once=True)
-    assert len([*tmp_path.rglob("*.json")]) == 2
+    assert len([*tmp_path.rglob("*.db")]) == 1
     assert for_others(tmp_path) == {}
     assert box.drop() == 0  # it lies in the spool
 

@@ -35,9 +35,7 @@ def test_receipts_from_ahead_and_another_host_s_clock_are_said(tmp_path: Path) -
         assert outcome["refused"] == 1
         watch.checks.run()
         assert "dated 3600 s ahead" in client.get("/healthz").json()["checks"]["receipts"]
-        another = counting_checks(
-            ahead.ledger, ahead.intake, program="another", ttl=30 * DAY, clock=lambda: time.time() + 3600
-        )
+        another = counting_checks(ahead.ledger, ahead.intake, program="another", ttl=30 * DAY)
         another[0].run()
         watch.checks.run()
         assert "3600 s behind that of another" in client.get("/healthz").json()["checks"]["clock"]

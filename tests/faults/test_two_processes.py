@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from injection import CONTEXT
 from ledgers import NOW, accept, make_label
+from ledgers import sweep as sweep_at
 from sizes import sized
 from small_models import archive, temperature
 
@@ -41,7 +42,7 @@ def count(url: str, start: int) -> None:
 def sweep(url: str) -> None:
     ledger = Ledger(url, timeout=60)
     for i in range(TURNS):
-        ledger.sweep(NOW + 3 * DAY * (i + 1) / TURNS)
+        sweep_at(ledger, NOW + 3 * DAY * (i + 1) / TURNS)
     ledger.close()
 
 

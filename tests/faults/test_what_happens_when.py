@@ -123,7 +123,7 @@ def test_it_is_away_while_predictions_come_with_ids(
     down: Server, what: str, spool: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promise = promised(what)
-    monkeypatch.setattr("calib_serve.receipts.delivery._BYTES", (32 << 20) // SCALE)
+    monkeypatch.setattr("calib_serve.receipts.outbox._BYTES", (32 << 20) // SCALE)
     whole, options = promise.whole // SCALE, {"spool": None if spool is None else down.folder / spool}
     with app(down, most=100_000 // SCALE, **options) as one:
         for at in range(0, whole, 250):  # half a second of them, as often as it looks whether it can send
@@ -328,7 +328,7 @@ def test_a_key_leaks(tmp_path: Path) -> None:
         one.reporter.flush()
         thief = Keyring.load(keys)
         run("keys", "rotate", keys)
-        run("keys", "retire", keys, "--key", thief.active, "--force")
+        run("keys", "retire", keys, "--key", thief.active, "--early")
         time.sleep(1)  # for so long the watch may know the key still
         facts = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
         until(lambda: one.reporter.served(P)[0] is not None)

@@ -43,7 +43,7 @@ def graph(folder: Path, tail: str = "", dtype: str = "f4", classes: int = K) -> 
 
 def fused(path: Path, fitted: Artifact, **options) -> Path:
     out = path.with_name("fused.onnx")
-    fuse_onnx(path, fitted, out, **options)
+    fuse_onnx(path, fitted, out, **options, unproven=True)
     onnx.checker.check_model(str(out), full_check=True)
     return out
 
@@ -241,3 +241,38 @@ def test_a_module_that_acts_otherwise_is_refused(monkeypatch):
     monkeypatch.setattr(module, "WithDecisions", wrong)
     with pytest.raises(FuseError, match="entries of 'act' differ"):
         calibrated(nn.Identity(), acting(), decisions=True, example=torch.from_numpy(OF_THREE))
+
+
+def greater_where_nan(path: Path) -> None:
+    """Write comparisons as runtimes compute them that take NaN for greater, and for less."""
+    model = onnx.load(path)
+    nodes = list(model.graph.node)
+    for node in nodes:
+        if node.op_type in ("GreaterOrEqual", "LessOrEqual"):
+            node.op_type = {"GreaterOrEqual": "Less", "LessOrEqual": "Greater"}[node.op_type]
+            (name,) = node.output
+            node.output[0] = f"{name}.not"
+            nodes.insert(nodes.index(node) + 1, helper.make_node("Not", [f"{name}.not"], [name]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize("kind", ["temperature", "top", "classwise", "mixture"])
+def test_nothing_is_acted_on_or_answered_where_a_score_is_nan_whatever_the_runtime_compares(kind, tmp_path):
+    steps = output_steps(kind, K, np.random.default_rng(0))
+    fitted = replace(artifact(*steps, classes=K), abstain=Abstain(0.1, risk=0.1), contract=ACTS)
+    out = fused(graph(tmp_path, "Softmax"), fitted, returns="all")
+    broken = rows(6)
+    broken[:2, 1], broken[2] = np.nan, np.nan
+    greater_where_nan(out)
+    got = by_onnxruntime(out, {"x": broken})
+    assert np.isnan(got["probabilities"][:3]).all()
+    assert got["abstain"][:3].all()
+    assert not got["act"][:3].any()
+    assert not np.isnan(got["probabilities"][3:]).any()
+    module = calibrated(nn.Identity(), fitted, outputs="logits", decisions=True)
+    found = module(torch.tensor(broken))
+    assert found["abstain"][:3].all()
+    assert not found["act"][:3].any()
+    assert np.isnan(fitted.of_logits(broken)[:3]).all()

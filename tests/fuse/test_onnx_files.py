@@ -71,12 +71,12 @@ def only(folder: Path, *names: str) -> None:
 
 def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, tmp_path):
     out = tmp_path / "out.onnx"
-    fuse_onnx(raw, STEP, out)
+    fuse_onnx(raw, STEP, out, unproven=True)
     metadata = {p.key: p.value for p in onnx.load(out).metadata_props}
     assert metadata["calib_serve.fingerprint"] == STEP.fingerprint
     assert metadata["calib_serve.model"] == sha256(raw)
     with pytest.raises(FuseError, match=r"calibrated already.*fuse into the original"):
-        fuse_onnx(out, STEP, tmp_path / "twice.onnx")
+        fuse_onnx(out, STEP, tmp_path / "twice.onnx", unproven=True)
     only(tmp_path, "out.onnx", "raw.onnx")
     # Of which scores it is no longer says, so it may be of any.
     half = onnx.load(out)
@@ -85,7 +85,7 @@ def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, 
     half.metadata_props.extend(kept)
     onnx.save(half, out)
     with pytest.raises(FuseError, match=r"calibrated already.*fuse into the original$"):
-        fuse_onnx(out, STEP, tmp_path / "twice.onnx")
+        fuse_onnx(out, STEP, tmp_path / "twice.onnx", unproven=True)
 
 
 @pytest.mark.parametrize("stated", [False, True])
@@ -95,7 +95,7 @@ def test_shapes_inside_are_stated_where_they_were_and_nowhere_else(stated, tmp_p
     if not stated:
         del model.graph.value_info[:]
     onnx.save(model, tmp_path / "raw.onnx")
-    fuse_onnx(tmp_path / "raw.onnx", STEP, tmp_path / "out.onnx")
+    fuse_onnx(tmp_path / "raw.onnx", STEP, tmp_path / "out.onnx", unproven=True)
     names = {v.name for v in onnx.load(tmp_path / "out.onnx").graph.value_info}
     assert names == {v.name for v in model.graph.value_info}
     assert bool(names) == stated
@@ -103,13 +103,13 @@ def test_shapes_inside_are_stated_where_they_were_and_nowhere_else(stated, tmp_p
 
 def test_the_same_file_can_be_written_over(raw):
     expected = run(str(raw), {"x": ROWS})["z"] / 2
-    fuse_onnx(raw, STEP, raw)
+    fuse_onnx(raw, STEP, raw, unproven=True)
     np.testing.assert_allclose(run(str(raw), {"x": ROWS})["z"], expected, rtol=1e-5)
 
 
 def test_a_place_that_cannot_be_written_to_is_named(raw, tmp_path):
     with pytest.raises(FuseError, match=r"cannot write .*raw\.onnx/out\.onnx: "):
-        fuse_onnx(raw, STEP, raw / "out.onnx")
+        fuse_onnx(raw, STEP, raw / "out.onnx", unproven=True)
     only(tmp_path, "raw.onnx")
 
 
@@ -121,7 +121,7 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
         "calib_serve.fuse.onnx._plan.map_logits", lambda editor, tail, step: (tail, "did nothing")
     )
     with pytest.raises(FuseError, match=r"probabilities differ by .*rounding allows"):
-        fuse_onnx(raw, STEP, out)
+        fuse_onnx(raw, STEP, out, unproven=True)
     assert out.read_bytes() == b"the model that is served now"
     only(tmp_path, "out.onnx", "raw.onnx")
 
@@ -140,7 +140,7 @@ def test_a_damaged_file_is_refused_or_still_right(seed):
         folder = Path(name)
         (folder / "raw.onnx").write_bytes(content)
         try:
-            fuse_onnx(folder / "raw.onnx", STEP, folder / "out.onnx")
+            fuse_onnx(folder / "raw.onnx", STEP, folder / "out.onnx", unproven=True)
         except (ModelError, FuseError):
             only(folder, "raw.onnx")
             return
@@ -154,7 +154,7 @@ def test_external_data_outside_of_the_folder_is_refused(location, tmp_path):
     path = external(tmp_path / "model", location.format(tmp_path))
     (tmp_path / "model" / "sub").mkdir()
     with pytest.raises(ModelError, match="outside of its folder"):
-        fuse_onnx(path, STEP, tmp_path / "out" / "out.onnx")
+        fuse_onnx(path, STEP, tmp_path / "out" / "out.onnx", unproven=True)
     assert not (tmp_path / "out").exists()
 
 
@@ -164,7 +164,7 @@ def test_external_data_behind_a_link_out_of_the_folder_is_refused(tmp_path):
     (tmp_path / "model" / "weights.bin").rename(tmp_path / "elsewhere.bin")
     (tmp_path / "model" / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
     with pytest.raises(ModelError, match="outside of its folder"):
-        fuse_onnx(path, STEP, tmp_path / "out.onnx")
+        fuse_onnx(path, STEP, tmp_path / "out.onnx", unproven=True)
 
 
 @pytest.mark.server
@@ -247,20 +247,20 @@ def test_new_weights_of_the_same_size_replace_the_old_ones(tmp_path: Path) -> No
     out, step = tmp_path / "out" / "fused.onnx", artifact(InputShift(DELTA, 0.0, 1.0), classes=K)
     shifted = np.clip(X + DELTA, 0, 1)
     for one in (W, -W):  # trained again: the graph is the same to the byte
-        fuse_onnx(two_layers(tmp_path / "model", one), step, out)
+        fuse_onnx(two_layers(tmp_path / "model", one), step, out, unproven=True)
         np.testing.assert_allclose(run(str(out), {"x": X})["y"], shifted @ one @ W + W[0], atol=1e-5)
 
 
 def test_a_copy_that_was_spoilt_is_made_again_and_a_good_one_is_left(tmp_path: Path) -> None:
     path, out = two_layers(tmp_path / "model"), tmp_path / "out" / "fused.onnx"
     step = artifact(InputShift(DELTA, 0.0, 1.0), classes=K)
-    fuse_onnx(path, step, out)
+    fuse_onnx(path, step, out, unproven=True)
     one, other = (
         out.with_name(f"fused.{sha256(path.with_name(f'{n}.bin'))[:16]}.data") for n in ("one", "other")
     )
     one.write_bytes(bytes(one.stat().st_size))
     before = other.stat()
-    fuse_onnx(path, step, out)
+    fuse_onnx(path, step, out, unproven=True)
     assert one.read_bytes() == W.tobytes()
     assert (other.stat().st_ino, other.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
@@ -295,7 +295,7 @@ def constant_outside(folder: Path, location: str = "w.bin", within: str = "graph
 @pytest.mark.parametrize("within", ["graph", "function", "branch"])
 def test_the_numbers_of_an_attribute_come_along_too(within: str, tmp_path: Path) -> None:
     path, out = constant_outside(tmp_path, within=within), tmp_path / "out" / "fused.onnx"
-    fuse_onnx(path, artifact(InputShift(DELTA, 0.0, 1.0), classes=K), out)
+    fuse_onnx(path, artifact(InputShift(DELTA, 0.0, 1.0), classes=K), out, unproven=True)
     path.with_name("w.bin").unlink()
     feeds = {"x": X} | ({"yes": np.array(True)} if within == "branch" else {})
     want = np.clip(X + DELTA, 0, 1) @ W * (-1 if within == "function" else 1)
@@ -306,7 +306,7 @@ def test_the_numbers_of_an_attribute_are_not_read_outside_of_the_folder(tmp_path
     path = constant_outside(tmp_path, "../w.bin")
     (tmp_path / "w.bin").write_bytes(W.tobytes())
     with pytest.raises(ModelError, match=r"keeps 'w' outside of its folder, in '\.\./w\.bin'"):
-        fuse_onnx(path, HALF, tmp_path / "out.onnx")
+        fuse_onnx(path, HALF, tmp_path / "out.onnx", unproven=True)
 
 
 @pytest.mark.parametrize("where", [{"offset": 0, "length": 32}, {"offset": 1, "length": 36}, {"offset": 4}])
@@ -319,7 +319,7 @@ def test_a_tensor_that_is_longer_than_its_file_or_its_part_is_refused(
     onnx.save(model, tmp_path / "raw.onnx")
     (tmp_path / "w.bin").write_bytes(W.tobytes())
     with pytest.raises(ModelError) as raised:
-        fuse_onnx(tmp_path / "raw.onnx", HALF, tmp_path / "out.onnx")
+        fuse_onnx(tmp_path / "raw.onnx", HALF, tmp_path / "out.onnx", unproven=True)
     assert str(raised.value) == (
         f"{tmp_path / 'raw.onnx'} keeps 'w' in 'w.bin', which ends before it: 36 < {36 + where['offset']}; "
         "copy the whole file"
@@ -333,7 +333,7 @@ def test_a_data_file_that_cannot_be_read_is_named(location: str, tmp_path: Path)
     outside(model.graph.initializer[0], W, location)
     (tmp_path / "raw.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ModelError) as raised:
-        fuse_onnx(tmp_path / "raw.onnx", HALF, tmp_path / "out.onnx")
+        fuse_onnx(tmp_path / "raw.onnx", HALF, tmp_path / "out.onnx", unproven=True)
     assert f"keeps 'w' in {location!r}, which cannot be read" in str(raised.value)
 
 
@@ -341,12 +341,12 @@ def test_a_file_that_is_no_model_is_refused_and_an_archive_is_told_from_it(tmp_p
     path = tmp_path / "raw.onnx"
     path.write_bytes(b"no model")
     with pytest.raises(ModelError, match="is not an ONNX model") as raised:
-        fuse_onnx(path, HALF, tmp_path / "out.onnx")
+        fuse_onnx(path, HALF, tmp_path / "out.onnx", unproven=True)
     assert "torch" not in str(raised.value)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model/data.pkl", "")
     with pytest.raises(ModelError, match="a torch file takes fuse torch"):
-        fuse_onnx(path, HALF, tmp_path / "out.onnx")
+        fuse_onnx(path, HALF, tmp_path / "out.onnx", unproven=True)
 
 
 @pytest.mark.parametrize("sound", [True, False])

@@ -194,12 +194,11 @@ def check(
     told = tail.kind if tail.bare or tail.kind in LABELS or tail.kind == "logit" else None
     report = fuse_onnx(
         folder / "raw.onnx", fitted, folder / "fused.onnx", output_name="y", returns=returns, outputs=told,
-        keep_raw=keep_raw, features=features,
+        keep_raw=keep_raw, features=features, unproven=True
     )  # fmt: skip
     onnx.checker.check_model(str(folder / "fused.onnx"), full_check=True)
     check_use(onnx.load(folder / "fused.onnx").graph)
-    assert report.max_abs_diff <= max(report.tolerance, 1e-5)  # its own scores are run in float32
-    assert report.own_scores == 4
+    assert report.max_abs_diff <= report.tolerance
     plain = not (tail.bare or tail.sizes or keep_raw) and layer not in ("none", "read by another")
     if (
         plain

@@ -61,7 +61,7 @@ def check(
     """Fuse, and compare every output with the raw graph's on shifted inputs; the fused graph."""
     feeds = {"x": eighths(4, *delta.shape).astype("f4")} | (feeds or {})
     report, made = fused(raw, folder, InputShift(delta), input_name="x", output_name="y", inputs=feeds)
-    assert report.done == (done,)
+    assert [one for one in report.done if "written out" not in one] == [done]
     want = run(raw, feeds | {"x": (feeds["x"] + delta).astype("f4")}, optimize=False)
     got = run(made, feeds, optimize=False)
     assert got.keys() == want.keys()

@@ -244,7 +244,9 @@ def test_probabilities_that_onnxruntime_quantised_are_calibrated_and_not_quantis
     step, returns, tmp_path
 ):
     raw = quantised(tmp_path, QuantFormat.QDQ)
-    report = fuse_onnx(raw, artifact(step, classes=CLASSES), tmp_path / "out.onnx", returns=returns)
+    report = fuse_onnx(
+        raw, artifact(step, classes=CLASSES), tmp_path / "out.onnx", returns=returns, unproven=True
+    )
     assert report.done[0] == (
         "QuantizeLinear and DequantizeLinear behind Softmax 'y' removed: calibrated scores are not rounded "
         "to its old steps of 0.0039"
@@ -275,7 +277,7 @@ def test_other_readers_of_quantised_scores_read_calibrated_ones(activation, tmp_
     kind = "logits" if activation == "Softmax" else "label_logits"
     step = BIAS if activation == "Softmax" else LogitMap(np.ones(CLASSES), BIAS.bias)
     fitted = artifact(step, classes=CLASSES, outputs=kind)
-    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="shown")
+    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="shown", unproven=True)
     raw, got = (
         run(m, {"x": ROWS}, optimize=False) for m in (str(tmp_path / "raw.onnx"), str(tmp_path / "out.onnx"))
     )

@@ -54,34 +54,41 @@ def data(n: int = 300) -> tuple[Any, Any]:
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = export(network(), tmp_path_factory.mktemp("fitted") / "model.pt2")
-    return calibrate_model(path, *data(), "temperature", cross_validate=False)
+    return calibrate_model(path, *data(), "temperature", cross_validate=False, keep_rows=True)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("ends", ["logits", "probabilities"])
 @pytest.mark.parametrize("ending", ["onnx", "pt"])
-def test_another_export_needs_no_force_and_another_network_does(
+def test_another_export_gives_the_kept_scores_and_another_network_does_not(
     ending: str, ends: str, fitted: Any, tmp_path: Path
 ) -> None:
     fuse: Any = fuse_onnx if ending == "onnx" else fuse_torch
     same = export(network(ends=ends), tmp_path / f"same.{ending}")
-    fuse(same, fitted, tmp_path / f"out.{ending}")
+    x = {"x": data()[0]} if ending == "onnx" else {"input": data()[0]}
+    found = fuse(same, fitted, tmp_path / f"out.{ending}", inputs=x)
+    assert found.proof.startswith("32 rows of the fitted scores")
     other = network(ends=ends)
     with torch.no_grad():
         other[5].weight.mul_(1.01)
     changed = export(other, tmp_path / f"other.{ending}")
-    with pytest.raises(FuseError, match="other scores for the same inputs"):
-        fuse(changed, fitted, tmp_path / f"no.{ending}")
+    with pytest.raises(FuseError, match=r"gives other scores than were fitted: .* of 32 rows"):
+        fuse(changed, fitted, tmp_path / f"no.{ending}", inputs=x)
     assert not (tmp_path / f"no.{ending}").exists()
-    fuse(changed, fitted, tmp_path / f"no.{ending}", force=True)
+    found = (
+        fuse(changed, fitted, tmp_path / f"no.{ending}", input_shape=SHAPE, unproven=True)
+        if ending == "pt"
+        else fuse(changed, fitted, tmp_path / f"no.{ending}", unproven=True)
+    )
+    assert found.proof.startswith("unproven")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_graph_of_other_inputs_is_another_model(fitted: Any, tmp_path: Path) -> None:
     flat = nn.Sequential(nn.Unflatten(1, SHAPE), *network())
     torch.onnx.export(flat, (torch.zeros(2, 64),), str(tmp_path / "flat.onnx"), dynamo=False)
-    with pytest.raises(FuseError, match="does not take its inputs"):
-        fuse_onnx(tmp_path / "flat.onnx", fitted, tmp_path / "out.onnx")
+    with pytest.raises(FuseError, match="cannot run the model"):
+        fuse_onnx(tmp_path / "flat.onnx", fitted, tmp_path / "out.onnx", inputs={"x": data()[0]})
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -90,11 +97,12 @@ def test_the_commands_say_it_in_a_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", inputs=inputs, labels=labels)
     model, out = export(network(), tmp_path / "model.pt2"), tmp_path / "artifact"
     fit = ["fit", str(tmp_path / "data.npz"), "--model", str(model), "--method", "temperature"]
-    assert invoke([*fit, "-o", str(out)]).exit_code == 0
+    assert invoke([*fit, "--keep-rows", "-o", str(out)]).exit_code == 0
+    of = ["--inputs", str(tmp_path / "data.npz")]
     for seed, code in ((0, 0), (1, 3)):
         export(network(seed), tmp_path / "model.onnx")
         done = invoke(
-            ["fuse", "onnx", str(tmp_path / "model.onnx"), str(out), "-o", str(tmp_path / "c.onnx")]
+            ["fuse", "onnx", str(tmp_path / "model.onnx"), str(out), "-o", str(tmp_path / "c.onnx"), *of]
         )
         assert done.exit_code == code, done.output
-    assert "--force" in done.stderr
+    assert "gives other scores than were fitted" in done.stderr

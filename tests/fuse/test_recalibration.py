@@ -35,6 +35,7 @@ def served(tmp_path: Path) -> Path:
         handler=tmp_path / "own_handler.py",
         extra=[tmp_path / "words.txt"],
         abstain_below=0.4,
+        unproven=True,
     )
 
 

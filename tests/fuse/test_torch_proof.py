@@ -111,13 +111,11 @@ def test_a_softmax_is_seen_by_its_numbers():
         calibrated(model, scaled(K, None), example=inputs)
 
 
-def test_one_number_within_0_and_1_is_asked_about():
+def test_one_number_within_0_and_1_is_a_probability_by_its_sigmoid_or_asked_about():
     model = Ends(1, "sigmoid").eval()
-    with pytest.raises(FuseError, match="--outputs logit or --outputs probability"):
-        calibrated(model, HALVED, example=x())
     inputs = x()
     p = model(inputs).numpy()
-    got = calibrated(model, HALVED, outputs="probability", example=inputs)(inputs)
+    got = calibrated(model, HALVED, example=inputs)(inputs)
     np.testing.assert_allclose(got, HALVED.of_logits(np.log(np.hstack([1 - p, p]))), atol=1e-6)
 
 
@@ -135,11 +133,15 @@ def infinite() -> nn.Module:
 TWO = artifact(LogitMap.temperature(2.0), classes=K)
 OF_LABELS = artifact(LogitMap.temperature(2.0), classes=K, model=MULTILABEL)
 REFUSED = {
-    r"taken for probabilities, but .* say --outputs logits": (lambda: Ends(K), TWO, "probabilities"),
+    r"taken for probabilities, and cannot be: .* beyond": (
+        lambda: Ends(K),
+        TWO,
+        "probabilities",
+    ),
     "taken for log_probs": (lambda: Ends(K), TWO, "log_probs"),
     "taken for probability": (lambda: Ends(1), HALVED, "probability"),
-    "one probability a label": (lambda: Ends(K, "sigmoid"), TWO, None),
-    "artifact is of labels": (lambda: Ends(K, "softmax"), OF_LABELS, None),
+    "made by a Sigmoid": (lambda: Ends(K, "sigmoid"), TWO, None),
+    "made by a Softmax": (lambda: Ends(K, "softmax"), OF_LABELS, None),
     "fitted on scores of labels": (lambda: Ends(K), OF_LABELS, "logits"),
     "fitted on scores of classes": (lambda: Ends(K), TWO, "label_logits"),
     # (8,) for 8 inputs is one logit a sample, not one row of 8 classes.
@@ -260,8 +262,10 @@ def test_one_label_alone_is_a_label():
     model, inputs = Ends(1).eval(), x()
     got = calibrated(model, step, example=inputs)(inputs)
     np.testing.assert_allclose(got, torch.sigmoid(model(inputs) / 2), atol=1e-6)
-    with pytest.raises(FuseError, match="--outputs label_logits or"):
-        calibrated(Ends(1, "sigmoid").eval(), step, example=inputs)
+    model = Ends(1, "sigmoid").eval()
+    odds = torch.logit(model(inputs))
+    got = calibrated(model, step, example=inputs)(inputs)
+    np.testing.assert_allclose(got, torch.sigmoid(odds / 2), atol=1e-6)
 
 
 # fitted on, model ends in, columns
@@ -374,7 +378,12 @@ def test_torchscript_of_several_inputs_keeps_its_signature(tmp_path):
     np.savez(tmp_path / "in.npz", x=inputs, mask=mask.numpy().astype("f8"))
     step = artifact(InputShift(np.full(D, 0.3)), LogitMap.temperature(2.0), classes=K)
     report = fuse_torch(
-        tmp_path / "model.pt", step, tmp_path / "out.pt", inputs=tmp_path / "in.npz", output="logits"
+        tmp_path / "model.pt",
+        step,
+        tmp_path / "out.pt",
+        inputs=tmp_path / "in.npz",
+        output="logits",
+        unproven=True,
     )
     assert (report.samples, report.output, report.outputs) == (40, "logits", "logits")
     out = torch.jit.load(tmp_path / "out.pt")
@@ -387,6 +396,7 @@ def test_torchscript_of_several_inputs_keeps_its_signature(tmp_path):
             step,
             tmp_path / "no.pt",
             inputs={"y": inputs.numpy()[:, 0], "z": inputs.numpy()},
+            unproven=True,
         )
 
 
@@ -399,15 +409,15 @@ def script(tmp_path):
 def test_without_inputs_nothing_is_written(script, tmp_path):
     step = artifact(LogitMap.temperature(2.0), classes=K)
     with pytest.raises(FuseError, match=r"--inputs FILE.npz \(inputs=\).*--input-shape"):
-        fuse_torch(script, step, tmp_path / "out.pt")
+        fuse_torch(script, step, tmp_path / "out.pt", unproven=True)
     with pytest.raises(ModelError, match=r"refuses the inputs .*--input-shape"):
-        fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D + 1,))
+        fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D + 1,), unproven=True)
     assert not (tmp_path / "out.pt").exists()
-    report = fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), samples=5)
+    report = fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), samples=5, unproven=True)
     assert report.samples == 5
     assert report.max_abs_diff <= report.tolerance == pytest.approx(1e-5, rel=10)
     with pytest.raises(CalibServeError, match=r"4 classes.*10"):
-        fuse_torch(script, artifact(classes=10), tmp_path / "no.pt", input_shape=(D,))
+        fuse_torch(script, artifact(classes=10), tmp_path / "no.pt", input_shape=(D,), unproven=True)
 
 
 def exported(model: nn.Module, args: tuple, path, named=None, **options) -> None:
@@ -431,7 +441,7 @@ def test_an_exported_program_keeps_its_names_and_what_was_free(tmp_path):
     shapes = {"tokens": {0: n, 1: length}, "mask": {0: n, 1: length}}
     exported(model, (tokens,), tmp_path / "model.pt2", {"mask": mask}, dynamic_shapes=shapes)
     step = artifact(LogitMap.temperature(2.0), classes=K)
-    report = fuse_torch(tmp_path / "model.pt2", step, tmp_path / "out.pt2")
+    report = fuse_torch(tmp_path / "model.pt2", step, tmp_path / "out.pt2", unproven=True)
     assert (report.samples, report.output) == (3, "1")
     out = torch.export.load(tmp_path / "out.pt2").module()
     for rows, words in ((1, 9), (64, 2), (7, 4)):
@@ -442,10 +452,30 @@ def test_an_exported_program_keeps_its_names_and_what_was_free(tmp_path):
         out(torch.randn(3, 10, D), mask=torch.ones(3, 10))
 
 
+@pytest.mark.parametrize("kind", ["pt", "pt2"])
+def test_files_that_were_packed_beside_the_model_stay_in_the_archive(kind, tmp_path):
+    model, packed = nn.Linear(D, K).eval(), {"names.json": '["a", "b"]', "maps/labels.txt": "0 a"}
+    step = artifact(LogitMap.temperature(2.0), classes=K)
+    if kind == "pt":
+        torch.jit.save(torch.jit.script(model), str(tmp_path / "model.pt"), _extra_files=packed)
+    else:
+        torch.export.save(torch.export.export(model, (x(3),)), tmp_path / "model.pt2", extra_files=packed)
+    shape = {"input_shape": (D,)} if kind == "pt" else {}
+    fuse_torch(tmp_path / f"model.{kind}", step, tmp_path / f"out.{kind}", unproven=True, **shape)
+    found = dict.fromkeys(packed, "")
+    if kind == "pt":
+        torch.jit.load(str(tmp_path / "out.pt"), _extra_files=found)
+    else:
+        torch.export.load(tmp_path / "out.pt2", extra_files=found)
+    assert {n: t.decode() if isinstance(t, bytes) else t for n, t in found.items() if n in packed} == packed
+    with pytest.raises(FuseError, match="calibrated already"):
+        fuse_torch(tmp_path / f"out.{kind}", step, tmp_path / "again", unproven=True, **shape)
+
+
 def test_what_was_compiled_ahead_of_time_is_refused(tmp_path):
     path = tmp_path / "compiled.pt2"
     with zipfile.ZipFile(path, "w") as archive:  # the names that aoti_compile_and_package writes
         archive.writestr("compiled/data/aotinductor/model/c.wrapper.so", b"\x7fELF")
         archive.writestr("compiled/archive_format", "pt2")
     with pytest.raises(ModelError, match=r"compiled by AOTInductor.*then compile the result"):
-        fuse_torch(path, HALVED, tmp_path / "out.pt2")
+        fuse_torch(path, HALVED, tmp_path / "out.pt2", unproven=True)

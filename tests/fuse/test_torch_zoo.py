@@ -62,7 +62,7 @@ def test_a_librarys_model_is_calibrated(name, tmp_path):
     whole = calibrated(model, TEMPERATURE, example=inputs)
     np.testing.assert_allclose(whole(**inputs), expected, atol=1e-5)
     torch.export.save(torch.export.export(model, (), inputs), tmp_path / "model.pt2")
-    report = fuse_torch(tmp_path / "model.pt2", TEMPERATURE, tmp_path / "out.pt2")
+    report = fuse_torch(tmp_path / "model.pt2", TEMPERATURE, tmp_path / "out.pt2", unproven=True)
     assert report.max_abs_diff <= report.tolerance
     out = torch.export.load(tmp_path / "out.pt2").module()
     np.testing.assert_allclose(out(**inputs), expected, atol=1e-5)
@@ -84,7 +84,7 @@ def test_a_dynamically_quantised_model_is_calibrated_but_takes_no_head(tmp_path)
     with pytest.raises(FuseError, match="no linear layer"):
         calibrated(small, TEMPERATURE, fold=True, example=x)
     torch.jit.script(small).save(str(tmp_path / "model.pt"))
-    fuse_torch(tmp_path / "model.pt", TEMPERATURE, tmp_path / "out.pt", input_shape=(5,))
+    fuse_torch(tmp_path / "model.pt", TEMPERATURE, tmp_path / "out.pt", input_shape=(5,), unproven=True)
     np.testing.assert_allclose(torch.jit.load(tmp_path / "out.pt")(x), got, atol=1e-6)
 
 
@@ -93,7 +93,7 @@ def test_the_result_compiles_ahead_of_time(tmp_path):
     model, x = nn.Linear(5, K).eval(), torch.randn(4, 5)
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
     torch.export.save(program, tmp_path / "model.pt2")
-    fuse_torch(tmp_path / "model.pt2", TEMPERATURE, tmp_path / "out.pt2")
+    fuse_torch(tmp_path / "model.pt2", TEMPERATURE, tmp_path / "out.pt2", unproven=True)
     fused = torch.export.load(tmp_path / "out.pt2")
     path = torch._inductor.aoti_compile_and_package(fused, package_path=str(tmp_path / "compiled.pt2"))
     got = torch._inductor.aoti_load_package(path)(x)

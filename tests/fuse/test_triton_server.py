@@ -21,11 +21,11 @@ from deciding import ACTS, acts_by_hand, deciding
 from fuse_graphs import run
 from live_server import until
 from test_triton_repository import OTHER, STEP, K, artifact, model_file, tree
-from triton_server import Triton, needs_tritonserver, triton_on
+from triton_server import SERVER, Triton, needs_tritonserver, triton_on
 
 from calib_serve import Bins, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.core.errors import FuseError
+from calib_serve.core.errors import ModelError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fuse import fuse_onnx, fuse_triton
 
@@ -51,10 +51,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def triton(folder: Path) -> Iterator[Triton]:
     """A server that polls: both forms, and an ensemble that decides."""
     repository, raw = folder / "models", model_file(folder)
-    fuse_triton(raw, STEP, repository, CPU, name="step")
-    fuse_triton(raw, STEP, repository, ALONE, name="alone")
+    fuse_triton(raw, STEP, repository, CPU, name="step", unproven=True)
+    fuse_triton(raw, STEP, repository, ALONE, name="alone", unproven=True)
     decides = replace(deciding(STEP, "aps"), contract=ACTS)
-    fuse_triton(raw, decides, repository, CPU, name="deciding")
+    fuse_triton(raw, decides, repository, CPU, name="deciding", unproven=True)
     polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
     with triton_on(repository, folder / "server", *polling) as triton:
         assert triton.ready(), triton.log.read_text()
@@ -64,7 +64,7 @@ def triton(folder: Path) -> Iterator[Triton]:
 @pytest.fixture(scope="module")
 def expected(folder: Path, triton: Triton) -> dict[str, np.ndarray]:
     """What the fused graph gives for IMAGES."""
-    fuse_onnx(folder / "raw.onnx", STEP, folder / "all.onnx", returns="all")
+    fuse_onnx(folder / "raw.onnx", STEP, folder / "all.onnx", returns="all", unproven=True)
     return run(str(folder / "all.onnx"), {"image": IMAGES})
 
 
@@ -206,13 +206,15 @@ def test_another_version_takes_over_and_a_refused_one_changes_nothing(
 ) -> None:
     settings = CPU if model == "step" else ALONE
     before, log = tree(folder / "models"), triton.log.read_text()
-    with pytest.raises(FuseError):
-        fuse_triton(folder / "raw.onnx", OTHER, folder / "models", settings, name=model, version=2)
+    with pytest.raises(ModelError, match=r"\(n, 4\)"):
+        fuse_triton(
+            folder / "raw.onnx", OTHER, folder / "models", settings, name=model, version=2, unproven=True
+        )
     assert tree(folder / "models") == before
     other = artifact(
         LogitMap.temperature(9.0), classes=K, class_names=STEP.class_names, reference=Bins.zeros(10)
     )
-    fuse_triton(folder / "raw.onnx", other, folder / "models", settings, name=model, version=2)
+    fuse_triton(folder / "raw.onnx", other, folder / "models", settings, name=model, version=2, unproven=True)
     raw = run(str(folder / "raw.onnx"), {"image": IMAGES})["z"]
 
     answered = 0
@@ -235,9 +237,45 @@ def test_another_version_takes_over_and_a_refused_one_changes_nothing(
     assert "failed" not in since.lower(), since
 
 
+def caching(path: Path) -> None:
+    """Let Triton keep the responses of a packed model."""
+    path.write_text(path.read_text() + "\nresponse_cache: { enable: true }\n")
+
+
+def test_no_receipt_comes_out_of_a_cache(folder: Path, tmp_path: Path) -> None:
+    """Neither where a model is loaded with one, nor where its ensemble gets one while the server runs."""
+    models, raw = tmp_path / "models", model_file(tmp_path)
+    fuse_triton(raw, STEP, models, ALONE, name="alone", unproven=True)
+    fuse_triton(raw, STEP, models, ALONE, name="unsigned", receipts=False, unproven=True)
+    fuse_triton(raw, STEP, models, CPU, name="step", unproven=True)
+    fuse_triton(raw, STEP, models, CPU, name="inner", unproven=True)
+    for name in ("alone", "unsigned", "inner_onnx"):
+        caching(models / name / "config.pbtxt")
+    options = ["--cache-config=local,size=1048576", f"--cache-directory={SERVER.parents[1] / 'caches'}"]
+    options += ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false"]
+    options += ["--strict-readiness=false"]
+    with triton_on(models, tmp_path / "server", *options) as triton:
+        until(lambda: triton.ready("step") and triton.ready("inner") and triton.ready("unsigned"))
+        assert not triton.ready("alone")
+        assert "ModelError: alone has response_cache" in triton.log.read_text()
+        for name in ("step", "inner"):  # the graph's own cache has no receipts in it
+            receipts = [t for _ in range(3) for t in given(post(triton, name))["receipt"]]
+            assert len(set(receipts)) == 3 * len(IMAGES) == predictions(triton, name)
+        assert given(post(triton, "unsigned")) == given(post(triton, "unsigned"))
+        caching(models / "step" / "config.pbtxt")
+
+        def refused() -> bool:
+            reply = post(triton, "step")
+            return reply.status_code != 200 and "step has response_cache" in reply.text
+
+        until(refused)
+        since = [post(triton, "step").status_code for _ in range(3)]
+        assert 200 not in since
+
+
 def test_a_server_that_misreads_numpy_s_arrays_does_not_start(folder: Path, tmp_path: Path) -> None:
     """Built for numpy 1 and given numpy 2, it read the first prediction for each, and sent empty receipts."""
-    fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", ALONE, name="alone")
+    fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", ALONE, name="alone", unproven=True)
     with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true", numpy=2) as triton:
         assert not triton.ready()
         told = triton.log.read_text()

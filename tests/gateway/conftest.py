@@ -41,7 +41,7 @@ def running(folder: Path, triton: Triton, triton_grpc: str) -> Iterator[Running]
     artifact().save(folder / "artifact")
     models = [f"{name}:{v}={folder / 'artifact'}" for name in ("digits", "halves") for v in (1, 2)]
     models += ["ready-made:2=3", f"versions:2={folder / 'artifact'}"]
-    options = ["--output", "logits", "--output", "halves=half", "--scores", "logits"]
+    options = ["--output", "logits", "--output", "halves=half", "--scores", "logits", "--trust-headers"]
     with gateway(folder, triton.http, *options, models=models, grpc=triton_grpc) as found:
         yield found
 
@@ -62,7 +62,7 @@ def answering_server() -> Iterator[tuple[Recording, Answers]]:
 def _before_answers(
     tmp_path_factory: pytest.TempPathFactory, answering_server: tuple[Recording, Answers], model: str
 ) -> Iterator[Running]:
-    limits = ("--timeout=2", "--max-megabytes=1", "--max-waiting=4", "--request-seconds=3")
+    limits = ("--timeout=2", "--max-megabytes=1", "--max-waiting=4", "--request-seconds=3", "--trust-headers")
     http, grpc = answering_server
     folder = tmp_path_factory.mktemp("before-answers")
     with gateway(folder, http.url, "--output", "logits", *limits, models=[model], grpc=grpc.address) as found:

@@ -81,10 +81,10 @@ GETS = {
     "model config": "/v2/models/digits/config",
     "no such model": "/v2/models/nothing",
     "nothing": "/",
-    "no such path": "/nothing?at=all&more",
+    "no such model, and a query": "/v2/models/nothing?at=all&more",
 }
 MESSAGES = {name: message("GET", path) for name, path in GETS.items()} | {
-    "no such method": message("DELETE", "/v2/models/digits"),
+    "no such method": message("DELETE", "/v2/models/other"),
     "another model": message("POST", INFER_OTHER, OTHER),
     "another model, chunked": message("POST", INFER_OTHER, OTHER, chunked=True),
     "another model, binary": message("POST", INFER_OTHER, BINARY),
@@ -141,7 +141,6 @@ def infer_request(model: str) -> service_pb2.ModelInferRequest:
 CALLS = {
     **{name: (SERVICE + name, sent.SerializeToString()) for name, sent in METHODS.items()},
     "another model": (METHOD, infer_request("other").SerializeToString()),
-    "no message": (METHOD, b"\xff\xff"),
     "nothing": (METHOD, b""),
     "health": ("/grpc.health.v1.Health/Check", b""),
 }
@@ -154,18 +153,21 @@ def test_a_call_of_grpc_is_the_servers_by_byte(
     assert called(running.grpc, method, sent) == called(triton_grpc, method, sent)
 
 
-def test_a_stream_passes_and_is_counted_as_uncalibrated(running: Running, triton_grpc: str) -> None:
-    assert called(running.grpc, "/no.such/Thing", b"")[0] is not None
-    sent = [infer_request(model) for model in ("digits", "other", "digits")]
-    before = running.counted("calib_uncalibrated_total")
-    found = []
-    for address in (running.grpc, triton_grpc):
-        with grpc.insecure_channel(address) as channel:
-            call = channel.stream_stream(
-                f"{SERVICE}ModelStreamInfer",
-                request_serializer=service_pb2.ModelInferRequest.SerializeToString,
-            )
-            found.append(sorted(call(iter(sent), timeout=30)))
-    assert found[0] == found[1]
-    assert len(found[0]) == 3
-    assert running.counted("calib_uncalibrated_total") == before + 2
+def streamed(address: str, *models: str) -> list[object]:
+    with grpc.insecure_channel(address) as channel:
+        call = channel.stream_stream(
+            f"{SERVICE}ModelStreamInfer",
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+        )
+        return sorted(call(map(infer_request, models), timeout=30))
+
+
+def test_a_stream_passes_but_of_a_calibrated_model(running: Running, triton_grpc: str) -> None:
+    assert called(running.grpc, "/no.such/Thing", b"") == called(triton_grpc, "/no.such/Thing", b"")
+    found = streamed(running.grpc, "other", "other")
+    assert len(found) == 2
+    assert found == streamed(triton_grpc, "other", "other")
+    with pytest.raises(grpc.RpcError) as raised:
+        streamed(running.grpc, "other", "digits")
+    assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "ModelInfer" in raised.value.details()

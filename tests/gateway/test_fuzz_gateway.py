@@ -74,7 +74,8 @@ def test_whatever_is_sent_is_answered_and_needs_its_token(
     )
     assert answer.status_code < 500, (answer.status_code, answer.text[:200])
     assert "\n" not in "".join(answer.headers.values())
-    own = path.startswith("/calibration/") or path == "/v1/labels"
+    # The schema of the API is the program's, and tells nothing of what it counts.
+    own = path != "/calibration/openapi.json" and (path.startswith("/calibration/") or path == "/v1/labels")
     given_token = headers.get("authorization", "").removeprefix("Bearer ")
     if own and method in ("GET", "POST") and given_token not in TOKENS.values():
         assert answer.status_code in (400, 401, 403, 404, 405, 413), answer.status_code

@@ -120,6 +120,25 @@ def test_a_request_that_two_servers_would_read_differently_reaches_nobody(
     assert not server.requests
 
 
+def test_no_cache_may_keep_a_reply_that_has_a_receipt(before: Running, server: Recording) -> None:
+    """Whatever the server says: a reply that is given twice has one receipt for two predictions."""
+    kept = (
+        "Cache-Control: public, max-age=600",
+        "Expires: Fri, 01 Jan 2100 00:00:00 GMT",
+        "Age: 3",
+        "Server: s",
+    )
+    for more in ((), kept, ("cache-control: max-age=9", "Cache-Control: s-maxage=9", "ETag: x")):
+        server.answer = lambda _, more=more: reply(document(), *more)
+        found = post(before)
+        assert b"receipt" in found.content
+        assert found.headers.get_list("cache-control") == ["no-store"]
+        assert not {"expires", "age", "etag"} & set(found.headers)
+        assert found.headers.get("server") == ("s" if more is kept else None)
+    server.answer = lambda _: reply(b"{}", *kept)  # no prediction: as it came
+    assert post(before).headers["cache-control"] == "public, max-age=600"
+
+
 def test_headers_of_one_connection_stay_there_and_others_go_on(before: Running, server: Recording) -> None:
     for path in (INFER, OTHER):
         headers = ["Connection: close, X-Mine", "X-Mine: 1", "TE: trailers", "Upgrade: h2c", "Keep-Alive: 5"]
@@ -137,12 +156,12 @@ def test_headers_of_one_connection_stay_there_and_others_go_on(before: Running, 
 def test_a_servers_redirect_and_its_cookies_are_the_clients(before: Running, server: Recording) -> None:
     headers = ("Location: http://127.0.0.1:1/", "Set-Cookie: a=1", "Set-Cookie: b=2")
     server.answer = lambda _: reply(b"", *headers, status="307 Temporary Redirect")
-    for path in ("/anything", INFER):
+    for path in (OTHER, INFER):
         found = post(before, path=path)
         assert (found.status_code, found.headers["location"]) == (307, "http://127.0.0.1:1/")
         assert found.headers.get_list("set-cookie") == ["a=1", "b=2"]
     before.client.cookies.clear()
-    post(before, path="/anything")
+    post(before, path=OTHER)
     assert b"cookie" not in server.requests[-1].lower()
 
 
@@ -239,7 +258,7 @@ def test_a_server_that_is_late_is_504_and_one_that_hangs_up_is_502(
 def test_an_answer_that_is_cut_off_is_cut_off_for_the_client(before: Running, server: Recording) -> None:
     server.answer = lambda _: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
     assert post(before).status_code == 502
-    answer = raw(before.http, request("GET", "/stream"))
+    answer = raw(before.http, request("GET", "/v2/models/other/stream"))
     assert b"hello" in answer
     assert not answer.endswith(b"0\r\n\r\n")
 
@@ -441,9 +460,10 @@ def test_it_asks_for_the_labels_of_its_budget_wherever_it_counts(server: Recordi
 
 
 def test_versions_that_clients_name_get_series_until_there_are_the_most(server: Recording) -> None:
+    server.answer = lambda _: reply(b"{}")
     with in_process(server, max_versions=2) as client:
         for version in (7, 8, 9):
-            client.post(f"/v2/models/digits/versions/{version}/generate", json={})
+            client.post(f"/v2/models/digits/versions/{version}/infer", json={})
         lines = client.get("/calibration/metrics").text.splitlines()
     found = [one for one in lines if one.startswith("calib_uncalibrated_total{")]
     named = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from collecting import command, counted, predict, until
+from collecting import command, counted, predict, until, value
 from real_servers import Server
 
 from calib_serve.artifact import Artifact, LogitMap
@@ -136,3 +136,27 @@ def test_where_no_row_is_to_blame_none_is_refused(server: Server, tmp_path: Path
     assert "host" in done.stderr
     assert "malformed" not in done.stderr
     assert label(tmp_path / "l.jsonl", server).returncode == 0
+
+
+def test_labels_that_replace_others_are_sent_from_a_file_and_as_they_come(
+    named: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "in" / "labels.jsonl"
+    file.parent.mkdir()
+    rows = predict(named, 4)
+
+    def write(name: str) -> Path:
+        file.write_text("".join(json.dumps(one | {"label": name}) + "\n" for one in rows))
+        return file
+
+    assert "4 counted" in label(write("dog"), named).stdout
+    assert "4 duplicate" in label(write("cat"), named).stdout
+    assert "4 counted" in label(write("cat"), named, "--replaces").stdout
+    assert "4 duplicate" in label(file, named, "--replaces").stdout
+    write("dog")
+    where = ("--dead-letter", tmp_path / "dead", "--state", tmp_path / "state.db", "--settle", 0, "--once")
+    told = label(file.parent, named, *where, "--replaces", "--json")
+    assert json.loads(told.stdout) == {"accepted": 4, "held": 0, "refused": {}, "dead": {}}
+    assert value(named.url, "calib_feedback_corrected_total") == 8
+    assert value(named.url, "calib_feedback_correct_total") == 4
+    assert counted(named) == 4

@@ -65,9 +65,12 @@ def test_a_label_is_weighed_by_the_chance_that_it_was_asked_for_and_sliced_as_it
 def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
     stranger = Keyring("zz", {"zz": bytes([9]) * 32})
     forger = Keyring("k1", {"k1": bytes([9]) * 32})
-    good = token()
+    good, revoked = token(), token()
+    intake.take([{"receipt": revoked, "label": 1}], source="lab")
+    intake.ledger.revoke("lab")
     items = {
         "malformed": [
+            {"receipt": good, "label": 1, "replaces": "yes"},
             None,
             7,
             "x",
@@ -90,6 +93,7 @@ def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
         "not_wanted": [{"receipt": token(wanted=False), "label": 1}],
         "forgotten": [{"receipt": token(time=NOW - 29 * 86400), "label": 1}],
         "duplicate": [{"receipt": good, "label": 1}, {"receipt": good, "label": 0}],
+        "revoked": [{"receipt": revoked, "label": 0, "replaces": True}],
     }
     intake.ledger.forget(NOW - 28 * 86400)
     assert set(items) == set(REASONS)

@@ -49,7 +49,7 @@ def test_a_row_holds_what_the_receipt_and_the_label_say(ledger: Ledger, url: str
     ) -> object:
         at = (day, NONCES[i].hex(), version, NOW, NOW + 90)
         said = (0.75, correct, 2, 0.25, segment, "lab", 7, listed)
-        return (*at, *said, *shadow, False, fed, False)
+        return (*at, *said, *shadow, False, fed, False, 2 if correct else 1, "")
 
     assert rows == [
         row(0, True, "north", slices, (0.5, True, True, "0a1b2c3d"), False),
@@ -132,7 +132,7 @@ def test_rows_are_written_in_the_order_of_their_keys_so_that_no_two_batches_wait
             written[statement.split()[2]] = [
                 row[:2] if "label" in statement[:20] else row[:6] for row in rows
             ]
-    assert written.keys() == {"label", "tally", "delay"}
+    assert written.keys() == {"label", "tally", "delay", "span"}
     for rows in written.values():
         assert rows == sorted(rows)
     ledger.close()

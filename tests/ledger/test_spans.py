@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from ledgers import entries, make_label
+from ledgers import by_clock, entries, make_label, sweep
 
 from calib_serve.ledger import Entry, Ledger
 from calib_serve.ledger.entries import coarser, span_of
@@ -84,7 +84,7 @@ def theirs(given: Iterable[Entry]) -> list[Entry]:
 @pytest.mark.parametrize("days", [[], [0.5], [3, 40], [200], [500]])
 def test_what_is_taken_out_leaves_in_every_span_what_others_sent(url: str, days: list[float]) -> None:
     today = NOW + max(days, default=0.0) * DAY
-    ledger = Ledger(url, clock=lambda: today)
+    ledger = by_clock(Ledger(url, retention=1000 * DAY), lambda: today)
     rng = np.random.default_rng(0)
     sweeps = [NOW + day * DAY for day in days]
     early, late = (
@@ -102,7 +102,7 @@ def test_what_is_taken_out_leaves_in_every_span_what_others_sent(url: str, days:
     )  # fmt: skip
     ledger.accept(early)
     for now in sweeps:
-        ledger.sweep(now)
+        sweep(ledger, now)
     ledger.accept(late)
     # Predictions may be reported late: narrow spans are then there again, without labels.
     ledger.add({Key(*V): Sums.served([0.5])}, time=NOW - 20)

@@ -274,13 +274,13 @@ def test_the_tolerance_of_a_rare_event_is_a_fifth_of_its_share() -> None:
     assert "events" not in usual
 
 
-@pytest.mark.parametrize(("events", "relative"), [(100, False), (99, True), (0, False)])
+@pytest.mark.parametrize(("events", "relative"), [(100, False), (99, True), (0, True)])
 def test_an_event_is_rare_below_one_in_ten(events: int, relative: bool) -> None:
     p, came = np.full(1000, 0.1), (np.arange(1000) < events).astype(int)
     tests = {one.name: one for one in judge(np.c_[1 - p, p], came).tests}
     assert ({"events", "highest"} <= set(tests)) is relative
-    if relative:  # 100 are expected and 99 came
-        assert tests["events"].error == pytest.approx(0.01)
+    if relative:  # 100 are expected
+        assert tests["events"].error == pytest.approx(1 - events / 100)
 
 
 def test_half_of_the_rare_events_that_are_expected_are_surely_too_few() -> None:
@@ -290,6 +290,24 @@ def test_half_of_the_rare_events_that_are_expected_are_surely_too_few() -> None:
         assert (tests["events"].p < 1e-3) is off
         assert tests["events"].finding == ("off" if off else "within")
         assert tests["events"].error == pytest.approx(1 - came / 200)
+
+
+@pytest.mark.parametrize("absent", [False, True], ids=["a rare label", "a label that is rarely absent"])
+def test_a_rare_label_is_held_to_its_expected_events(absent: bool) -> None:
+    off = calibrated = 0
+    for seed in range(sized(20, 100)):
+        rng = np.random.default_rng(seed)
+        p = np.column_stack([rng.beta(2, 3, (2000, 5)), np.clip(rng.gamma(0.8, 0.0125, 2000), 1e-6, 0.4)])
+        y = (rng.random(p.shape) < p).astype(int)
+        calibrated += judge(p, y, outputs="label_probabilities").level != "off"
+        p[:, 5] *= 2.4
+        if absent:
+            p[:, 5], y[:, 5] = 1 - p[:, 5], 1 - y[:, 5]
+        found = judge(p, y, outputs="label_probabilities", class_names=list("abcdef"))
+        named = f"expected events {'without' if absent else 'of'} label “f”"
+        off += any(test.what == named and test.finding == "off" for test in found.tests)
+    assert off >= 0.85 * sized(20, 100)
+    assert calibrated >= 0.9 * sized(20, 100)
 
 
 def test_each_class_and_each_label_has_a_name() -> None:

@@ -504,7 +504,7 @@ def test_the_lines_of_classes_are_those_alone_and_the_rest_and_the_worst_is_name
     assert whole.says == b.says
     assert "class “b”" in b.says
     for line, gap in zip((a, b, rest), gaps, strict=True):
-        assert line.tested.p == min(3 * gap.cells.p, 1)
+        assert line.tested.p == gap.cells.p  # all tests are corrected together
         assert line.cells is gap.cells
     # Where no class stands out the sentence is of all of them.
     calm = _of(p, np.where(rng.random(len(p)) < 0.8, predicted, (predicted + 1) % 32), names)
@@ -554,9 +554,9 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
     assert len(verdict.reasons) == 1  # no label is left out
     for k in range(labels):
         alone = finest(lambda b, k=k: Cells.of(p[:, k], y[:, k].astype(float), equal_mass(p[:, k], b)), 0.045)
-        line = _of_label(p[:, k], y[:, k], "x", None, tolerance=0.045, labels=labels)
+        (line,) = _of_label(p[:, k], y[:, k], "x", None, tolerance=0.045)
         assert (line.tested.what, line.tested.required) == ("P(“x”)", True)
-        assert line.tested.p == min(labels * alone.p, 1)
+        assert line.tested.p == alone.p
         assert (line.tested.error, line.tested.most) == (alone.error, alone.most)
         assert line.times == alone.needed(0.045)
 

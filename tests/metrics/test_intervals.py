@@ -131,3 +131,39 @@ def test_chance_lies_in_the_bins_that_may_be_calibrated() -> None:
     together = intervals.calibrated_share(np.full(15, 1.5), np.ones(15))
     assert together == pytest.approx(1 / 15)
     assert intervals.calibrated_share(np.array([3.0, 0.0]), np.array([0.0, 0.0])) == 0.0
+
+
+def test_the_range_of_a_binomial_is_scipys() -> None:
+    n = np.array([1.0, 3, 10, 57, 1000, 10.6])
+    for p in (0.0, 1e-3, 0.1, 0.5, 0.93, 1.0):
+        for level in (0.5, 0.95, 0.997):
+            ends = tails.binomial_range(np.full(6, p), n, level=level)
+            whole = np.floor(n)
+            for found, share in zip(ends, ((1 - level) / 2, (1 + level) / 2), strict=True):
+                np.testing.assert_allclose(found, np.maximum(stats.binom.ppf(share, whole, p), 0) / whole)
+
+
+def test_the_chance_of_rare_events_is_that_of_their_exact_distribution() -> None:
+    rng = np.random.default_rng(0)
+    for p in (rng.gamma(0.8, 0.01, 400), rng.random(60), np.full(100, 0.002), rng.beta(0.05, 0.3, 300)):
+        mass = np.ones(1)
+        for one in p:
+            mass = np.convolve(mass, [1 - one, one])
+        for seen in range(0, len(p) + 1, 3):
+            exact = min(2 * min(mass[: seen + 1].sum(), mass[seen:].sum()), 1)
+            if exact > 1e-9:
+                assert tails.events_chance(p, seen) == pytest.approx(exact, rel=0.1)
+
+
+def test_the_chance_of_weighted_events_is_that_of_draws() -> None:
+    rng = np.random.default_rng(1)
+    p, weight = rng.gamma(0.8, 0.05, 300).clip(0, 0.9), rng.choice([0.5, 1, 2, 4], 300)
+    drawn = (rng.random((50_000, 300)) < p) @ weight
+    for share in (0.005, 0.05, 0.9, 0.995):
+        seen = float(np.quantile(drawn, share))
+        seen_so = 2 * min((drawn <= seen).mean(), (drawn >= seen).mean())
+        assert tails.events_chance(p, seen, weight) == pytest.approx(seen_so, rel=0.25)
+    # Four copies of each in a group are worth a quarter of them.
+    assert tails.events_chance(np.repeat(p, 4), 4 * 40, effect=4.0) == pytest.approx(
+        tails.events_chance(p, 40), rel=0.1
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ledgers import by_clock
 
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
 from calib_serve.core.errors import LedgerError
@@ -32,10 +33,10 @@ class Stream:
     def __init__(self, folder: Path, contract: Contract, **options: object) -> None:
         self.now = float(int(time.time()))
         folder.mkdir(exist_ok=True)
-        self.ledger = Ledger(folder / "ledger.db")
+        self.ledger = by_clock(Ledger(folder / "ledger.db"), lambda: self.now)
         watched = Watched.of(Artifact((LogitMap.temperature(1.0),), method="t", classes=4, contract=contract))
         options = {"detector": None, "maturity": 0.0, **options}
-        self.watch = Watch(RING, self.ledger, models={V: watched}, clock=lambda: self.now, **options)  # type: ignore[arg-type]
+        self.watch = Watch(RING, self.ledger, models={V: watched}, **options)  # type: ignore[arg-type]
         self.rng = np.random.default_rng(0)
 
     def serve(

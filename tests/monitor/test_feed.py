@@ -12,6 +12,7 @@ from calib_serve.monitor import Detector
 from calib_serve.monitor.checks import drift_check
 from calib_serve.monitor.feed import DriftFeed
 from calib_serve.receipts import DAY
+from calib_serve.receipts.sums import Key, Sums
 
 pytestmark = pytest.mark.store
 
@@ -75,6 +76,30 @@ def test_labels_fed_behind_a_learned_maturity_raise_none(tmp_path):
     assert fed > 0.99 * 6000
     assert 1024 < maturity.seconds <= 2048
     assert not maturity.given
+
+
+@pytest.mark.parametrize("maturity", [None, 6 * 3600.0])
+def test_predictions_that_all_have_their_labels_are_fed_within_a_minute_and_the_others_wait(url, maturity):
+    clock, ledger = Clock(), Ledger(url)
+    clock.now = NOW
+    feed = DriftFeed(ledger, maturity=maturity, clock=clock)
+    ledger.add({Key(*V): Sums.served([0.9] * 20)}, time=NOW)
+    accept(ledger, [make_label(i, when=NOW) for i in range(20)])
+    feed.tick()
+    clock.now += 60
+    feed.tick()
+    assert restored(ledger).labels == 20
+    ledger.add({Key(*V): Sums.served([0.9] * 2)}, time=NOW + 61)
+    accept(ledger, [make_label(20, when=NOW + 61)])
+    for _ in range(5):
+        clock.now += 60
+        feed.tick()
+        assert ledger.waiting() == {V: 1}
+    accept(ledger, [make_label(21, when=NOW + 62)])
+    clock.now += 60
+    feed.tick()
+    assert (restored(ledger).labels, ledger.progress()[V].late) == (22, 0)
+    ledger.close()
 
 
 def test_late_labels_are_counted_as_late_and_never_fed(url):

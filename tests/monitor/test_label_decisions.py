@@ -35,7 +35,7 @@ def tags_artifact(names: tuple[str, ...] = TAGS) -> Artifact:
 
 
 def watch_tags(folder: Path, *, names: tuple[str, ...] = TAGS, **options: Any) -> Watch:
-    clock = options.setdefault("clock", lambda: NOW)
+    clock = options.pop("clock", lambda: NOW)
     watched = {("tags", "1"): Watched.of(tags_artifact(names))}
     return Watch(RING, Ledger(folder / "l.db", clock=clock), models=watched, **options)
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from ledgers import NOW, ask
+from ledgers import NOW, ask, sweep
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from real_servers import Server
@@ -185,5 +185,5 @@ def test_an_id_may_name_predictions_of_two_models(ledger):
 def test_ids_leave_when_labels_of_their_predictions_are_not_accepted_any_more(ledger):
     ids = PredictionIds(ledger)
     ids.bind([Binding("m", "a", "old")], now=NOW - 31 * DAY), ids.bind([Binding("m", "b", "new")], now=NOW)
-    ledger.sweep(NOW)
+    sweep(ledger, NOW)
     assert ids.find(["a", "b"]) == [{}, {"m": ("new",)}]

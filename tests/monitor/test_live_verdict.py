@@ -132,7 +132,7 @@ def test_without_labels_or_with_few_nothing_is_said() -> None:
     assert (none.level, none.headline) == ("too_little", "Too little to say anything: no labels yet.")
     few = judge_estimates(live(1, 3, lambda c: c))
     assert (few.level, few.tests) == ("too_little", ())
-    assert judge_estimates(live(1, 40, lambda c: c)).level == "too_little"
+    assert judge_estimates(live(1, 20, lambda c: c)).level == "too_little"
 
 
 @pytest.mark.parametrize(

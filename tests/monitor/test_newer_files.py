@@ -32,7 +32,7 @@ def host(tmp_path: Path) -> Host:
 def test_a_ledger(host: Host) -> None:
     file = host.folder / "ledger.db"
     ask(str(file), "update ledger set schema = :newer", newer=SCHEMA + 1)
-    told = f"is of schema {SCHEMA + 1}"
+    told = f"is of format {SCHEMA + 1}, {NEWER} {SCHEMA}"
     with pytest.raises(LedgerError, match=told):
         Ledger(file)
     for words in (

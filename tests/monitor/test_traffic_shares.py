@@ -56,7 +56,8 @@ def test_shares_are_those_of_the_traffic_and_labels_agree(watch, artifact) -> No
     assert found.kind == "moved"
     assert "most that of <cow>: 19.9 % to 5" in found.says.replace("\xa0", " ")
     for one, share in zip(found.classes, np.bincount(y) / len(y), strict=True):
-        assert one.low - 0.01 < share < one.high + 0.01
+        assert one.share == pytest.approx(share, abs=1e-9)
+        assert one.high - one.low == pytest.approx(2 * 1.96 * (share * (1 - share) / len(y)) ** 0.5, rel=1e-3)
         at = probs.argmax(axis=1) == NAMES.index(one.name)
         assert one.labelled.value == pytest.approx((y[at] == NAMES.index(one.name)).mean(), abs=0.01)
         assert one.labelled.low - 0.02 < one.expected < one.labelled.high + 0.02

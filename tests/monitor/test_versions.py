@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ledgers import NOW
+from ledgers import NOW, by_clock
 from real_watch import RING, talk_to
 
 from calib_serve import Artifact
@@ -153,7 +153,9 @@ def test_what_was_told_and_cannot_be_used_is_logged_once(
 
 def test_after_a_day_they_are_lost_and_that_is_counted(url: str) -> None:
     now = [NOW]
-    with Watch(RING, Ledger(url), models={("m", "1"): Watched(Classes(3))}, clock=lambda: now[0]) as watch:
+    with Watch(
+        RING, by_clock(Ledger(url), lambda: now[0]), models={("m", "1"): Watched(Classes(3))}
+    ) as watch:
         watch.predictions([ServedPrediction(*V, 1, 0.9)])
         now[0] += 0.9 * DAY
         watch.predictions([ServedPrediction(*V, 1, 0.9)])
@@ -241,6 +243,8 @@ def test_a_watch_of_nothing_yet_says_so_and_names_its_ledger(url: str, tmp_path:
         told = client.get("/healthz").json()["ledger"]
         kind = "PostgreSQL" if url.startswith("postgresql") else "SQLite"
         assert (told["database"], told["behind_seconds"]) == (kind, None)
+        where = "this host's disk" if kind == "SQLite" else "the disk of PostgreSQL's host"
+        assert told["durability"] == where
         assert told["bytes"] > 10_000
         client.post("/v1/versions", json={**NEW, "classes": 3}).raise_for_status()
         assert f"Ledger {watch.ledger.database.name}: {kind}, " in client.get("/").text

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from ledgers import NOW, accept, entries, make_label
+from ledgers import NOW, accept, entries, make_label, sweep
 
 from calib_serve.ledger import Entry, Ledger
 from calib_serve.monitor.live_verdict import judge_estimates
@@ -69,7 +69,7 @@ def test_windows_that_are_read_together_are_those_read_alone(ledger, maturity):
         assert found[name].immature == alone.immature
         assert (found[name].since, found[name].until) == (alone.since, alone.until)
         assert [one.start for one in found[name].dated] == [one.start for one in alone.dated]
-        assert alone.sums.labels.sum() > 0 or name == "1h"
+        assert alone.sums.labels.sum() > 0 or name in ("5m", "1h")
 
 
 def test_what_is_not_mature_stands_apart(ledger):
@@ -83,7 +83,8 @@ def test_what_is_not_mature_stands_apart(ledger):
     at_once = window(ledger, "24h")
     assert (at_once.sums.predictions.sum(), at_once.immature_share) == (4, 0)
     none = window(ledger, "24h", UNKNOWN)
-    assert (none.sums.predictions.sum(), none.immature_share) == (0, 1)
+    # All that was predicted before has its label.
+    assert (none.sums.predictions.sum(), none.immature_share) == (1, 0.75)
     assert math.isnan(read_windows(ledger, ("m", "2"), ["24h"], maturity=HOUR, now=NOW)["24h"].immature_share)
 
 
@@ -99,7 +100,7 @@ def test_a_window_is_about_as_long_as_it_says_whatever_the_maturity(tmp_path, na
     ledger.accept(entries([make_label(i, when=t) for i, t in enumerate(times)]))
     rows = [Entry(one.label, NOW, one.slices) for one in entries([make_label(10**6, when=NOW)])]
     ledger.accept(rows)
-    ledger.sweep(NOW)
+    sweep(ledger, NOW)
     for shift in (0.0, 1000.0, 2500.0) if seconds else (0.0,):  # nothing came after NOW
         found = window(ledger, name, Maturity(seconds, given=True), now=NOW + shift)
         assert 36 <= found.sums.labels.sum() <= 60
@@ -107,7 +108,7 @@ def test_a_window_is_about_as_long_as_it_says_whatever_the_maturity(tmp_path, na
 
 
 def test_while_it_is_not_known_when_labels_are_in_what_has_come_can_be_seen_and_is_no_verdict(ledger):
-    served(ledger, [60.0] * 500)
+    served(ledger, [60.0] * 501)
     accept(ledger, [make_label(i, when=NOW - 60, label=0) for i in range(500)])
     mature = window(ledger, "24h", UNKNOWN)
     assert mature.sums.labels.sum() == 0
@@ -117,3 +118,41 @@ def test_while_it_is_not_known_when_labels_are_in_what_has_come_can_be_seen_and_
     assert shown.estimates.gap.value == pytest.approx(0.9)
     assert (shown.verdict.level, shown.verdict.headline[:18]) == ("too_little", "Provisional, as mo")
     assert judge_estimates(shown.estimates).level == "off"
+
+
+@pytest.mark.parametrize("maturity", [HOUR, UNKNOWN, Maturity(5 * DAY, given=False)])
+def test_with_every_label_in_nothing_waits_whatever_the_maturity(ledger, maturity):
+    ages = [10.0, 60.0, 700.0, 3 * 3600.0]
+    served(ledger, ages)
+    accept(ledger, [make_label(i, when=NOW - age, label=0) for i, age in enumerate(ages)])
+    found = read_windows(ledger, V, WINDOWS, maturity=maturity, now=NOW + 1, provisional=True)
+    for name, labels in (("1h", 3), ("24h", 4), ("7d", 4), ("all", 4)):
+        assert (found[name].sums.labels.sum(), found[name].sums.predictions.sum()) == (labels, labels)
+        assert (found[name].immature_share, found[name].provisional) == (0, False)
+        assert found[name].until == NOW + 1
+    served(ledger, [1.0])  # and its label is to come
+    young = window(ledger, "24h", maturity)
+    assert (young.sums.labels.sum(), young.immature.predictions.sum()) == (2, 3)
+
+
+@pytest.mark.parametrize("maturity", [HOUR, UNKNOWN])
+def test_of_spans_with_few_predictions_each_those_that_are_labelled_soon_do_not_count_alone(ledger, maturity):
+    """Wrong ones are told at once, the others after an hour, and there is one prediction in five minutes."""
+    ages = 60.0 + 300.0 * np.arange(20)
+    served(ledger, ages.tolist())
+    wrong = [k for k in range(20) if k % 2]
+    late = [k for k in range(20) if ages[k] > 3600]
+    accept(ledger, [make_label(k, when=NOW - ages[k], label=int(k % 2)) for k in {*wrong, *late}])
+    found = window(ledger, "24h", maturity, NOW)
+    counted = found.sums.predictions.sum()
+    assert found.sums.labels.sum() == counted > 5
+    assert abs(found.sums["calib_feedback_right"].sum() - counted / 2) <= 1
+
+
+def test_where_labels_come_for_predictions_that_are_not_counted_all_may_not_be_in(ledger):
+    served(ledger, [60.0])
+    accept(ledger, [make_label(i, when=NOW - 60) for i in range(2)])
+    found = window(ledger, "24h", UNKNOWN)
+    assert (found.sums.labels.sum(), found.immature.labels.sum()) == (0, 2)
+    shown = read_windows(ledger, V, ["24h"], maturity=UNKNOWN, now=NOW, provisional=True)["24h"]
+    assert (shown.sums.labels.sum(), shown.provisional) == (2, True)

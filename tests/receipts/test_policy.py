@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ledgers import by_clock
 
 from calib_serve.core.errors import ConflictError, InputError
 from calib_serve.ledger import Ledger
@@ -129,8 +130,8 @@ def test_text_that_is_no_policy_is_refused_with_what_to_say(text):
 )
 def test_a_batch_that_is_sent_again_later_has_the_same_receipts(url, policy):
     now = [time.time()]
-    ledger, models = Ledger(url), {("m", "1"): Watched(Classes(2))}
-    watch = Watch(Keyring.new(), ledger, models=models, policy=policy, clock=lambda: now[0])
+    ledger, models = by_clock(Ledger(url), lambda: now[0]), {("m", "1"): Watched(Classes(2))}
+    watch = Watch(Keyring.new(), ledger, models=models, policy=policy)
     batch = [ServedPrediction("m", "1", 1, i / 100) for i in range(100)]
     first = watch.predictions(batch, once=b"a")
     for _ in range(20):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,7 +68,10 @@ def test_every_prediction_of_a_process_is_counted_once(how: str, shared_watch: S
     process = started(PROGRAMS[how], shared_watch, model)
     _, errors = process.communicate(timeout=120)
     assert process.returncode in (0, 1, 3), errors
-    assert shared_watch.total(model) == 20, errors
+    # Of a watch that is slow for seconds, a process that ends says what it could not deliver.
+    lost = sum(map(int, re.findall(r"(\d+) predictions were never counted", errors)))
+    assert lost <= 2
+    assert shared_watch.total(model) + lost == 20, errors
 
 
 def test_a_killed_process_loses_what_it_had_not_sent_and_nothing_else(shared_watch: SharedWatch) -> None:

@@ -176,7 +176,8 @@ def test_a_watch_counts_predictions_and_labels_each_once(
         receipts = [one for _ in range(1000) for one in reporter.served(P, segment=["a", "b", ""])]
         assert reporter.flush() == 0
         assert watch.total(OWN["model"]) == 3000
-        assert watch.total(OWN["model"], "calib_segment_predictions_total") == 2000
+        segments = 'kind="segment"', 'window="24h"'
+        assert watch.total(OWN["model"], "calib_slice_predictions", *segments) == 2000
         assert not sum(counted(registry).values()), "it is counted in one place"
         items = [{"receipt": one, "label": 0} for one in receipts]
         first, again = reporter.labels(items), reporter.labels(items)
@@ -316,9 +317,9 @@ def test_logits_make_no_work_for_a_watch_that_keeps_none(
     ):
         for _ in range(10):
             reporter.served(P, logits=np.log(P))
-        assert len(reporter._queue) == 0  # all are added up
+        assert reporter._outbox._ones == 0  # all are added up
         reporter.served(P, logits=np.log(P), id=["a", "b", "c"])
-        assert len(reporter._queue) == 3
+        assert reporter._outbox._ones == 3
         assert reporter.flush() == 0
         assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 33
 
@@ -331,17 +332,17 @@ def test_a_watch_elsewhere_says_which_logits_it_keeps_and_gets_no_others(
     ring = Keyring.load(tmp_path / "keys.json")
     with none, home(none, registry, MODEL, flush_seconds=3600) as reporter:
         reporter.served(P, logits=np.log(P))
-        assert len(reporter._queue) == 3  # it may keep them all
+        assert reporter._outbox._ones == 3  # it may keep them all
         assert reporter.flush() == 0
         reporter.served(P, logits=np.log(P))
-        assert len(reporter._queue) == 0  # they are added up
+        assert reporter._outbox._ones == 0  # they are added up
         assert reporter.flush() == 0
     with some, home(some, registry, MODEL, flush_seconds=3600) as reporter:
         reporter.served(P)
         assert reporter.flush() == 0  # the answer to sums says it, too
         receipts = [one for _ in range(100) for one in reporter.served(P, logits=np.log(P))]
         chosen = sum(is_sampled(ring.verify(str(one)).nonce, 0.5) for one in receipts)
-        assert len(reporter._queue) == chosen
+        assert reporter._outbox._ones == chosen
         assert 100 < chosen < 200
         assert reporter.flush() == 0
         assert all(one.accepted for one in reporter.labels([{"receipt": r, "label": 0} for r in receipts]))

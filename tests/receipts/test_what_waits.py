@@ -16,6 +16,7 @@ from calib_serve import Keyring, Reporter
 from calib_serve.core.errors import Unanswered
 from calib_serve.receipts import reporter as module
 from calib_serve.receipts.batch import Outcome, ServedSums
+from calib_serve.receipts.destination import Served
 
 MODEL = {"model": "m", "version": "1"}
 
@@ -61,9 +62,10 @@ def failures(reporter: Reporter, stage: str) -> float:
 
 def waiting_bytes(reporter: Reporter) -> int:
     """Bytes of what waits one by one, as the interpreter has them."""
-    queue = reporter._queue
-    assert queue is not None
-    held = [*queue._waiting, *queue._batch]
+    box = reporter._outbox
+    assert box is not None
+    named = [one for batch in box._named for one in batch.items if isinstance(one, Served)]
+    held = [*box._last, *named]
     parts = [part for one in held for part in one]
     return sum(map(sys.getsizeof, held)) + sum(
         sys.getsizeof(one) + sys.getsizeof(getattr(one, "__dict__", "")) for one in parts if one

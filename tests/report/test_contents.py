@@ -19,7 +19,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels
 from calib_serve.metrics.comparison import Moved
 from calib_serve.metrics.conclusion import CALIBRATE, DEPLOY, Verdict
-from calib_serve.report import prepare_report
+from calib_serve.report import prepare_report, render
 from calib_serve.report.comparison import compared
 from calib_serve.scores import softmax
 
@@ -83,9 +83,10 @@ MOVED = Moved.of_probs(
 
 
 def test_the_gain_comes_first_then_what_moved_with_its_chance() -> None:
-    after = replace(AFTER, ece=Estimate(0.0113), noise_floor=Estimate(0.0077), nll=Estimate(0.21))
+    of_event = {"positive_ece": Estimate(0.0113), "positive_noise_floor": Estimate(0.0077)}
+    after = replace(AFTER, **of_event, nll=Estimate(0.21))
     found = of({"nll": change(-0.04, 0.0312)}, after, moved=MOVED)
-    assert plain((found.gain,)) == ["ECE 4.8 -> 1.1 %; chance alone shows 0.8 %."]
+    assert plain((found.gain,)) == ["ECE of P(y = 1) 30.0 -> 1.1 %; chance alone shows 0.8 %."]
     assert str(found).startswith(found.gain)
     assert plain(found.changed) == [
         *plain(tuple(MOVED.says())),
@@ -195,6 +196,20 @@ def test_weights_that_are_no_counts_change_figures_and_metrics_alike() -> None:
     assert change.low < change.value < change.high
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_change_of_weighted_samples_is_clear_where_its_interval_excludes_0(seed: int) -> None:
+    rng = np.random.default_rng([seed, 9])
+    z = 1.6 * rng.normal(size=1500) - 3
+    y, w = (rng.random(1500) < 1 / (1 + np.exp(1.9 - 0.55 * z))).astype(int), rng.choice([0.5, 1, 2, 4], 1500)
+    p, q = (
+        np.column_stack([1 - one, one]) for one in (1 / (1 + np.exp(-z)), 1 / (1 + np.exp(1.9 - 0.6 * z)))
+    )
+    for change in prepare_report(before=(p, y), after=(q, y), sample_weight=w, **HOW).changes.values():
+        low, high = change.difference.low, change.difference.high
+        if not np.isnan(low):
+            assert (low > 0 or high < 0) == (change.p < 0.05)
+
+
 def test_a_report_of_labels_without_replicates_has_no_intervals_of_errors() -> None:
     p = RNG.random((400, 4))
     y = (RNG.random((400, 4)) < p).astype(int)
@@ -227,3 +242,15 @@ def test_a_report_of_labels_says_that_its_samples_are_those_of_the_fit_and_takes
         prepare_report(title="x", after=(p, y), groups=np.arange(400) // 2)
     with pytest.raises(InputError, match="target_risk"):
         prepare_report(title="x", after=(p, y), target_risk=0.1)
+
+
+def test_weighed_samples_are_counted_as_rows_beside_what_they_are_worth() -> None:
+    weight = RNG.choice([0.5, 1.0, 2.5], len(Y))
+    found = prepare_report(after=(Q, Y), sample_weight=weight, **HOW)
+    worth = round(weight.sum() ** 2 / (weight**2).sum())
+    assert found.worth == worth < len(Y)
+    assert found.after.reliability.samples.sum() == len(Y)
+    assert found.after.reliability.count.sum() == worth
+    assert sum(row.occurs for row in found.rows) == sum(row.predicted for row in found.rows) == len(Y)
+    assert found.after.density.n_right + found.after.density.n_wrong == len(Y)
+    assert f"{len(Y):,} samples, worth {worth:,}" in render(found)

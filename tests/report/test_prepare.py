@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from calib_serve.metrics import adaptive_ece, ece
 from calib_serve.report import (
@@ -35,6 +36,21 @@ def test_a_reliability_diagram_holds_the_mean_of_each_bin() -> None:
         else:
             assert np.isnan(data.accuracy[b])
     assert data.ece == pytest.approx(ece(PROBS, LABELS, bins=10))
+
+
+def test_all_ranges_of_a_calibrated_model_hold_at_once_and_are_the_exact_ones() -> None:
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(200):
+        c = np.concatenate([rng.uniform(0.2, 1, 100), rng.beta(30, 1, 200)])
+        probs = np.column_stack([c, *[(1 - c) / 9] * 9])
+        data = reliability(probs, np.where(rng.random(300) < c, 0, rng.integers(1, 10, 300)))
+        full = data.count > 0
+        a, low, high = data.accuracy[full], data.expected_low[full], data.expected_high[full]
+        held += bool(((low <= a + 1e-12) & (a <= high + 1e-12)).all())
+        risk = 0.025 / full.sum()
+        ppf = stats.binom.ppf([[risk], [1 - risk]], data.count[full], np.minimum(data.confidence[full], 1))
+        np.testing.assert_allclose([low, high], ppf / data.count[full])
+    assert held >= 185
 
 
 def test_a_histogram_counts_every_prediction_once() -> None:

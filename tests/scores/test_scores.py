@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from calib_serve import Artifact, calibrate, compare, decide, evaluate, judge
+from calib_serve import Artifact, calibrate, compare_methods, decide, evaluate, judge
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics import ece
 from calib_serve.scores import Scores, log_softmax, softmax
@@ -43,7 +43,7 @@ def test_probabilities_and_logits_of_one_model_give_the_same_everywhere() -> Non
     both: list[tuple[Any, dict[str, Any]]] = [(p, {}), (z, {"outputs": "logits"})]
     fits = [calibrate(s, y, "temperature", cross_validate=False, **how) for s, how in both]
     np.testing.assert_allclose(fits[0].probs(p), fits[1].probs(z), atol=1e-6)
-    tables = [compare((s, y), (s, y), ["none", "temperature"], **how) for s, how in both]
+    tables = [compare_methods((s, y), (s, y), ["none", "temperature"], **how) for s, how in both]
     for one, other in zip(*tables, strict=True):
         assert one.metrics is not None
         assert other.metrics is not None

@@ -45,7 +45,7 @@ def _between(client: socket.socket, port: int | None, cut: threading.Event) -> N
                     return
                 if one is client:
                     store.sendall(content)
-                    if cut.is_set() and b"commit" in content:
+                    if cut.is_set() and content.endswith(b"commit\0"):
                         store.recv(1 << 16)  # it is done
                         return
                 else:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from live_server import CLASSES, WIDTH, network, torchscript
+from PIL import Image
 
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
@@ -232,7 +233,7 @@ def handle(self, data, context):
     with torch.no_grad():
         x = rows(data)
         return torch.softmax(self.average([self.model(x), self.second(x)]), 1).tolist()
-""")),
+"""), options={"seam": "average"}),
     "average_in_handle": Foreign(own("""
 def initialize(self, context):
     super().initialize(context)
@@ -243,7 +244,7 @@ def handle(self, data, context):
         x = rows(data)
         other = self.second(self.model.layers[0](x))
         return torch.softmax((self.model(x) + other) / 2, 1).tolist()
-"""), refused="other scores take part|another number"),
+"""), refused="two requests with the same scores"),
     "sorting": Foreign(own("""
 def preprocess(self, data):
     x = rows(data)
@@ -258,7 +259,8 @@ def postprocess(self, outputs):
         own(SOFTMAX.replace("(outputs, 1)", "(outputs / 1.5, 1)")), refused="a temperature of its own"
     ),
     "some_classes": Foreign(
-        own(SOFTMAX.replace("(outputs, 1)", "(outputs[:, :4], 1)")), refused="some of the classes"
+        own(SOFTMAX.replace("(outputs, 1)", "(outputs[:, :4], 1)")),
+        refused="some of the classes|shows nothing",
     ),
     "windows": Foreign(own("""
 def handle(self, data, context):
@@ -275,7 +277,7 @@ def preprocess(self, data):
 
 def postprocess(self, outputs):
     return torch.softmax(outputs[: self.n], 1).tolist()
-""")),
+"""), refused="8 rows of scores pass .*padding"),
     "streaming": Foreign(own("""
 def handle(self, data, context):
     from ts.handler_utils.utils import send_intermediate_predict_response
@@ -295,7 +297,7 @@ def __init__(self):
 """ + SOFTMAX).replace(
         "import torch\n", "import torch\nfrom ts.handler_utils.micro_batching import MicroBatching\n", 1
     )),
-    "base_handler": Foreign("base_handler", model="torchscript"),
+    "base_handler": Foreign("base_handler", model="torchscript", shows=False),
     "kserve_v2": Foreign(own("""
 def preprocess(self, data):
     return torch.tensor([row["data"] for row in data])
@@ -331,6 +333,12 @@ def archive(name: str, folder: Path, foreign: Foreign | None = None) -> Path:
     command += ["--config-file", "model-config.yaml", *parts]
     subprocess.run(command, cwd=work, check=True, capture_output=True)
     return folder / f"{name}.mar"
+
+
+def trial(name: str, folder: Path) -> dict[str, Any]:
+    """The options of ``pack_around`` for an archive that ``archive`` wrote into ``folder``."""
+    foreign, pictures = FOREIGN[name], folder / f"{name}_parts" / "probes"
+    return {**foreign.options, **({"probe_data": pictures} if foreign.model == "pictures" else {})}
 
 
 def probabilities(foreign: Foreign, x: np.ndarray, t: float = 2.0) -> np.ndarray:
@@ -380,6 +388,10 @@ def _pictures(foreign: Foreign, work: Path) -> list[str]:
         torch.nn.Conv2d(3, 8, 7, stride=8), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten()
     )
     torchscript(work / "net.pt", torch.nn.Sequential(pool, torch.nn.Linear(32, CLASSES)).eval())
+    (work / "probes" / "any").mkdir(parents=True)
+    for k in range(3):  # of other brightness each, as noise alone looks alike to a pool
+        noise = np.random.default_rng(k).integers(0, 256 - 80 * k, (256, 256, 3), np.uint8)
+        Image.fromarray(noise).save(work / "probes" / "any" / f"{k}.png")
     (work / "index_to_name.json").write_text(json.dumps({str(k): f"thing {k}" for k in range(CLASSES)}))
     return ["--serialized-file", "net.pt", "--extra-files", "index_to_name.json"]
 

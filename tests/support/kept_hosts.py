@@ -68,7 +68,6 @@ def watching(folder: Path, clock: Any) -> Iterator[Watch]:
         models={V: Watched.of(artifact)},
         detector=lambda: Detector(arl=1000, bins=ledger.bins),
         maturity=0.0,
-        clock=clock,
         samples=SampleLog(folder / "samples", rate=1.0, clock=clock),
     )
     try:

@@ -67,6 +67,15 @@ def logits_of(x: np.ndarray, out: int = CLASSES) -> np.ndarray:
         return weights(out)(torch.from_numpy(x)).numpy()
 
 
+def array_files(folder: Path) -> Path:
+    """Requests that the others answer, in a folder of one folder."""
+    (folder / "requests" / "any").mkdir(parents=True, exist_ok=True)
+    for k in range(3):
+        body = [0.1 * j if j % 3 == k else -0.2 for j in range(WIDTH)]
+        (folder / "requests" / "any" / f"{k}.json").write_text(json.dumps(body))
+    return folder / "requests"
+
+
 def array_file(folder: Path) -> Path:
     """A request that the others answer."""
     path = folder / "request.json"

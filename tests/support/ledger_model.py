@@ -8,35 +8,43 @@ runs it so many times, against a file or an empty database, and says what was tr
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from injection import CONTEXT
-from ledgers import NOW, entries
+from ledgers import NOW, ask, entries
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from calib_serve.ledger import Entry, Ledger
+from calib_serve.core.errors import LedgerError
+from calib_serve.ledger import Entry, Ledger, upgrade_ledger
+from calib_serve.ledger.schema import STEPS, Step
 from calib_serve.receipts import DAY, Label, Receipt
-from calib_serve.receipts.batch import BatchKey
+from calib_serve.receipts.batch import BATCH_LIFE, BatchKey
 from calib_serve.receipts.sums import Key, Sums
 
 BASE = float(round(NOW))
 AGES = (45, 25, 9, 4, 1, 0.05, -2, -40)  # days; below 0: dated ahead
 SOURCES = ("", "lab", "desk")
 V = ("m", "1")
+COLUMN = "alter table label add column made_up integer not null default 7"
+NEXT: Step = ((COLUMN,),) * 2
+BROKEN: Step = ((COLUMN, "select no_such_thing"),) * 2
+HOUR = 3600.0  # so far ahead a clock is followed
 TRIED: Counter[str] = Counter()
 
 
@@ -56,15 +64,30 @@ def of_source(some: list[int], source: str) -> list[Entry]:
     return entries([LABELS[i] for i in some], source=source)
 
 
+def corrected(some: list[int], new: int, source: str, delay: float) -> list[Entry]:
+    """Labels that are now ``new``, and come so late."""
+    made = entries([replace(LABELS[i], label=new) for i in some], source=source, delay=delay)
+    return [replace(one, replaces=True) for one in made]
+
+
+def batch_key(number: int, sent: float, expires: float) -> BatchKey:
+    """The name of a batch: every second one is a number of a sender."""
+    key = BatchKey(bytes([number % 256] * 16), f"content {number}".encode(), sent, expires)
+    return key if number % 2 else key._replace(sender=b"a sender", number=number + 1)
+
+
 @dataclass
 class Model:
     """What a ledger has to know: which labels it acknowledged, from whom, and what is taken out again."""
 
     counted: dict[int, str] = field(default_factory=dict)  # label: source
+    history: dict[int, list[int]] = field(default_factory=dict)  # label: its classes, the last one now
+    arrived: dict[int, float] = field(default_factory=dict)
     revoked: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
     served: Counter[str] = field(default_factory=Counter)  # version: predictions
-    once: set[int] = field(default_factory=set)
+    once: dict[int, float] = field(default_factory=dict)  # batch: until when its name is known
+    unsure: set[int] = field(default_factory=set)  # batches whose names may be forgotten
     forgotten: float = -np.inf  # until when it may forget
     edition: int = 1
 
@@ -74,7 +97,9 @@ class Model:
         for i in self.counted.keys() - self.revoked:
             if source in (None, self.counted[i]):
                 one = LABELS[i].receipt
-                total += Sums.labelled([one.confidence], [LABELS[i].correct], weight=1 / one.inclusion)
+                right = self.history.get(i, [LABELS[i].label])[-1] == one.predicted
+                late = self.arrived.get(i, one.time) - one.time
+                total += Sums.labelled([one.confidence], [right], weight=1 / one.inclusion, delay=late)
         if source is None:
             total += Sums.served([0.7] * sum(self.served.values()))
         return total.vector
@@ -107,7 +132,9 @@ class Store:
     """Where the ledger lies, and its clock, which is ours."""
 
     def __init__(self, url: str = "") -> None:
-        self.url, self.folder, self.clock = url, None, BASE
+        self.url, self.folder, self.offsets = url, None, [0.0, 0.0]
+        self.passed = 0.0  # what a clock says may be another
+        self.latest = BASE + 600.0  # no ledger may take it to be later: PostgreSQL's own time goes on
         if url:
             with create_engine(url.replace("://", "+psycopg://"), poolclass=NullPool).begin() as connection:
                 connection.execute(text("drop schema public cascade; create schema public"))
@@ -117,10 +144,22 @@ class Store:
             self.url = str(Path(self.folder, "ledger.db"))
 
     def now(self) -> float:
-        return self.clock
+        """The clock of the host that is furthest ahead."""
+        return max(map(self.clock, range(2)))
 
-    def open(self, retention: float) -> Ledger:
-        return Ledger(self.url, retention=retention, clock=self.now)
+    def clock(self, host: int) -> float:
+        return BASE + self.passed + self.offsets[host]
+
+    def steady(self) -> float:
+        return self.passed
+
+    def passes(self, days: float) -> None:
+        """Time passes, with the clocks as far off as they are; a day later they may be believed."""
+        self.passed += days * DAY
+        self.latest = max(self.latest + days * DAY, self.now() if days > 1 else 0.0)
+
+    def open(self, retention: float, host: int = 0) -> Ledger:
+        return Ledger(self.url, retention=retention, clock=lambda: self.clock(host), steady=self.steady)
 
     def end(self) -> None:
         if self.folder:
@@ -141,6 +180,11 @@ def child(pipe: Any) -> None:
         with ledger.transaction():
             ledger.roll_up()
             os.kill(os.getpid(), signal.SIGKILL)
+    if how == "while it corrects":
+        ledger.accept(given)
+        with ledger.transaction():
+            ledger.accept(corrected(some, 2, "desk", 0.0))
+            os.kill(os.getpid(), signal.SIGKILL)
     if how == "while it revokes":
         ledger.accept(given)
         with ledger.transaction():
@@ -150,7 +194,7 @@ def child(pipe: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-KILLED = ["in a transaction", "while it rolls up", "while it revokes", "after it"]
+KILLED = ["in a transaction", "while it rolls up", "while it corrects", "while it revokes", "after it"]
 ids = st.lists(st.integers(0, len(LABELS) - 1), min_size=1, max_size=6)
 which = st.integers(0, 1)
 sources = st.sampled_from(SOURCES)
@@ -165,12 +209,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def begin(self, retention: int) -> None:
         TRIED["runs"] += 1
         self.store, self.model = Store(self.url), Model()
-        self.retention, self.latest = retention * DAY, None
-        self.ledgers = [self.store.open(self.retention) for _ in range(2)]
+        self.retention = retention * DAY
+        self.ledgers = [self.store.open(self.retention, host) for host in range(2)]
+        self.outbox: dict[int, tuple[str, float, float]] = {}
+        self.batches = 0
 
     def may_forget(self) -> None:
-        now = self.store.now() if self.latest is None else min(self.store.now(), self.latest + DAY)
-        self.model.forgotten = max(self.model.forgotten, now - self.retention)
+        self.model.forgotten = max(self.model.forgotten, self.store.latest + HOUR - self.retention)
 
     def old(self, i: int) -> bool:
         return LABELS[i].receipt.time <= self.model.forgotten
@@ -185,7 +230,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def note(self, i: int, source: str, *, detect: bool = True) -> None:
         self.model.counted[i] = source
-        self.latest = max(LABELS[i].receipt.time, self.latest or 0)
+        self.model.history[i], self.model.arrived[i] = [LABELS[i].label], LABELS[i].receipt.time
         if detect:
             self.model.waiting.add(i)
 
@@ -202,11 +247,59 @@ class LedgerMachine(RuleBasedStateMachine):
         some = list(self.model.counted)
         self.judge(some, self.ledgers[at].accept(of_source(some, "")), "")
 
+    @rule(at=which, some=ids, new=st.integers(0, 2), source=sources, days=st.sampled_from([0, 0.5, 6]))
+    def correct(self, at: int, some: list[int], new: int, source: str, days: float) -> None:
+        self.may_forget()
+        some, model, versions = list(dict.fromkeys(some)), self.model, set()
+        fates = self.ledgers[at].accept(corrected(some, new, source, days * DAY))
+        for i, fate in zip(some, fates, strict=True):
+            TRIED["corrections"] += 1
+            if fate == "forgotten":
+                assert self.old(i), f"label {i} was refused in error"
+            elif i not in model.counted:
+                assert fate == "counted", f"label {i} was never counted, and is {fate}"
+                self.note(i, source)
+                model.history[i], model.arrived[i] = [new], LABELS[i].receipt.time + days * DAY
+            elif i in model.revoked or model.history[i][-1] == new:
+                assert fate == ("revoked" if i in model.revoked else "duplicate")
+            else:
+                assert fate == "corrected", f"label {i} was {fate}"
+                model.counted[i], model.arrived[i] = source, LABELS[i].receipt.time + days * DAY
+                model.history[i].append(new)
+                versions.add(LABELS[i].receipt.version)
+        model.edition += len(versions)
+        self.may_forget()
+
+    @rule(fails=st.booleans())
+    def upgrade(self, fails: bool) -> None:
+        """To a made-up format and back by the backup; or not at all, while two programs are at work."""
+        TRIED["upgrades"] += 1
+        lite = self.store.folder is not None
+        copy = Path(self.store.folder, f"copy-{TRIED['upgrades']}") if lite else Path(__file__)
+        if fails:
+            with pytest.raises(LedgerError, match="no_such_thing"):
+                upgrade_ledger(self.store.url, copy, steps=(*STEPS, BROKEN))
+            return
+        upgrade_ledger(self.store.url, copy, steps=(*STEPS, NEXT))
+        for one in self.ledgers:
+            with pytest.raises(LedgerError, match="which a newer calib-serve wrote"):
+                one.accept(of_source([0], ""))
+        if not lite:
+            ask(self.store.url, "alter table label drop column made_up")
+            ask(self.store.url, "update ledger set schema = schema - 1")
+            return
+        for one in self.ledgers:
+            one.close()
+        for end in ("-wal", "-shm"):
+            Path(self.store.url + end).unlink(missing_ok=True)
+        shutil.copy(str(copy), self.store.url)
+        self.ledgers = [self.store.open(self.retention, host) for host in range(2)]
+
     @rule(at=which, source=st.sampled_from(SOURCES[1:]), days=st.sampled_from([-60, -5, 60]))
     def revoke(self, at: int, source: str, days: int) -> None:
         until = BASE + days * DAY
         mine = {i for i, of in self.model.counted.items() if of == source} - self.model.revoked
-        out = {i for i in mine if LABELS[i].receipt.time < until}
+        out = {i for i in mine if self.model.arrived[i] < until}
         kept = {i for i in out if not self.old(i)}  # rows of those that are older may be gone
         told = self.ledgers[at].revoke(source, until=until, by="me").nonces
         done = {i for i in out if LABELS[i].receipt.nonce in {n for of in told.values() for n in of}}
@@ -214,22 +307,43 @@ class LedgerMachine(RuleBasedStateMachine):
         assert sum(map(len, told.values())) == len(done)
         self.model.revoked |= done
         self.model.waiting -= done
-        self.model.edition += bool(done)
+        self.model.edition += len(told)
 
     @rule(at=which)
     def restored(self, at: int) -> None:
         self.ledgers[at].restored()
-        self.model.forgotten = max(self.model.forgotten, self.store.now())
+        now = self.store.latest if self.url else max(self.store.now(), self.store.latest)
+        self.model.forgotten = max(self.model.forgotten, now)
         self.model.edition += 1
 
-    @rule(at=which, version=st.sampled_from("01"), once=st.none() | st.integers(0, 3))
-    def add(self, at: int, version: str, once: int | None) -> None:
-        when = self.store.now()
-        name = None if once is None else BatchKey(bytes([once] * 16), b"content", when, BASE + 1000 * DAY)
-        fresh = self.ledgers[at].add({Key("m", version): Sums.served([0.7])}, time=when, once=name)
-        assert fresh == (once is None or once not in self.model.once)
-        self.model.served[version] += fresh
-        self.model.once |= set() if once is None else {once}
+    @rule(at=which, version=st.sampled_from("01"))
+    def add(self, at: int, version: str) -> None:
+        when = self.ledgers[at].time.now()
+        assert self.ledgers[at].add({Key("m", version): Sums.served([0.7])}, time=when)
+        self.model.served[version] += 1
+
+    @rule(at=which, version=st.sampled_from("01"), days=st.sampled_from([1, 8, 1000]))
+    def fill(self, at: int, version: str, days: int) -> None:
+        """A batch that an application has yet to send; its name is to be known for so many days."""
+        now = self.ledgers[at].time.now()
+        self.outbox[self.batches] = version, now, now + days * DAY
+        self.batches += 1
+
+    @rule(at=which, answered=st.booleans(), days=st.sampled_from([0, 0, 2]))
+    def deliver(self, at: int, answered: bool, days: float) -> None:
+        """All that waits is sent, to either host; where no answer comes, again at another time."""
+        self.passes(days)
+        for number, (version, sent, expires) in list(self.outbox.items()):
+            TRIED["batches"] += 1
+            name = batch_key(number, sent, expires)
+            fresh = self.ledgers[at].add({Key("m", version): Sums.served([0.7])}, time=sent, once=name)
+            known = number in self.model.once
+            assert fresh != known or number in self.model.unsure, f"batch {number} counted: {fresh}"
+            self.model.served[version] += fresh
+            self.model.once[number] = expires if number % 2 else sent + BATCH_LIFE
+            self.model.unsure -= {number}
+            if answered:
+                del self.outbox[number]
 
     @rule(at=which)
     def roll_up(self, at: int) -> None:
@@ -247,7 +361,7 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             with ledger.transaction():
                 taken = ledger.take_waiting(V, until=until, most=most)
-                ledger.keep("detector", V, "", b"state", now=self.store.now())
+                ledger.keep("detector", V, "", b"state", now=self.store.clock(at))
                 ledger.advance(V, late=1)
                 if fails:
                     raise OSError("the detector failed")
@@ -262,7 +376,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.may_forget()
         self.ledgers[at].close()
         asked = self.retention if days is None else days * DAY
-        self.ledgers[at] = self.store.open(asked)
+        self.ledgers[at] = self.store.open(asked, at)
         self.retention = max(self.retention, asked)
         self.ledgers[1 - at].retention = self.retention
 
@@ -287,15 +401,22 @@ class LedgerMachine(RuleBasedStateMachine):
                 return
         raise AssertionError("what a killed process was counting is neither counted nor not")
 
-    @rule(days=st.sampled_from([-40, -1, 0, 0.01, 1, 6, 31]))
-    def clock(self, days: float) -> None:
+    @rule(at=which, days=st.sampled_from([-40, -1, 0, 0.01, 1, 6, 31, 400]))
+    def clock(self, at: int, days: float) -> None:
         TRIED["faults"] += 1
-        self.store.clock = BASE + days * DAY
+        self.store.offsets[at] = days * DAY
+
+    @rule(days=st.sampled_from([0.01, 0.5, 2, 6]))
+    def passes(self, days: float) -> None:
+        if not self.url and self.store.passed < 20 * DAY:  # a server's time goes on by itself
+            self.store.passes(days)
 
     @rule(at=which)
     def sweep(self, at: int) -> None:
         self.may_forget()
-        self.ledgers[at].sweep(self.store.now())
+        self.ledgers[at].sweep()
+        until = self.store.latest + HOUR
+        self.model.unsure |= {number for number, life in self.model.once.items() if life <= until}
 
     @invariant()
     def sums_are_those_of_what_was_acknowledged(self) -> None:
@@ -318,8 +439,16 @@ class LedgerMachine(RuleBasedStateMachine):
             assert close(mine, self.model.sums(source=source)), "what a source sent does not add up"
         assert self.ledgers[0].check() == []
 
+    def check_rows(self) -> None:
+        """The row of a label has the one that counts, and those before it."""
+        number = {LABELS[i].receipt.nonce.hex(): i for i in self.model.counted}
+        for receipt, now, before in ask(self.store.url, "select receipt, label, history from label"):
+            told = [one["label"] for one in json.loads(before or "[]")]
+            assert [*told, now] == self.model.history[number[receipt]]
+
     def teardown(self) -> None:
         if hasattr(self, "model"):
+            self.check_rows()
             for one in self.ledgers:
                 one.close()
             self.store.end()

@@ -36,6 +36,39 @@ def entries(labels, segments=None, *, delay=0.0, source=""):
     ]
 
 
+class GivenTime:
+    """The time of a ledger, as a test's clock has it: what it says has passed."""
+
+    lag = 0.0
+
+    def __init__(self, clock):
+        self.now = clock
+
+    def advance(self, connection):
+        return self.now()
+
+    def doubt(self):
+        pass
+
+    def trouble(self, forgotten_until):
+        return None
+
+
+def by_clock(ledger, clock):
+    """The ledger, whose time is that of the test's ``clock``."""
+    ledger.time = GivenTime(clock)
+    return ledger
+
+
+def sweep(ledger, now):
+    """Sweep when that much time has passed; the number of receipts that are forgotten."""
+    before, ledger.time = ledger.time, GivenTime(lambda: now)
+    try:
+        return ledger.sweep()
+    finally:
+        ledger.time = before
+
+
 def accept(ledger, labels, segments=None, **more):
     """True for each label that was counted now."""
     return [fate == "counted" for fate in ledger.accept(entries(labels, segments, **more))]

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from real_servers import needed
 
-from calib_serve.receipts.series import PUBLISHED, Series
+from calib_serve.receipts.series import PUBLISHED, SUMS, Series
 from calib_serve.receipts.sums import Sums
 from calib_serve.web import monitoring_files
 
@@ -76,12 +76,9 @@ def panels_of(
 
 
 def rules(*, since_start: bool = False) -> str:
-    """The rules, evaluated every second; ``since_start`` reads counters as they stand, exactly.
-
-    Every sample is read here, as there are only seconds of them.
-    """
-    text = monitoring_files(parts=["rules"])["prometheus/rules.yml"].replace("[24h:2m]", "[24h]")
-    text = re.sub(r"interval: (2m|30s)", "interval: 1s", text)
+    """The rules, evaluated every second; ``since_start`` reads counters as they stand, exactly."""
+    text = monitoring_files(parts=["rules"])["prometheus/rules.yml"]
+    text = re.sub(r"interval: (4m|30s)", "interval: 1s", text)
     return re.sub(r"increase\((\w+(?:\{[^}]*\})?)\[24h\]\)", r"\1", text) if since_start else text
 
 
@@ -110,11 +107,11 @@ def prometheus(
     ):
         # One client: a client for each of some hundred queries would take seconds to make.
         there = Prometheus(f"http://127.0.0.1:{port}", client)
-        _wait_until_ready(there.url)
+        wait_until_ready(there.url)
         yield there
 
 
-def _wait_until_ready(url: str) -> None:
+def wait_until_ready(url: str) -> None:
     until = time.monotonic() + 180
     while time.monotonic() < until:
         try:
@@ -140,6 +137,8 @@ class Published(Collector):
         "model": ("m",),
         "version": ("1",),
         "bin": tuple(str(b) for b in range(15)),
+        # Counters have the predictions.
+        "sum": tuple(one.short for one in SUMS if one.in_windows and one.of == "labels"),
         "window": ("5m", "30m", "1h", "6h", "24h", "3d", "7d"),
         "kind": ("class",),
         "slice": ("7",),
@@ -176,7 +175,8 @@ class Published(Collector):
             where = one.labels.index("bin") if "bin" in one.labels else None
             for row in rows:
                 at = 0 if where is None else int(row[where])
-                family.add_metric(row, self.sums[one.name][at] if one.name in summed else other)
+                name = f"calib_{row[-2]}_total" if one.name == "calib_window_sums" else one.name
+                family.add_metric(row, self.sums[name][at] if name in summed else other)
             yield family
 
 

@@ -147,12 +147,13 @@ class SharedWatch(Server):
         """The name of a model that no other test uses."""
         return next(self._names)
 
-    def total(self, model, name="calib_predictions_total"):
-        """The sum of one of its counters."""
+    def total(self, model, name="calib_predictions_total", *labels):
+        """The sum of one of its series that have these labels."""
         import httpx
 
         lines = httpx.get(f"{self.url}/metrics", timeout=60).text.splitlines()
-        mine = (line for line in lines if line.startswith(name + "{") and f'model="{model}"' in line)
+        wanted = (f'model="{model}"', *labels)
+        mine = (x for x in lines if x.startswith(name + "{") and all(label in x for label in wanted))
         return sum(float(line.split()[-1]) for line in mine)
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ledgers import by_clock
+
 from calib_serve.ledger import Ledger
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
@@ -26,9 +28,10 @@ RING = Keyring("k", {"k": bytes(32)})
 def make_watch(folder: Path, **options: Any) -> Watch:
     """A watch of one model ``m``, version ``1``, of three classes, over ``folder/l.db``."""
     models = {("m", "1"): Watched(Classes(3, ("zero", "one", "two")))}
-    own = {"clock": options["clock"]} if "clock" in options else {}
-    own |= {"timeout": options.pop("timeout")} if "timeout" in options else {}
-    return Watch(RING, Ledger(folder / "l.db", **own), models=models, **options)
+    own = {"timeout": options.pop("timeout")} if "timeout" in options else {}
+    clock = options.pop("clock", None)
+    ledger = Ledger(folder / "l.db", **own)
+    return Watch(RING, ledger if clock is None else by_clock(ledger, clock), models=models, **options)
 
 
 @contextmanager

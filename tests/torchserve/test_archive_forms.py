@@ -34,7 +34,9 @@ def test_each_form_is_read_and_packed_again(form: str, tmp_path: Path) -> None:
     assert found.files == (MANIFEST, "mine.py", "net.pt")
     assert found.read("mine.py").decode() == HANDLER
     assert stored_archives(tmp_path / "store") == [old]
-    new = read_archive(pack_around(old, temperature_artifact(), tmp_path / "store", untried=True))
+    new = read_archive(
+        pack_around(old, temperature_artifact(), tmp_path / "store", untried=True, unproven=True)
+    )
     assert new.path.name == "pets-3.1-calibrated.mar"
     assert new.read("net.pt") == found.read("net.pt")
     assert load_artifact(new.path).fingerprint == temperature_artifact().fingerprint

@@ -41,7 +41,14 @@ X = inputs(60, seed=3)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shadows")
-    pack(torchscript(folder / "net.pt"), SERVED, folder / "store", name="shadowed", shadow=SHADOW)
+    pack(
+        torchscript(folder / "net.pt"),
+        SERVED,
+        folder / "store",
+        name="shadowed",
+        shadow=SHADOW,
+        unproven=True,
+    )
     return folder / "store"
 
 
@@ -93,13 +100,22 @@ def test_a_broken_shadow_is_counted_and_changes_no_reply(running: Running) -> No
 def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_path: Path) -> None:
     again = recalibrated(store / "shadowed.mar", SHADOW, tmp_path, version="1.1")
     other = torch.nn.Linear(16, CLASSES)
-    pack(torchscript(tmp_path / "other.pt", other), SERVED, tmp_path, name="digits", version="1.2")
+    pack(
+        torchscript(tmp_path / "other.pt", other),
+        SERVED,
+        tmp_path,
+        name="digits",
+        version="1.2",
+        unproven=True,
+    )
     assert same_model(store / "shadowed.mar", again)
     assert not same_model(store / "shadowed.mar", tmp_path / "digits.mar")
     code = "class H:\n    def initialize(self, context): pass\n    def inference(self, x): return x\n"
     code += "    def handle(self, data, context): return []\n"
     wrapped = [
-        pack_around(foreign(tmp_path, name, f"{code}# {name}"), SERVED, tmp_path / name, untried=True)
+        pack_around(
+            foreign(tmp_path, name, f"{code}# {name}"), SERVED, tmp_path / name, untried=True, unproven=True
+        )
         for name in ("one", "two")
     ]
     assert same_model(wrapped[0], recalibrated(wrapped[0], SHADOW, tmp_path, version="2", shadow=SERVED))

@@ -11,9 +11,9 @@ from command_line import calib_serve
 from live_server import temperature_artifact, torchscript
 
 from calib_serve.core.errors import FuseError, IntegrityError
+from calib_serve.core.files import shipped
 from calib_serve.torchserve import pack
 from calib_serve.torchserve.archive._archive import read_archive, write_archive
-from calib_serve.torchserve.archive._contents import shipped
 from calib_serve.torchserve.archive._forms import MANIFEST
 from calib_serve.torchserve.metrics_file import metrics_file
 
@@ -21,13 +21,25 @@ from calib_serve.torchserve.metrics_file import metrics_file
 @pytest.fixture
 def packed(tmp_path: Path) -> Path:
     return pack(
-        torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", standalone=True
+        torchscript(tmp_path / "net.pt"),
+        temperature_artifact(),
+        tmp_path,
+        name="digits",
+        standalone=True,
+        unproven=True,
     )
 
 
 def test_the_same_inputs_make_the_same_bytes(packed: Path, tmp_path: Path) -> None:
     time.sleep(2)  # a zip's clock ticks in steps of two seconds
-    again = pack(tmp_path / "net.pt", temperature_artifact(), tmp_path / "b", name="digits", standalone=True)
+    again = pack(
+        tmp_path / "net.pt",
+        temperature_artifact(),
+        tmp_path / "b",
+        name="digits",
+        standalone=True,
+        unproven=True,
+    )
     assert again.read_bytes() == packed.read_bytes()
 
 

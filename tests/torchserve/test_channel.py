@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,28 @@ def test_an_alarm_as_the_last_label_is_published_and_no_failure(tmp_path: Path) 
     published = watch.ledger.published()
     assert labels[-1][2][-2:] == [("ledger", published.ledger), ("edition", published.edition)]
     assert not [line for line in text.splitlines() if "calib_monitor_errors_total.Count:1" in line]
+    watch.close()
+
+
+@pytest.mark.store
+def test_windows_of_labels_are_published_and_predictions_are_left_to_the_workers_that_count_them(
+    tmp_path: Path,
+) -> None:
+    watch, sent = make_watch(tmp_path), list[str]()
+    publisher = Publisher(watch, Emitter(write=sent.append, host="h"))
+    publisher.publish()
+    accept(watch.ledger, [make_label(i, when=time.time()) for i in range(60)])
+    publisher.publish()
+    found: dict[str, float] = {}
+    for line in "".join(sent).splitlines():
+        if "calib_window_sums" in line:
+            _, value, pairs = read_back(line)
+            own = dict(pairs)
+            if own["window"] == "24h":
+                found[own["sum"]] = max(found.get(own["sum"], 0.0), value)
+    assert found["feedback"] == 60
+    assert "predictions" not in found
+    assert found["feedback_confidence"] == pytest.approx(54)
     watch.close()
 
 

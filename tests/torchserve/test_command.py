@@ -69,7 +69,18 @@ def test_packed_served_asked_and_stopped(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run("pack", "--model", "net.pt", "--artifact", "artifact", "--name", "digits", "--workers", "1")
+    run(
+        "pack",
+        "--model",
+        "net.pt",
+        "--artifact",
+        "artifact",
+        "--name",
+        "digits",
+        "--workers",
+        "1",
+        "--unproven",
+    )
     run("pack", "--feedback")
     assert "temperature" in run("inspect", "model_store/digits.mar")
     with started(
@@ -102,7 +113,7 @@ def test_packed_served_asked_and_stopped(
 
 
 def test_settings_cannot_smuggle_lines(tmp_path: Path) -> None:
-    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
+    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", unproven=True)
     with pytest.raises(ServerError, match="line break"):
         Server(tmp_path, ["digits.mar"], folder=tmp_path, settings={"x": "1\nenable_model_api=true"})
 

@@ -36,7 +36,9 @@ DECIDING = deciding(temperature_artifact(), "raps", below=0.3)
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("counted")
     batching = Batching(workers=2, batch_size=8)
-    return register(pack(torchscript(folder / "net.pt"), DECIDING, folder, name=MODEL, batching=batching))
+    return register(
+        pack(torchscript(folder / "net.pt"), DECIDING, folder, name=MODEL, batching=batching, unproven=True)
+    )
 
 
 def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:

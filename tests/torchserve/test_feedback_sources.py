@@ -36,18 +36,45 @@ def test_the_source_is_the_host_s_or_its_proxy_s(monkeypatch, settings, headers,
     assert source_reader()(headers) == source
 
 
-def test_labels_of_one_batch_are_counted_and_taken_back_by_the_source_of_their_request(tmp_path, monkeypatch):
+def opened(tmp_path, monkeypatch, **settings):
+    """The handler of labels of a host with these settings, and its context."""
     RING.save(tmp_path / "keys.json")
     (tmp_path / "models.json").write_text(json.dumps([{"name": "m", "version": "1", "classes": 3}]))
-    for name, value in (
-        ("KEYRING", tmp_path / "keys.json"), ("MODELS", tmp_path / "models.json"),
-        ("LEDGER", tmp_path / "l.db"), ("SOURCE_HEADER", "x-client"),
-    ):  # fmt: skip
+    settings = settings | {
+        "KEYRING": tmp_path / "keys.json", "MODELS": tmp_path / "models.json",
+        "LEDGER": tmp_path / "l.db", "SOURCE_HEADER": "x-client",
+    }  # fmt: skip
+    for name, value in settings.items():
         monkeypatch.setenv(f"CALIB_SERVE_{name}", str(value))
     feedback = CalibrationFeedback()
     manifest = {"model": {"modelName": "feedback", "modelVersion": "1.0"}}
     context = Context("feedback", str(tmp_path), manifest, 1, None, "0.12", model_yaml_config={})
     feedback.initialize(context)
+    return feedback, context
+
+
+@pytest.mark.parametrize(("correctors", "taken"), [("", []), ("lab,desk", ["desk"]), ("crowd", ["crowd"])])
+def test_labels_are_replaced_by_the_sources_that_the_host_names_alone(
+    tmp_path, monkeypatch, correctors, taken
+):
+    feedback, context = opened(tmp_path, monkeypatch, CORRECTORS=correctors)
+    receipt = RING.sign(model="m", version="1", predicted=1, confidence=0.9)
+
+    def send(source, **item):
+        context.request_processor = [RequestProcessor({"x-client": source} if source else {})]
+        (answer,) = feedback.handle([{"body": json.dumps([{"receipt": receipt} | item])}], context)
+        return json.loads(answer)
+
+    assert send("lab", label=1)["accepted"] == 1
+    told = {source: send(source, label=0, replaces=True) for source in ("", "crowd", "desk")}
+    assert [source for source, answer in told.items() if answer.get("accepted")] == taken
+    refused = [json.dumps(answer) for source, answer in told.items() if source not in taken]
+    assert all("CALIB_SERVE_CORRECTORS" in answer for answer in refused)
+    feedback._watch.close()
+
+
+def test_labels_of_one_batch_are_counted_and_taken_back_by_the_source_of_their_request(tmp_path, monkeypatch):
+    feedback, context = opened(tmp_path, monkeypatch)
     senders = ["lab", "crowd", "lab"]
     context.request_processor = [RequestProcessor({"x-client": name}) for name in senders]
     facts = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}

@@ -32,9 +32,13 @@ Register = Callable[..., Running]
 
 
 def running_behind(register: Register, folder: Path, envelope: str, name: str) -> Running:
-    (folder / "request.json").write_text(json.dumps(REQUEST if name == "kserve_v2" else REQUEST["data"]))
+    (folder / "requests" / "any").mkdir(parents=True)
+    for k in range(3):
+        body = [0.5 * j if j % 3 == k else 0.1 for j in range(16)]
+        body = {**REQUEST, "data": body} if name == "kserve_v2" else body
+        (folder / "requests" / "any" / f"{k}.json").write_text(json.dumps(body))
     old = archive(name, folder / "old")
-    made = pack_around(old, fitted(name), folder / "store", probe=folder / "request.json")
+    made = pack_around(old, fitted(name), folder / "store", probe_data=folder / "requests", unproven=True)
     return register(made, envelope=envelope)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foreign_handlers import FOREIGN, archive, artifact
+from foreign_handlers import FOREIGN, archive, artifact, trial
 from sizes import sized
 
 from calib_serve import Artifact
@@ -36,14 +36,17 @@ def _torchvision_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_calibrated_is_refused_with_a_sentence(name: str, tmp_path: Path) -> None:
     foreign = FOREIGN[name]
     with pytest.raises(CalibServeError, match=foreign.refused):
-        pack_around(archive(name, tmp_path), artifact(foreign), tmp_path / "out", **foreign.options)
+        pack_around(
+            archive(name, tmp_path), artifact(foreign), tmp_path / "out", **foreign.options, unproven=True
+        )
     assert not list((tmp_path / "out").glob("*")), "nothing is written"
 
 
 @pytest.mark.parametrize("name", sized(ci=["ids_at_inference"], nightly=SERVED))
 def test_the_seam_is_found_and_its_form_is_known(name: str, tmp_path: Path) -> None:
     foreign = FOREIGN[name]
-    made = pack_around(archive(name, tmp_path), artifact(foreign), tmp_path / "out", **foreign.options)
+    how = trial(name, tmp_path)
+    made = pack_around(archive(name, tmp_path), artifact(foreign), tmp_path / "out", **how, unproven=True)
     options, packed = ModelOptions.read(read_archive(made).config), read_archive(made)
     assert TRIAL in packed.files
     if "seam" not in foreign.options and name not in ("without_base", "function", "forward"):
@@ -63,9 +66,9 @@ def test_a_calibration_that_depends_on_the_kind_of_scores_wants_the_kind_it_was_
     vector = Artifact((LogitMap(np.array(weights), np.zeros(10)),), method="vector", classes=10)
     source = archive("softmaxed", tmp_path)
     with pytest.raises(FuseError, match="--outputs"):
-        pack_around(source, vector, tmp_path / "out", probe=request_file(tmp_path))
+        pack_around(source, vector, tmp_path / "out", probe=request_file(tmp_path), unproven=True)
     assert pack_around(
-        source, vector, tmp_path / "out", outputs="probabilities", probe=request_file(tmp_path)
+        source, vector, tmp_path / "out", outputs="probabilities", probe=request_file(tmp_path), unproven=True
     )
 
 

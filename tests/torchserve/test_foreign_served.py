@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign_handlers import FOREIGN, Foreign, archive, artifact, probabilities
+from foreign_handlers import FOREIGN, Foreign, archive, artifact, probabilities, trial
 from live_server import Running, inputs, total, until
 from protocol_clients import predictions as over_grpc
 from sizes import sized
@@ -51,7 +51,8 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
                 archive(name, folder / "old"),
                 artifact(FOREIGN[name]),
                 folder / "store",
-                **FOREIGN[name].options,
+                **trial(name, folder / "old"),
+                unproven=True,
             )
             for name in (*SERVED, "moody")
         ]

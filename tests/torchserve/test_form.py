@@ -21,12 +21,10 @@ from calib_serve.scores import (
     from_probs,
     leaves,
     same_format,
-    shows,
-    sigmoid,
     softmax,
     to_logits,
 )
-from calib_serve.scores.replies import Rounded, as_json, shown_as
+from calib_serve.scores.replies import Rounded, as_json
 
 Pair = namedtuple("Pair", ["logits", "features"])
 K = 4
@@ -201,8 +199,6 @@ def test_numbers_are_read_with_the_unit_that_they_are_rounded_to(n: int, digits:
     assert [found["reply.x[2]"], found["reply.x[3]"]] == ["True", "None"]
     assert found["reply.says"] == "cat: #" + unit.replace("1e3", "#")
     assert ("reply.says, number 2" in found) == ("of" in unit)
-    assert shows([text], value) or abs(value) < 2e-3
-    assert shows([f"{100 * value:.{digits}f} %"], value)
 
 
 def test_what_is_no_number_of_a_reply() -> None:
@@ -213,24 +209,6 @@ def test_what_is_no_number_of_a_reply() -> None:
     assert (math.isnan(found.value), found.step) == (True, 0.0)
     assert leaves("0.5" * 2000) == {"reply": "0.5" * 2000}, "a picture, perhaps"
     assert leaves("v1.2") == {"reply": "v1.2"}
-    assert not shows({"class": 1, "of": "1 of 3"}, 1.0), "whole numbers are class ids or counts"
-    for confidence, said in ((0.9365, True), (0.9375, False), (0.9335, True), (0.9325, False)):
-        assert shows(0.935, confidence) is said
-        assert shows("93.5 %", confidence) is said
-
-
-def test_a_reply_tells_softmax_from_sigmoids() -> None:
-    z = [0.4, -1.0, 2.5]
-    p, s = softmax(np.array([z]))[0], sigmoid(np.array(z))
-    assert shown_as({"top": [float(p.max())]}, z) == "softmax"
-    assert shown_as([round(100 * float(one), 1) for one in s], z) == "sigmoid"
-    assert shown_as([float(s[0])], z) is None, "one of them may be so by chance"
-    assert shown_as([float(s[0]), float(s[1])], z) == "sigmoid"
-    assert shown_as([float(s[0]), float(s[1]), 0.011, 0.012], z) is None
-    assert shown_as(z, z) is None
-    for one in (float(s[0]), 1 - float(s[0])):  # of one logit, either of the two
-        assert shown_as(one, z[:1]) == "sigmoid"
-    assert shown_as([1 - float(one) for one in s], z) is None
 
 
 @pytest.mark.parametrize(

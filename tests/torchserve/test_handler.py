@@ -59,7 +59,7 @@ def started(
 ) -> tuple[Any, Context]:
     model = torchscript(tmp_path / "net.pt", options.pop("net", None))
     artifact = options.pop("artifact", temperature_artifact())
-    path = pack(model, artifact, tmp_path, name="digits", **options)
+    path = pack(model, artifact, tmp_path, name="digits", **options, unproven=True)
     ctx = context(path, tmp_path / "unpacked")
     handler = handler or CalibratedClassifier()
     handler.initialize(ctx)
@@ -156,9 +156,48 @@ def test_whatever_a_subclass_raises_costs_one_request(tmp_path: Path, error: Bas
             return super().postprocess(prediction)
 
     handler, ctx = started(tmp_path, Handler())
+    handler.seen = 0  # it was asked as it loaded
     outcomes = ask(handler, ctx, "fine", "read", "write", "fine")
     assert [status for status, _ in outcomes] == [200, 400, 500, 200]
     assert "METRICS" not in json.dumps(outcomes)
+
+
+class OwnThreshold(CalibratedClassifier):
+    """Names class 3 from a probability of its own on."""
+
+    def postprocess(self, prediction: Prediction) -> Any:
+        p = prediction.probabilities
+        k = 3 if p[3] > 0.12 else prediction.predicted
+        return {"class": k, "of it": float(p[k]), "receipt": prediction.receipt}
+
+
+@pytest.mark.parametrize("form", ["plain", "v1", "v2"])
+def test_a_subclass_that_names_another_class_replies_without_a_receipt(
+    tmp_path: Path, form: str, in_this_process: list[str]
+) -> None:
+    handler, ctx = started(tmp_path, OwnThreshold())
+    x, ring = inputs(40, seed=5), Keyring.load(tmp_path / "keyring.json")
+    found = []
+    if form == "plain":
+        found = [reply for _, reply in ask(handler, ctx, *x.tolist())]
+    elif form == "v1":
+        ((_, reply),) = ask(handler, ctx, {"instances": x.tolist()})
+        found = reply["predictions"]
+    else:
+        tensor = {"name": "x", "shape": [40, WIDTH], "datatype": "FP32", "data": x.tolist()}
+        ((_, reply),) = ask(handler, ctx, {"inputs": [tensor]})
+        said = {one["name"]: one["data"] for one in reply["outputs"]}
+        found = [
+            {**json.loads(one), "receipt": of} for one, of in zip(said["reply"], said["receipt"], strict=True)
+        ]
+    signed = [one for one in found if one["receipt"]]
+    assert 5 < len(signed) < 35
+    assert all(ring.verify(one["receipt"]).predicted == one["class"] for one in signed)
+    handler._observer.flush()
+    counted = re.findall(
+        r"calib_unmatched_total.Count:([1-9]\d*).0\|[^|]*reason:(\w+)", "".join(in_this_process)
+    )
+    assert counted == [(str(40 - len(signed)), "class")]
 
 
 def test_a_wrong_number_of_classes_is_found_when_the_model_loads(tmp_path: Path) -> None:
@@ -173,7 +212,9 @@ def test_a_worker_with_a_gpu_that_torch_cannot_use_says_so_unless_the_cpu_is_all
     tmp_path: Path, allowed: bool
 ) -> None:
     model = torchscript(tmp_path / "net.pt")
-    path = pack(model, temperature_artifact(), tmp_path, name="digits", allow_cpu_fallback=allowed)
+    path = pack(
+        model, temperature_artifact(), tmp_path, name="digits", allow_cpu_fallback=allowed, unproven=True
+    )
     ctx = context(path, tmp_path / "unpacked", gpu=0)
     if allowed:
         CalibratedClassifier().initialize(ctx)
@@ -183,7 +224,9 @@ def test_a_worker_with_a_gpu_that_torch_cannot_use_says_so_unless_the_cpu_is_all
 
 
 def test_a_model_file_that_was_exchanged_does_not_load(tmp_path: Path) -> None:
-    path = pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
+    path = pack(
+        torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", unproven=True
+    )
     ctx = context(path, tmp_path / "unpacked")
     torchscript(tmp_path / "unpacked" / "model.pt", torch.nn.Linear(WIDTH, CLASSES))
     with pytest.raises(ModelError, match="not the file that was packed"):
@@ -270,7 +313,7 @@ def test_requests_of_a_batch_that_went_by_are_counted_though_others_passed(
     monkeypatch.syspath_prepend(str(tmp_path))
     files = {"skipping.py": tmp_path / "skipping.py"}
     old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", handler="skipping.py")
-    path = pack_around(old, temperature_artifact(), tmp_path / "store", untried=True)
+    path = pack_around(old, temperature_artifact(), tmp_path / "store", untried=True, unproven=True)
     handler, ctx = CalibratedWrapper(), context(path, tmp_path / "unpacked")
     handler.initialize(ctx)
     ctx.request_processor = [RequestProcessor({}) for _ in range(3)]
@@ -279,5 +322,5 @@ def test_requests_of_a_batch_that_went_by_are_counted_though_others_passed(
     handler._observer.flush()
     said = "".join(in_this_process)
     assert "calib_uncalibrated_total.Count:1.0|" in said
-    assert "calib_monitor_errors_total.Count:3.0|#stage:receipt" in said
+    assert "calib_unmatched_total.Count:3.0|#model:digits,version:1-calibrated,reason:rows|" in said
     assert "x-calib-receipt" not in ctx.get_response_headers(0), "whose row it is is not known"

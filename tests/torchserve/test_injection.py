@@ -61,6 +61,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         handler=folder / "echoing.py",
         batching=Batching(workers=1, batch_size=4),
         flush_seconds=0.1,
+        unproven=True,
     )
     pack_feedback(folder / "store")
     yield from serve(folder / "store", ["digits.mar", "calibration_feedback.mar"], folder / "run")

@@ -41,7 +41,9 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
     model = torchscript(folder / "net.pt", Overflowing())
     artifact = temperature_artifact(model={"input_shape": [1, 4, 4]})
     how = {"mean": 0, "std": 1, "resize": [4, 4]}
-    return register(pack(model, artifact, folder, name=MODEL, batching=WHOLE_BATCH, pictures=how))
+    return register(
+        pack(model, artifact, folder, name=MODEL, batching=WHOLE_BATCH, pictures=how, unproven=True)
+    )
 
 
 NEIGHBOURS = np.random.default_rng(9).normal(size=(7, 1, 4, 4)).astype(np.float32)

@@ -31,7 +31,9 @@ def _torchvision_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_artifact_of_classes_is_refused_and_names_the_flag(name: str, tmp_path: Path) -> None:
     source = archive(name, tmp_path, LABELS[name])
     with pytest.raises(FuseError, match=r"scores of labels.*scores of classes.*fit --outputs label_"):
-        pack_around(source, artifact(LABELS[name]), tmp_path / "out", probe=array_file(tmp_path))
+        pack_around(
+            source, artifact(LABELS[name]), tmp_path / "out", probe=array_file(tmp_path), unproven=True
+        )
     assert not list((tmp_path / "out").glob("*"))
 
 
@@ -39,10 +41,10 @@ def test_an_archive_and_an_artifact_that_do_not_agree_are_refused_before_they_se
     net = torchscript(tmp_path / "net.pt")
     for fitted, outputs in ((labels_artifact(), "logits"), (temperature_artifact(), "label_logits")):
         with pytest.raises(ModelError, match=r"--outputs \(outputs=\)"):
-            pack(net, fitted, tmp_path / "out", name="n", outputs=outputs)
+            pack(net, fitted, tmp_path / "out", name="n", outputs=outputs, unproven=True)
     with pytest.raises(ModelError, match="no one confidence to abstain by"):
-        pack(net, labels_artifact(), tmp_path / "out", name="n", abstain_below=0.7)
-    made = pack(net, labels_artifact(), tmp_path / "out", name="n")
+        pack(net, labels_artifact(), tmp_path / "out", name="n", abstain_below=0.7, unproven=True)
+    made = pack(net, labels_artifact(), tmp_path / "out", name="n", unproven=True)
     with pytest.raises(ModelError, match="label_logits"):
         recalibrated(made, temperature_artifact(), tmp_path / "again", version="2.0")
     assert "outputs: label_logits" in zipfile.ZipFile(made).read("model-config.yaml").decode()

@@ -18,7 +18,7 @@ from foreign_handlers import archive, weights
 from label_handlers import (
     LABELS,
     NAMES,
-    array_file,
+    array_files,
     calibrated,
     labels_artifact,
     logits_of,
@@ -45,11 +45,13 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
         for name in FOREIGN_LABELS:
             foreign = LABELS[name]
             more = {**foreign.options, **({"outputs": "label_logits"} if name == "one_tag" else {})}
-            more["probe"] = array_file(folder)
-            pack_around(archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more)
+            more["probe_data"] = array_files(folder)
+            pack_around(
+                archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more, unproven=True
+            )
         batching = Batching(workers=1, batch_size=4)
         net = torchscript(folder / "ours.pt", weights(CLASSES))
-        pack(net, labels_artifact(), store, name="ours", batching=batching, top=2)
+        pack(net, labels_artifact(), store, name="ours", batching=batching, top=2, unproven=True)
     return register(*sorted(store.glob("*.mar")))
 
 

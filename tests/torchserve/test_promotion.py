@@ -71,6 +71,7 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
         folder,
         name=MODEL,
         batching=Batching(workers=2, batch_size=4, delay=20),
+        unproven=True,
     )
     return register(made)
 
@@ -138,9 +139,9 @@ def test_no_request_and_no_label_is_lost_by_versions_that_come_and_go(running: R
     before = running.predict(X, MODEL).json()["receipt"]
     archive, folder = newer(running, "2.0"), ("--folder", host.folder)
     with Load(running) as load:
-        assert asked(archive, *folder, "--force", answer="n\n")[0] == 1
+        assert asked(archive, *folder, "--unproven", answer="n\n")[0] == 1
         assert host.default(MODEL).version == "1.0"
-        assert asked(archive, *folder, "--force", answer="y\n")[0] == 0
+        assert asked(archive, *folder, "--unproven", answer="y\n")[0] == 0
     assert (load.failed, load.refused) == ([], [])
     assert set(load.versions) == {"1.0", "2.0"}
     assert load.versions[-1] == "2.0"

@@ -105,7 +105,9 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(Ending, "listen", lambda self: None)
     Keyring.new().save(tmp_path / "keyring.json")
     monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
-    path = pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
+    path = pack(
+        torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", unproven=True
+    )
     with zipfile.ZipFile(path) as file:
         file.extractall(tmp_path / "unpacked")
     monkeypatch.syspath_prepend(str(tmp_path / "unpacked"))

@@ -41,7 +41,11 @@ def running(
     """``counted`` for one test alone."""
     folder = tmp_path_factory.mktemp("protocols")
     model = torchscript(folder / "net.pt")
-    archives = [pack(model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100))]
+    archives = [
+        pack(
+            model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100), unproven=True
+        )
+    ]
     return replace(register(*archives, envelope=request.param), model="digits")
 
 

@@ -58,7 +58,7 @@ def store(pets: Path, tmp_path: Path) -> Path:
 
 def around(store: Path, *options: object) -> str:
     fixed = ("--from", store / "pets.mar", "--artifact", store.parent / "artifact", "-o", store)
-    return call("pack", *fixed, "--untried", *options)
+    return call("pack", *fixed, "--untried", "--unproven", *options)
 
 
 def digest(path: Path) -> str:
@@ -85,7 +85,7 @@ def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str])
     for source in ("pets-2.mar", "pets.mar"):
         done = calib_serve(
             *("pack", "--from", store / source, "--artifact", store.parent / "artifact", "-o", store),
-            *("--untried", "--version", 2, *force),
+            *("--untried", "--unproven", "--version", 2, *force),
         )
         assert (done.exit_code, "made from" in done.stderr) == (3, True)
     assert digest(store / "pets-2.mar") == before

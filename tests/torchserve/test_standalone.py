@@ -46,7 +46,12 @@ print("\\n" + json.dumps({"file": calib_serve.__file__, "reply": json.loads(repl
 
 def test_it_serves_from_its_own_files(tmp_path: Path) -> None:
     path = pack(
-        torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", standalone=True
+        torchscript(tmp_path / "net.pt"),
+        temperature_artifact(),
+        tmp_path,
+        name="digits",
+        standalone=True,
+        unproven=True,
     )
     unpacked = tmp_path / "unpacked"
     with zipfile.ZipFile(path) as archive:

@@ -25,9 +25,8 @@ from calib_serve.core.errors import ModelError
 from calib_serve.scores import sigmoid, softmax
 from calib_serve.torchserve.seam import _trial_worker
 from calib_serve.torchserve.seam._finding import look
-from calib_serve.torchserve.seam._handler import functions, load_handler, places
 from calib_serve.torchserve.seam._recorder import PlaceRecorder, sigmoids
-from calib_serve.torchserve.seam._requests import Request
+from calib_serve.torchserve.seam._requests import Request, made_up
 from calib_serve.torchserve.seam._trial_worker import answer, collect
 
 with warnings.catch_warnings():  # it leaves the file of its version open
@@ -249,7 +248,6 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "inside of an object": (INSIDE, "z", {"place": "pipe.net", "class_names": None}),
     "forward": (FORWARD, "z", {"place": "model.forward"}),
-    "padding": (PADDED, "z", {"place": "model", "padded": True}),
     "threads": (THREADS, "z", {"place": "model", "in_order": False}),
     "one of two outputs": (
         "    def reply(self, z):\n        return named(torch.softmax(z['main'], 1))\n",
@@ -264,20 +262,10 @@ FOUND: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "logits of labels": (SIGMOID, "z", {"kind": "label_logits"}),
     "probabilities of labels": (AS_IT_IS, "torch.sigmoid(z)", {"kind": "label_probabilities"}),
-    "labels alone": (LABELS, "z", {"kind": "label_logits"}),
-    "labels of their probabilities": (
-        LABELS.replace("torch.sigmoid(z)", "z"), "torch.sigmoid(z)", {"kind": "label_probabilities"},
-    ),
     "a list of one mapping": (
         "    def reply(self, z):\n        return named(torch.softmax(z[0]['scores'], 1))\n",
         "[{'scores': z}]",
         {"output": "0.scores"},
-    ),
-    "an average": (AVERAGE, "z", {"place": "average", "class_names": None}),
-    "an average that names classes": (
-        AVERAGE + "    def reply(self, z):\n        return z.argmax(1).tolist()\n",
-        "z",
-        {"place": "average", "class_names": None},
     ),
     "one logit": (ONE, "z[:, :1]", {"kind": "logit", "columns": 1}),
     "one probability": (
@@ -326,7 +314,7 @@ def test_the_place_and_the_kind_are_found_and_samples_sent_through_it_leave_thei
     body, returns, wanted = FOUND[name]
     folder, progress = unpacked(handler(body, returns)), str(tmp_path / "done")
     found = look(folder, shape=[D], batch_size=3, progress=progress)
-    told = {"kind": "logits", "columns": K, "output": "", "padded": False, "in_order": True, "form": 0}
+    told = {"kind": "logits", "columns": K, "output": "", "in_order": True, "form": 0}
     told |= {"class_names": {"0": "ash"}, "bare": False, "alone_because": ""}
     assert {key: found[key] for key in told | wanted} == told | wanted
     assert found["place"] in found["places"]
@@ -341,7 +329,7 @@ def test_the_place_and_the_kind_are_found_and_samples_sent_through_it_leave_thei
 
     more = np.random.default_rng(1).normal(size=(7, D))
     np.save(tmp_path / "x.npy", more)
-    keys = ("output", "kind", "columns", "padded", "bare", "form")
+    keys = ("output", "kind", "columns", "bare", "form", "shown")
     alone = {"batch_size": 1} if name == "threads" else {"batch_size": 3}
     kept = collect(
         folder, rows=str(tmp_path / "x.npy"), out=str(tmp_path / "z.npy"), seam=found["place"],
@@ -378,9 +366,46 @@ OF_TWO = """
         self.gate(x)
         return self.reply(self.model(x))
 """
+TWO = """
+    def initialize(self, context):
+        self.model, self.quality = Net(), Net()
+        self.quality.register_forward_hook(lambda module, given, made: made.flip(1)[:, :3] / 2)
+
+    def handle(self, data, context):
+        x = rows(data)
+        p, q = torch.softmax(self.model(x), 1), torch.softmax(self.quality(x), 1)
+        return [{"class": int(a.argmax()), "quality": int(b.argmax())} for a, b in zip(p, q)]
+"""
+HIDDEN = """
+    def initialize(self, context):
+        self.model, layer = Net(), torch.nn.Linear(6, 5)
+        self.others = [torch.nn.Sequential(layer)]
+
+    def handle(self, data, context):
+        x = rows(data)
+        p, q = torch.softmax(self.others[0](x), 1).detach(), torch.softmax(self.model(x), 1)
+        return [{"class": float(a.max()), "quality": float(b.max())} for a, b in zip(p, q)]
+"""
 REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
-    "class ids": (AS_IT_IS, "z.argmax(1)", {}, "at model: it returns Tensor .1,. of class ids or other"),
-    "a network that comes late": (LATE, "z", {}, "found no place.*at model: it is loaded with the first req"),
+    "two networks, each shown": (TWO, "z", {}, "the scores at model and of those at quality; .*--s"),
+    "a network beside and one request": (
+        HIDDEN, "z", {"requests": [one.as_dict() for one in made_up([D])]},
+        "another network answers, too .*--probe-data",
+    ),
+    "a network that is not found beside": (HIDDEN, "z", {}, "reply.class does not follow .*Sequential.*--s"),
+    "an average": (AVERAGE, "z", {}, "at model: reply.* for two requests with the same scores .*--seam"),
+    "labels alone": (LABELS, "z", {}, "shows nothing of what passes here .*calibrated.scores, rows="),
+    "scores as they are": (
+        AS_IT_IS, "z", {}, "may be logits or label_logits, by all .* say which with --outputs logits or ",
+    ),
+    "one number as it is": (
+        "    def reply(self, z):\n        return z[:, 0].tolist()\n", "z[:, :1].abs() / 50", {},
+        "may be logit or probability, by all .*--outputs",
+    ),
+    "padding": (PADDED, "z", {}, "at model nor .*: 8 rows of scores pass in 1 call.*calibrated.scores, r"),
+    "no request": (CLASS, "z", {"shape": None}, "no request to try the handler with; .*--probe FILE"),
+    "class ids": (AS_IT_IS, "z.argmax(1)", {}, "at model nor .*: it returns Tensor .1,. of class ids or ot"),
+    "a network that comes late": (LATE, "z", {}, "at model nor .*: it is loaded with the first req"),
     "another number of classes": (CLASS, "z", {"classes": 4}, "returns 5 classes, the artifact is for 4"),
     "no such place": (CLASS, "z", {"seam": "net"}, "has no 'net' .Mine has no 'net'.; found: model"),
     "no such output": (CLASS, "z", {"output": "logits"}, "Tensor .1, 5. .*where its logits was expected"),
@@ -388,7 +413,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "no inference": (CLASS, "z", {"seam": "inference"}, "this handler has no inference"),
     "parts of a reply": (
         "    def handle(self, data, context):\n        context.cl_socket.sendall(b'..')\n",
-        "z", {}, "did not answer any made-up request.*streams parts of its replies",
+        "z", {}, "did not answer the request.*streams parts of its replies",
     ),
     "what does not load": (
         "    def initialize(self, context):\n        raise OSError('no weights')\n",
@@ -428,7 +453,7 @@ def test_a_handler_that_cannot_be_calibrated_is_refused_with_a_reason(
             f"class {one}:\n    def initialize(self, c): pass\n    def handle(self): pass\n" for one in "AB"
         )
     with pytest.raises(ModelError, match=f"(?s){why}"):
-        look(unpacked(source), shape=[D], progress=str(tmp_path / "done"), **options)
+        look(unpacked(source), progress=str(tmp_path / "done"), **{"shape": [D], **options})
 
 
 def test_a_reply_that_is_right_alone_and_not_in_a_batch_is_asked_alone(
@@ -448,15 +473,13 @@ def test_a_reply_that_is_right_alone_and_not_in_a_batch_is_asked_alone(
     assert "changes the order of its batch" in found["alone_because"]
 
 
-def test_numbers_in_0_1_are_not_guessed_to_be_of_a_kind(
-    unpacked: Callable[..., Path], tmp_path: Path
-) -> None:
-    body = "    def reply(self, z):\n        return [int(one > 0.5) for one in z[:, 0]]\n"
-    source, told = handler(body, "z[:, :1].abs() / 50"), {"shape": [D], "progress": str(tmp_path / "done")}
-    with pytest.raises(
-        ModelError, match=r"may be logit or label_logits or probability or label_prob.*--outputs"
-    ):
-        look(unpacked(source), **told)
+def test_a_place_that_is_named_is_taken_among_several(unpacked: Callable[..., Path], tmp_path: Path) -> None:
+    told = {"shape": [D], "progress": str(tmp_path / "done")}
+    for body, seam in ((TWO, "model"), (TWO, "quality"), (HIDDEN, "model"), (AVERAGE, "average")):
+        assert look(unpacked(handler(body)), seam=seam, **told)["place"] == seam
+    found = look(unpacked(handler(AS_IT_IS)), several=False, **told)
+    assert found["kind"] == "logits"
+    assert look(unpacked(handler(AS_IT_IS)), outputs="label_logits", **told)["kind"] == "label_logits"
 
 
 def test_a_handler_is_asked_in_the_first_form_that_it_answers(
@@ -477,7 +500,9 @@ def test_a_handler_is_asked_in_the_first_form_that_it_answers(
     assert look(unpacked(handler(body)), requests=[*twice, found["requests"][0]], **told)["form"] == 2
 
 
-def test_requests_that_are_given_are_asked_and_varied(unpacked: Callable[..., Path], tmp_path: Path) -> None:
+def test_requests_that_are_given_are_asked_and_no_other(
+    unpacked: Callable[..., Path], tmp_path: Path
+) -> None:
     words = """
     def handle(self, data, context):
         texts = [row["data"] if isinstance(row, dict) else row for row in data]
@@ -489,10 +514,8 @@ def test_requests_that_are_given_are_asked_and_varied(unpacked: Callable[..., Pa
     ]
     found = look(unpacked(handler(words)), requests=forms, batch_size=2, progress=str(tmp_path / "done"))
     assert (found["form"], found["bare"]) == (0, True)
-    texts = [Request.from_dict(one).payload for one in found["requests"]]
-    lengths = np.array([[len(w) for w in (text.split() + [""] * D)[:D]] for text in texts])
-    np.testing.assert_allclose(found["rows"], lengths @ W, atol=1e-5)
-    assert set(" ".join(texts).split()) == {"one", "three", "fifteen", "a", "thousand"}
+    assert found["requests"] == forms[:1]
+    assert "--probe-data" in found["alone_because"], "one request shows nothing of a batch"
     none = [[Request(b"[1]", "application/json").as_dict()] * 2]  # which it fails on
     given = [[Request(f"{'x' * k} yy {'z' * k * k}".encode(), "text/plain").as_dict()] * 2 for k in (1, 2, 5)]
     found = look(
@@ -505,36 +528,15 @@ def test_requests_that_are_given_are_asked_and_varied(unpacked: Callable[..., Pa
     assert found["requests"][1:] == [one[0] for one in given]
 
 
-def test_hooks_and_special_methods_are_no_places(unpacked: Callable[..., Path]) -> None:
-    hooks = ("inference", "preprocess", "postprocess", "explain_handle", "describe_handle", "__call__")
-    body = "".join(f"    def {name}(self, *of):\n        return of\n" for name in (*hooks, "average"))
-    of = "    @staticmethod\n    def stacked(z):\n        return z\n"
-    found = load_handler(
-        json.loads((unpacked(handler(body + of)) / "MAR-INF/MANIFEST.json").read_text())["model"]["handler"]
-    )
-    assert (functions(found), places(found)) == (["reply", "average", "stacked"], ["inference"])
-    module = load_handler(
-        json.loads((unpacked(handler(SERVICE)) / "MAR-INF/MANIFEST.json").read_text())["model"]["handler"]
-    )
-    assert functions(module) == ["rows", "named", "_service.start", "_service.answer"]
-
-
-def test_a_sigmoid_made_what_passes_or_meets_it() -> None:
+def test_a_sigmoid_made_what_passes() -> None:
     z = torch.tensor([[0.4, -1.0, 2.5], [1.0, 2.0, -3.0]])
-    for passes, meets, told in (
-        (torch.sigmoid, lambda x: x, "before"),
-        (lambda x: 3 + torch.sigmoid(x), lambda x: x, None),
-        (lambda x: x, torch.sigmoid, "after"),
-        (lambda x: x, lambda x: torch.sigmoid(x[:, :2]), None),
-        (lambda x: x[:, :1], lambda x: torch.sigmoid(x[0]), "after"),
-        (lambda x: x.clone(), torch.softmax, None),
-    ):
+    for passes, made_it in ((torch.sigmoid, True), (lambda x: 3 + torch.sigmoid(x), False)):
         recorder = PlaceRecorder()
         with sigmoids() as seen:
             recorder.clear(seen)
             made = recorder(lambda: passes(z), (), {})  # noqa: B023
-            meets(*(made, 1) if meets is torch.softmax else (made,))
-        assert recorder.sigmoid(made.double().numpy()) == told
+            torch.sigmoid(z / 2)
+        assert recorder.is_of_sigmoid(made.double().numpy()) is made_it
 
 
 def test_the_trial_ends_where_the_other_end_of_its_pipe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -549,6 +551,117 @@ def test_the_trial_ends_where_the_other_end_of_its_pipe_is_closed(monkeypatch: p
     os.close(read)
 
 
+FACES = """
+    def handle(self, data, context):
+        from calib_serve.torchserve import calibrated
+        found = [row.get("data") or row.get("body") for row in data]
+        faces = [(i, face) for i, one in enumerate(found) for face in one["faces"]]
+        scores = calibrated(self.model(torch.tensor([face for _, face in faces])), rows=[i for i, _ in faces])
+        p = torch.softmax(scores, 1)
+        return [
+            [{"class": int(q.argmax()), "score": float(q.max())} for q, (j, _) in zip(p, faces) if j == i]
+            for i in range(len(data))
+        ]
+"""
+
+
+def faces(*inputs: np.ndarray) -> Request:
+    return Request(json.dumps({"faces": [x.tolist() for x in inputs]}).encode(), "application/json")
+
+
+def test_rows_that_a_handler_declares_are_followed_and_labels_are_of_requests_with_one(
+    unpacked: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder, progress = unpacked(handler(FACES)), str(tmp_path / "done")
+    x = np.random.default_rng(5).normal(size=(6, D)).round(3)
+    some = [faces(x[0]), faces(x[1], x[2]), faces(x[3]), faces(), faces(x[4])]
+    forms = [[one.as_dict()] for one in some]
+    found = look(folder, requests=forms[0], others=forms[1:], batch_size=2, progress=progress)
+    assert (found["place"], found["places"], found["kind"]) == ("calibrated", ["calibrated"], "logits")
+    np.testing.assert_allclose(found["rows"], x[[0, 3, 4]] @ W, atol=1e-5)
+    assert not found["alone_because"]
+    told = {key: found[key] for key in ("output", "kind", "columns", "bare", "form", "shown")}
+    told |= {"seam": "calibrated", "out": str(tmp_path / "z.npy"), "progress": progress, "batch_size": 3}
+    files = [tmp_path / f"{k}.json" for k in range(len(some))]
+    for path, one in zip(files, some, strict=True):
+        path.write_bytes(one.body)
+    collect(folder, files=[str(files[k]) for k in (4, 0, 2)], **told)
+    np.testing.assert_allclose(np.load(tmp_path / "z.npy"), x[[4, 0, 3]] @ W, atol=1e-5)
+    for wrong, count in ((1, 2), (3, 0)):
+        with pytest.raises(
+            ModelError, match=rf"{wrong}.json: it has {count} rows of scores, by the rows that its"
+        ):
+            collect(folder, files=[str(files[k]) for k in (0, wrong)], **told)
+
+
+def test_rows_that_are_declared_wrongly_are_refuted(unpacked: Callable[..., Path], tmp_path: Path) -> None:
+    body = FACES.replace("rows=[i for i, _ in faces]", "rows=[len(data) - 1 - i for i, _ in faces]")
+    x = np.random.default_rng(5).normal(size=(4, D)).round(3)
+    forms = [[faces(one).as_dict()] for one in x]
+    found = look(
+        unpacked(handler(body)),
+        requests=forms[0],
+        others=forms[1:],
+        batch_size=4,
+        progress=str(tmp_path / "d"),
+    )
+    assert "changes the order of its batch" in found["alone_because"]
+
+
+FILTER = """
+    def handle(self, data, context):
+        x = rows(data)
+        p = torch.softmax(self.model(x), 1) * torch.where(x[:, :1] > 1, torch.arange(5.0) % 2, torch.ones(5))
+        return [{"class": int(q.argmax()), "score": float(q.max() / q.sum())} for q in p]
+"""
+GROUPED = """
+    def handle(self, data, context):
+        x = rows(data)
+        order = torch.argsort((x[:, 0] > 1).int(), stable=True)
+        p = torch.softmax(self.model(x[order]), 1)
+        back = torch.empty_like(p)
+        back[order] = p
+        return [{"class": int(q.argmax()), "score": float(q.max())} for q in back]
+"""
+CASCADE = """
+    def handle(self, data, context):
+        x = rows(data)
+        p = torch.softmax(self.model(x), 1)
+        p = torch.where(x[:, :1] > 1, torch.softmax(x @ W.flip(1), 1), p)
+        return [{"class": int(q.argmax()), "score": float(q.max())} for q in p]
+"""
+SILENT = """
+    def reply(self, z):
+        p = torch.softmax(z, 1)
+        return [{"class": int(q.argmax()), "score": float(q.max())} if q.max() > 0.45 else {} for q in p]
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (FILTER, "shows another (class|number) than its row"),
+        (GROUPED, "shows another (class|number) than its row.*another order"),
+        (CASCADE, "shows another (class|number) than its row.*another network"),
+        (SILENT, "shows nothing of the scores at model, .*leave the sample out"),
+    ],
+)
+def test_a_sample_whose_reply_is_not_of_its_row_is_refused_by_name(
+    body: str, why: str, unpacked: Callable[..., Path], tmp_path: Path
+) -> None:
+    x = np.random.default_rng(2).normal(size=(40, D))
+    x[:, 0] = np.minimum(x[:, 0], 0.9)  # the trial's samples are answered as most are
+    x[30] = [1.5, *(0.0,) * 5] if body != SILENT else 0.0
+    folder, progress = unpacked(handler(body)), str(tmp_path / "done")
+    some = [[Request(json.dumps(row.tolist()).encode(), "application/json").as_dict()] for row in x[:8]]
+    found = look(folder, requests=some[0], others=some[1:], batch_size=2, progress=progress)
+    np.save(tmp_path / "x.npy", x)
+    told = {key: found[key] for key in ("output", "kind", "columns", "bare", "form", "shown")}
+    told |= {"out": str(tmp_path / "z.npy"), "seam": "model", "batch_size": 4, "progress": progress}
+    with pytest.raises(ModelError, match=f"(?s)row .*: .*{why}"):
+        collect(folder, rows=str(tmp_path / "x.npy"), **told)
+
+
 PICTURES = """
     def handle(self, data, context):
         from PIL import Image
@@ -558,21 +671,27 @@ PICTURES = """
 """
 
 
-def test_pictures_are_made_up_for_a_handler_that_reads_them_and_samples_are_sent_from_files(
+def test_pictures_are_asked_and_samples_are_sent_from_files(
     unpacked: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder, progress = unpacked(handler(PICTURES)), str(tmp_path / "done")
-    found = look(folder, batch_size=2, progress=progress)
-    assert {one["content_type"] for one in found["requests"]} == {"image/png"}
-    pictures = [Image.open(io.BytesIO(Request.from_dict(one).body)) for one in found["requests"]]
-    assert {(one.mode, one.size) for one in pictures} == {("RGB", (224, 224))}
+    given, pictures = [], []
+    for seed in range(3):
+        pictures.append(
+            Image.fromarray(np.random.default_rng(seed).integers(0, 256, (224, 224, 3), np.uint8))
+        )
+        pictures[-1].save(out := io.BytesIO(), "PNG")
+        given.append([Request(out.getvalue(), "image/png").as_dict()])
+    found = look(folder, requests=given[0], others=given[1:], batch_size=2, progress=progress)
+    assert found["alone_because"] == ""
     x = np.array([np.asarray(one)[:2, :3].reshape(-1)[:D] / 255 for one in pictures])
     np.testing.assert_allclose(found["rows"], x @ W, atol=1e-5)
 
     files = [tmp_path / f"{n}.png" for n in range(3)]
     for path, one in zip(files, found["requests"], strict=False):
         path.write_bytes(Request.from_dict(one).body)
-    told = {"seam": "model", "output": "", "kind": "logits", "columns": K, "padded": False, "bare": False}
+    told = {"seam": "model", "output": "", "kind": "logits", "columns": K, "bare": False}
+    told |= {"shown": found["shown"]}
     told |= {"out": str(tmp_path / "z.npy"), "progress": progress, "batch_size": 2}
     collect(folder, files=[str(path) for path in files], **told)
     np.testing.assert_allclose(np.load(tmp_path / "z.npy"), found["rows"][:3], atol=1e-5)

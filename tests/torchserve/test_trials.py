@@ -40,6 +40,12 @@ def left(pids: Path) -> list[int]:
     return found
 
 
+def request(folder: Path) -> Path:
+    """A request that the handler takes."""
+    (folder / "request.json").write_text(str([0.1] * 16))
+    return folder / "request.json"
+
+
 @pytest.fixture
 def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
@@ -49,7 +55,7 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_handler_that_never_answers_is_given_up(tmp_path: Path, pids: Path) -> None:
     stuck = archive("stuck", tmp_path, Foreign(STARTS_ANOTHER))
     with pytest.raises(ModelError, match=r"did not answer within 1 s.*--probe-timeout"):
-        look_at_archive(stuck, probe_timeout=1.0)
+        look_at_archive(stuck, probe=request(tmp_path), probe_timeout=1.0)
     until(lambda: left(pids) == [])
 
 
@@ -59,7 +65,17 @@ def test_where_the_command_is_killed_nothing_of_its_trial_is_left(
 ) -> None:
     stuck = archive("stuck", tmp_path, Foreign(STARTS_ANOTHER))
     with subprocess.Popen(
-        [sys.executable, "-m", "calib_serve", "inspect", "--from", str(stuck)], env={**os.environ}
+        [
+            sys.executable,
+            "-m",
+            "calib_serve",
+            "inspect",
+            "--from",
+            str(stuck),
+            "--probe",
+            str(request(tmp_path)),
+        ],
+        env={**os.environ},
     ) as command:
         until(lambda: pids.is_file() and len(pids.read_text().split()) == 2)
         assert len(left(pids)) == 2
@@ -79,5 +95,5 @@ def handle(self, data, context):
 """).replace("READ", read)
         made = archive(f"text{len(read)}", tmp_path, Foreign(handler))
         look = look_at_archive(made, probe=tmp_path / "words.txt")
-        assert look.together
+        assert not look.together, "one request shows nothing of a batch"
         assert look.request.startswith("application/octet-stream" if "decode" in read else "text/plain")

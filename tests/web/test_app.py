@@ -233,3 +233,43 @@ def test_names_from_clients_are_escaped_on_the_page(tmp_path):
     assert name not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "compressed"),
+    [
+        ("gzip", True),
+        ("deflate, gzip;q=0.5, br", True),
+        ("GZip ;q=1.0", True),
+        ("", False),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, identity", False),
+        ("x-gzipped", False),
+    ],
+)
+def test_a_scrape_is_compressed_where_it_is_asked_for(client, asked, compressed):
+    answer = client.get("/metrics", headers={"Accept-Encoding": asked})
+    assert answer.headers.get("content-encoding") == ("gzip" if compressed else None)
+    assert answer.headers["vary"] == "Accept-Encoding"
+    assert "calib_window_sums" in answer.text, "the client unpacks it"
+    assert (int(answer.headers["content-length"]) < len(answer.text) / 5) == compressed
+
+
+def test_a_version_of_many_classes_is_named_and_every_body_has_the_bound_that_the_error_names(client):
+    names = [f"class {i} of a catalogue" for i in range(100_000)]
+    told = {"model": "shop", "version": "1", "classes": len(names), "class_names": names}
+    assert client.post("/v1/versions", json=told).json() == {
+        "model": "shop",
+        "version": "1",
+        "classes": 100_000,
+    }
+    posts = [path for path, one in client.get("/openapi.json").json()["paths"].items() if "post" in one]
+    assert len(posts) == 5
+    for path in posts:
+        headers = {"content-type": "application/json", "idempotency-key": "k"}
+        answer = client.post(path.format(number=1), content=b" " * (4 << 20) + b"{}", headers=headers)
+        assert answer.status_code == 413
+        assert "4194304 bytes (--max-megabytes)" in answer.json()["detail"]
+        said = client.get("/openapi.json").json()["paths"][path]["post"]["responses"]["413"]["description"]
+        assert "--max-megabytes" in said

@@ -1,7 +1,9 @@
 """What a scrape tells: versions up to a cap, windows within a bounded time, and incidents that are open."""
 
+import numpy as np
 import pytest
 
+from calib_serve.core.bins import Bins
 from calib_serve.ledger import Ledger
 from calib_serve.monitor import Alarm
 from calib_serve.monitor.drift.detector import ShiftedBin
@@ -55,7 +57,7 @@ def test_versions_beyond_the_cap_are_told_as_one_and_none_is_lost(watch):
     told = scraped(watch, max_versions=3)
     assert predictions(told) == {**dict.fromkeys(VERSIONS[:3], 1), REST: 5}
     assert told["calib_versions_left_out"] == {(): 3}
-    for name in ("calib_segment_predictions", "calib_window_predictions", "calib_maturity_seconds"):
+    for name in ("calib_slice_predictions", "calib_window_predictions", "calib_maturity_seconds"):
         assert {key[:2] for key in told[name]} <= set(VERSIONS[:3])
     list(collector.collect())
     assert "3 versions" in collector.trouble()
@@ -98,3 +100,54 @@ def test_gap_onset_and_bins_of_an_open_incident_and_nothing_once_it_is_closed(wa
     closed = scraped(watch)
     for name in ("gap", "onset_timestamp_seconds", "bin_gap"):
         assert not closed[f"calib_incident_{name}"]
+
+
+def test_a_version_has_fewer_series_than_its_budget_and_one_scrape_shows_all_of_them(tmp_path):
+    """15 bins, five windows, ten classes, three segments, two senders and a reference."""
+    reference = Bins.tally([0.8] * 500, [1] * 500)
+    models = {V: Watched(Classes(10), reference)}
+    watch = Watch(Keyring.new(), Ledger(tmp_path / "l.db"), models=models, maturity=0.0)
+    assert series(watch) < 700, "before the first prediction"
+    rng = np.random.default_rng(0)
+    items = [
+        ServedPrediction(*V, int(k % 10), float(rng.uniform(0.3, 1)), segment="abc"[k % 3])
+        for k in range(900)
+    ]
+    receipts = watch.predictions(items)
+    labels = [{"receipt": str(one), "label": int(rng.integers(0, 10))} for one in receipts]
+    watch.labels(labels[:450], source="lab")
+    watch.labels(labels[450:], source="desk")
+    assert series(watch) < 800
+    told = scraped(watch)
+    windows = ("5m", "1h", "24h", "7d", "30d")
+    for name in ("predictions", "labels", "accuracy", "gap", "ece", "noise_floor", "coverage", "verdict"):
+        assert {key[2] for key in told[f"calib_window_{name}"]} == set(windows), name
+    for window in windows[1:]:
+        for name in ("predictions", "feedback"):
+            bins = [n for key, n in told["calib_window_sums"].items() if key[3:5] == (window, name)]
+            assert (sum(bins), len(bins)) == (900, 15)
+    watch.close()
+
+
+def series(watch):
+    """The number of series of one version."""
+    families = WatchCollector(watch, Requests()).collect()
+    return sum(one.labels.get("version") == V[1] for family in families for one in family.samples)
+
+
+def test_windows_follow_their_sums_at_once(watch):
+    collector = WatchCollector(watch, Requests())
+
+    def served():
+        (family,) = (one for one in collector.collect() if one.name == "calib_window_predictions")
+        return {
+            (one.labels["model"], one.labels["version"]): one.value
+            for one in family.samples
+            if one.labels["window"] == "24h"
+        }
+
+    for _ in VERSIONS:  # a scrape makes one at least, and more as far as a fifth of a second goes
+        told = served()
+    assert told == dict.fromkeys(VERSIONS, 0)
+    serve(watch, VERSIONS[2:3])
+    assert served() == dict.fromkeys(VERSIONS, 0) | {VERSIONS[2]: 1}

@@ -13,7 +13,6 @@ from calib_serve import Artifact, calibrate, calibrate_model, judge, verdict
 from calib_serve.artifact import FitRecord, LogitMap, PriorCorrection
 from calib_serve.core.errors import FitError, InputError, ModelError, ShapeError
 from calib_serve.fit import CANDIDATES, fit_by_name, fit_neural_clamping_paper, fit_neural_clamping_toolkit
-from calib_serve.fit.from_model import recognisable
 from calib_serve.metrics import evaluate, nll
 from calib_serve.models import from_module
 from calib_serve.scores import softmax
@@ -171,9 +170,9 @@ def test_a_schedule_of_neural_clamping_is_its_own_fit(images) -> None:
             network(), *some, "neural-clamping", device="cpu", schedule=schedule, **options
         )
 
-    paper = recognisable(fit_neural_clamping_paper(model, *some), model)
+    paper = fit_neural_clamping_paper(model, *some)
     assert fitted("paper").fingerprint == paper.fingerprint
-    toolkit = recognisable(fit_neural_clamping_toolkit(model, *some, normalisation=place), model)
+    toolkit = fit_neural_clamping_toolkit(model, *some, normalisation=place)
     assert fitted("toolkit", normalisation=place).fingerprint == toolkit.fingerprint
     with pytest.raises(InputError, match="puts delta behind the normalisation: give the normalisation"):
         fitted("toolkit")

@@ -104,6 +104,7 @@ def test_groups_are_counted_and_no_exact_range_is_claimed(artifact: Artifact) ->
     found = decide(artifact, *HELD, coverage=0.9, risk=0.2, groups=groups)
     assert found.fit.decisions.sets.groups == 300
     assert not any("Over draws" in said for said in promises(found))
+    assert any("--per-class" in said and "one sample of each group" in said for said in promises(found))
     measured = evaluate_decisions(found, found.probs(TEST[0]), TEST[1])
     assert measured.sets is not None
     assert np.isnan(measured.sets.p)

@@ -142,7 +142,7 @@ def test_the_artifact_knows_its_archive_and_packs_around_it(
     assert fitted.data["measured_on"] == "test"
     direct = calibrate(network(inputs(N)), np.load(data)["cal_labels"], "temperature", outputs="logits")
     assert fitted.fit["temperature"] == pytest.approx(direct.fit["temperature"], rel=1e-5)
-    out = pack_around(made("plain"), fitted.save(tmp_path / "artifact"), tmp_path / "out")
+    out = pack_around(made("plain"), fitted.save(tmp_path / "artifact"), tmp_path / "out", unproven=True)
     assert ModelOptions.read(read_archive(out).config).seam == "inference"
     # What the packed archive serves is measured as the artifact itself would have it.
     served = scores_of_archive(out, data, ("test",))
@@ -160,9 +160,9 @@ def test_it_acts_on_no_other_scores_than_it_was_fitted_on(
     fitted: Artifact, made: Callable[[str], Path], data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(FuseError, match="is not the model that the artifact was fitted on"):
-        pack_around(made("torchscript"), fitted, tmp_path)
+        pack_around(made("torchscript"), fitted, tmp_path, unproven=True)
     with pytest.raises(FuseError, match="fitted with seam 'inference', and is to act with 'model'"):
-        pack_around(made("plain"), fitted, tmp_path, seam="model")
+        pack_around(made("plain"), fitted, tmp_path, seam="model", unproven=True)
     with pytest.raises(InputError, match="not the one that the artifact was fitted on"):
         scores_of_archive(made("torchscript"), data, ("cal",), artifact=fitted)
 
@@ -193,9 +193,13 @@ def test_a_handler_that_replies_once_for_two_is_asked_one_at_a_time(
     np.testing.assert_allclose(found.parts[0].logits, network(inputs(3)), atol=1e-6)
 
 
-def test_a_look_says_what_is_there_and_what_can_be_fitted(made: Callable[[str], Path], data: Path) -> None:
-    look = look_at_archive(made("plain"))
-    assert (look.seam, look.outputs, look.classes, look.confidence) == ("inference", "logits", 10, True)
+def test_a_look_says_what_is_there_and_what_can_be_fitted(
+    made: Callable[[str], Path], data: Path, tmp_path: Path
+) -> None:
+    as_files(tmp_path / "d", inputs(1))
+    look = look_at_archive(made("plain"), probe=tmp_path / "d" / "0.json")
+    assert (look.seam, look.outputs, look.classes) == ("inference", "logits", 10)
+    assert look.shows == ("reply maps classes to probabilities",)
     assert look.model == "--model parts/net.py:Net --weights parts/weights.pt"
-    assert look.together
+    assert "--probe-data" in look.alone_because
     assert look.request.startswith("application/json, ")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from command_line import invoke
 
-from calib_serve import calibrate, compare
+from calib_serve import calibrate, compare_methods
 from calib_serve.core.errors import InputError
 from calib_serve.fit.measure import verdict
 from calib_serve.scores import softmax
 
-SPLITS = ("--fit-split", "cal", "--test-split", "test")
+SPLITS = ("--split", "cal", "--test-split", "test")
 
 
 def leaning(seed: int, n: int = 1500, classes: int = 4) -> tuple[Any, Any]:
@@ -83,5 +83,5 @@ def test_the_artifact_and_every_command_say_what_moves(tmp_path: Path) -> None:
     rows = {row["method"]: row["moved"] for row in told["methods"]}
     assert rows["temperature"] == 0
     assert rows["vector"] > 0.05
-    again = compare((z, y), (x, t), ["temperature", "vector"], outputs="logits")
+    again = compare_methods((z, y), (x, t), ["temperature", "vector"], outputs="logits")
     assert {one.method: one.moved for one in again} == rows

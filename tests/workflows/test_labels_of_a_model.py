@@ -49,7 +49,7 @@ def test_what_is_not_of_labels_is_refused(data: tuple[np.ndarray, np.ndarray]) -
         calibrate_model(network(ends=True), x, y)
     with pytest.raises(ShapeError, match="3 labels, the data 2"):
         calibrate_model(network(ends=False), x, y[:, :2], outputs="label_logits")
-    with pytest.raises(ModelError, match="by their numbers"):
+    with pytest.raises(ModelError, match="beyond"):
         calibrate_model(network(ends=False), x, y, outputs="label_probabilities")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calib_serve import Scores, calibrate, compare
+from calib_serve import Scores, calibrate, compare_methods
 from calib_serve.fit.refinement import recalibrated_losses
 from calib_serve.papers import bin_effect
 
@@ -19,7 +19,7 @@ REPEATED = Scores.of(Z[AGAIN], Y[AGAIN], outputs="logits")
 
 
 def test_a_comparison_weighs_what_it_fits_and_what_it_tests() -> None:
-    one, other = (compare(of, of, ["temperature", "vector"]) for of in (WEIGHED, REPEATED))
+    one, other = (compare_methods(of, of, ["temperature", "vector"]) for of in (WEIGHED, REPEATED))
     for weighed, rows in zip(one, other, strict=True):
         assert weighed.metrics is not None
         assert rows.metrics is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from calib_serve.fit import (
     fit_masked_head,
     fit_neural_clamping,
     fit_temperature,
-    recognisable,
 )
 from calib_serve.fuse import FuseReport, fuse_onnx, open_session
 from calib_serve.metrics import Evaluation, evaluate_probs, nll
@@ -81,7 +80,9 @@ def choose_calibration(deployed: Deployed, *, seed: int = 0) -> CalibrationChoic
     classifier, data = deployed.classifier, deployed.digits
     images, labels = data.calibration.images, data.calibration.labels
     artifacts = {
-        "temperature": fit_temperature(Samples.of(classifier.logits(images), labels)),
+        "temperature": replace(
+            fit_temperature(Samples.of(classifier.logits(images), labels)), model=classifier.facts()
+        ),
         "neural clamping": fit_neural_clamping(
             classifier, images, labels, clip=(0.0, 1.0), class_names=CLASS_NAMES, seed=seed
         ),
@@ -94,7 +95,6 @@ def choose_calibration(deployed: Deployed, *, seed: int = 0) -> CalibrationChoic
             seed=seed,
         ),
     }
-    artifacts = {name: recognisable(artifact, classifier) for name, artifact in artifacts.items()}
     choice = {
         name: nll(calibrated_probs(classifier, data.choice.images, a), data.choice.labels)
         for name, a in artifacts.items()
@@ -109,8 +109,10 @@ def fuse(deployed: Deployed, calibrated: CalibrationChoice, out: Path) -> Fused:
     """Save the chosen artifact, put it into the ONNX graph, and compare onnxruntime with torch."""
     artifact = calibrated.artifact.save(out / "artifact")
     fused = out / "model" / "digits-calibrated.onnx"
-    # The artifact was fitted on the torch.export file; this graph is known by its scores.
-    report = fuse_onnx(deployed.onnx, calibrated.artifact, fused, returns="probabilities")
+    # The artifact was fitted on the torch.export file: this graph must give the scores of that one.
+    images = deployed.digits.calibration.images
+    scores = (images, deployed.classifier.logits(images))
+    report = fuse_onnx(deployed.onnx, calibrated.artifact, fused, returns="probabilities", against=scores)
     session = open_session(fused, threads=1)
     (probs,) = session.run(None, {session.get_inputs()[0].name: deployed.digits.test.images})
     difference = np.abs(probs - calibrated.probs[calibrated.chosen]).max()

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 _PYTHON = "python:3.11.16-slim-trixie@sha256:be1575ed968de893bd54f4c56315ff7c4736ce522c1bca08fd521731aafc0d76"
 _USER = "RUN useradd --uid 10001 serving && install -d -m 1777 spool"
 _HOME = {"WATCH": "http://watch:9300"}
-_FUSE = ("calib-serve fuse onnx model.onnx artifact -o calibrated.onnx --returns probabilities",)
+_FUSE = (
+    "calib-serve fuse onnx model.onnx artifact --inputs data.npz -o calibrated.onnx --returns probabilities",
+)
 
 _BATCH = '''def receipts(inputs: list) -> list[str]:
     """Those of a batch."""
@@ -125,8 +127,8 @@ ENTRYPOINT ["calib-serve", "serve", "--store=/app/model_store", "--folder=/app/s
         title="Triton",
         extras=("torch", "onnx", "watch", "report"),
         convert=(
-            "calib-serve fuse triton model.onnx artifact -o repository --name digits --max-batch 64 "
-            "--device cpu",
+            "calib-serve fuse triton model.onnx artifact --inputs data.npz -o repository --name digits "
+            "--max-batch 64 --device cpu",
         ),
         serve="tritonserver --model-repository=repository",
         dockerfile="""# The step that signs needs the ground alone: no torch, no onnx.

@@ -1,17 +1,18 @@
-"""Writes a quickstart project into a folder; existing files stay."""
+"""Writes a quickstart project into a folder."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from textwrap import indent
 
 from calib_serve import __version__
 from calib_serve.app.projects.kinds import KINDS, Kind
 from calib_serve.core.errors import InputError
-from calib_serve.core.files import write_whole
+from calib_serve.core.files import write_changed, write_whole
 from calib_serve.receipts import Keyring
 from calib_serve.web import MonitoringOptions, monitoring_files
 
@@ -27,16 +28,32 @@ _SAME = {
     "compose.yaml": "compose.yaml",
     "compose.postgres.yaml": "compose.postgres.yaml",
 }
-_FOLDERS = ("deploy", "production")
-_FIT = "calib-serve fit loader.py:batches --model model.pt2 --split cal --test-split test -o artifact"
+_FOLDERS = ("deploy", "production", "operator")
+_FIT = (
+    "calib-serve fit loader.py:batches --model model.pt2 --split cal --test-split test --keep-rows "
+    "-o artifact"
+)
 
-
-@dataclass(frozen=True)
-class Written:
-    """The files that were ``made``, and those that were ``kept``, as somebody has changed or made them."""
-
-    made: tuple[str, ...]
-    kept: tuple[str, ...]
+_RULES = """apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: calib-serve
+spec:
+"""
+_OF_SERVER = """---
+apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata:
+  name: server
+spec:
+  selector:
+    matchLabels: {app: server}
+  podMetricsEndpoints:
+    - port: metrics
+      honorLabels: true
+      relabelings:
+        - {targetLabel: job, replacement: server}
+"""
 
 
 def first_commands(kind: str) -> tuple[str, ...]:
@@ -62,19 +79,29 @@ def project_files(kind: str) -> dict[str, str]:
             text = text.replace(name, value)  # noqa: PLW2901  # each name in what the others made
         found[path] = text
     found["constraints.txt"] = files("calib_serve").joinpath("constraints.txt").read_text("utf-8")
-    monitored = monitoring_files(
-        _monitoring(one), parts=["rules", "alerts", "dashboards", "prometheus", "grafana"]
+    return found | _monitoring(one)
+
+
+def _monitoring(kind: Kind) -> dict[str, str]:
+    """Prometheus' and Grafana's files: as they are, and as an object of the Prometheus operator."""
+    # Of each address of a name: a Service of pods, or a network's alias.
+    own = (f"server=dns+server-pods:{kind.metrics}",) if kind.metrics else ()
+    options = MonitoringOptions(
+        targets=("calib-serve-watch=dns+watch-pods:9300", *own),
+        # As seen from deploy/prometheus here, and from /etc/prometheus in a container.
+        token_file="../../secrets/prometheus.token",  # noqa: S106 - a file's name
     )
-    return found | {
-        f"deploy/{path}": text for path, text in monitored.items() if path != "grafana/contact-points.yml"
+    here = monitoring_files(options, parts=["rules", "alerts", "dashboards", "prometheus", "grafana"])
+    del here["grafana/contact-points.yml"]
+    with_alerts = replace(options, alertmanager="alertmanager:9093")
+    production = monitoring_files(with_alerts, parts=["prometheus", "alertmanager"])
+    _, _, alerts = here["prometheus/alerts.yml"].partition("groups:\n")
+    rules = indent(f"{here['prometheus/rules.yml']}\n{alerts}", "  ")
+    return {
+        **{f"deploy/{path}": text for path, text in here.items()},
+        **{f"production/{path}": text for path, text in production.items()},
+        "operator/rules.yaml": f"{_RULES}{rules}",
     }
-
-
-def _monitoring(kind: Kind) -> MonitoringOptions:
-    own = (f"server=server:{kind.metrics}",) if kind.metrics else ()
-    # As seen from deploy/prometheus here, and from /etc/prometheus in a container.
-    path = "../../secrets/prometheus.token"
-    return MonitoringOptions(targets=("calib-serve-watch=watch:9300", *own), token_file=path)
 
 
 def _values(kind: Kind) -> dict[str, str]:
@@ -114,37 +141,25 @@ def _values(kind: Kind) -> dict[str, str]:
         "@server": compose,
         "@kubernetes": kubernetes,
         "@services": services,
+        "@podmonitor": _OF_SERVER if kind.metrics else "",
     }
 
 
-def write_project(folder: Path, kind: str, *, force: bool = False) -> Written:
-    """Write the files of a ``kind``, see ``KINDS``, and secrets of its own.
+def write_project(folder: Path, kind: str, *, force: bool = False) -> list[str]:
+    """Write the files of a ``kind``, see ``KINDS``, and secrets of its own; return their names.
 
-    InputError for a folder that is not empty, unless ``force``; no file that is there is changed in any case.
+    InputError where a file would change, unless ``force``: then nothing is written. Secrets stay in any case.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; name a folder")
+    files = {folder / name: text.encode() for name, text in project_files(kind).items()}
+    written = [str(path.relative_to(folder)) for path in write_changed(files, force=force)]
+    # Never in place of others: keys that are there sign what is served.
+    if (folder / "secrets").exists():
+        return written
     try:
-        if folder.is_dir() and not force and any(folder.iterdir()):
-            raise InputError(
-                f"{folder} is not empty; name another folder, or add --force (force=True), which writes "
-                "beside what is there and changes no file"
-            )
-        made, kept = [], []
-        for name, text in project_files(kind).items():
-            path = folder / name
-            if path.is_symlink() or path.exists():
-                kept.append(name)
-            else:
-                write_whole(path, text)
-                made.append(name)
-        # Never beside others: keys that are there sign what is served.
-        if not (folder / "secrets").exists():
-            _write_secrets(folder / "secrets")
-            made.append("secrets")
+        _write_secrets(folder / "secrets")
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error}") from error
-    return Written(tuple(made), tuple(kept))
+    return [*written, "secrets"]
 
 
 def _write_secrets(folder: Path) -> None:

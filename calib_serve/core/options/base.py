@@ -34,11 +34,21 @@ class Checked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factory(Checked):
+class CustomOps(Checked):
+    """Options of what runs an ONNX file."""
+
+    custom_ops: Annotated[str | Path | None, RARE] = None
+    """A library of operators beside onnxruntime's own; that of onnxruntime-extensions is found by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factory(CustomOps):
     """Options of commands that load a model."""
 
     weights: str | Path | None = None
     """The weights of a model that is a factory, module:factory."""
+    output_name: str | None = None
+    """The output of an ONNX file that holds the scores, where several may; or a tensor inside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +94,7 @@ def fields_of(kind: type, options: object) -> dict[str, Any]:
     """The fields of ``kind`` with the values that ``options``, which have them too, give them.
 
     >>> fields_of(Factory, Factory(weights="w.safetensors"))
-    {'weights': 'w.safetensors'}
+    {'custom_ops': None, 'weights': 'w.safetensors', 'output_name': None}
     """
     return {field.name: getattr(options, field.name) for field in fields(kind)}
 

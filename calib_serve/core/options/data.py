@@ -16,7 +16,7 @@ from calib_serve.core.options.base import (
 
 __all__ = [
     "ArchiveData", "ArchiveOptions", "ColumnOptions", "DataOptions", "FileOptions", "Kind", "ModelData",
-    "ModelScores", "PlainData", "ScoresOptions", "SplitData", "TrialOptions",
+    "ModelScores", "PlainData", "ProofOptions", "ScoresOptions", "SplitData", "TrialOptions",
 ]  # fmt: skip
 
 Kind = Literal[
@@ -87,6 +87,21 @@ class ModelScores(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProofOptions(Checked):
+    """What proves that a model gives the scores that were fitted, where its file's hash does not."""
+
+    against: Any = None
+    """The fitted scores of --inputs: a file of them, in which the inputs may be, too (.npz), or the fitted
+    estimator (.joblib, .pkl, .skops), which is run in a process of its own: loading it runs its code."""
+    unproven: bool = False
+    """Write without this proof; what is written says so."""
+
+    def _check(self) -> None:
+        both = self.against is not None and self.unproven
+        check(not both, "unproven", "says that nothing is compared, and against says what to compare with")
+
+
+@dataclass(frozen=True, kw_only=True)
 class FileOptions(ScoresOptions):
     """The contents of a file of scores."""
 
@@ -111,6 +126,10 @@ class ModelData(SplitData, Factory):
             self.weights is None or self.model is not None,
             "weights",
             "are those of a model that is a factory, and none is given",
+        )
+        of_file = ("output_name", "custom_ops")
+        check_default(
+            self, of_file if self.model is None else (), "is of an ONNX file, and no model is given"
         )
 
 

@@ -20,7 +20,7 @@ class DoctorOptions(Checked):
     """The model store."""
     folder: Path | None = None
     """Where calib-serve serve runs: tokens, keyring, ledger."""
-    config: Path | None = None
+    properties: Path | None = None
     """A config.properties with TorchServe's ports."""
     port: int = 9300
     """Where calib-serve watch will listen."""

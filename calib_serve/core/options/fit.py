@@ -56,6 +56,8 @@ class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
     """A folder that a killed fit resumes from."""
     cross_validate: bool = True
     """As in ``FitOptions``."""
+    keep_rows: bool = False
+    """Keep 32 rows of the model's scores with hashes of their inputs, by which fuse knows another export."""
 
     def _check(self) -> None:
         check(self.batch_size >= 1, "batch_size", f"must be 1 or more, got {self.batch_size}")

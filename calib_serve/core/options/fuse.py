@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from calib_serve.core.options.base import PYTHON, RARE, Checked, LastLayer, check, check_default
-from calib_serve.core.options.data import ModelScores
+from calib_serve.core.options.base import PYTHON, RARE, Checked, CustomOps, LastLayer, check, check_default
+from calib_serve.core.options.data import ModelScores, ProofOptions
 
 Shown = Literal["same", "probabilities", "all"]
 Made = Literal["probabilities", "logits", "all"]
@@ -13,15 +13,14 @@ Processor = Literal["gpu", "cpu"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FuseOptions(ModelScores):
+class FuseOptions(ModelScores, ProofOptions):
     """Options of every fusion into a file."""
 
     inputs: Any = None
-    """An npz of inputs by name to measure parity on; by default some are made."""
+    """An npz of inputs by name, to compare the scores and measure parity on; by default some are made for
+    the latter."""
     samples: Annotated[int, RARE] = 8
-    """How many inputs to make, where neither --inputs nor a .pt2 gives any."""
-    force: bool = False
-    """Take an artifact that was fitted for another model."""
+    """How many inputs to make, where neither --inputs nor --against nor a .pt2 gives any."""
 
     def _check(self) -> None:
         check(self.samples >= 1, "samples", f"must be 1 or more, got {self.samples}")
@@ -54,7 +53,7 @@ class GraphOptions(FuseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxOptions(GraphOptions, OnDevice):
+class OnnxOptions(GraphOptions, OnDevice, CustomOps):
     """Options of ``fuse_onnx``."""
 
     returns: Shown = "same"

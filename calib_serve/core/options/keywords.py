@@ -156,10 +156,11 @@ class ArchiveKeywords(TypedDict, total=False):
 class OnnxKeywords(TypedDict, total=False):
     """Fields of ``OnnxOptions``."""
 
+    against: Any
+    custom_ops: str | Path | None
     decisions: bool
     device: str
     features: str | None
-    force: bool
     input_name: str | None
     inputs: Any
     keep_raw: bool
@@ -169,6 +170,7 @@ class OnnxKeywords(TypedDict, total=False):
     returns: Literal["same", "probabilities", "all"]
     samples: int
     strict: bool
+    unproven: bool
 
 
 class ModuleKeywords(TypedDict, total=False):
@@ -185,22 +187,23 @@ class ModuleKeywords(TypedDict, total=False):
 class TorchKeywords(ModuleKeywords, total=False):
     """Fields of ``TorchOptions``."""
 
+    against: Any
     device: str
-    force: bool
     input_shape: Sequence[int] | None
     inputs: Any
     samples: int
+    unproven: bool
 
 
 class TritonKeywords(TypedDict, total=False):
     """Fields of ``TritonOptions``."""
 
+    against: Any
     backend: Literal["onnxruntime", "python"]
     decisions: bool
     delay: int
     device: Literal["gpu", "cpu"]
     features: str | None
-    force: bool
     input_name: str | None
     inputs: Any
     instances: int
@@ -215,6 +218,7 @@ class TritonKeywords(TypedDict, total=False):
     trt_cache: str | None
     trt_level: int | None
     trt_workspace: int
+    unproven: bool
     version: int
     versions: int
 
@@ -223,12 +227,14 @@ class PackKeywords(TypedDict, total=False):
     """Fields of ``PackOptions``."""
 
     abstain_below: float | None
+    against: Any
     allow_cpu_fallback: bool
     extra: Sequence[str | Path]
     flush_seconds: float
     handler: str | Path | None
     input_dtype: str | None
     input_shape: Sequence[int | None] | None
+    inputs: Any
     last_linear: str | None
     max_pixels: int
     outputs: Kind | None
@@ -238,6 +244,7 @@ class PackKeywords(TypedDict, total=False):
     threads: int | None
     threshold: float
     top: int
+    unproven: bool
     version: str | None
     weights: str | Path | None
 
@@ -245,6 +252,7 @@ class PackKeywords(TypedDict, total=False):
 class AroundKeywords(ArchiveKeywords, total=False):
     """Fields of ``AroundOptions``."""
 
+    against: Any
     batch_delay: int | None
     extra: Sequence[str | Path]
     flush_seconds: float
@@ -254,6 +262,7 @@ class AroundKeywords(ArchiveKeywords, total=False):
     receipts: Literal["header", "body"]
     standalone: bool
     threshold: float
+    unproven: bool
     untried: bool
     version: str | None
     workers: int | None
@@ -282,6 +291,7 @@ class LabelKeywords(TypedDict, total=False):
     label_column: str
     receipt_column: str | None
     refused: str | Path | None
+    replaces: bool
     tries: int
     url: str
 
@@ -295,6 +305,7 @@ class CollectKeywords(TypedDict, total=False):
     id_column: str | None
     label_column: str
     receipt_column: str | None
+    replaces: bool
     settle: float
     state: str | Path
     wait: Any
@@ -330,6 +341,7 @@ class AppKeywords(TypedDict, total=False):
     max_megabytes: float
     max_versions: int
     max_waiting: int
+    runbooks: str
     token_file: str | Path | None
 
 
@@ -359,6 +371,7 @@ class GatewayKeywords(AppKeywords, ListenKeywords, total=False):
     scores: Sequence[str]
     shadow: Sequence[str]
     timeout: float
+    trust_headers: bool
     upstream: str
     watch: Any
     watch_token_file: str | None
@@ -438,6 +451,7 @@ class ModelFitKeywords(TypedDict, total=False):
     clip: tuple[float, float] | None
     criterion: Literal["nll", "brier", "ece"]
     cross_validate: bool
+    custom_ops: str | Path | None
     device: str | None
     folds: int
     gamma: Literal["paper"] | float | Sequence[float]
@@ -447,6 +461,7 @@ class ModelFitKeywords(TypedDict, total=False):
     input_shape: Any
     judge: Literal["folds", "calibration-ece"]
     keep_predictions: bool
+    keep_rows: bool
     lam: float | None
     last_linear: str | None
     level: float
@@ -455,6 +470,7 @@ class ModelFitKeywords(TypedDict, total=False):
     norm_power: Literal[1, 2]
     normalisation: tuple[ArrayLike, ArrayLike] | None
     of: Literal["top", "each"] | None
+    output_name: str | None
     outputs: Any
     penalty: Literal["tenth"] | float | Sequence[float | Literal["tenth"]]
     pictures: Any

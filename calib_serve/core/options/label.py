@@ -29,6 +29,8 @@ class SendLimits(Checked):
 
     batch: Annotated[int, RARE] = 1000
     """Labels a request."""
+    replaces: bool = False
+    """They count in the place of other labels of their predictions; the token needs the scope correct."""
 
     def _check(self) -> None:
         check(1 <= self.batch <= _MOST_LABELS, "batch", f"must be 1 to {_MOST_LABELS}, got {self.batch}")

@@ -15,7 +15,7 @@ from calib_serve.core.options.base import (
     check_default,
     check_positive,
 )
-from calib_serve.core.options.data import ModelScores, TrialOptions
+from calib_serve.core.options.data import ModelScores, ProofOptions, TrialOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class AnswerOptions(Handled, ReplyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed(Handled, ModelScores, Standalone):
+class Packed(Handled, ModelScores, ProofOptions, Standalone):
     """Options of every archive of a model."""
 
     version: str | None = None
@@ -103,6 +103,8 @@ class ModelPack(ReplyOptions):
 
     weights: Path | None = None
     """The weights of a model that is a factory, .safetensors."""
+    inputs: Any = None
+    """An npz of inputs by name, to compare the model's scores on with --against."""
     input_shape: tuple[int | None, ...] | None = None
     """One input's shape, such as 3,224,224, -1 for any size; by default as the artifact says."""
     input_dtype: Annotated[str | None, RARE] = None
@@ -123,7 +125,7 @@ class ArchivePack(TrialOptions, Wrapped):
     """Options of an archive that is packed again around its own handler."""
 
     probe: Path | None = None
-    """A request to try the handler with, a file; by default some are made up."""
+    """A request to try the handler with, a file; by default arrays of the fitted shape are made up."""
     probe_data: str | None = None
     """Samples to try the handler with, as DATA of calib-serve fit."""
     untried: bool = False

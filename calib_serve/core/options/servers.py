@@ -139,6 +139,8 @@ class AppOptions(Checked):
     """Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change."""
     allowed_hosts: list[str] = field(default_factory=list)
     """Host names to answer to besides loopback, as a proxy in front sends them."""
+    runbooks: str = "runbooks"
+    """The page with a section for each alert that pages link to; by default the one served here."""
     max_waiting: Annotated[int, RARE] = 32
     """Requests at work or in line; one more is answered 429."""
     max_megabytes: Annotated[float, RARE] = 4
@@ -198,6 +200,8 @@ class GatewayOptions(WebOptions):
     """Port to listen on for gRPC."""
     timeout: Annotated[float, RARE] = 60
     """Seconds that the server behind may take."""
+    trust_headers: bool = False
+    """Believe x-calib-segment, -group and -id of every client: a proxy in front sets or strips them."""
     max_waiting: Annotated[int, RARE] = 256
     """Requests at work; one more is answered 429, or RESOURCE_EXHAUSTED."""
     max_megabytes: Annotated[float, RARE] = 64

@@ -9,7 +9,7 @@ those samples: a shift that memorised its images is then at least not overconfid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -107,7 +107,9 @@ def fit_neural_clamping(
     """
     y = checked_inputs(classifier, inputs, labels)
     if resolution == "auto":
-        resolution = _resolutions(classifier.input_shape, judge)
+        # On few samples of many pixels a full-size delta overfits: then 4 x 4 is tried as well.
+        image = len(classifier.input_shape) == 3 and min(classifier.input_shape[1:]) >= 8
+        resolution = (4, None) if image and judge == "folds" else None
 
     def begin(objective: Objective, logits: NDArray[np.float32]) -> NDArray[np.float64]:
         # The entropy's gradient is taken at the temperature that the model needs, not at 1.
@@ -155,12 +157,6 @@ def fit_neural_clamping(
     samples = Samples.of(chosen.logits, y, outputs="logits")
     facts = facts_of_probabilities(softmax(logits), held_out, samples, class_names=class_names, seed=seed)
     return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
-
-
-def _resolutions(shape: tuple[int, ...], judge: Judge) -> tuple[int | None, ...]:
-    """Full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
-    image = len(shape) == 3 and min(shape[1:]) >= 8
-    return (4, None) if image and judge == "folds" else (None,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,20 +236,24 @@ def _held_out_probs(
 ) -> NDArray[np.float64]:
     """Probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
     probs = np.empty(logits.shape)
-    for f in np.unique(fold):
-        kept, held = fold != f, fold == f
-        probs[held] = softmax(logits[held] / best_temperature(logits[kept], labels[kept], 0.0))
+    for held, t in _held_out_temperatures(logits, labels, fold):
+        probs[held] = softmax(logits[held] / t)
     return probs
 
 
 def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]) -> float:
     """The NLL of held-out logits, each fold's at the T of least NLL for the others."""
-    total = 0.0
-    for f in np.unique(fold):
-        kept, held = fold != f, fold == f
-        t = best_temperature(logits[kept], labels[kept], 0.0)
-        total += focal_loss(logits[held], labels[held], t, 0.0)[0] * int(held.sum())
+    each = _held_out_temperatures(logits, labels, fold)
+    total = sum(focal_loss(logits[held], labels[held], t, 0.0)[0] * int(held.sum()) for held, t in each)
     return total / len(labels)
+
+
+def _held_out_temperatures(
+    logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]
+) -> Iterator[tuple[NDArray[np.bool_], float]]:
+    for f in np.unique(fold):
+        kept = fold != f
+        yield ~kept, best_temperature(logits[kept], labels[kept], 0.0)
 
 
 def _fold_of(n: int, folds: int, seed: int) -> NDArray[np.intp]:

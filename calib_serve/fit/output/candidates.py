@@ -125,13 +125,7 @@ def fit_by_name(
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise InputError for options that a method does not have.
-
-    Args:
-        method: Its name.
-        options: Options that were given.
-        known: Names of its options, for the message.
-    """
+    """Raise InputError for ``options`` of a method that are none of those ``known``."""
     if unknown := sorted(set(options) - set(known)):
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")

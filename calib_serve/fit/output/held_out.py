@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
-from calib_serve.fit.facts import HeldOutFacts, confusion_facts
+from calib_serve.fit.facts import HeldOutFacts, confusion_facts, tops_of
 from calib_serve.fit.folds import BEATEN, folds_of
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
@@ -98,18 +98,6 @@ def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOu
     return HeldOut(*out)
 
 
-def confidence_auroc(held: HeldOut, weights: Floats) -> Floats:
-    """Area under the ROC curve (r,) of confidence for being right, for every row of sample weights (r, n)."""
-    order = np.argsort(held.confidence, kind="stable")
-    ends = np.flatnonzero(np.diff(held.confidence[order], append=np.inf)) + 1
-    at = np.concatenate([[0], ends])
-    w = weights[:, order]
-    right, seen = (np.cumsum(what, axis=1) for what in (w * held.correct[order], w))
-    right, seen = (np.concatenate([np.zeros((len(w), 1)), c], axis=1)[:, at] for c in (right, seen))
-    with np.errstate(invalid="ignore"):
-        return Separation(right, seen - right).auroc()
-
-
 def held_out_facts(
     samples: Samples,
     fit: Callable[[Samples], Artifact],
@@ -122,17 +110,7 @@ def held_out_facts(
 ) -> HeldOutFacts:
     """Measure every sample under a fit to the other folds: metrics, verdict and confusion.
 
-    Args:
-        samples: The calibration set.
-        fit: Function from samples to an artifact; what it raises is raised.
-        folds: Number of folds.
-        class_names: Names of the classes (K,).
-        level: Coverage of the intervals, a fraction.
-        seed: Seed by which folds are drawn.
-        progress: Called with how many folds are done, and of how many.
-
-    Raises:
-        InputError: For folds that the samples cannot fill.
+    What ``fit`` raises is raised, and InputError for folds that the samples cannot fill.
     """
     fold = folds_of(samples, folds=folds, seed=seed)
 
@@ -159,8 +137,8 @@ def facts_of_folds(
         probs[rows] = p
     plain = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
     found = facts_of_probabilities(plain, probs, samples, class_names=class_names, level=level, seed=seed)
-    top, confidence = probs.argmax(axis=1), probs.max(axis=1)
-    return found._replace(confusion=confusion_facts(samples, top, confidence, on="held-out folds"))
+    tops = tops_of(len(samples), [(slice(None), probs)])
+    return found._replace(confusion=confusion_facts(samples, *tops, on="held-out folds"))
 
 
 def facts_of_probabilities(
@@ -172,16 +150,7 @@ def facts_of_probabilities(
     level: float = 0.95,
     seed: int = 0,
 ) -> HeldOutFacts:
-    """Measure held-out probabilities, without and with calibration.
-
-    Args:
-        before: Probabilities (n, K) without.
-        after: Probabilities (n, K) with calibration.
-        samples: Their labels, weights and groups.
-        class_names: Names of the classes (K,).
-        level: Coverage of the intervals, a fraction.
-        seed: Seed of the random draws.
-    """
+    """Measure held-out probabilities (n, K), ``before`` and ``after`` calibration, of these samples."""
     held = [HeldOut.of(p, samples.labels) for p in (before, after)]
     plain, calibrated = (
         _estimates(one, p, samples, level, seed) for one, p in zip(held, (before, after), strict=True)
@@ -212,7 +181,7 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, see
         if samples.classes == 2:
             positive = np.clip(probs[:, 1], 0, 1)
             found |= _binned("positive_", positive, (samples.labels == 1).astype(float), level, seed)
-        found["refinement_auroc"] = Estimate(float(confidence_auroc(held, np.ones((1, len(samples))))[0]))
+        found["refinement_auroc"] = Estimate(float(Separation.of(held.confidence, held.correct).auroc()))
     else:
         told = evaluate_probs(
             probs,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from calib_serve.core.arrays import content_of
 from calib_serve.core.errors import FitError
-from calib_serve.core.text import NAMED_IN_A_SENTENCE
+from calib_serve.core.text import a_few
 from calib_serve.fit.samples import Samples
 
 _FEW = 20
@@ -82,11 +82,9 @@ def sample_remarks(samples: Samples) -> list[str]:
         )
     if len(seen) < k:
         missing = np.setdiff1d(np.arange(k), seen)
-        named = ", ".join(map(str, missing[:NAMED_IN_A_SENTENCE])) + (
-            ", ..." if len(missing) > NAMED_IN_A_SENTENCE else ""
-        )
         said.append(
-            f"{len(missing)} of {k} classes have no sample ({named}): no label says how likely they are"
+            f"{len(missing)} of {k} classes have no sample ({a_few(missing)}): no label says how likely they "
+            "are"
         )
     distinct = len(np.unique(rows.same))
     if n - distinct >= 0.5 * n:

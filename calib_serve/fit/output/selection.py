@@ -30,7 +30,6 @@ from calib_serve.fit.output.held_out import (
     Floats,
     FoldFit,
     HeldOut,
-    confidence_auroc,
     facts_of_folds,
     fit_fold,
     raced,
@@ -39,7 +38,7 @@ from calib_serve.fit.output.held_out import (
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import mean_error, mean_interval, quantile_of, resamples
+from calib_serve.metrics import Separation, mean_error, mean_interval, quantile_of, resamples
 
 Criterion = Literal["nll", "brier", "ece"]
 
@@ -251,17 +250,16 @@ def _harm(
     harm = harm_to_accuracy(none, held, samples, tolerance=tolerance, level=level)
     if harm or pays:
         return harm
-    own = samples.weights[None]
-    fall = float((confidence_auroc(held, own) - confidence_auroc(none, own))[0])
+
+    def change(weight: Floats) -> Floats:
+        new, old = (Separation.of(one.confidence, one.correct, weight).auroc() for one in (held, none))
+        return np.asarray(new - old)
+
+    fall = float(change(samples.weights))
     if not fall < -tolerance:  # also where it is not defined: all right or all wrong
         return None
     # Resamples are slow, and only asked for where the fall itself is too large.
-    drawn = np.concatenate(
-        [
-            confidence_auroc(held, weights) - confidence_auroc(none, weights)
-            for weights in _resampled(samples, seed)
-        ]
-    )
+    drawn = np.concatenate([change(weights) for weights in _resampled(samples, seed)])
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     if high >= -tolerance:
         return None

@@ -42,7 +42,7 @@ def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.
 def _by_probability(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int) -> ir.Value:
     dtype = dtype_of(probs)
     least = editor.number(lac_least(sets.threshold, dtype.numpy()), dtype, "least_of_set")
-    likely = editor.node("GreaterOrEqual", [probs, least])
+    likely = _known(editor, "GreaterOrEqual", probs, least)
     top = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 1})
     ids = editor.number(np.arange(classes)[None], _INT, "ids")
     is_top = editor.node("Equal", [ids, top])
@@ -62,7 +62,7 @@ def _by_sum(editor: Editor, probs: ir.Value, sets: PredictionSets, classes: int)
     placed = editor.node("ScatterElements", [probs, order, scores], {"axis": 1})
     exact = dtype == ir.DataType.DOUBLE
     most = editor.number(sets.threshold if exact else rounded_down(sets.threshold), dtype, "most_of_set")
-    return editor.node("LessOrEqual", [placed, most])
+    return _known(editor, "LessOrEqual", placed, most)
 
 
 def _first_of_equals(
@@ -87,8 +87,7 @@ def _abstain(editor: Editor, probs: ir.Value, artifact: Artifact) -> ir.Value:
     dtype = dtype_of(probs)
     top = reduce(editor, "ReduceMax", probs, keepdims=0)
     least = editor.number(abstain_least(artifact, dtype.numpy()), dtype, "least_answered")
-    answered = editor.node("GreaterOrEqual", [top, least])
-    return editor.node("Not", [answered])  # also of NaN
+    return editor.node("Not", [_known(editor, "GreaterOrEqual", top, least)])
 
 
 def _act(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) -> ir.Value:
@@ -100,4 +99,10 @@ def _act(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) 
     if least.shape:
         predicted = editor.node("ArgMax", [shown], {"axis": 1, "keepdims": 0})
         least = editor.node("Gather", [least, predicted])
-    return editor.node("GreaterOrEqual", [top, least])
+    return _known(editor, "GreaterOrEqual", top, least)
+
+
+def _known(editor: Editor, comparison: str, value: ir.Value, number: ir.Value) -> ir.Value:
+    """Compare ``value``; False where it is NaN, which OpenVINO takes for greater and for equal."""
+    holds, unknown = editor.node(comparison, [value, number]), editor.node("IsNaN", [value])
+    return editor.node("And", [holds, editor.node("Not", [unknown])])

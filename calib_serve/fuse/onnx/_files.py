@@ -5,6 +5,7 @@ Untrusted input is checked, external data stay on disk, writes are atomic.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ from pathlib import Path
 import onnx
 import onnx.shape_inference
 import onnx_ir as ir
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole, sha256, write_atomically
-from calib_serve.fuse.onnx._repairs import first_line, graphs, in_order, infers, repaired
+from calib_serve.fuse.onnx._graph import constant, is_layer
+from calib_serve.fuse.onnx._repairs import first_line, graphs, in_order, infers, repaired, without_sparse
 
 
 def read(path: Path) -> ir.Model:
@@ -26,7 +29,7 @@ def read(path: Path) -> ir.Model:
     ``meta["repairs"]`` are the repairs that it needed, a sentence each. Raises ModelError for a file that is
     not a valid ONNX model or refers to files outside of its folder, FuseError for one of too old an opset.
     """
-    raw, model = _load(path)
+    raw, model, dense = _load(path)
     external = [tensor for _, _, tensor in _external(model)]
     for tensor in external:
         _check_contained(tensor, path)
@@ -40,19 +43,25 @@ def read(path: Path) -> ir.Model:
         raise ModelError(f"{path} fails onnx's checker: {first_line(error)}{inputs}") from error
     # After the check: the repairs are compared with a file that is valid.
     raw, repairs = repaired(raw)
-    repairs = [*ordered, *repairs]
+    repairs = [*dense, *ordered, *repairs]
     if repairs:
         model = _model(raw, path)
+    if len(model.graph.outputs) > 1 and (layers := _compute_once(once := _model(raw, path))):
+        model = once
+        repairs.append(f"layers that the graph computes twice are computed once: {layers}")
     model.meta["repairs"] = tuple(repairs)
     # A file that fails the full check as it came is held to the plain one: the edits are not to blame.
     model.meta["strict"] = infers(raw) is not None
     return model
 
 
-def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
+def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model, list[str]]:
     try:
         raw = onnx.load_model_from_string(read_whole(path, limit=MOST_PROTOBUF))
-        return raw, _model(raw, path)
+        dense = without_sparse(raw)
+        return raw, _model(raw, path), dense
+    except ModelError:
+        raise
     except Exception as error:  # protobuf and onnx-ir raise unrelated types
         is_zip = path.is_file() and zipfile.is_zipfile(path)
         other = "; a torch file takes fuse torch (fuse_torch)" if is_zip else ""
@@ -79,6 +88,26 @@ def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
     model.meta["types"] = {v.name: v.type for v in (*raw.graph.input, *raw.graph.output)}
     model.meta["stated"] = stated
     return model
+
+
+def _compute_once(model: ir.Model) -> int:
+    """Merge equal weights, and nodes that compute the same of the same; return how many layers are gone."""
+    # JAX traces a network anew for each output: a label then hangs on a copy of the scores.
+    before = sum(map(is_layer, model.graph.all_nodes()))
+    for graph in (model.graph, *model.graph.subgraphs()):
+        seen: dict[tuple[object, ...], ir.Value] = {}
+        for value in list(graph.initializers.values()):
+            numbers = None if value.is_graph_output() else constant(value)
+            if numbers is None:
+                continue
+            key = (value.dtype, numbers.shape, hashlib.sha256(numbers.tobytes()).digest())
+            first = seen.setdefault(key, value)
+            if first is not value:
+                value.replace_all_uses_with(first)
+                del graph.initializers[str(value.name)]
+        # It takes a model, of which it looks at the graph alone.
+        CommonSubexpressionEliminationPass(size_limit=MOST_PROTOBUF)(ir.Model(graph, ir_version=10))
+    return before - sum(map(is_layer, model.graph.all_nodes()))
 
 
 def _save(model: ir.Model, path: Path) -> None:
@@ -120,6 +149,11 @@ def _external(model: ir.Model) -> Iterator[tuple[ir.Value | ir.Node, str, ir.Ext
             for name, attr in node.attributes.items():
                 if isinstance(attr.value, ir.ExternalTensor):
                     yield node, name, attr.value
+
+
+def data_files(model: ir.Model) -> set[str]:
+    """The names of the files that hold tensors of the model, beside its own."""
+    return {str(tensor.location) for _, _, tensor in _external(model)}
 
 
 def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
@@ -177,6 +211,8 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
     # Two models of one folder may both call their data weights.data: a name of the content keeps both.
     names: dict[str, str] = {}
     for holder, attribute, tensor in list(_external(model)):
+        if Path(tensor.base_dir) == out.parent:
+            continue  # brought by an earlier write
         location = str(tensor.location)
         if location not in names:
             old = source.parent / location

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact
 from calib_serve.fuse._decisions import has_logits
-from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, users
-from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift, is_layer, views
+from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, is_layer, users
+from calib_serve.fuse.onnx._tail import DECISIONS, Tail, ignores_shift, views
 
 Status = Literal["calibrated", "follows", "left raw", "independent"]
 
@@ -47,7 +47,8 @@ class OutputStatus:
 class Sources:
     """The raw scores of a graph before it is edited, and the values behind the last layer that led to them.
 
-    ``used``: the reading node, the place and the name of every input that follows. ``before`` holds results
+    ``used``: the reading node, the place and the name of every input that follows. ``twins`` have the numbers
+    of the scores by a computation of their own. ``before`` holds results
     of nodes behind the last layer, with their ``names`` in the file, ``kin`` those that have the order of the
     scores.
     """
@@ -56,6 +57,7 @@ class Sources:
     before: frozenset[ir.Value] = frozenset()
     kin: tuple[ir.Value, ...] = ()
     names: frozenset[str] = frozenset()
+    twins: frozenset[ir.Value] = frozenset()
 
 
 def find_sources(tail: Tail) -> Sources:
@@ -77,20 +79,41 @@ def find_sources(tail: Tail) -> Sources:
         if value in before or node is None or not is_score:
             continue
         if constant(value) is None:
-            before |= {value, *(node.outputs if node.op_type in _CLASSIFIERS else ())}
+            # Whatever comes out of one operator that cannot be looked into may be made of the scores.
+            closed = node.op_type in _CLASSIFIERS or node.domain not in ("", "ai.onnx.ml")
+            before |= {value, *(node.outputs if closed else ())}
             # Back to the last layer and no further: what is before it are features, no scores.
-            todo += [] if is_layer(node) else reads(node)
-    names = frozenset(str(v.name) for v in before)
+            todo += inside(value) if is_layer(node) else reads(node)
+    names = frozenset(str(v.name) for v in before if v.graph is tail.logits.graph)
     return Sources(tuple(used), frozenset(before), tuple(_kin(tail.logits)), names)
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
-    """Every value that a node reads, the nodes of its bodies included."""
+    """Every value that a node reads, in its bodies too; none where it asks for their size alone."""
+    if _asks_size(node):
+        return []
     found = [v for v in node.inputs if v is not None]
-    for one in node.attributes.values():
-        if one.type == ir.AttributeType.GRAPH:
-            found += [v for inner in one.value for v in reads(inner)] + list(one.value.outputs)
+    for body in _bodies(node):
+        found += [v for inner in body for v in reads(inner)] + list(body.outputs)
     return found
+
+
+def _asks_size(node: ir.Node) -> bool:
+    return node.op_type in ("Shape", "Size") and node.domain == ""
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    return [one.value for one in node.attributes.values() if one.type == ir.AttributeType.GRAPH]
+
+
+def inside(value: ir.Value) -> list[ir.Value]:
+    """List the results of an operator's bodies that ``value``, a result of an If, Loop or Scan, shows."""
+    node = value.producer()
+    if node is None:
+        return []
+    # The body of a Loop returns its condition first.
+    place = node.outputs.index(value) + (node.op_type == "Loop")
+    return [body.outputs[place] for body in _bodies(node)]
 
 
 def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> str:
@@ -101,7 +124,7 @@ def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> 
     moved, scores = list[str](), _calibrated(editor, tail)
     kin = _kin(raw.logits)
     if scores is not None and not keeps_order(artifact):
-        moved = _rename(editor, kin[-1], scores, artifact.classes)
+        moved = [d for v in kin for d in _rename(editor, v, scores, artifact.classes)]
         moved += [d for v in kin for d in _redirect_argmax(editor, v, scores)]
     # A moved node may stand before the node that it now reads.
     if moved or raw.followers:
@@ -123,7 +146,7 @@ def _kin(value: ir.Value) -> list[ir.Value]:
     while (node := value.producer()) is not None and node.op_type in _ORDERED and node.inputs[0] is not None:
         value = node.inputs[0]
         found.append(value)
-    return found
+    return found + [one for inner in inside(value) for one in _kin(inner)]
 
 
 def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
@@ -147,7 +170,8 @@ def _may_be_whole(value: ir.Value) -> bool:
 def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> list[str]:
     """Decide the label that a classifier operator returns by the calibrated ``scores``, not its own."""
     node = value.producer()
-    if node is None or node.domain != "ai.onnx.ml" or node.op_type not in _CLASSIFIERS:
+    ours = node is not None and node.domain == "ai.onnx.ml" and node.op_type in _CLASSIFIERS
+    if node is None or not ours or node.graph is not editor.graph:
         return []
     label, what = node.outputs[0], describe(node)
     names = next((list(v) for key in _NAMES if (v := attribute(node, key, ()))), [])
@@ -210,7 +234,8 @@ def judge_outputs(
     """
     # Folded into the layer that makes them, the same value holds calibrated scores now.
     in_place = tail.logits is raw.logits and has_logits(artifact)
-    walk = _Walk(editor, artifact, sources, tail, set() if in_place else {raw.logits, *sources.before})
+    seeds = {*sources.twins, *(() if in_place else (raw.logits, *sources.before))}
+    walk = _Walk(editor, artifact, sources, tail, seeds)
     # A head in nodes of its own makes logits of features: no raw score is on the way to these.
     walk.made |= {tail.logits} - walk.seeds
     walk.moved |= {v for v in editor.graph.inputs if v.name == shifted}
@@ -225,7 +250,7 @@ def _judge(value: ir.Value, walk: _Walk, raw: Tail, own: dict[str, str]) -> Outp
         kept = own[name].startswith("kept raw")
         return OutputStatus(name, "left raw" if kept else "calibrated", own[name], kept)
     if value in walk.raw:
-        return OutputStatus(name, "left raw", _why(value, walk.raw[value], raw, walk.artifact))
+        return OutputStatus(name, "left raw", _why(value, walk.raw[value], raw, walk))
     if value in walk.made:
         compared = "; a threshold on the way is now on calibrated scores" if value in walk.compared else ""
         return OutputStatus(name, "follows", f"made of calibrated scores{compared}")
@@ -234,16 +259,17 @@ def _judge(value: ir.Value, walk: _Walk, raw: Tail, own: dict[str, str]) -> Outp
     return OutputStatus(name, "independent", "independent of the scores")
 
 
-def _why(value: ir.Value, source: ir.Value, raw: Tail, artifact: Artifact) -> str:
-    step = "mixture" if artifact.table is None else "table"
+def _why(value: ir.Value, source: ir.Value, raw: Tail, walk: _Walk) -> str:
+    step = "mixture" if walk.artifact.table is None else "table"
     if source is not raw.logits:
-        return f"it is made of {source.name!r}, which is before the scores that are calibrated"
+        anew, before = "the scores by a computation of its own", "before the scores that are calibrated"
+        return f"it is made of {source.name!r}, which is {anew if source in walk.twins else before}"
     if raw.shows_raw(value) or value in views(source):
         return (
             f"it shows {source.name!r} as it was before the calibration; name it with --output-name "
             "(output_name=) to calibrate it and what is made of it"
         )
-    if raw.normalised and not has_logits(artifact):
+    if raw.normalised and not has_logits(walk.artifact):
         return f"it is made of the logits {source.name!r}, and behind a {step} there are no calibrated ones"
     return f"it is made of {source.name!r} by what shows it as it was before the calibration"
 
@@ -258,39 +284,60 @@ class _Walk:
     def __init__(
         self, editor: Editor, artifact: Artifact, sources: Sources, tail: Tail, seeds: set[ir.Value]
     ) -> None:
-        self.artifact, self.kin, self.seeds = artifact, sources.kin, seeds
+        self.artifact, self.twins, self.seeds = artifact, sources.twins, seeds
+        self.kin = {*sources.kin, *sources.twins}
         self.ours = editor.made | set(tail.path)
         self.raw: dict[ir.Value, ir.Value] = {v: v for v in seeds if v.is_graph_input()}
         self.made, self.compared, self.moved = set[ir.Value](), set[ir.Value](), set[ir.Value]()
 
     def step(self, node: ir.Node) -> None:
-        """Mark the results of ``node`` by the values that it reads."""
-        inputs = reads(node)
+        """Mark the results of ``node`` by the values that it reads, in its bodies too."""
+        if _asks_size(node):  # which no calibration changes
+            return
+        for body in _bodies(node):
+            self._enter(node, body)
+        for value in node.outputs:
+            self._mark(node, value, [*inside(value), *(v for v in node.inputs if v is not None)])
+
+    def _enter(self, node: ir.Node, body: ir.Graph) -> None:
+        """Mark the values of a body; of a Loop or Scan, what it carries until nothing more changes."""
+        states = len(body.inputs) - attribute(node, "num_scan_inputs", 0)
+        carried = body.inputs[1:] if node.op_type == "Loop" else body.inputs[:states]
+        pairs = list(zip(node.inputs, body.inputs, strict=False))
+        for _ in range(1 + len(body.inputs)):
+            for outer, inner in pairs:
+                for marked in (self.made, self.compared, self.moved):
+                    marked.update({inner} if outer in marked else ())
+                if outer in self.raw:
+                    self.raw[inner] = self.raw[outer]
+            for one in body:
+                self.step(one)
+            pairs = list(zip(body.outputs, carried, strict=False))
+
+    def _mark(self, node: ir.Node, value: ir.Value, inputs: list[ir.Value]) -> None:
         source = next((self.raw[v] for v in inputs if v in self.raw), None)
         calibrated = any(v in self.made for v in inputs)
         # A table compares too, and comparisons before the scores do not concern them.
         threshold = node.op_type in _COMPARISONS and calibrated and node not in self.ours
         if threshold or any(v in self.compared for v in inputs):
-            self.compared |= set(node.outputs)
+            self.compared.add(value)
         if any(v in self.moved for v in inputs):
-            self.moved |= set(node.outputs)
-        for value in node.outputs:
-            # A decision by order alone is the same of raw scores and of calibrated ones.
-            if node in self.ours or (source is not None and self._stays(node)):
-                if source is not None or calibrated:
-                    self.made.add(value)
-            elif value in self.seeds:
-                # A classifier operator decides its label inside, where no edit reaches; its order may be
-                # enough.
-                label = node.op_type in _CLASSIFIERS and value is node.outputs[0]
-                if label and keeps_order(self.artifact):
-                    self.made.add(value)
-                else:
-                    self.raw[value] = value
-            elif source is not None:
-                self.raw[value] = source
-            elif calibrated:
+            self.moved.add(value)
+        # A decision by order alone is the same of raw scores and of calibrated ones.
+        if node in self.ours or (source is not None and self._stays(node)):
+            if source is not None or calibrated:
                 self.made.add(value)
+        elif value in self.seeds:
+            # A classifier operator decides its label inside, where no edit reaches; its order may be enough.
+            label = node.op_type in _CLASSIFIERS and value is node.outputs[0]
+            if label and keeps_order(self.artifact):
+                self.made.add(value)
+            else:
+                self.raw[value] = value
+        elif source is not None:
+            self.raw[value] = source
+        elif calibrated:
+            self.made.add(value)
 
     def _stays(self, node: ir.Node) -> bool:
         """Whether a decision on raw scores equals the one on calibrated scores, by order or by sign."""

@@ -6,38 +6,48 @@ import json
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.core.files import sha256
+from calib_serve.core.files import sha256, sha256_with
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import OnnxOptions
+from calib_serve.core.packages import operators_library
 from calib_serve.fuse._decisions import decision_names, with_decisions
-from calib_serve.fuse._parity import Parity, check_owner, check_response, read_inputs
-from calib_serve.fuse.onnx._files import pending, read, write
+from calib_serve.fuse._parity import Parity, check_class_order, check_examples, read_inputs
+from calib_serve.fuse.onnx._agreement import RawRun, possible_twins
+from calib_serve.fuse.onnx._files import data_files, pending, read, write
 from calib_serve.fuse.onnx._follow import OutputStatus, judge_outputs, reaches
 from calib_serve.fuse.onnx._graph import Editor
 from calib_serve.fuse.onnx._outputs import ALL, keep_raw_scores
 from calib_serve.fuse.onnx._parity import (
     REPORT,
     TOLERANCE,
+    batch_of,
     check_repairs,
     equal,
+    fitting,
     generate,
     measure,
-    response_of,
+    raw_logits,
+    read_fused,
     run_raw,
 )
+from calib_serve.fuse.onnx._places import fuse_places
 from calib_serve.fuse.onnx._plan import Plan, carry_out, make_plan
 from calib_serve.fuse.onnx._raw_scores import prepare
-from calib_serve.scores import check_outputs
+from calib_serve.fuse.onnx._tail import Tail
+from calib_serve.fuse.proof import PROOF, UNPROVEN, Against, required_proof
+from calib_serve.scores import GraphReader, check_outputs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -64,9 +74,9 @@ class FuseReport(Parity):
         samples: Number of inputs that were compared.
         near_edge: Number of inputs that are left out, near a table's edge.
         near_threshold: Number of decisions that are left out, near their threshold.
-        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
         engine: Runtime of the models.
         device: Device that it used.
+        proof: What proves that the model gives the scores that were fitted, or "unproven".
         done: Where each step went, a line each.
         statuses: Of each output, whether it is calibrated, follows, is raw or independent.
         followers: Number of outputs that follow and were compared with the raw graph run on calibrated
@@ -78,6 +88,7 @@ class FuseReport(Parity):
         artifact: Fingerprint of the artifact.
     """
 
+    proof: str
     done: tuple[str, ...]
     statuses: tuple[OutputStatus, ...]
     followers: int
@@ -96,6 +107,7 @@ class FuseReport(Parity):
         """List headings, which may be empty, and texts, for display."""
         follow = [("", f"{self.followers} outputs that follow agree")] if self.followers else []
         return [
+            ("proof", self.proof),
             *(("", what) for what in self.done),
             ("nodes", f"{self.nodes_before} -> {self.nodes_after}"),
             *((f"output {one.name}", f"{one.status}: {one.reason}") for one in self.statuses),
@@ -130,67 +142,88 @@ def fuse_onnx(
         artifact: The calibration that was fitted on this model's scores.
         out_path: The file to write.
         options: An ``OnnxOptions``; keywords replace its fields.
-        **keywords: Fields of ``OnnxOptions``: ``decisions``, ``device``, ``features``, ``force``,
-            ``input_name``, ``inputs``, ``keep_raw``, ``normalization``, ``output_name``, ``outputs``,
-            ``returns``, ``samples``, ``strict``.
+        **keywords: Fields of ``OnnxOptions``: ``against``, ``custom_ops``, ``decisions``, ``device``,
+            ``features``, ``input_name``, ``inputs``, ``keep_raw``, ``normalization``, ``output_name``,
+            ``outputs``, ``returns``, ``samples``, ``strict``, ``unproven``.
 
     Raises:
-        ModelError: For an invalid model file or a device that is not there.
-        FuseError: Where a step cannot be put in, the artifact was fitted for another model (unless
-            ``force``), parity does not hold, or, if ``strict``, an output of the scores is left raw.
+        ModelError: For an invalid model file, a device that is not there, or several outputs or none that may
+            hold the scores.
+        FuseError: Where a step cannot be put in, nothing proves that the model gives the scores that were
+            fitted (unless ``unproven``), parity does not hold, or, if ``strict``, an output of the scores is
+            left raw.
     """
     asked = changed(options or OnnxOptions(), keywords, fuse_onnx)
     check_outputs(asked.outputs)
-    source, out = Path(model_path), Path(out_path)
+    fuse = _fuse if artifact.model.class_axis is None else partial(fuse_places, key=_MODEL, fuse=_fuse)
+    report: FuseReport = fuse(Path(model_path), artifact, Path(out_path), asked)
+    return report
+
+
+def _fuse(
+    source: Path, artifact: Artifact, out: Path, asked: OnnxOptions, proof: Against | str | None = None
+) -> FuseReport:
+    """Fuse into a graph whose scores are (n, K), see ``fuse_onnx``; ``proof``: of the file it was made of."""
     model = read(source)
     # A second artifact on the same scores would calibrate what is calibrated already.
     touched = _touched(model, source, asked.output_name)
     # A graph with an artifact on another head keeps the original file's hash, which artifacts know.
     hashed = model.metadata_props.get(_MODEL) or sha256(source)
-    unknown = check_owner(artifact, hashed, source, force=asked.force)
+    # Metadata survive tools that change weights, so the hash that they hold proves nothing.
+    if proof is None:
+        digest = partial(sha256_with, source, data_files(model))
+        proof = required_proof(artifact, digest, source, asked, asked.inputs)
+    check_examples(artifact)
     acting, left = with_decisions(artifact, wanted=asked.decisions, option="--no-decisions")
+    asked = replace(asked, custom_ops=operators_library(asked.custom_ops, model.graph.opset_imports))
     nodes_before, editor = len(model.graph), Editor(model)
-    feeds = read_inputs(asked.inputs)
+    if isinstance(proof, Against):
+        proof = fitting(model.graph, proof)
+        given = proof.rows(slice(batch_of(model.graph, proof.inputs)))
+    else:
+        given = read_inputs(asked.inputs)
     # Before the plan, which looks for the places of steps by shapes.
-    _learn_shapes(model, artifact, asked.features, feeds)
+    _learn_shapes(model, artifact, asked.features, given, asked.custom_ops)
     plan = make_plan(editor, acting, asked)
+    scored = GraphReader(onnx.load(source, load_external_data=False))
+    named = scored.class_names(plan.output, artifact.classes)
+    check_class_order(artifact, named, source, proven=proof != UNPROVEN)
     # Before the passes: they fold into the layers that it copies from.
     kept = (keep_raw_scores(editor, plan.tail, artifact),) if asked.keep_raw else ()
-    scores = str(plan.tail.logits.name)
+    others = possible_twins(editor.graph, plan)
     edits, tail = carry_out(editor, plan)
-    own = _own(plan, keep_raw=asked.keep_raw)
-    statuses = judge_outputs(editor, acting, plan.sources, plan.tail, tail, own=own, shifted=plan.shifted)
-    warnings = _warnings(statuses, strict=asked.strict)
-    done = (*model.meta["repairs"], *edits, *kept, *left, *warnings)
     # The shift tells one sample's shape where the graph leaves it free.
     shift = artifact.input_shift
     sizes = {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
-    feeds = dict(feeds or generate(model.graph, samples=asked.samples, shapes=sizes))
-    _mark(model, artifact, hashed, [*touched, *(s.name for s in statuses if s.status != "independent")])
+    feeds = dict(given or generate(model.graph, samples=asked.samples, shapes=sizes, masks=plan.mask_inputs))
     # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
-    with pending(out) as partial:
-        probe = partial.with_suffix(f"{partial.suffix}.raw")
+    with pending(out) as made:
+        probe = made.with_suffix(f"{made.suffix}.raw")
         try:
-            write(model, partial, out=out)
-            quantized = _write_probe(source, probe, out, {plan.source, scores})
-            if unknown is not None:
-                check_response(artifact, response_of(probe, plan, scores, unknown), source)
-            parity = measure(
-                probe, partial, plan, feeds, opset=editor.opset, quantized=quantized, device=asked.device
-            )
+            write(model, made, out=out)
+            _write_probe(source, probe, out, {plan.source, plan.scores, *(plan.masked or ()), *others})
+            if isinstance(proof, Against):
+                batch = batch_of(model.graph, proof.inputs)
+                proof = proof.prove(raw_logits(probe, plan, plan.scores, proof, batch), source)
+            parity = measure(probe, made, plan, feeds, made_up=not given, device=asked.device)
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
-            follow = [s.name for s in statuses if s.status == "follows"]
-            followers = _check_followers(model, plan, follow, feeds, probe=probe, out=out)
+            statuses, followers, warnings = _judge(
+                editor, plan, tail, others=others, asked=asked, feeds=feeds, files=(probe, made, out)
+            )
+            changed_outputs = [*touched, *(s.name for s in statuses if s.status != "independent")]
+            _mark(model, artifact, hashed, changed_outputs, proof)
             # A tensor inside was shown to be measured; its readers are outputs that stay as they were.
             if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
                 statuses = tuple(s for s in statuses if s.name != plan.output)
-                write(model, partial, out=out)
+            # Marked with what the runs showed.
+            write(model, made, out=out)
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
-        done=done,
+        done=(*model.meta["repairs"], *edits, *kept, *left, *warnings),
+        proof=proof,
         statuses=statuses,
         followers=followers,
         nodes_before=nodes_before,
@@ -200,6 +233,44 @@ def fuse_onnx(
         model=hashed,
         artifact=artifact.fingerprint,
     )
+
+
+def _judge(
+    editor: Editor,
+    plan: Plan,
+    tail: Tail,
+    *,
+    others: Mapping[str, ir.Value],
+    asked: OnnxOptions,
+    feeds: Mapping[str, NDArray[Any]],
+    files: tuple[Path, Path, Path],
+) -> tuple[tuple[OutputStatus, ...], int, list[str]]:
+    """Judge each output by the graph and by runs; return statuses, how many followers agree, and warnings.
+
+    ``files`` hold the raw graph and the fused one; the third is where that will be.
+    """
+    probe, fused, out = files
+    raw = RawRun.of(plan, probe, feeds)
+    found = judge_outputs(
+        editor,
+        plan.artifact,
+        replace(plan.sources, twins=raw.twins(others)),
+        plan.tail,
+        tail,
+        own=_own(plan, keep_raw=asked.keep_raw),
+        shifted=plan.shifted,
+    )
+    statuses = tuple(map(raw.judge, found))
+    warnings = _warnings(statuses, strict=asked.strict)
+    names = [s.name for s in statuses if s.status == "follows" and s.name in raw.results]
+    if not names:
+        return statuses, 0, warnings
+    own = (plan.shown, *decision_names(plan.artifact))
+    results = run_raw(fused, feeds, [*own, *names], plan.custom_ops)
+    shown = dict(zip(names, results[len(own) :], strict=True))
+    proved = _check_followers(editor.model, plan, shown, feeds, probe=probe, out=out)
+    _, probs, _ = read_fused(results[: len(own)], len(raw.logits), plan)
+    return statuses, len(proved), [*warnings, *raw.check(shown, probs, proved)]
 
 
 def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str]:
@@ -215,10 +286,11 @@ def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str
     return list(known)
 
 
-def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[str]) -> None:
+def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[str], proof: str) -> None:
     """Append the artifact to the metadata, behind any that was fused before."""
     # Appended: a graph may hold an artifact for each of its heads.
-    for key, value in ((_MARK, artifact.fingerprint), ("calib_serve.method", artifact.method)):
+    added = {_MARK: artifact.fingerprint, "calib_serve.method": artifact.method, PROOF: proof}
+    for key, value in added.items():
         before = model.metadata_props.get(key)
         model.metadata_props[key] = value if before is None else f"{before},{value}"
     model.metadata_props[_MODEL] = hashed
@@ -245,30 +317,30 @@ def _warnings(statuses: Sequence[OutputStatus], *, strict: bool) -> list[str]:
 def _check_followers(
     model: ir.Model,
     plan: Plan,
-    names: Sequence[str],
+    shown: Mapping[str, Any],
     feeds: Mapping[str, NDArray[Any]],
     *,
     probe: Path,
     out: Path,
-) -> int:
-    """Compare following outputs with the raw graph, run on calibrated numbers in place of its scores.
+) -> list[str]:
+    """Compare outputs of the fused graph, ``shown``, with the raw one on calibrated numbers for its scores.
 
-    Returns how many outputs agree. Labels that are decided anew are none of them: the raw graph decides these
-    before the scores.
+    Returns the names of those that agree. Labels that are decided anew are none of them: the raw graph
+    decides these before the scores.
     """
     # The raw graph is cut where followers read: it then computes them from calibrated numbers.
     used = {name: new for node, place, name in plan.sources.used if (new := node.inputs[place])}
-    # Of bfloat16, onnxruntime gives numpy nothing to put there.
-    if not names or not used or plan.dtype == ir.DataType.BFLOAT16:
-        return 0
-    graph, shown = model.graph, list(model.graph.outputs)
+    if not used:
+        return []
+    graph, outputs = model.graph, list(model.graph.outputs)
     values = dict.fromkeys(used.values())
     try:
-        graph.outputs.extend(v for v in values if v not in shown)
+        graph.outputs.extend(v for v in values if v not in outputs)
         write(model, probe, out=out, strict=False)
     finally:
-        graph.outputs[:] = shown
-    found = dict(zip(values, run_raw(probe, feeds, [str(v.name) for v in values]), strict=True))
+        graph.outputs[:] = outputs
+    run = partial(run_raw, probe, custom_ops=plan.custom_ops)
+    found = dict(zip(values, run(feeds, [str(v.name) for v in values]), strict=True))
     raw = read(model.meta["source"])
     cut = {}
     for value in [*raw.graph.inputs, *(v for node in raw.graph for v in node.outputs)]:
@@ -280,23 +352,26 @@ def _check_followers(
                 use.node.replace_input_with(use.idx, new)
             raw.graph.inputs.append(new)
             cut[str(new.name)] = numbers
-    made = [v for v in raw.graph.outputs if v.name in names and reaches(v, cut)]
+    made = [v for v in raw.graph.outputs if v.name in shown and reaches(v, cut)]
     names = [str(v.name) for v in made if not reaches(v, plan.sources.names)]
     if not names:
-        return 0
-    results = run_raw(probe, feeds, names)
+        return []
     write(raw, probe, out=out, strict=False)
     # A folded shift is rounded on its way through the model, which the numbers put in here are not.
     near = TOLERANCE[plan.dtype] * (1 if plan.shifted is None else 100)
-    wanted = run_raw(probe, {**prepare(feeds, plan), **cut}, names)
-    for name, old, new in zip(names, wanted, results, strict=True):
-        if not equal(old, new, near):
+    wanted = run({**prepare(feeds, plan), **cut}, names)
+    for name, old in zip(names, wanted, strict=True):
+        if not equal(old, shown[name], near):
             raise FuseError(f"the output {name!r} does not follow the calibrated scores; {REPORT}")
-    return len(names)
+    return names
 
 
 def _learn_shapes(
-    model: ir.Model, artifact: Artifact, features: str | None, given: Mapping[str, NDArray[Any]]
+    model: ir.Model,
+    artifact: Artifact,
+    features: str | None,
+    given: Mapping[str, NDArray[Any]],
+    custom_ops: str | Path | None,
 ) -> None:
     """Run the raw graph to learn the shapes of its scores where inference fails; keep them if it fails.
 
@@ -316,7 +391,7 @@ def _learn_shapes(
     with tempfile.TemporaryDirectory() as folder, suppress(FuseError, ModelError, OSError):
         probe = Path(folder, "raw.onnx")
         _write_probe(model.meta["source"], probe, probe, names)
-        found = run_raw(probe, given or generate(model.graph, samples=2, shapes=sizes), names)
+        found = run_raw(probe, given or generate(model.graph, samples=2, shapes=sizes), names, custom_ops)
         for value, result in zip(values, found, strict=True):
             matrix = isinstance(result, np.ndarray) and result.ndim == 2
             if matrix and np.issubdtype(result.dtype, np.number):
@@ -324,15 +399,14 @@ def _learn_shapes(
                 value.shape = ir.Shape((None, result.shape[1]))
 
 
-def _write_probe(source: Path, probe: Path, out: Path, wanted: Collection[str]) -> bool:
-    """Write the raw graph with more outputs; return whether it is quantised."""
+def _write_probe(source: Path, probe: Path, out: Path, wanted: Collection[str]) -> None:
+    """Write the raw graph with more outputs."""
     model = read(source)
     graph = model.graph
     values = {v.name: v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     shown = {v.name for v in graph.outputs}
     graph.outputs.extend(values[name] for name in wanted if name not in shown)
     write(model, probe, out=out, strict=False)
-    return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)
 
 
 def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:

@@ -17,6 +17,9 @@ from calib_serve.core.errors import FuseError, ModelError
 FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Narrowest first."""
 
+_LAYERS = {"Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "If", "Loop", "Scan"}
+_LAYERS |= {"MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger"}
+
 
 def constant(value: ir.Value | None) -> NDArray[Any] | None:
     """The numbers of a constant value, or None.
@@ -41,6 +44,12 @@ def constant(value: ir.Value | None) -> NDArray[Any] | None:
         raise ModelError(
             f"the numbers of {value.name!r} are not as their type and shape say: {error}"
         ) from error
+
+
+def is_layer(node: ir.Node) -> bool:
+    """Whether a node makes scores of features, as far as its operator tells."""
+    quantizes = node.op_type in ("Normalizer", "QuantizeLinear", "DequantizeLinear", "ZipMap")
+    return node.op_type in _LAYERS or (node.domain != "" and not quantizes)
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:

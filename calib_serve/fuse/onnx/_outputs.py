@@ -48,8 +48,10 @@ def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
     types = editor.model.meta["types"]
     if str(tail.output.name) in types:  # not of a tensor inside
         types[name] = types[str(tail.output.name)]
+    old = tail.logits
     for node in tail.path:
-        value = editor.copy(node, [value, *(v for v in node.inputs[1:] if v is not None)])
+        value = editor.copy(node, [value if v is old else v for v in node.inputs])
+        old = node.outputs[0]
     if not tail.path:
         value = editor.node("Identity", [value])
     editor.add_output(value, name)
@@ -83,49 +85,54 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
 def finish(editor: Editor, tail: Tail, artifact: Artifact, returns: Returns) -> tuple[Tail, str]:
     """Add the steps on probabilities, and the requested outputs.
 
-    Nothing acts on the logits afterwards.
+    Nothing acts on the logits afterwards. Added probabilities are at least float32: a type of 16 bits holds
+    no calibrated ones.
     """
     steps = [s for s in (artifact.mixture, artifact.table) if s is not None]
     if returns == "same" and not steps and not decision_names(artifact):
         return tail, ""
     own = dtype_of(tail.logits)
-    probs = _probabilities(editor, tail, artifact)
+    bare = replace(tail, mask=(), activation=None) if steps and tail.mask else tail
+    probs = _probabilities(editor, bare, artifact)
     done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in steps]
-    if steps:
+    if steps and tail.mask:  # calibrate, then mask: the graph's own nodes share out what is left
+        logits = cast(editor, _unbounded(editor, probs, tail), dtype_of(tail.logits))
+        tail = tail.replace_logits(editor, logits)
+        probs = _probabilities(editor, tail, artifact.only())
+    elif steps:
         _show_followers(editor, tail, probs)
         scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
         shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
         tail = tail.replace_scores(editor, scores, cast(editor, shown, dtype_of(scores)))
         editor.remove_unused(scores)
     if returns == "probabilities":
-        tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
+        tail = _show(editor, tail, [probs], ["probabilities"])
         done.append("output 'probabilities'")
     elif returns == "all":
-        logits = cast(editor, _unbounded(editor, probs, tail), own) if steps else tail.logits
-        shown = cast(editor, probs, own)
+        logits = cast(editor, _unbounded(editor, probs, tail), own) if steps else tail.masked
         every = _all_of_labels if tail.outputs in LABELS else _all
-        tail = _show(editor, tail, [logits, shown, *every(editor, shown, inner_edges(artifact))], list(ALL))
+        tail = _show(editor, tail, [logits, probs, *every(editor, probs, inner_edges(artifact))], list(ALL))
         done.append(f"outputs {', '.join(ALL)}")
     if decision_names(artifact):
-        done.append(show_decisions(editor, probs, artifact, own))
+        done.append(show_decisions(editor, probs, artifact, own if returns == "same" else dtype_of(probs)))
     return tail, "; ".join(done)
 
 
 def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
     dtype, activation, table = work_type(dtype_of(tail.logits)), tail.activation, artifact.table
-    same = tail.logits.dtype == dtype
+    same, logits = tail.logits.dtype == dtype, tail.masked
     if artifact.is_multilabel:
         if activation is not None and same:
             probs = activation.outputs[0]
         else:
-            probs = editor.node("Sigmoid", [cast(editor, tail.logits, dtype)])
+            probs = editor.node("Sigmoid", [cast(editor, logits, dtype)])
         return probs if table is None else of_each(editor, probs, table.edges, table.values)
     if artifact.mixture is not None:
-        probs = mix(editor, cast(editor, tail.logits, dtype), artifact.mixture, artifact.classes)
+        probs = mix(editor, cast(editor, logits, dtype), artifact.mixture, artifact.classes)
     elif activation is not None and activation.op_type == "Softmax" and same and is_flat(tail.logits):
         probs = activation.outputs[0]
     else:
-        logits = flat(editor, cast(editor, tail.logits, dtype))
+        logits = flat(editor, cast(editor, logits, dtype))
         logits = split_column(editor, logits, probability=False) if tail.one_column else logits
         probs = add_softmax(editor, logits)
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
@@ -159,8 +166,7 @@ def _all(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value]:
     """Make confidence, predicted class and bin, (n,)."""
     confidence = reduce(editor, "ReduceMax", probs, keepdims=0)
     predicted = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 0})
-    exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(dtype_of(probs)))
-    number = count_below(editor, exact, edges[None], keepdims=0)
+    number = count_below(editor, reduce(editor, "ReduceMax", probs, keepdims=1), edges[None], keepdims=0)
     return [confidence, predicted, number]
 
 
@@ -171,6 +177,5 @@ def _all_of_labels(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value
     confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])])
     true = editor.node("Greater", [probs, half])
     predicted = cast(editor, true, ir.DataType.INT64)
-    exact = widen(editor, cast(editor, confidence, work_type(dtype)), 1)
-    number = count_below(editor, exact, edges[None, :, None], keepdims=0)
+    number = count_below(editor, widen(editor, confidence, 1), edges[None, :, None], keepdims=0)
     return [confidence, predicted, number]

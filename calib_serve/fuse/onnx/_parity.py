@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,14 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse._decisions import decision_names, has_logits
-from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
+from calib_serve.fuse._parity import MOST, Expected, Parity, expect
+from calib_serve.fuse.onnx._graph import attribute
+from calib_serve.fuse.onnx._masks import FAR
 from calib_serve.fuse.onnx._plan import Plan
-from calib_serve.fuse.onnx._raw_scores import (
-    class_logits,
-    logits_of,
-    prepare,
-    scores_of,
-    sees_log_probs,
-    steps_alone,
-)
+from calib_serve.fuse.onnx._raw_scores import class_logits, logits_of, prepare
+from calib_serve.fuse.proof import BATCH, Against
 from calib_serve.fuse.sessions import open_session, stopped_after
-from calib_serve.scores import ONE_COLUMN, log_softmax, to_probs
+from calib_serve.scores import ONE_COLUMN, GraphReader, log_softmax, refuse_varying, to_probs
 
 Runner = Callable[[Mapping[str, NDArray[Any]], Sequence[str]], list[Any]]
 
@@ -42,12 +39,17 @@ PATIENCE = 120.0
 
 REPORT = "nothing was written: give typical inputs to measure with, --inputs (inputs=), or report this graph"
 _INPUTS = "give inputs that fit the model: --inputs (inputs=)"
+_LIBRARY = "name the library of its own operators: --custom-ops (custom_ops=)"
 
 
 def generate(
-    graph: ir.Graph, *, samples: int, shapes: Mapping[str, Sequence[int]] | None = None
+    graph: ir.Graph,
+    *,
+    samples: int,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    masks: Collection[str] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Make inputs that fit the graph: normal floats, integers 0 or 1, true.
+    """Make inputs that fit the graph: normal floats, integers 0 or 1, true; ``masks`` of 0 and 1 by chance.
 
     ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. The batch is
     ``samples`` where it is free, and other unknown sizes are 8.
@@ -57,7 +59,11 @@ def generate(
     known = shapes or {}
     inputs = [v for v in graph.inputs if not v.is_initializer()]
     try:
-        return {str(v.name): _numbers(v, samples, known.get(str(v.name)), rng) for v in inputs}
+        made = {str(v.name): _numbers(v, samples, known.get(str(v.name)), rng) for v in inputs}
+        chance = {
+            name: rng.integers(0, 2, made[name].shape).astype(made[name].dtype) for name in sorted(masks)
+        }
+        return made | chance
     except MemoryError as error:
         raise FuseError(
             f"no {samples} inputs fit the memory: {error}; make fewer, --samples (samples=), or give some, "
@@ -90,88 +96,95 @@ def measure(
     plan: Plan,
     feeds: Mapping[str, NDArray[Any]],
     *,
-    opset: int,
-    quantized: bool,
+    made_up: bool = False,
     device: str = "cpu",
 ) -> Parity:
     """Run both graphs on ``device`` and compare; raises FuseError where they differ by more than rounding.
 
-    ``probe`` is the raw graph with ``plan.source`` among its outputs.
+    ``probe`` is the raw graph with ``plan.source`` among its outputs; ``made_up``: nobody gave the inputs.
     """
     # Both as they are written, not optimised: a runtime that fuses them differently would hide a wrong edit.
-    run, engine = _runner(probe, device)
-    run_fused, engine_fused = _runner(fused, device)
-    raw = _rows(run(prepare(feeds, plan), [plan.source])[0], plan.source)
+    run, engine = _runner(probe, device, plan.custom_ops)
+    run_fused, engine_fused = _runner(fused, device, plan.custom_ops)
+    wanted = [plan.source, *(plan.masked or ())]
+    found = run(prepare(feeds, plan), wanted)
+    raw, *masked = (_rows(one, name) for one, name in zip(found, wanted, strict=True))
     _check_raw(raw, plan)
-    # Where a graph quantises, a shift of one ulp may become one quantum.
-    ratio = 0.05 if quantized else TOLERANCE[plan.dtype]
-    expected = expect(plan.artifact, logits_of(raw, plan), ratio)
+    reader = GraphReader(onnx.load(probe, load_external_data=False))
+    again = _rows(run(prepare(feeds, plan), [plan.source])[0], plan.source)
+    refuse_varying([raw, again], reader.varying(plan.source), reader.of_batch(plan.source))
+    expected = expect(plan.artifact, logits_of(raw, plan), TOLERANCE[plan.dtype])
+    allowed = _allowed(*masked) if masked else np.ones(expected.probs.shape, np.bool_)
+    report = _report(expected, plan, made_up=made_up)
+    if masked:
+        expected = _masked(expected, allowed)
     names = (plan.shown, *decision_names(plan.artifact))
-    actual, probs, decisions = _read(run_fused(feeds, names), len(raw), plan)
+    actual, probs, decisions = read_fused(run_fused(feeds, names), len(raw), plan)
     engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"
-    own = _prove_own_scores(plan, opset)
-    parity = expected.prove(probs, decisions, REPORT, own=own, engine=engines, device=device)
-    _check_logits(actual, expected, plan)
+    parity = expected.prove(probs, decisions, report, engine=engines, device=device)
+    _check_logits(actual, expected, plan, allowed)
     return parity
 
 
-def _prove_own_scores(plan: Plan, opset: int) -> tuple[int, float]:
-    """Prove the fit's own scores in a graph of the plan's activation and the artifact's output steps."""
-    examples, near = plan.artifact.examples, TOLERANCE[ir.DataType.FLOAT]
-    if examples is None:
-        return 0, 0.0
-    if sees_log_probs(plan.artifact):
-        # A narrow type's probabilities do not quite sum to 1; those of the graph's own softmax do.
-        z = np.asarray(examples.logits, np.float64)
-        near += min(float(np.abs(z - log_softmax(z)).max()), TOLERANCE[ir.DataType.FLOAT16])
-    model, own = steps_alone(plan.artifact, plan, opset)
-    session = open_session(ir.to_proto(model).SerializeToString(), optimize=False)
+def _report(expected: Expected, plan: Plan, *, made_up: bool) -> str:
+    """What to do where the graphs differ: of a type that rounds by more than is allowed, which one it is.
 
-    def run(logits: NDArray[np.float64]) -> tuple[AnyFloats, dict[str, Any]]:
-        names = (own.shown, *decision_names(own.artifact))
-        _, probs, decisions = _read(session.run(names, {"scores": scores_of(logits, own)}), len(logits), own)
-        return probs, decisions
-
-    return prove_own_scores(own.artifact, near, run, REPORT)
+    Raises FuseError where made-up inputs give logits so large that probabilities prove nothing.
+    """
+    rounded = f"logits of up to {expected.scale:.3g}, which {plan.rounding} rounds"
+    if made_up and expected.scale * min(TOLERANCE[plan.dtype], TOLERANCE[ir.DataType.FLOAT]) > MOST:
+        raise FuseError(
+            f"made-up inputs give {rounded} by more than {MOST:g} of a probability, and prove nothing; give "
+            "typical inputs to measure with: --inputs (inputs=)"
+        )
+    if expected.scale * TOLERANCE[plan.dtype] <= MOST:
+        return REPORT
+    return f"there are {rounded}: export the model in float32, or that part of it; {REPORT}"
 
 
-def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
+def run_raw(
+    path: Path,
+    feeds: Mapping[str, NDArray[Any]],
+    outputs: Sequence[str],
+    custom_ops: str | Path | None = None,
+) -> list[Any]:
     """Run a graph and return its outputs; FuseError where it does not run on the inputs."""
-    run, _ = _runner(path)
+    run, _ = _runner(path, custom_ops=custom_ops)
     return run(feeds, outputs)
 
 
-def response_of(path: Path, plan: Plan, name: str, inputs: NDArray[np.float32]) -> AnyFloats | None:
-    """The logits (n, K) of the raw graph for inputs (n, ...), row by row, at ``name``.
+def fitting(graph: ir.Graph, against: Against) -> Against:
+    """The rows as the graph takes them: by the names of its inputs, floats in its own type."""
+    inputs = {str(v.name): v.dtype for v in graph.inputs if not v.is_initializer()}
+    against = against.taking(inputs)
+    feeds = dict(against.inputs)
+    for name, array in feeds.items():
+        dtype = inputs[name]
+        if dtype is not None and dtype.is_floating_point() and array.dtype.kind in "fiu":
+            feeds[name] = array.astype(dtype.numpy())
+    return replace(against, inputs=feeds)
 
-    None where it takes other inputs, or several.
-    """
-    known = onnx.load(path, load_external_data=False).graph
-    held = {one.name for one in known.initializer}
-    takes = [one for one in known.input if one.name not in held]
-    if len(takes) != 1:
-        return None
-    kind = takes[0].type.tensor_type
-    dtype, sizes = ir.DataType(kind.elem_type), kind.shape.dim
-    # Onnxruntime accepts any array for an input of no dimension. An unstated shape may be (n, ...).
-    if not dtype.is_floating_point() or (kind.HasField("shape") and not sizes):
-        return None
-    rows = max(sizes[0].dim_value, 1) if sizes else 1
-    found = []
-    for row in inputs:  # a batch may be fixed
-        feeds = {takes[0].name: np.repeat(row[None], rows, axis=0).astype(dtype.numpy())}
-        try:
-            found.append(_rows(run_raw(path, feeds, [name])[0], name)[:1])
-        except (FuseError, ModelError):
-            return None
-    return class_logits(np.concatenate(found), plan)
+
+def batch_of(graph: ir.Graph, names: Collection[str]) -> int:
+    """The rows that a graph takes at once: ``BATCH`` unless an input's batch is fixed."""
+    shapes = [v.shape for v in graph.inputs if v.name in names and v.shape is not None]
+    return min((shape[0] for shape in shapes if len(shape) and isinstance(shape[0], int)), default=BATCH)
+
+
+def raw_logits(path: Path, plan: Plan, name: str, against: Against, batch: int) -> AnyFloats:
+    """The logits (n, K) of the raw graph, at ``name``, for the rows to compare it with."""
+    run, _ = _runner(path, custom_ops=plan.custom_ops)
+    return against.batches(
+        batch,
+        lambda rows: class_logits(_rows(run(prepare(rows, plan, shift=False), [name])[0], name), plan),
+    )
 
 
 def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]]) -> None:
     """Raise FuseError where the repaired raw graph does not return what the original file does."""
     names = [v.name for v in onnx.load(source, load_external_data=False).graph.output]
     ready = prepare(feeds, plan)
-    both = (run_raw(path, ready, names) for path in (source, probe))
+    both = (run_raw(path, ready, names, plan.custom_ops) for path in (source, probe))
     for name, old, new in zip(names, *both, strict=True):
         if not equal(old, new, TOLERANCE[plan.dtype]):
             raise FuseError(
@@ -193,10 +206,11 @@ def equal(old: Any, new: Any, near: float) -> bool:
     return bool(np.allclose(a, b, rtol=near, atol=near, equal_nan=True))
 
 
-def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[AnyFloats, AnyFloats, dict[str, Any]]:
+def read_fused(found: Sequence[Any], samples: int, plan: Plan) -> tuple[AnyFloats, AnyFloats, dict[str, Any]]:
     """Read the outputs of a fused graph: its scores, their probabilities (n, K), and its decisions."""
     one = plan.returns == "same" and plan.outputs in ONE_COLUMN
-    shown, wanted = _rows(found[0], plan.shown), (samples, 1 if one else plan.artifact.classes)
+    keys = _keys(plan) if isinstance(found[0], list) else None
+    shown, wanted = _rows(found[0], plan.shown, keys), (samples, 1 if one else plan.artifact.classes)
     if shown.size != samples * wanted[1]:
         raise FuseError(f"the fused graph gives {shown.shape}, not {wanted}; {REPORT}")
     shown = shown.reshape(wanted)  # a batch of one row may be shown without its axis
@@ -208,21 +222,45 @@ def _read(found: Sequence[Any], samples: int, plan: Plan) -> tuple[AnyFloats, An
     return shown, probs, dict(zip(decision_names(plan.artifact), found[1:], strict=True))
 
 
-def _check_logits(actual: AnyFloats, expected: Expected, plan: Plan) -> None:
+def _allowed(before: AnyFloats, behind: AnyFloats) -> NDArray[np.bool_]:
+    """The classes (n, K) that a mask leaves as they are, by the logits before and behind it.
+
+    Raises FuseError where it does anything but leave a logit to the last bit, or put it out of reach.
+    """
+    same = before == behind
+    if not (same | (behind <= before - FAR)).all():
+        raise FuseError(
+            "what follows the logits looks like a mask and is none: some change, and stay within reach; "
+            f"{_INPUTS}, or name the logits behind it, --output-name (output_name=)"
+        )
+    return np.asarray(same)
+
+
+def _masked(expected: Expected, allowed: NDArray[np.bool_]) -> Expected:
+    """Mask what was calibrated: 0 for the other classes, whose probability those that are left share."""
+    probs = np.where(allowed, expected.probs, 0.0)
+    if not expected.artifact.is_multilabel:
+        with np.errstate(invalid="ignore"):  # of rows without any class, which prove nothing
+            probs = probs / probs.sum(axis=1, keepdims=True)
+    return replace(expected, probs=probs, sure=expected.sure & allowed.any(axis=1))
+
+
+def _check_logits(actual: AnyFloats, expected: Expected, plan: Plan, allowed: NDArray[np.bool_]) -> None:
     """Compare shown logits, as probabilities do not reveal a constant added to all logits of a row."""
     if not plan.shows_logits or not has_logits(plan.artifact):
         return
     logits = expected.logits
     if plan.outputs == "log_probs":
-        logits = log_softmax(logits)
+        logits = log_softmax(np.where(allowed, logits, -np.inf))
     elif plan.outputs in ONE_COLUMN:
-        logits = logits[:, 1:] - logits[:, :1]
+        logits, allowed = logits[:, 1:] - logits[:, :1], allowed[:, 1:]
     # Of masked logits, beyond the scale, relative to their size.
     with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
         shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / expected.scale, 1.0)
-    apart = float(np.where(actual == logits, 0.0, shares).max())
-    if not apart <= expected.tolerance:
-        raise FuseError(f"logits differ by {apart:.3g}, rounding allows {expected.tolerance:.3g}; {REPORT}")
+    apart = float(np.where((actual == logits) | ~allowed, 0.0, shares).max())
+    near = TOLERANCE[plan.dtype] * expected.scale
+    if not apart <= near:
+        raise FuseError(f"logits differ by {apart:.3g}, rounding allows {near:.3g}; {REPORT}")
 
 
 def one_line(error: Exception) -> str:
@@ -230,10 +268,18 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _rows(found: Any, name: str) -> NDArray[np.float64]:
-    """Scores (n, d) of a run, without its further axes of size 1."""
+def _keys(plan: Plan) -> Sequence[Any]:
+    """The keys of the maps that the plan's output shows, in the order of its scores."""
+    (node,) = (node for node in plan.tail.path if node.op_type == "ZipMap")
+    names: Sequence[Any] = attribute(node, "classlabels_strings", ())
+    return names or attribute(node, "classlabels_int64s", ())
+
+
+def _rows(found: Any, name: str, keys: Sequence[Any] | None = None) -> NDArray[np.float64]:
+    """Scores (n, d) of a run, without its further axes of size 1; maps in the order of their ``keys``."""
     if isinstance(found, list):  # of a ZipMap, the one operator on the way out that gives no tensor
-        found = [list(row.values()) for row in found]
+        # A runtime sorts the maps by their keys, which need not be the order of the scores.
+        found = [[row[key] for key in keys or row] for row in found]
     scores = np.asarray(found).astype(np.float64)
     if not scores.size or not scores.ndim:
         raise FuseError(f"{name!r} gives no rows to measure parity on, {scores.shape}; {_INPUTS}")
@@ -255,12 +301,14 @@ def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
         raise FuseError(f"{plan.source!r} is NaN on the inputs that parity is measured on; {_INPUTS}")
 
 
-def _runner(path: Path, device: str = "cpu") -> tuple[Runner, str]:
+def _runner(path: Path, device: str = "cpu", custom_ops: str | Path | None = None) -> tuple[Runner, str]:
     """Open onnxruntime without its optimiser; on a CPU also onnx's reference, for types new to it."""
     # TF32 rounds to 10 bits, which would hide a wrong edit.
     options = {"use_tf32": 0} if device.startswith("cuda") else None
     try:
-        session = open_session(path, device=device, threads=1, optimize=False, options=options)
+        session = open_session(
+            path, device=device, threads=1, optimize=False, options=options, custom_ops=custom_ops
+        )
     except ModelError as error:
         if device != "cpu":
             raise
@@ -285,7 +333,8 @@ def _reference(path: Path, cause: ModelError) -> Runner:
         evaluator = ReferenceEvaluator(onnx.load(path))
     except Exception as error:
         raise FuseError(
-            f"parity cannot be measured: {one_line(cause)}; onnx.reference: {one_line(error)}; {_INPUTS}"
+            f"parity cannot be measured: {one_line(cause)}; onnx.reference: {one_line(error)}; "
+            + (_LIBRARY if "not a registered function" in str(cause) else _INPUTS)
         ) from error
 
     def run(feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:

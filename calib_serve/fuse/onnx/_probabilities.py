@@ -73,7 +73,7 @@ def look_up(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> i
     rest = reduce(editor, "ReduceSum", others, keepdims=1)
     factor = editor.node("Div", [editor.node("Sub", [editor.number(1, dtype, "one"), new]), rest])
     scaled = editor.node("Mul", [others, factor])
-    return editor.node("Where", [is_top, new, scaled])
+    return _or_nan(editor, probs, editor.node("Where", [is_top, new, scaled]))
 
 
 def of_each(editor: Editor, probs: ir.Value, edges: Any, values: Any) -> ir.Value:
@@ -84,7 +84,12 @@ def of_each(editor: Editor, probs: ir.Value, edges: Any, values: Any) -> ir.Valu
     counts = np.ones((rows, bins), np.int32)
     counts[:, 0] = np.arange(rows) * bins
     index = count_below(editor, widen(editor, probs, 1), edges.T[None], counts.T[None], keepdims=0)
-    return _gather(editor, values.reshape(-1), index, dtype_of(probs))
+    return _or_nan(editor, probs, _gather(editor, values.reshape(-1), index, dtype_of(probs)))
+
+
+def _or_nan(editor: Editor, probs: ir.Value, found: ir.Value) -> ir.Value:
+    """Keep NaN, which lies in no bin."""
+    return editor.node("Where", [editor.node("IsNaN", [probs]), probs, found])
 
 
 def count_below(editor: Editor, value: ir.Value, edges: Any, counts: Any = 1, *, keepdims: int) -> ir.Value:

@@ -6,16 +6,22 @@ is compared with the file (``check_repairs``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
+import numpy as np
 import onnx
 import onnx.defs
 import onnx.inliner
+import onnx.numpy_helper
 import onnx.shape_inference
 import onnx.version_converter
+from onnx.external_data_helper import uses_external_data
 
-from calib_serve.core.errors import FuseError
+from calib_serve.core.errors import FuseError, ModelError
+from calib_serve.core.files import MOST_PROTOBUF
+from calib_serve.fuse.onnx._in_parts import write_activations_whole
 
 OPSET = 13
 """The oldest opset whose Softmax works along one axis."""
@@ -29,8 +35,6 @@ _AXIS = {"Softmax", "LogSoftmax", "Hardmax"}
 """Operators that flattened their input at ``axis`` before opset 13."""
 
 _KEPT = "calib_serve.kept"
-_WAY_OUT = {"Identity", "Cast", "Softmax", "LogSoftmax", "Sigmoid", "Dropout", "ZipMap", "Flatten"}
-_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 
 
 def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
@@ -43,6 +47,8 @@ def repaired(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     model = _inlined(model, done)
     _without_forced_inputs(model, done)
     model = _raised(model, done)
+    done += write_activations_whole(model)
+    in_order(model)
     _without_false_shapes(model, done)
     return model, done
 
@@ -80,36 +86,57 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs(attribute.g)
 
 
+def without_sparse(model: onnx.ModelProto) -> list[str]:
+    """Write sparse initializers and constants out in full, as edits know no others, and say so."""
+    sparse = 0
+    for graph in graphs(model.graph):
+        graph.initializer.extend(_dense(one) for one in graph.sparse_initializer)
+        sparse += len(graph.sparse_initializer)
+        del graph.sparse_initializer[:]
+        for one in (a for node in graph.node for a in node.attribute if a.HasField("sparse_tensor")):
+            sparse += 1
+            one.CopyFrom(onnx.helper.make_attribute("value", _dense(one.sparse_tensor)))
+    return [f"sparse tensors written out in full: {sparse}"] if sparse else []
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    name, shape = sparse.values.name, tuple(sparse.dims)
+    if any(uses_external_data(part) for part in (sparse.values, sparse.indices)):
+        raise ModelError(
+            f"the sparse tensor {name!r} is in another file; keep it inside, or write it in full"
+        )
+    try:
+        values = onnx.numpy_helper.to_array(sparse.values)
+        if values.itemsize * math.prod(shape) > MOST_PROTOBUF:
+            raise ModelError(f"the sparse tensor {name!r} has {shape} numbers, more than a file can hold")
+        # A number counts along all axes, or has an index of each.
+        places = onnx.numpy_helper.to_array(sparse.indices)
+        whole = np.zeros(shape, values.dtype)
+        whole[np.unravel_index(places, shape) if places.ndim == 1 else tuple(places.T)] = values
+    except (ValueError, IndexError, TypeError) as error:
+        raise ModelError(f"the sparse tensor {name!r} is not as its shape says: {error}") from error
+    return onnx.numpy_helper.from_array(whole, name)
+
+
 def _inlined(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
-    """Write out local functions on the way out: an activation or the last layer may be inside."""
-    names: list[str] = []
-    seen: set[tuple[str, str]] = set()
-    # A function may end in a call of another one, which is then on the way out.
-    while found := _functions_on_the_way_out(model) - seen:
-        seen |= found
-        within = sorted(name for _, name in found)
-        try:
-            model = onnx.inliner.inline_selected_functions(model, sorted(found))
-            names += within
-        except Exception:  # of functions with another opset than the graph
-            done.append(f"warning: onnx cannot write out local functions, they stay: {', '.join(within)}")
-    if names:
-        done.append(f"local functions that hold the scores written out: {', '.join(names)}")
-    return model
-
-
-def _functions_on_the_way_out(model: onnx.ModelProto) -> set[tuple[str, str]]:
-    local = {(f.domain, f.name) for f in model.functions}
-    makers = {value: node for node in model.graph.node for value in node.output}
-    found: set[tuple[str, str]] = set()
-    for output in model.graph.output:
-        node = makers.get(output.name)
-        while node is not None and (node.domain, node.op_type) not in local:
-            passes = node.op_type in _WAY_OUT | _QUANTIZERS and len(node.input) > 0
-            node = makers.get(node.input[0]) if passes else None
-        if node is not None:
-            found.add((node.domain, node.op_type))
-    return found
+    """Write out local functions: scores, or what is made of them, may be inside of any."""
+    versions = {i.domain: i.version for i in model.opset_import}
+    for one in (i for f in model.functions for i in f.opset_import):
+        # The checker lets a function have another opset only where its operators are the same in both.
+        one.version = versions.setdefault(one.domain, one.version)
+    missing = versions.keys() - {i.domain for i in model.opset_import}
+    model.opset_import.extend(onnx.helper.make_opsetid(name, versions[name]) for name in sorted(missing))
+    try:
+        new = onnx.inliner.inline_local_functions(model)
+    except Exception:  # it raises unrelated types
+        new = model
+    stay = {f.name for f in new.functions}
+    gone = sorted({f.name for f in model.functions} - stay)
+    if gone:
+        done.append(f"local functions written out: {', '.join(gone)}")
+    if stay:
+        done.append(f"warning: onnx cannot write out local functions, they stay: {', '.join(sorted(stay))}")
+    return new
 
 
 def _name_standard(model: onnx.ModelProto) -> None:
@@ -154,10 +181,8 @@ def _raised(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:
             model.opset_import.append(onnx.helper.make_opsetid("", OPSET))
         done.append(f"opset {old or 'of standard operators missing'} -> {OPSET}: no operator changes")
     else:
-        before = _operators(model)
         model = _converted(model, old)
-        how = "no operator changes" if before == _operators(model) else "by onnx.version_converter"
-        done.append(f"opset {old} -> {OPSET}: {how}")
+        done.append(f"opset {old} -> {OPSET}: by onnx.version_converter")
     model.ir_version = ir_version
     return model
 
@@ -167,19 +192,6 @@ def _changed(model: onnx.ModelProto, old: int) -> set[str]:
     nodes = [n for graph in graphs(model.graph) for n in graph.node]
     used = {n.op_type for n in (*nodes, *(n for f in model.functions for n in f.node)) if n.domain == ""}
     return {op for op in used if _since(op, old) != _since(op, OPSET)}
-
-
-def _operators(model: onnx.ModelProto) -> list[tuple[str, list[str], list[str], list[bytes]]]:
-    """List the operators of the graph, node by node, without the axes of softmaxes."""
-    return [
-        (
-            n.op_type,
-            list(n.input),
-            list(n.output),
-            sorted(a.SerializeToString() for a in n.attribute if a.name != "axis"),
-        )
-        for n in model.graph.node
-    ]
 
 
 def _since(op: str, opset: int) -> int | None:

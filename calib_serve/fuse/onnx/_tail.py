@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,10 +13,18 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse._kinds import Change, change_to_fitted, check_multilabel
-from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, require, users
-from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, exact
+from calib_serve.fuse.onnx._graph import (
+    FLOATS,
+    Editor,
+    attribute,
+    constant,
+    describe,
+    require,
+    users,
+)
+from calib_serve.fuse.onnx._masks import find_mask
+from calib_serve.scores import LABELS, MADE, ONE_COLUMN, GraphOutput, MadeBy, Outputs, choose_scores, exact
 
-_ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
 _SCORERS = {"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "TreeEnsemble", "Normalizer"}
 """Operators of scikit-learn exports that return probabilities and do not expose their logits."""
 
@@ -29,13 +38,8 @@ _RESHAPES = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
 """Operators that keep all scores in their order."""
 
 VIEWS = _RESHAPES | {"Cast", "Transpose"}
-_SELECTIONS = frozenset({"ReduceMax", "Gather", "Slice"})
-
-_LAYERS = {"Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "If", "Loop", "Scan"}
-_LAYERS |= {"MatMulInteger", "QLinearMatMul", "QLinearConv", "ConvInteger"}
 
 _CHANGES: tuple[Change, ...] = ("normalise",)
-_MADE: dict[str, Outputs] = {"Softmax": "probabilities", "LogSoftmax": "log_probs"}
 _OF_COLUMNS: dict[Outputs, Outputs] = {"logit": "logits", "probability": "probabilities"}
 
 
@@ -46,6 +50,7 @@ class Tail:
     ``path`` are the nodes from the logits to the output, the activation among them; ``outputs``
     says what the output holds. ``one_column``: of a binary model, (n, 1). ``followers`` are the other nodes,
     of the graph or of a body inside it, that read what the path holds and read it calibrated afterwards.
+    ``mask`` are the first nodes of the path where they mask classes.
     """
 
     logits: ir.Value
@@ -54,6 +59,12 @@ class Tail:
     activation: ir.Node | None
     outputs: Outputs
     followers: frozenset[ir.Node] = frozenset()
+    mask: tuple[ir.Node, ...] = ()
+
+    @property
+    def masked(self) -> ir.Value:
+        """The logits behind the mask, if there is any."""
+        return self.mask[-1].outputs[0] if self.mask else self.logits
 
     @property
     def normalised(self) -> bool:
@@ -122,7 +133,7 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
         path.insert(0, node)
         value = node.inputs[0]  # type: ignore[assignment]  # both made sure
     activation = None
-    if node is not None and node.domain == "" and node.op_type in _ACTIVATIONS:
+    if node is not None and node.domain == "" and node.op_type in MADE:
         activation = node
         path.insert(0, node)
         value = node.inputs[0]  # type: ignore[assignment]
@@ -136,11 +147,13 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
         # Without an activation, the scores are those behind the last DequantizeLinear or reshape of the path.
         if activation is None and one.op_type in {"DequantizeLinear", *_RESHAPES} - {"Identity"}:
             value, behind = one.outputs[0], i
-    _check_quantized(value, outputs)
     columns = _columns(value, classes, chosen)
-    op = None if activation is None else activation.op_type
+    op: Any = "" if activation is None else activation.op_type
     kind = _kind_of(op, columns, artifact, outputs, str(chosen.name))
-    tail = Tail(value, chosen, tuple(path[behind:]), activation, kind)
+    mask: tuple[ir.Node, ...] = ()
+    if columns != 1 and (activation is not None or kind in ("logits", "label_logits")):
+        value, mask = find_mask(value)
+    tail = Tail(value, chosen, (*mask, *path[behind:]), activation, kind, mask=mask)
     return replace(tail, followers=_followers(tail, artifact))
 
 
@@ -175,123 +188,22 @@ def views(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def _choose(graph: ir.Graph, name: str | None, artifact: Artifact) -> ir.Value:
-    """Find the output that holds the scores; where none does, a tensor inside, which becomes an output."""
-    classes = artifact.classes
-    names = [v.name for v in graph.outputs]
-    if name in names:
-        return _whole(graph, graph.outputs[names.index(name)], artifact)
-    if name is not None:
-        inside = [v for node in graph for v in node.outputs if v.name == name]
-        if not inside:
-            raise FuseError(
-                f"the graph has no output {name!r}; --output-name (output_name=) is one of {names}, or a "
-                "tensor inside"
-            )
-        return _shown(graph, inside[0])
-    scores = [v for v in graph.outputs if _may_hold_scores(v, classes)]
-    # Shapes decide only where one output fits: a guess would calibrate something else in silence.
-    if len(scores) == 1:
-        return _whole(graph, scores[0], artifact)
-    if not scores:
-        made = _activations(graph.outputs, classes)
-        odd = [v for v in graph.outputs if _may_hold_odd_scores(v, classes)]
-        # An artifact of one column is of what the output shows, whichever class that is.
-        alone = not made or artifact.model.outputs in ONE_COLUMN
-        odd = [v for v in odd if _maker(v) in made] or (odd if alone else [])
-        if len(odd) == 1:
-            return odd[0]
-        if len(made) == 1:
-            return _shown(graph, made[0].outputs[0])
-        raise FuseError(
-            f"no output of the graph can hold scores of {classes} classes, (n, {classes}); it has "
-            + ", ".join(f"{v.name!r} {v.type} {v.shape}" for v in graph.outputs)
-            + "; name the tensor inside that holds them, --output-name (output_name=)"
-            + (f", one of {[n.outputs[0].name for n in made]}" if made else "")
-            + ", or fit an artifact on this model's scores"
-        )
-    raise FuseError(
-        f"several outputs may hold the scores: {[v.name for v in scores]}; name one: --output-name "
-        "(output_name=)"
-    )
-
-
-def _whole(graph: ir.Graph, value: ir.Value, artifact: Artifact) -> ir.Value:
-    """The chosen output; where it holds only selected scores, the scores that it selects from."""
-    made = _activations([value], artifact.classes)
-    op = None if (maker := _maker(value)) is None else maker.op_type
-    column = artifact.model.outputs in ONE_COLUMN
-    # An output of the largest few scores cannot be calibrated; the scores that it selects from can.
-    fewer = op in _SELECTIONS and not column and _columns_of(value) != artifact.classes
-    return _shown(graph, made[0].outputs[0]) if len(made) == 1 and (op == "TopK" or fewer) else value
-
-
-def _shown(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    """Find the output that holds the scores, or the named tensor inside, which becomes an output."""
+    inside = {str(v.name): v for node in graph for v in node.outputs}
+    made = {one: node.op_type for one, v in inside.items() if (node := v.producer()) is not None}
+    column, declared = artifact.model.outputs in ONE_COLUMN, [*map(_declared, graph.outputs)]
+    value = inside[choose_scores(declared, name, made, classes=artifact.classes, column=column)]
     if not value.is_graph_output():
         graph.outputs.append(value)
     return value
 
 
-def _maker(value: ir.Value) -> ir.Node | None:
-    """Find the node that computes a value, behind nodes that pass it on."""
-    node = value.producer()
-    while node is not None and _passes(node):
-        node = None if (below := _first(node)) is None else below.producer()
-    return node
-
-
-def _columns_of(value: ir.Value) -> int | str | None:
-    """The number of scores a sample in a value, as far as its shape tells."""
-    if value.shape is None or (axis := class_axis(value.shape)) is None:
-        return None
-    size = 1 if len(value.shape) == 1 else value.shape[axis]
-    return size if isinstance(size, int) else str(size)
-
-
-def _activations(outputs: Collection[ir.Value], classes: int) -> list[ir.Node]:
-    """List the activations over ``classes``, behind the last layer, that lead to these outputs."""
-    found: dict[ir.Node, None] = {}
-    seen, todo = set[ir.Node](), [n for v in outputs if (n := v.producer()) is not None]
-    while todo:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        activates = node.domain == "" and node.op_type in _ACTIVATIONS
-        if activates and _may_hold_odd_scores(node.outputs[0], classes):
-            found[node] = None
-        elif not is_layer(node):
-            todo += [n for v in node.inputs if v is not None and (n := v.producer()) is not None]
-    return list(found)
-
-
-def is_layer(node: ir.Node) -> bool:
-    """Whether a node makes scores of features, as far as its operator tells."""
-    quantizes = node.op_type in ("Normalizer", "QuantizeLinear", "DequantizeLinear", "ZipMap")
-    return node.op_type in _LAYERS or (node.domain != "" and not quantizes)
-
-
-def _may_hold_scores(value: ir.Value, classes: int) -> bool:
-    """Whether type and shape allow scores (n, K); the maps of a ZipMap, one a row, have no shape."""
-    if value.dtype is not None and value.dtype not in FLOATS:
-        return False
-    node = value.producer()
-    if node is not None and node.op_type == "TopK":
-        return False
-    if value.shape is None:
-        return True
-    dims = list(value.shape)
-    while len(dims) > 2 and dims[-1] == 1:
-        dims.pop()
-    wide = dims[-1] if dims else None
-    return len(dims) == 2 and (not isinstance(wide, int) or wide == classes or (classes == 2 and wide == 1))
-
-
-def _may_hold_odd_scores(value: ir.Value, classes: int) -> bool:
-    """Whether a value of another shape than (n, K) may hold scores: (n,), (n, 1, K), (n, 1, 1, K)."""
-    size = _columns_of(value)
-    if value.dtype not in FLOATS or size is None:
-        return False
-    return isinstance(size, str) or size == classes or (classes, size) == (2, 1)
+def _declared(value: ir.Value) -> GraphOutput:
+    """An output as onnxruntime declares it; one of unknown type, as of a ZipMap, is taken for maps."""
+    kind = "seq(map(string,tensor(float)))" if value.dtype is None else f"tensor({value.dtype.name.lower()})"
+    shape = ("any", "any") if value.shape is None else value.shape
+    sizes = [size if isinstance(size, int) else str(size) for size in shape]
+    return GraphOutput(str(value.name), kind, sizes)
 
 
 def _passes(node: ir.Node) -> bool:
@@ -345,18 +257,6 @@ def _check_axis(node: ir.Node, value: ir.Value) -> None:
     )
 
 
-def _check_quantized(value: ir.Value, outputs: Outputs | None) -> None:
-    """Raise FuseError for probabilities in 256 steps, whose sums do not reveal their kind."""
-    node = value.producer()
-    first = None if node is None else _first(node)
-    maker = None if first is None else first.producer()
-    if outputs is None and maker is not None and maker.op_type in ("QLinearSoftmax", "QLinearSigmoid"):
-        raise FuseError(
-            f"{describe(maker)} gives probabilities in 256 steps: quantise in the QDQ format, or leave it "
-            "out of the quantisation; or say --outputs probabilities (outputs=)"
-        )
-
-
 def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
     """How many columns the scores have, None if unknown; FuseError where they are not (n, K)."""
     if value.dtype not in FLOATS:
@@ -387,15 +287,15 @@ def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
 
 
 def _kind_of(
-    activation: str | None, columns: int | None, artifact: Artifact, told: Outputs | None, output: str
+    activation: MadeBy, columns: int | None, artifact: Artifact, told: Outputs | None, output: str
 ) -> Outputs:
     """The kind of ``output``: by its ``activation``, else as told, else as the artifact was fitted.
 
     ``columns`` a sample, None where unknown. Raises FuseError where these do not go together.
     """
-    made = None if activation is None else _MADE.get(activation)
+    made = MADE[activation][0] if activation else None
     if activation == "Sigmoid":
-        made = "label_probabilities" if artifact.is_multilabel else "probability"
+        made = "label_probabilities" if artifact.is_multilabel else made
         if made == "probability" and (artifact.classes != 2 or columns not in (None, 1)):
             raise FuseError(
                 f"the output {output!r} is made by a Sigmoid a class: any number of labels may be true, and "

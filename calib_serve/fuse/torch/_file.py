@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 import zipfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,8 @@ from calib_serve.core.files import sha256, write_atomically
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fuse import TorchOptions
 from calib_serve.fuse._decisions import decision_names
-from calib_serve.fuse._parity import Parity, check_owner, check_response
+from calib_serve.fuse._parity import Parity
+from calib_serve.fuse.proof import BATCH, PROOF, Against, required_proof
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
 from calib_serve.fuse.torch._whole import parameters
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import TorchKeywords
 
 _MARK = "calib_serve.json"  # an extra file of the archive, with the artifact's fingerprint
+_EXTRA = re.compile(r"(?:^|/)extra(?:_files)?/(.+)$")  # where archives keep such files
 Kind = Literal["torchscript", "exported"]
 
 
@@ -45,10 +48,10 @@ class TorchReport(Parity):
         samples: Number of inputs that were compared.
         near_edge: Number of inputs that are left out, near a table's edge.
         near_threshold: Number of decisions that are left out, near their threshold.
-        own_scores: Number of scores that the artifact keeps of its fit, and that were compared.
         engine: Runtime of the models.
         device: Device that it used.
         kind: "torchscript" or "exported".
+        proof: What proves that the model gives the scores that were fitted, or "unproven".
         returns: What the fused model returns of the scores.
         outputs: Kind of the model's own scores.
         output: Where they lie in what it returns; empty: all of it.
@@ -59,6 +62,7 @@ class TorchReport(Parity):
     """
 
     kind: Kind
+    proof: str
     returns: Returns
     outputs: Outputs
     output: str
@@ -71,6 +75,7 @@ class TorchReport(Parity):
         """List headings, which may be empty, and texts, for display."""
         return [
             ("kind", self.kind),
+            ("proof", self.proof),
             ("scores", f"{self.outputs} in {self.output}" if self.output else self.outputs),
             ("returns", ", ".join((self.returns, *self.decisions))),
             *(("", what) for what in self.left_out),
@@ -97,33 +102,36 @@ def fuse_torch(
         artifact: The calibration that was fitted on this model's scores.
         out_path: The file to write, of the same kind.
         options: A ``TorchOptions``; keywords replace its fields.
-        **keywords: Fields of ``TorchOptions``, which are those of ``calibrated`` and more: ``decisions``,
-            ``device``, ``fold``, ``force``, ``input_shape``, ``inputs``, ``last_linear``, ``output``,
-            ``outputs``, ``returns``, ``samples``.
+        **keywords: Fields of ``TorchOptions``, which are those of ``calibrated`` and more: ``against``,
+            ``decisions``, ``device``, ``fold``, ``input_shape``, ``inputs``, ``last_linear``, ``output``,
+            ``outputs``, ``returns``, ``samples``, ``unproven``.
 
     Raises:
         ModelError: For a file that is neither TorchScript nor .pt2.
-        FuseError: Where the artifact does not fit or is inside already, there are no inputs, or results
-            differ.
+        FuseError: Where the artifact does not fit or is inside already, nothing proves that the model gives
+            the scores that were fitted (unless ``unproven``), there are no inputs, or results differ.
     """
     asked = changed(options or TorchOptions(), keywords, fuse_torch)
     source, out = Path(model_path), Path(out_path)
     kind, where = _kind(source), _device(asked.device)
     hashed = sha256(source)
-    unknown = check_owner(artifact, hashed, source, force=asked.force)
+    proof = required_proof(artifact, lambda: hashed, source, asked, asked.inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own internals
         warnings.simplefilter("ignore", DeprecationWarning)
         loaded = _load(source, kind)
         if loaded.mark:
             raise FuseError(f"{source} is calibrated already ({loaded.mark[:12]}); fuse into the original")
+        if isinstance(proof, Against):
+            proof = proof.taking(parameters(loaded.module))
+            asked = replace(asked, inputs=proof.rows(slice(BATCH)), input_shape=None)
         example = _example(loaded, artifact, source, asked)
         fusion = fused(loaded.module, artifact, asked, example)
-        if unknown is not None:
-            check_response(artifact, fusion.response_of(unknown), source)
+        if isinstance(proof, Against):
+            proof = proof.prove(fusion.raw_logits(proof), source)
         try:
             with write_atomically(out) as partial:
-                _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
+                _write(fusion.whole, loaded, example, partial, {_MARK: artifact.fingerprint, PROOF: proof})
                 # The written file is read again: the proof is of the file, not of the module in memory.
                 whole, model = (_load(path, kind).to(where) for path in (partial, source))
                 parity = fusion.prove(whole, model, example.to(where))
@@ -131,6 +139,7 @@ def fuse_torch(
             raise FuseError(f"cannot write {out}: {error}") from error
     return TorchReport(
         kind=kind,
+        proof=proof,
         returns=asked.returns,
         outputs=fusion.scores.outputs,
         output=".".join(map(str, fusion.scores.path)),
@@ -144,11 +153,15 @@ def fuse_torch(
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """A model from a file; ``program`` if exported; ``mark``: the fingerprint of its artifact, or ""."""
+    """A model from a file; ``program`` if exported; ``mark``: the fingerprint of its artifact, or "".
+
+    ``extra`` are the files that somebody packed beside it, such as class names and settings.
+    """
 
     module: nn.Module
     program: torch.export.ExportedProgram | None
     mark: str
+    extra: dict[str, Any]
 
     def to(self, device: torch.device) -> nn.Module:
         """Move the module to a device, in evaluation mode."""
@@ -166,6 +179,10 @@ def _load(path: Path, kind: Kind) -> _Loaded:
     found: dict[str, Any] = {_MARK: ""}
     program = None
     try:
+        with zipfile.ZipFile(path) as archive:
+            packed = [place for name in archive.namelist() if (place := _EXTRA.search(name))]
+        # TorchScript gives the files alone that are asked for.
+        found.update({place[1]: "" for place in packed})
         if kind == "torchscript":
             module: nn.Module = torch.jit.load(str(path), map_location="cpu", _extra_files=found)  # type: ignore[no-untyped-call]
         else:
@@ -174,8 +191,8 @@ def _load(path: Path, kind: Kind) -> _Loaded:
     except Exception as error:  # torch raises errors of many types
         what = "TorchScript" if kind == "torchscript" else "a program of torch.export"
         raise ModelError(f"{path} is not {what}: {str(error).splitlines()[0]}") from error
-    mark = found[_MARK]
-    return _Loaded(module, program, mark.decode() if isinstance(mark, bytes) else mark)
+    mark = found.pop(_MARK)
+    return _Loaded(module, program, mark.decode() if isinstance(mark, bytes) else mark, found)
 
 
 def _example(loaded: _Loaded, artifact: Artifact, source: Path, asked: TorchOptions) -> Example:
@@ -194,10 +211,10 @@ def _example(loaded: _Loaded, artifact: Artifact, source: Path, asked: TorchOpti
     return made
 
 
-def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, fingerprint: str) -> None:
-    mark = {_MARK: fingerprint}
+def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, mark: dict[str, str]) -> None:
+    extra = {**loaded.extra, **mark}
     if loaded.program is None:
-        torch.jit.save(torch.jit.script(whole), str(out), _extra_files=mark)
+        torch.jit.save(torch.jit.script(whole), str(out), _extra_files=extra)
         return
     call, shapes = _freedom(loaded.program, example)
     like = _like(whole, loaded.module)
@@ -206,7 +223,7 @@ def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, finge
         again = torch.export.export(like, call.args, dict(call.named), dynamic_shapes=shapes)
     except Exception as error:
         raise FuseError(f"torch.export cannot export the calibrated model: {error}") from error
-    torch.export.save(again, out, extra_files=mark)
+    torch.export.save(again, out, extra_files=extra)
 
 
 def _freedom(program: torch.export.ExportedProgram, example: Example) -> tuple[Example, dict[str, Any]]:

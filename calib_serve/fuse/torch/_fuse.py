@@ -16,16 +16,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.core.errors import FuseError, InputError, ModelError
+from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import ModuleOptions
 from calib_serve.fuse._decisions import decision_names, with_decisions
 from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_multilabel
-from calib_serve.fuse._parity import Expected, Parity, expect, prove_own_scores
+from calib_serve.fuse._parity import MOST, Parity, check_examples, expect
+from calib_serve.fuse.proof import BATCH, Against
 from calib_serve.fuse.torch._last_layer import features_of, linear_layer_name, replace_last
-from calib_serve.fuse.torch._model import Example, device_and_dtype, evaluating
+from calib_serve.fuse.torch._model import Example, evaluating
 from calib_serve.fuse.torch._modules import ShiftInputs
-from calib_serve.fuse.torch._scores import Numbers, ReturnedScores, locate_scores, numbers, scores_as_told
+from calib_serve.fuse.torch._places import in_places
+from calib_serve.fuse.torch._scores import (
+    ReturnedScores,
+    locate_scores,
+    numbers,
+    rows_of,
+    scores_as_told,
+)
 from calib_serve.fuse.torch._tails import (
     CalibrateScores,
     Everything,
@@ -35,7 +43,16 @@ from calib_serve.fuse.torch._tails import (
     WithDecisions,
 )
 from calib_serve.fuse.torch._whole import assemble, lookup
-from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits, to_probs
+from calib_serve.scores import (
+    LABELS,
+    ONE_COLUMN,
+    PROBABILITIES,
+    Outputs,
+    check_outputs,
+    to_logits,
+    to_probs,
+    traced,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -116,8 +133,7 @@ def calibrated(
 class Fusion:
     """``whole`` is ``model`` with the artifact inside; ``parity`` is None where there was no example.
 
-    ``layer`` is the last linear layer where it was changed, ``own_scores`` how many of the fit's own scores
-    got the fit's own probabilities, and how far they were apart; ``left_out``: see ``TorchReport``.
+    ``layer`` is the last linear layer where it was changed; ``left_out``: see ``TorchReport``.
     """
 
     whole: nn.Module
@@ -128,7 +144,6 @@ class Fusion:
     change: Change
     layer: str | None
     left_out: tuple[str, ...]
-    own_scores: tuple[int, float] = (0, 0.0)
     parity: Parity | None = None
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
@@ -137,7 +152,7 @@ class Fusion:
         moved = example.shifted(artifact.input_shift)
 
         def scores_of(network: nn.Module) -> Tensor:
-            scores: Tensor = lookup(moved.run(network), path)
+            scores: Tensor = rows_of(lookup(moved.run(network), path), artifact)
             return scores
 
         scores = scores_of(model)
@@ -145,21 +160,25 @@ class Fusion:
             logits: Any = artifact.head(features_of(model, self.layer, scores_of))
         else:
             logits = as_fitted(to_logits(numbers(scores), self.scores.outputs), self.change)
-        expected = _expect(logits, artifact, scores.dtype, relayered=self.layer is not None)
+        ratio = _RATIO_OF_DOUBLE if scores.dtype == torch.float64 else _RATIO
+        # A model in half precision rounds what becomes of new weights; what is behind it is in float32.
+        half = self.layer is not None and scores.dtype in (torch.float16, torch.bfloat16)
+        expected = expect(artifact, logits, MOST if half else ratio)
         returned = example.run(whole)
         found = {}
         if names := decision_names(artifact):
-            found = {name: returned[name].cpu().numpy() for name in names}
+            made = {n: rows_of(returned[n], artifact) if n == "set" else returned[n].flatten() for n in names}
+            found = {name: one.cpu().numpy() for name, one in made.items()}
             shown = returned["logits" if self.returns == "logits" else "probabilities"]
         else:
             shown = returned[1] if self.returns == "all" else returned
+        shown = rows_of(shown, artifact)
         try:
             probs = numbers(shown) if self._shown is None else to_probs(numbers(shown), self._shown)
             return expected.prove(
                 probs,
                 found,
                 _REPORT,
-                own=self.own_scores,
                 engine=f"torch {torch.__version__}",
                 device=str(scores.device),
             )
@@ -173,15 +192,16 @@ class Fusion:
                 ) from None
             raise
 
-    def response_of(self, inputs: NDArray[np.float32]) -> NDArray[Any] | None:
-        """The logits (n, K) of ``model`` for inputs (n, ...); None where it takes other inputs."""
+    def raw_logits(self, against: Against) -> NDArray[Any]:
+        """The logits (n, K) of ``model`` for the rows to compare it with."""
         scores = self.scores
-        made = torch.from_numpy(inputs).to(scores.device, device_and_dtype(self.model)[1])
-        try:
-            found = lookup(Example((made,)).run(self.model), scores.path)
-        except ModelError:
-            return None
-        return to_logits(numbers(found), scores.outputs)
+
+        def run(rows: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+            returned = Example.read(rows, self.model).run(self.model)
+            found = numbers(rows_of(lookup(returned, scores.path), self.artifact))
+            return np.asarray(to_logits(found, scores.outputs), np.float64)
+
+        return against.batches(BATCH, run)
 
     @property
     def _shown(self) -> Outputs | None:
@@ -189,7 +209,8 @@ class Fusion:
         own = self.scores.outputs
         if self.returns != "logits":
             return None
-        if isinstance(self.whole.tail, Unchanged):
+        tail = self.whole.tail
+        if isinstance(getattr(tail, "inner", tail), Unchanged):
             return own
         return "logit" if own in ONE_COLUMN else "label_logits" if own in LABELS else "logits"
 
@@ -197,6 +218,10 @@ class Fusion:
 def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: Example | None) -> Fusion:
     """Fuse as ``calibrated`` does, and return the fused model with its parity."""
     check_outputs(asked.outputs)
+    check_examples(artifact)
+    axis = artifact.model.class_axis
+    if axis is not None and artifact.model_steps:
+        raise FuseError("the artifact changes the model itself, which is not supported for tokens or pixels")
     if not isinstance(model, nn.Module):
         raise InputError(
             f"the model must be an nn.Module, got {type(model).__name__}; "
@@ -207,8 +232,8 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     if example is None:
         scores = scores_as_told(model, artifact, asked.output, asked.outputs)
     else:
-        returned = example.shifted(artifact.input_shift).run(model)
-        scores = locate_scores(returned, artifact, asked.output, asked.outputs, example.samples)
+        ran = example.shifted(artifact.input_shift).run(lambda *args, **named: traced(model, args, named))
+        scores = locate_scores(ran, artifact, asked.output, asked.outputs, example.samples)
     held = f"the model's outputs are {scores.outputs}"
     check_multilabel(artifact, scores.outputs, held)
     change = change_to_fitted(artifact, scores.outputs, held)
@@ -235,17 +260,15 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         tail_of = partial(WithDecisions, asked.returns)
     tail = tail_of(() if asked.fold else maps, artifact, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()
-    # Folded maps act inside the model, which the fit's own scores do not pass.
-    own_scores = (0, 0.0) if folded else _check_examples(tail, artifact, scores.device)
     shift = artifact.input_shift
     whole = assemble(
         nn.Identity() if shift is None or shift.is_nothing else ShiftInputs(shift).to(scores.device),
         evaluating(changed),
         nn.Sequential(*extra).eval(),
-        tail,
+        in_places(tail, axis).eval(),
         scores.path,
     )
-    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, left, own_scores)
+    fusion = Fusion(whole, model, acting, asked.returns, scores, change, layer, left)
     if example is None:
         return fusion
     return replace(fusion, parity=fusion.prove(whole, model, example))
@@ -258,28 +281,3 @@ def _check_layer(outputs: Outputs, change: Change, folded: tuple[LogitMap, ...])
         )
     if folded and (change != "none" or any(m.on == "log_probs" for m in folded)):
         raise FuseError("a map on log-probabilities cannot be folded into a layer; leave --fold (fold=) off")
-
-
-def _expect(logits: Numbers, artifact: Artifact, dtype: torch.dtype, *, relayered: bool) -> Expected:
-    """Calibrate logits (n, K) in numpy; ``relayered``: weights of the model itself were changed."""
-    ratio = _RATIO_OF_DOUBLE if dtype == torch.float64 else _RATIO
-    # These add rounding, whose probabilities are rounded once, at the end.
-    half = 2e-3 if dtype in (torch.float16, torch.bfloat16) else 0.0
-    if relayered:  # the model rounds what becomes of the new weights, before any table
-        return expect(artifact, logits, ratio + half)
-    return expect(artifact, logits, ratio, rounding=half)
-
-
-def _check_examples(tail: nn.Module, artifact: Artifact, device: torch.device) -> tuple[int, float]:
-    """Prove that ``tail`` maps the fit's own scores to the fit's probabilities; return count and gap."""
-    wide = torch.float64 if tail.wide else torch.float32
-
-    def run(logits: NDArray[np.float64]) -> tuple[Numbers, dict[str, Any]]:
-        with torch.no_grad():
-            z = torch.tensor(logits, dtype=wide, device=device)
-            return numbers(tail.probabilities(tail.maps(z))), {}  # type: ignore[operator]
-
-    # Decisions are left to the inputs: a tail makes them of a model's scores alone.
-    probs_alone = replace(artifact, sets=None, abstain=None, contract=None)
-    damaged = "the artifact is damaged, or of another version: fit it again"
-    return prove_own_scores(probs_alone, _RATIO, run, damaged)

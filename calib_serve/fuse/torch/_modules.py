@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, PredictionSets, ProbTable
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.fuse._decisions import lac_least, rank_offsets, rounded_down
-from calib_serve.scores import LEAST
+from calib_serve.scores import LEAST, MASKED
 
 
 class ShiftInputs(nn.Module):
@@ -72,16 +72,22 @@ class Map(nn.Module):
         bias = np.zeros(()) if step.bias is None else step.bias
         self.register_buffer("weight", torch.tensor(step.weight, dtype=dtype))
         self.register_buffer("bias", torch.tensor(bias, dtype=dtype))
-        self.full = step.weight.ndim == 2
+        self.full, self.each = step.weight.ndim == 2, not step.is_scalar
+        self.masked, self.nan = MASKED, math.nan
         self.biased = step.bias is not None
         self.log_probs = step.on == "log_probs"
         self.least = -math.inf if step.least is None else math.log(step.least)
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Map (n, K) to (n, K)."""
-        z = torch.log_softmax(logits, dim=1).clamp_min(self.least) if self.log_probs else logits
+        """Map (n, K) to (n, K); a masked class stays masked, and a matrix has NaN in its row."""
+        given = torch.log_softmax(logits, dim=1) if self.log_probs else logits
+        masked = given <= self.masked
+        z = given.clamp_min(self.least)
         z = z @ self.weight.t() if self.full else z * self.weight
-        return z + self.bias if self.biased else z
+        z = z + self.bias if self.biased else z
+        if self.full:
+            return z.masked_fill(masked.any(dim=1, keepdim=True), self.nan)
+        return torch.where(masked, given, z) if self.each else z
 
 
 class _Mixture(nn.Module):
@@ -117,7 +123,8 @@ class _TopTable(nn.Module):
         others = probs.clamp_min(self.least).scatter(1, top, torch.zeros_like(old))
         # Summing the others is exact where 1 - old is rounded.
         rest = others.sum(dim=1, keepdim=True)
-        return (others * ((1 - new) / rest)).scatter(1, top, new)
+        found = (others * ((1 - new) / rest)).scatter(1, top, new)
+        return torch.where(probs.isnan(), probs, found)  # NaN lies in no bin
 
 
 class _EachTable(nn.Module):
@@ -133,7 +140,7 @@ class _EachTable(nn.Module):
 
     def forward(self, probs: Tensor) -> Tensor:
         found = torch.searchsorted(self.edges, probs.t().contiguous())
-        return self.values.gather(1, found).t()
+        return torch.where(probs.isnan(), probs, self.values.gather(1, found).t())
 
 
 class _Renormalised(nn.Module):
@@ -143,8 +150,24 @@ class _Renormalised(nn.Module):
         total = looked_up.sum(dim=1, keepdim=True)
         alike = torch.full_like(looked_up, 1.0 / looked_up.shape[1])
         # Uniform where every class falls into a bin of value 0.
-        known = torch.where(total > 0, total, torch.ones_like(total))
-        return torch.where(total > 0, looked_up / known, alike)
+        known = torch.where(total == 0, torch.ones_like(total), total)
+        return torch.where(total == 0, alike, looked_up / known)
+
+
+class _Unmasked(nn.Module):
+    """Steps to probabilities that keep masked classes at 0; the others share what they would get."""
+
+    def __init__(self, steps: nn.Sequential, labels: bool) -> None:
+        super().__init__()
+        self.steps, self.labels, self.masked = steps, labels, MASKED
+
+    def forward(self, logits: Tensor) -> Tensor:
+        probs: Tensor = self.steps(logits)
+        masked = (logits <= self.masked) & ~probs.isnan()
+        kept = probs.masked_fill(masked, 0)
+        if self.labels:
+            return kept
+        return torch.where(masked.any(dim=1, keepdim=True), kept / kept.sum(dim=1, keepdim=True), probs)
 
 
 def edges(exact: AnyFloats, dtype: torch.dtype) -> Tensor:
@@ -152,17 +175,19 @@ def edges(exact: AnyFloats, dtype: torch.dtype) -> Tensor:
     return torch.tensor(exact if dtype == torch.float64 else rounded_down(exact), dtype=dtype)
 
 
-def probabilities(artifact: Artifact, dtype: torch.dtype) -> nn.Sequential:
+def probabilities(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
     """Make the steps from calibrated logits (n, K) to probabilities (n, K); of labels, sigmoids."""
     mixture, table = artifact.mixture, artifact.table
     if artifact.is_multilabel:
-        return nn.Sequential(nn.Sigmoid(), *([] if table is None else [_EachTable(table, dtype)]))
+        each = nn.Sequential(nn.Sigmoid(), *([] if table is None else [_EachTable(table, dtype)]))
+        return each if table is None else _Unmasked(each, labels=True)
     made: list[nn.Module] = [nn.Softmax(dim=1) if mixture is None else _Mixture(mixture, dtype)]
     if table is not None and table.classes is None:
         made.append(_TopTable(table, dtype))
     elif table is not None:
         made += [_EachTable(table, dtype), _Renormalised()]
-    return nn.Sequential(*made)
+    steps = nn.Sequential(*made)
+    return steps if mixture is None and table is None else _Unmasked(steps, labels=False)
 
 
 class _ByProbability(nn.Module):

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._kinds import check_numbers
 from calib_serve.fuse.torch._model import device_and_dtype
 from calib_serve.fuse.torch._whole import Where, lookup
-from calib_serve.scores import ONE_COLUMN, Form, Outputs, exact, find_scores, infer_outputs
+from calib_serve.scores import MADE, ONE_COLUMN, Form, MadeBy, Outputs, Trace, exact, find_scores, proved
 
 Numbers = NDArray[np.floating[Any]]
 
@@ -39,10 +40,16 @@ def scores_as_told(
 
 
 def locate_scores(
-    returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
+    ran: tuple[Any, Trace],
+    artifact: Artifact,
+    output: str | None,
+    outputs: Outputs | None,
+    samples: int,
 ) -> ReturnedScores:
-    """Find the scores among the results of an example, and their kind."""
+    """Find the scores among the results of an example, and their kind by the trace of its run."""
+    returned, trace = ran
     classes = artifact.classes if artifact.classes > 1 else None
+    whole, returned = returned, pytree.tree_map(lambda leaf: rows_of(leaf, artifact), returned)
     form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
     form.scores(returned, classes)
     path = _positions(returned, form.path)
@@ -50,11 +57,11 @@ def locate_scores(
     if not isinstance(scores, Tensor):
         raise FuseError(f"the model returns its scores as a {type(scores).__name__}; it must be one tensor")
     # One row of scores for many inputs is pooled over the batch, and belongs to no sample.
-    if len(scores) != samples:
+    if len(lookup(whole, path)) != samples:
         raise FuseError(
             f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
         )
-    kind = _kind_of(scores, artifact, outputs)
+    kind = _kind_of(scores, trace.made_by(scores), artifact, outputs)
     columns, wanted = scores[0].numel(), 1 if kind in ONE_COLUMN else artifact.classes
     if columns != wanted or (kind in ONE_COLUMN and artifact.classes != 2):
         raise FuseError(
@@ -64,52 +71,44 @@ def locate_scores(
     return ReturnedScores(path, kind, scores.dtype, scores.device)
 
 
-def _kind_of(scores: Tensor, artifact: Artifact, told: Outputs | None) -> Outputs:
-    """The kind of ``scores`` (n, K), (n,) or (n, 1): as ``told`` if possible, else by their numbers.
+def _kind_of(scores: Tensor, made_by: MadeBy, artifact: Artifact, told: Outputs | None) -> Outputs:
+    """The kind of ``scores`` (n, K), (n,) or (n, 1): as ``told``, as proved, or as they were fitted.
 
-    Raises FuseError where they are not what was told, or their numbers do not say.
+    Raises FuseError where their numbers contradict it, or nothing says it.
     """
-    rows = scores.detach().double().cpu().numpy()
+    rows = scores.detach().double().cpu().numpy().reshape(len(scores), -1)
     if not np.isfinite(rows).all():
         raise FuseError(
             "the model's outputs for these inputs are NaN or infinite; "
             "give inputs it was made for with --inputs (inputs=)"
         )
-    wide = scores.dtype in (torch.float32, torch.float64)
-    tolerance = 1e-3 if wide else 1e-2  # of a thousand probabilities, each rounded
-    numbers = infer_outputs(rows, tolerance=tolerance)
-    columns = 1 if rows.ndim == 1 else rows.shape[1]
-    if told is not None:
-        kind = exact(told, columns)
-        matrix = rows.reshape(len(rows), -1)
-        check_numbers(matrix, kind, "what the model returns", told=True, tolerance=tolerance)
-        return kind
-    if artifact.is_multilabel:
-        return _of_labels(numbers, rows, artifact)
-    if numbers == "probability" and artifact.model.outputs != "probability":
+    kind = exact(told, rows.shape[1]) if told is not None else proved(rows, made_by)
+    if told is None and artifact.is_multilabel:
+        kind = {"layer": "label_logits", "Sigmoid": "label_probabilities"}.get(made_by)  # type: ignore[assignment]
+    known = artifact.model
+    if kind is None and known.outputs is not None and known.seam is None:
+        kind = exact(known.outputs, rows.shape[1])
+    if kind is None:
         raise FuseError(
-            "the model's one score lies in [0, 1] for every input, a logit or a probability; "
-            'say which: --outputs logit or --outputs probability (outputs="probability")'
+            "neither the model's last layer nor sums of 1 prove what its scores are, and the artifact does "
+            "not say it of this model; say --outputs (outputs=)"
         )
-    if numbers == "label_probabilities":
+    if kind not in MADE.get(made_by, (kind,)):
         raise FuseError(
-            "the model's scores lie in [0, 1] and do not sum to 1, one probability a label, and the artifact "
-            'is of one class a sample; if they are logits, say --outputs logits (outputs="logits")'
+            f"the model's scores are made by a {made_by}: they are {' or '.join(MADE[made_by])}, not {kind}; "
+            "fit on these, or leave out --outputs (outputs=)"
         )
-    return numbers
+    sure = told is not None or made_by == "layer"
+    check_numbers(rows, kind, "what the model returns", told=sure)
+    return kind
 
 
-def _of_labels(numbers: Outputs, rows: Numbers, artifact: Artifact) -> Outputs:
-    if numbers in ("logits", "logit"):
-        return "label_logits"
-    # Fewer numbers may lie in [0, 1] by chance.
-    sure = numbers == "label_probabilities" and rows.size >= 20
-    if sure or (numbers != "log_probs" and artifact.model.outputs == "label_probabilities"):
-        return "label_probabilities"
-    raise FuseError(
-        f"the artifact is of labels, and by their numbers the model's scores may be {numbers}; "
-        "say which with --outputs label_logits or --outputs label_probabilities (outputs=)"
-    )
+def rows_of(value: Any, artifact: Artifact) -> Any:
+    """Scores with the artifact's class axis as rows (N, K), one a place; all else as it is."""
+    axis = artifact.model.class_axis
+    if axis is None or not isinstance(value, Tensor) or value.dim() < 3:
+        return value
+    return value.movedim(axis, -1).flatten(0, -2)
 
 
 def numbers(tensor: Tensor) -> Numbers:

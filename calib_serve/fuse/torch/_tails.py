@@ -120,11 +120,9 @@ class CalibrateScores(nn.Module):
         return logs - (1 - probs).clamp_min(self.least).log() if self.labels else logs
 
     def shown_logits(self, scores: Tensor, z: Tensor) -> Tensor:
-        """The calibrated logits in the shape and type of the model's own scores."""
+        """The calibrated logits in the shape of the model's own scores, at least in float32."""
         shown = self.logits(z)
-        if self.one:
-            shown = (shown[:, 1] - shown[:, 0]).reshape(scores.shape)
-        return shown.to(scores.dtype)
+        return (shown[:, 1] - shown[:, 0]).reshape(scores.shape) if self.one else shown
 
 
 class Logits(CalibrateScores):
@@ -148,9 +146,9 @@ class Probabilities(CalibrateScores):
     """Calibrated probabilities (n, K); of one column (n, 2)."""
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Map (n, K) to (n, K)."""
+        """Map (n, K) to (n, K), at least in float32: a type of 16 bits holds no calibrated probability."""
         probs: Tensor = self.probabilities(self.maps(self.read(scores)))
-        return probs.to(scores.dtype)
+        return probs
 
 
 class Everything(CalibrateScores):
@@ -164,28 +162,20 @@ class Everything(CalibrateScores):
         super().__init__(maps, artifact, dtype, *kind)
         self.register_buffer("inner_edges", edges(inner_edges(artifact), dtype))
 
-    def everything(self, scores: Tensor, z: Tensor, probs: Tensor) -> All:
+    def everything(self, z: Tensor, probs: Tensor) -> All:
         """Make all results of calibrated logits and probabilities."""
-        shown = probs.to(scores.dtype)
         if self.labels:
-            predicted = (shown > 0.5).long()
-            confidence = torch.maximum(shown, 1 - shown)
+            predicted = (probs > 0.5).long()
+            confidence = torch.maximum(probs, 1 - probs)
         else:
-            predicted = probs.argmax(dim=1)
-            confidence = shown.gather(1, predicted[:, None])[:, 0]
-        exact = confidence.double() if self.wide else confidence.float()
-        return All(
-            self.logits(z).to(scores.dtype),
-            shown,
-            confidence,
-            predicted,
-            torch.bucketize(exact.contiguous(), self.inner_edges),
-        )
+            confidence, predicted = probs.max(dim=1)
+        number = torch.bucketize(confidence.contiguous(), self.inner_edges)
+        return All(self.logits(z), probs, confidence, predicted, number)
 
     def forward(self, scores: Tensor) -> All:
-        """Map (n, K) to five tensors; the bin is that of the confidence as returned."""
+        """Map (n, K) to five tensors."""
         z = self.maps(self.read(scores))
-        return self.everything(scores, z, self.probabilities(z))
+        return self.everything(z, self.probabilities(z))
 
 
 class WithDecisions(Everything):
@@ -204,16 +194,12 @@ class WithDecisions(Everything):
         self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()
 
     def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
-        """Map (n, K) to tensors by name.
-
-        Decisions are by the probabilities before these are rounded; acts by the confidence as it is returned,
-        which is what receipts carry.
-        """
+        """Map (n, K) to tensors by name."""
         z = self.maps(self.read(scores))
         probs = self.probabilities(z)
         found: Dict[str, Tensor] = {}  # noqa: UP006
         if self.returns == "all":
-            every = self.everything(scores, z, probs)
+            every = self.everything(z, probs)
             found["logits"] = every.logits
             found["probabilities"] = every.probabilities
             found["confidence"] = every.confidence
@@ -222,13 +208,13 @@ class WithDecisions(Everything):
         elif self.returns == "logits":
             found["logits"] = self.shown_logits(scores, z)
         else:
-            found["probabilities"] = probs.to(scores.dtype)
+            found["probabilities"] = probs
         if self.has_sets:
             found["set"] = self.sets(probs)
         if self.abstains:
             found["abstain"] = self.abstention(probs)
         if self.has_acts:
-            found["act"] = self.acts(probs.to(scores.dtype))
+            found["act"] = self.acts(probs)
         return found
 
 

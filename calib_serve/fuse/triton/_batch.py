@@ -48,7 +48,8 @@ def free_batch(path: Path, wish: int, given: Inputs | None = None) -> list[str]:
         return []
     why = "it is not 1 for every input"
     if len(fixed) == len(inputs) and set(fixed.values()) == {1}:
-        why = _freed(model, path, given or {})
+        # An npz may hold arrays of other things.
+        why = _freed(model, path, {name: row for name, row in (given or {}).items() if name in fixed})
         if not why:
             return ["the batch, fixed at 1, made free: rows together give what each gives alone"]
     axes = ", ".join(f"{name!r}: {{0: 'batch'}}" for name in fixed)

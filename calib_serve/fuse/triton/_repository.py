@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import InputError
+from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.fuse import GraphOptions, TritonOptions
 from calib_serve.fuse._parity import read_inputs
@@ -71,10 +71,11 @@ def fuse_triton(
         repository: The folder of the models that Triton serves.
         options: A ``TritonOptions``; keywords replace its fields.
         name: The model's name in Triton; the fused graph becomes a version of it.
-        **keywords: Fields of ``TritonOptions``: ``backend``, ``decisions``, ``delay``, ``device``,
-            ``features``, ``force``, ``input_name``, ``inputs``, ``instances``, ``max_batch``,
+        **keywords: Fields of ``TritonOptions``: ``against``, ``backend``, ``decisions``, ``delay``,
+            ``device``, ``features``, ``input_name``, ``inputs``, ``instances``, ``max_batch``,
             ``normalization``, ``output_name``, ``outputs``, ``receipts``, ``samples``, ``strict``,
-            ``tensorrt``, ``trt_cache``, ``trt_level``, ``trt_workspace``, ``version``, ``versions``.
+            ``tensorrt``, ``trt_cache``, ``trt_level``, ``trt_workspace``, ``unproven``, ``version``,
+            ``versions``.
 
     Raises:
         InputError: For an invalid name or options.
@@ -85,6 +86,11 @@ def fuse_triton(
     settings = changed(options or TritonOptions(), keywords, fuse_triton)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise InputError(f"a name (--name, name=) is letters, digits, _ . and -, got {name!r}")
+    if artifact.model.class_axis is not None and settings.receipts:
+        raise FuseError(
+            "the artifact is of tokens or pixels, and Triton's step signs one receipt a sample: say "
+            "--no-receipts (receipts=False), and report artifact.one_place of the probabilities"
+        )
     models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
     root = Path(repository).resolve()
     with staging_folder(root) as place:

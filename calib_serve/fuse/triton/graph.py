@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.fuse.sessions import open_session
-from calib_serve.fuse.triton.step import Monitor, open_triton, parameters_of
+from calib_serve.fuse.triton.step import Monitor, open_triton, parameters_of, refuse_cache
 
 Arrays = Mapping[str, NDArray[Any]]
 _KINDS = {f"tensor({name})": name for name in ("float16", "uint8", "int8", "int32", "int64", "bool")}
@@ -29,7 +29,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Open the graph beside this model's file, on the device of this instance.
 
-        Raises ModelError where it does not load there, or where this Triton misreads numpy's arrays.
+        Raises ModelError where it does not load there, or where this Triton misreads numpy's arrays or caches
+        responses that have receipts.
         """
         self._triton = open_triton()
         config = json.loads(args["model_config"])
@@ -40,6 +41,7 @@ class TritonPythonModel:
         self._names = [output.name for output in self._session.get_outputs()]
         self._monitor = None
         if "bins" in parameters:  # else it was packed without receipts
+            refuse_cache(config)
             self._monitor = Monitor(self._triton, parameters)
             self._monitor.start(self._version)
         self._warm_up()

@@ -11,12 +11,14 @@ import json
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import ModelError
+from calib_serve.fuse.triton._pbtxt import fields
 from calib_serve.receipts import (
     BY_NAME,
     KEYRING,
@@ -48,16 +50,25 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Read the settings and create every series at 0.
 
-        Raises ModelError where this Triton misreads numpy's arrays.
+        Raises ModelError where this Triton misreads numpy's arrays, or caches responses.
         """
         self._triton = open_triton()
         config = json.loads(args["model_config"])
         self._names = [tensor["name"] for tensor in config["output"] if tensor["name"] != "receipt"]
-        self._monitor = Monitor(self._triton, parameters_of(config))
+        parameters = parameters_of(config)
+        self._uncached = Uncached(Path(args["model_repository"]).parent / parameters["model"])
+        refuse_cache(config)
+        self._uncached.check()
+        self._monitor = Monitor(self._triton, parameters)
         self._monitor.start(args["model_version"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """One response per request, with one receipt per prediction."""
+        """One response per request, with one receipt per prediction; errors once its ensemble is cached."""
+        try:
+            self._uncached.check()
+        except ModelError as error:
+            refused = self._triton.TritonError(str(error))
+            return [self._triton.InferenceResponse([], refused) for _ in requests]
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
@@ -128,6 +139,34 @@ class Monitor:
         found = np.full(len(numbers), b"", np.object_)
         found[at] = [(token or "").encode() for token in tokens]
         return found.reshape(confidence.shape)
+
+
+def refuse_cache(config: Mapping[str, Any]) -> None:
+    """Raise ModelError where Triton keeps responses of a model: equal requests would share one receipt."""
+    if config.get("response_cache", {}).get("enable"):
+        raise ModelError(
+            f"{config['name']} has response_cache {{ enable: true }}: equal requests would get one receipt, "
+            "and count once; take it out of config.pbtxt, or pack with --no-receipts"
+        )
+
+
+class Uncached:
+    """Looks whether the ensemble in ``folder``, which is loaded for itself, begins to keep responses."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._seen = folder / "config.pbtxt", -1
+
+    def check(self) -> None:
+        """Raise ModelError while the ensemble's settings say so."""
+        try:
+            changed = self._path.stat().st_mtime_ns
+            if changed != self._seen:
+                told = fields(self._path.read_text("utf-8"))
+                on = not {"true", "True", "t", "1"}.isdisjoint(told.get("response_cache", ()))
+                refuse_cache({"name": self._path.parent.name, "response_cache": {"enable": on}})
+                self._seen = changed
+        except OSError:  # a repository that is no folder of this machine
+            return
 
 
 def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:

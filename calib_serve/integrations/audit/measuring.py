@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calib_serve.core.arrays import finite
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import check_names
@@ -53,7 +54,7 @@ from calib_serve.integrations.audit.reading import (
     too_low,
 )
 from calib_serve.metrics import TOLERANCE, Verdict
-from calib_serve.monitor import Estimates, Missing, Number, estimate, judge_estimates
+from calib_serve.monitor import Estimates, Missing, estimate, judge_estimates
 from calib_serve.receipts import Sums
 from calib_serve.scores import Engine, open_engine
 
@@ -458,13 +459,13 @@ class Measured:
             "until": _iso(self.until),
             "predictions": int(self.sums.predictions.sum()),
             "labels": int(self.sums.labels.sum()),
-            "labelled": {name: _finite(value) for name, value in of_labelled.items()},
+            "labelled": {name: finite(value) for name, value in of_labelled.items()},
             "estimated": {
-                **{name: _number(value) for name, value in estimated.items()},
-                "ece": _finite(found.ece),
-                "coverage": _finite(found.coverage),
-                "effective_labels": _finite(found.effective),
-                "noise_floor": _finite(found.noise_floor),
+                **{name: {k: finite(v) for k, v in vars(e).items()} for name, e in estimated.items()},
+                "ece": finite(found.ece),
+                "coverage": finite(found.coverage),
+                "effective_labels": finite(found.effective),
+                "noise_floor": finite(found.noise_floor),
             },
             "verdict": self.verdict.as_dict(),
             "bins": {name: getattr(bins, name).tolist() for name in ("count", "confidence", "correct")},
@@ -543,11 +544,3 @@ class Audit:
 
 def _iso(time: int | None) -> str | None:
     return None if time is None else datetime.fromtimestamp(time, timezone.utc).isoformat()
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _number(number: Number) -> dict[str, float | None]:
-    return {name: _finite(value) for name, value in vars(number).items()}

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import Naming, shown
-from calib_serve.core.text import NAMED_IN_A_SENTENCE
+from calib_serve.core.text import a_few
 from calib_serve.integrations.audit.expressions import Columns, Kind
 
 PREDICTED = "predicted"
@@ -78,13 +78,6 @@ class Reading:
         if self.event is not None:
             del said["predicted"]
         return "; ".join((*said.values(), f"classes {a_few(self.classes)}"))
-
-
-def a_few(names: Iterable[Any]) -> str:
-    """The first of some names, and how many more there are."""
-    every = [str(name) for name in names]
-    more = len(every) - NAMED_IN_A_SENTENCE
-    return ", ".join(every[:NAMED_IN_A_SENTENCE]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def named_ids(values: Iterable[Any], names: Sequence[str], *, column: str) -> dict[Any, int]:

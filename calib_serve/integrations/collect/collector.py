@@ -7,6 +7,7 @@ before leads to labels that are sent again, which the watch counts once.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import logging
@@ -21,9 +22,9 @@ from calib_serve.core.errors import ServerError, Unanswered
 from calib_serve.core.names import parse_duration
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.label import CollectOptions
-from calib_serve.integrations.collect.sending import in_batches, post_in_parts
+from calib_serve.integrations.collect.sending import of_batch, post_in_parts
 from calib_serve.integrations.collect.source import DeadLetter, DeadLetters, Piece, Source
-from calib_serve.receipts import post_batch
+from calib_serve.receipts import in_batches, post_batch, row_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -99,7 +100,7 @@ class Collector:
         stop: Set it to end.
         clock: Seconds that never go back.
         **keywords: Fields of ``CollectOptions``: ``batch``, ``by``, ``every``, ``id_column``,
-            ``label_column``, ``receipt_column``, ``settle``, ``state``, ``wait``.
+            ``label_column``, ``receipt_column``, ``replaces``, ``settle``, ``state``, ``wait``.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Collector:
         self.totals, self.sending = Totals(), False
         self._source, self._url, self._dead, self._token = source, url, dead, token
         self._batch, self._most_held, self._clock = options.batch, most_held, clock
+        self._body = functools.partial(of_batch, options=options)
         self._stop = stop or threading.Event()
         self._held: list[tuple[float, int, _Item]] = []
         self._numbers = itertools.count()
@@ -156,7 +158,7 @@ class Collector:
         elif not items:
             self._source.alive()
             self._stop.wait(self._idle())
-        for batch in in_batches(items, self._batch, row=lambda one: one.row):
+        for batch in in_batches(items, lambda one: row_size(one.row), most=self._batch):
             self._settle(batch)
         self._source.commit()
         self._tell()
@@ -223,7 +225,7 @@ class Collector:
             try:
                 # Tried for ever: labels are to be delivered, and there is nothing else to do with them.
                 how: dict[str, Any] = {"tries": 10**9, "sleep": self._pause, "failed": self._failed}
-                return post_batch(self._url, {"items": rows}, token=self._token(), **how).items
+                return post_batch(self._url, self._body(rows), token=self._token(), **how).items
             except Unanswered as error:  # a token that is not known, or no more
                 self._failed(str(error))
                 self._pause(pause)

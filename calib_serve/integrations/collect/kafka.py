@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from calib_serve.core.errors import InputError, MissingDependency, ServerError
@@ -21,6 +21,13 @@ except ImportError as error:
     raise MissingDependency("confluent-kafka", "kafka") from error
 
 log = logging.getLogger(__name__)
+
+
+def _client(kind: Callable[..., Any], config: Mapping[str, Any]) -> Any:
+    try:
+        return kind(config, logger=log)
+    except (KafkaException, TypeError, ValueError) as error:
+        raise InputError(f"the configuration of Kafka cannot be: {error}") from error
 
 
 class KafkaSource:
@@ -52,11 +59,7 @@ class KafkaSource:
         self._committed: dict[Stream, int] = {}
         self._waiting: list[Any] = []
         self._paused, self._lag, self._looked = False, 0, 0.0
-        try:
-            made = {"auto.offset.reset": "earliest", **(config or {}), **own}
-            self._consumer = Consumer(made, logger=log)
-        except (KafkaException, TypeError, ValueError) as error:
-            raise InputError(f"the configuration of Kafka cannot be: {error}") from error
+        self._consumer = _client(Consumer, {"auto.offset.reset": "earliest", **(config or {}), **own})
         self._consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._lost)
 
     def take(self, seconds: float) -> list[Piece]:
@@ -176,11 +179,7 @@ class KafkaDeadLetters:
 
     def __init__(self, servers: str, topic: str, *, config: Mapping[str, str] | None = None) -> None:
         self._topic = topic
-        try:
-            made = {"acks": "all", **(config or {}), "bootstrap.servers": servers}
-            self._producer = Producer(made, logger=log)
-        except (KafkaException, TypeError, ValueError) as error:
-            raise InputError(f"the configuration of Kafka cannot be: {error}") from error
+        self._producer = _client(Producer, {"acks": "all", **(config or {}), "bootstrap.servers": servers})
 
     def put(self, letters: Sequence[DeadLetter]) -> None:
         """Send dead letters, and wait until the brokers have them."""

@@ -46,7 +46,7 @@ def open_source(
         kafka: More settings of librdkafka.
         skip: An address below the folder, which is left out.
         **keywords: Fields of ``CollectOptions``: ``batch``, ``by``, ``every``, ``id_column``,
-            ``label_column``, ``receipt_column``, ``settle``, ``state``, ``wait``.
+            ``label_column``, ``receipt_column``, ``replaces``, ``settle``, ``state``, ``wait``.
 
     Raises:
         InputError: For an address or options that cannot be right.

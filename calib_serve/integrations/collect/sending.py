@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from calib_serve.core.errors import InputError, Rejected
 from calib_serve.core.files import write_atomically
 from calib_serve.core.options.base import changed
-from calib_serve.core.options.label import LabelOptions
+from calib_serve.core.options.label import LabelOptions, SendLimits
 from calib_serve.integrations.collect.reading import LabelFields
 from calib_serve.integrations.collect.source import DeadLetter
 from calib_serve.integrations.collect.tables import read_label_rows
-from calib_serve.receipts import post_batch
+from calib_serve.receipts import in_batches, post_batch, row_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,7 +28,6 @@ SETTLED = frozenset({"duplicate", "not_wanted"})
 
 _TOO_MUCH = (400, 413, 422)  # of a batch: then one of its labels is to blame, or there are too many
 
-Item = TypeVar("Item")
 Outcomes = list[dict[str, Any]]
 
 
@@ -93,7 +91,7 @@ def send_label_file(
         token: A token of the scope label, where the watch asks for one.
         progress: Called with how many rows were read, and of how many, where that is known.
         **keywords: Fields of ``LabelOptions``: ``batch``, ``by``, ``id_column``, ``label_column``,
-            ``receipt_column``, ``refused``, ``tries``, ``url``.
+            ``receipt_column``, ``refused``, ``replaces``, ``tries``, ``url``.
 
     Raises:
         InputError: Where the file is no table of labels.
@@ -106,9 +104,9 @@ def send_label_file(
         with _lines_of(asked.refused) as file:
             labels = _labels(Path(path), columns, lambda letter: _refuse(sent, letter, file))
             done = 0
-            for some in in_batches(labels, asked.batch, row=lambda one: one.row):
+            for some in in_batches(labels, lambda one: row_size(one.row), most=asked.batch):
                 outcomes = post_in_parts(
-                    lambda rows: post_batch(url, {"items": rows}, token=token, tries=tries).items,
+                    lambda rows: post_batch(url, of_batch(rows, asked), token=token, tries=tries).items,
                     [one.row for one in some],
                 )
                 for one, outcome in zip(some, outcomes, strict=True):
@@ -154,21 +152,9 @@ def _lines_of(path: str | Path | None) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-def in_batches(
-    items: Iterable[Item], most: int, *, row: Callable[[Item], dict[str, Any]]
-) -> Iterator[list[Item]]:
-    """Group as many rows as a request may have, and so few that a watch keeps the connection."""
-    batch: list[Item] = []
-    size = 0
-    for item in items:
-        more = len(json.dumps(row(item))) + 2
-        if batch and (len(batch) == most or size + more > 1 << 20):
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += more
-    if batch:
-        yield batch
+def of_batch(rows: Sequence[dict[str, Any]], options: SendLimits) -> dict[str, Any]:
+    """The body of a request with these rows."""
+    return {"items": rows, "replaces": True} if options.replaces else {"items": rows}
 
 
 def post_in_parts(

@@ -160,11 +160,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """The classes (K,) and y as class ids (n,).
-
-    Raises:
-        InputError: For labels that are not among ``classes``.
-    """
+    """The classes (K,) and y as class ids (n,); InputError for labels that are not among ``classes``."""
     assert_all_finite(y)
     check_classification_targets(y)
     encoder = LabelEncoder().fit(y)

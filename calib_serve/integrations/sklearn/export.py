@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -20,15 +23,27 @@ try:
     import skl2onnx
     from onnx import helper, numpy_helper
     from onnx_ir.passes.common import RemoveUnusedNodesPass
+    from skl2onnx._supported_operators import sklearn_operator_name_map as known_operators
+    from skl2onnx.common import _container, data_types
+    from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
 
-    from calib_serve.fuse import FuseReport, fuse_onnx
+    from calib_serve.fuse import ROWS, FuseReport, fuse_onnx
 except ImportError as error:
     raise MissingDependency(error.name or "skl2onnx", "sklearn") from error
 
-TOLERANCE = 1e-5
-"""How far the file's probabilities may be from ``predict_proba``."""
+TOLERANCE = 1e-4
+"""How far the file's probabilities may be from ``predict_proba``, whose tails end somewhere."""
 
 Array = NDArray[np.floating[Any]]
+Feeds = dict[str, NDArray[Any]]
+
+_OTHERWISE = (
+    "skl2onnx may compute this classifier in another way or precision: try dtype='float64' or another "
+    "response_method"
+)
+
+_OPSETS = {"": 18, "ai.onnx.ml": 3}
+"""What every converter knows; onnxmltools' refuse newer ones."""
 
 
 class FittedClassifier(Protocol):
@@ -57,48 +72,115 @@ def write_onnx(
         raise InputError(f"returns must be 'probabilities' or 'all', got {returns!r}")
     if np.dtype(dtype) not in (np.float32, np.float64):
         raise InputError(f"dtype must be float32 or float64, got {dtype!r}")
-    path, x = Path(path), np.asarray(X).astype(dtype)
-    if x.ndim != 2 or not len(x):
-        raise ShapeError(f"X must be (n, d) with n at least 1, got {x.shape}")
-    raw = model.response_method_ == "decision_function"
-    graph = _converted(model.estimator_, x[:1], raw=raw)
-    classes = len(model.classes_)
-    graph = _logits(graph, x[:1], classes) if raw else _without_noise(_shaped(graph, classes))
+    path, feeds = Path(path), _feeds(model.estimator_, X, np.dtype(dtype))
+    raw, classes = model.response_method_ == "decision_function", len(model.classes_)
+    graph = _converted(model.estimator_, feeds, raw=raw)
+    graph = _logits(graph, feeds, classes) if raw else _without_noise(_shaped(graph, classes))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         source, fused = Path(folder, "raw.onnx"), Path(folder, "fused.onnx")
         onnx.save(graph, source)
-        report = fuse_onnx(
-            source,
-            model.artifact_,
-            fused,
-            returns=returns,
-            outputs="logits" if raw else "probabilities",
-            inputs={graph.graph.input[0].name: x},
-        )
+        fitted = getattr(model.estimator_, model.response_method_)(X)
+        outputs: Any = "logits" if raw else "probabilities"
+        try:
+            report = fuse_onnx(
+                source, model.artifact_, fused, returns=returns, outputs=outputs, against=(feeds, fitted)
+            )
+        except FuseError as error:
+            raise FuseError(f"{error}; {_OTHERWISE}") from error
         # In a file beside it first: a file at ``path`` has been proved.
-        _check(fused, x, model.predict_proba(x))
+        _check(fused, feeds, model.predict_proba(X))
         fused.replace(path)
     return report
 
 
-def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
+def _feeds(estimator: Any, X: Any, dtype: np.dtype[Any]) -> Feeds:
+    """The graph's inputs: a frame's columns by name where they are of several types, or chosen by name."""
+    columns = list(getattr(X, "columns", ()))
+    by_name = columns and (
+        "ColumnTransformer" in str(estimator) or not all(kind.kind in "fiub" for kind in X.dtypes)
+    )
+    if by_name:
+        arrays = {str(name): np.asarray(X[name]).reshape(-1, 1) for name in columns}
+        found = {name: a.astype(dtype if a.dtype.kind in "fiub" else str) for name, a in arrays.items()}
+    else:
+        found = {"X": np.asarray(X).astype(dtype)}
+    shapes = {array.shape[0] if array.ndim == 2 else 0 for array in found.values()}
+    if min(shapes, default=0) < ROWS:
+        raise ShapeError(f"X must be (n, d) with n at least {ROWS} to compare on, got {np.shape(X)}")
+    return found
+
+
+def _types(feeds: Feeds) -> list[tuple[str, Any]]:
+    """The inputs' types, as skl2onnx has them."""
+    kinds = {"U": data_types.StringTensorType, "f": data_types.FloatTensorType}
+    kinds["d"] = data_types.DoubleTensorType
+    return [
+        (name, kinds["d" if a.dtype == np.float64 else a.dtype.kind]([None, a.shape[1]]))
+        for name, a in feeds.items()
+    ]
+
+
+@contextmanager
+def _whole_numbers() -> Iterator[None]:
+    """Let skl2onnx write truth values as 0 and 1: it gives booleans, which protobuf 7 refuses as numbers."""
+    make = _container.make_node
+
+    def _make(*given: Any, **attributes: Any) -> Any:
+        for name, value in attributes.items():
+            if isinstance(value, list) and any(isinstance(one, (bool, np.bool_)) for one in value):
+                attributes[name] = [int(one) for one in value]
+        return make(*given, **attributes)
+
+    _container.make_node = _make
+    try:
+        yield
+    finally:
+        _container.make_node = make
+
+
+def _register(last: Any) -> None:
+    """Register onnxmltools' converter of LightGBM, where nobody has: skl2onnx has none."""
+    if type(last).__name__ != "LGBMClassifier" or type(last) in known_operators:
+        return
+    try:
+        converters = import_module("onnxmltools.convert.lightgbm.operator_converters.LightGbm")
+    except ImportError as error:
+        raise FuseError("skl2onnx needs a converter of LightGBM: pip install onnxmltools") from error
+    skl2onnx.update_registered_converter(
+        type(last),
+        "LightGbmLGBMClassifier",
+        calculate_linear_classifier_output_shapes,
+        converters.convert_lightgbm,
+        options={"nocl": [True, False], "zipmap": [True, False, "columns"]},
+    )
+
+
+def _converted(estimator: Any, feeds: Feeds, *, raw: bool) -> onnx.ModelProto:
     """Convert the classifier to a graph of one output: its decision function if ``raw``, else probs."""
     estimator, last = _inner(estimator), _last(estimator)
+    _register(last)
     scores = {"raw_scores": True} if raw else {}
     # Not every converter knows every option, and there is no public list of them.
     for options in ({**scores, "zipmap": False}, scores):
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _whole_numbers():
                 # skl2onnx reads attributes that scikit-learn is about to remove: no concern of the caller's.
                 warnings.simplefilter("ignore", FutureWarning)
-                found = skl2onnx.to_onnx(estimator, x, options={id(last): options})
+                found = skl2onnx.to_onnx(
+                    estimator,
+                    initial_types=_types(feeds),
+                    options={id(last): options},
+                    target_opset=_OPSETS,
+                )
         except NameError:
             continue
         except Exception as error:  # skl2onnx raises a dozen unrelated types
-            why = " ".join(str(error.__cause__ or error).split())[:300]
-            raise FuseError(f"skl2onnx cannot convert this {type(last).__name__}: {why}") from error
-        if len(found.graph.input) != 1 or len(found.graph.output) != 2:
-            raise FuseError(f"the graph of {type(last).__name__} has not one input, and a label and scores")
+            why = " ".join(str(error.__cause__ or error).split())
+            if "_TemperatureScaling" in why:
+                why = "it has no temperature; CalibratedClassifier(method='temperature') fits and writes one"
+            raise FuseError(f"skl2onnx cannot convert this {type(last).__name__}: {_cut(why)}") from error
+        if len(found.graph.output) != 2:
+            raise FuseError(f"the graph of {type(last).__name__} has not a label and scores")
         graph = ir.from_proto(found)
         del graph.graph.outputs[0]  # the label, which ignores the calibration
         RemoveUnusedNodesPass()(graph)
@@ -108,6 +190,11 @@ def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
         f"skl2onnx gives no decision_function of {type(last).__name__}; where it has probabilities, fit with "
         "response_method='predict_proba'"
     )
+
+
+def _cut(text: str) -> str:
+    """The first sentences of a text, of some 600 characters."""
+    return text if len(text) < 600 else text[: text.rfind(". ", 0, 600) + 1 or 600]
 
 
 def _inner(estimator: Any) -> Any:
@@ -122,13 +209,14 @@ def _last(estimator: Any) -> Any:
     return _last(estimator.steps[-1][1]) if hasattr(estimator, "steps") else estimator
 
 
-def _logits(graph: onnx.ModelProto, x: Array, classes: int) -> onnx.ModelProto:
+def _logits(graph: onnx.ModelProto, feeds: Feeds, classes: int) -> onnx.ModelProto:
     """A decision function as logits (n, K); of two classes d (n, 1) or (-d, d) (n, 2) becomes (0, d).
 
     By a MatMul in any case: the calibration folds into it, and its output has a shape where scikit-learn's
     converters declare none, or a wrong one.
     """
-    scores = _run(graph.SerializeToString(), x, graph.graph.output[0].name)
+    some = {name: array[:1] for name, array in feeds.items()}
+    scores = _run(graph.SerializeToString(), some, graph.graph.output[0].name)
     if scores.shape[-1] not in (classes, 1 if classes == 2 else classes):
         raise FuseError(f"skl2onnx's scores are {scores.shape}, not (n, {classes})")
     weight = np.eye(classes, dtype=scores.dtype)[-scores.shape[-1] :]
@@ -192,20 +280,19 @@ def _with(
     return graph
 
 
-def _run(source: Path | bytes, x: Array, output: str) -> Array:
+def _run(source: Path | bytes, feeds: Feeds, output: str) -> Array:
     try:
         session = open_session(source)
     except ModelError as error:
         raise FuseError(f"skl2onnx's graph does not run; try another dtype: {error}") from error
-    return np.asarray(session.run([output], {session.get_inputs()[0].name: x})[0])
+    return np.asarray(session.run([output], feeds)[0])
 
 
-def _check(fused: Path, x: Array, expected: Array) -> None:
-    got = _run(fused, x, "probabilities")
+def _check(fused: Path, feeds: Feeds, expected: Array) -> None:
+    got = _run(fused, feeds, "probabilities")
     worst = float(np.abs(got - expected).max()) if got.shape == expected.shape else np.inf
     if not worst <= TOLERANCE:
         raise FuseError(
             f"the ONNX file's probabilities are {worst:.2g} from predict_proba, more than {TOLERANCE:g}: "
-            "skl2onnx computes this classifier in another way or precision, or a table of bins has its edge "
-            "where scores lie; try dtype='float64', another response_method, or a method without bins"
+            f"a table of bins may have its edge where scores lie; {_OTHERWISE}, or a method without bins"
         )

@@ -12,26 +12,30 @@ WIDE = 360.0
 """The width of a chart, in its own units."""
 
 _HIGH, _LEFT, _FOOT, _HEAD, _PAD = 300.0, 40.0, 34.0, 20.0, 10.0
-_LONGEST = 30  # characters of a name in a legend
+_SQUARE = WIDE - _LEFT - _PAD + _FOOT + _HEAD  # the height of a chart whose two axes are as long
+_LONGEST = 44  # characters of a name in a legend
+_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25)  # between the lines of a grid
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """The map from data in [x0, x1] x [0, top] to the drawing."""
+    """The map from data in [x0, x1] x [y0, top] to the drawing."""
 
     x0: float = 0.0
     x1: float = 1.0
     top: float = 1.0
     wide: float = WIDE
     high: float = _HIGH
+    foot: float = _FOOT
+    y0: float = 0.0
 
     def x(self, value: float) -> float:
         span = max(self.x1 - self.x0, 1e-12)
         return round(_LEFT + (value - self.x0) / span * (self.wide - _LEFT - _PAD), 2)
 
     def y(self, value: float) -> float:
-        share = min(max(value / self.top, 0), 1)
-        return round(self.high - _FOOT - share * (self.high - _FOOT - _HEAD), 2)
+        share = min(max((value - self.y0) / (self.top - self.y0), 0), 1)
+        return round(self.high - self.foot - share * (self.high - self.foot - _HEAD), 2)
 
     def svg(self, title: str, parts: Sequence[str]) -> str:
         return picture(title, self.high, parts, wide=self.wide)
@@ -39,25 +43,32 @@ class _Frame:
     def grid(self, *, x_axis: bool = True) -> list[str]:
         """Draw lines and numbers of the axes."""
         out = []
-        digits = 0 if self.top >= 0.2 else 1
-        for i in range(5):
-            share = i / 4
-            y, text = self.y(share * self.top), f"{share * self.top:.{digits}%}"
+        for at, text in _ticks(self.y0, self.top):
+            y = self.y(at)
             out.append(f'<line class="grid" x1="{_LEFT}" x2="{self.wide - _PAD}" y1="{y}" y2="{y}"/>')
             out.append(f'<text class="tick" x="{_LEFT - 5}" y="{y + 4}" text-anchor="end">{text}</text>')
-            if x_axis:
-                anchor = "end" if i == 4 else "middle"
-                place = f'x="{self.x(share)}" y="{self.high - _FOOT + 16}" text-anchor="{anchor}"'
-                out.append(f'<text class="tick" {place}>{share:.0%}</text>')
+        for at, text in _ticks(self.x0, self.x1) if x_axis else ():
+            anchor = "end" if at == self.x1 else "middle"
+            place = f'x="{self.x(at)}" y="{self.high - self.foot + 16}" text-anchor="{anchor}"'
+            out.append(f'<text class="tick" {place}>{text}</text>')
         return out
 
     def captions(self, across: str, up: str) -> str:
         """Name the axes."""
         middle = (self.wide + _LEFT) / 2
         return (
-            f'<text class="axis" x="{middle:g}" y="{self.high - 3}" text-anchor="middle">{across}</text>'
+            f'<text class="axis" x="{middle:g}" y="{self.high - self.foot + 31:g}" text-anchor="middle">'
+            f"{across}</text>"
             f'<text class="axis" x="4" y="10">{up}</text>'
         )
+
+
+def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Three to six numbers of an axis, with their texts."""
+    step = next((one for one in _STEPS if (high - low) / one <= 5), _STEPS[-1])
+    digits = 0 if step >= 0.01 else 1
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [(i * step, f"{i * step:.{digits}%}") for i in range(first, last + 1)]
 
 
 def picture(title: str, high: float, parts: Sequence[str], *, wide: float = WIDE) -> str:
@@ -112,45 +123,98 @@ class DotSeries:
 
     Args:
         name: Name of the model.
-        style: "before" or "after".
+        style: "before" of raw scores, "after" of calibrated ones, "model-a" or "model-b" of two models.
         dots: Predictions by confidence.
+        dense: Those of the one dot that holds most of them, in parts.
     """
 
     name: str
     style: str
     dots: Sequence[Dot]
+    dense: Sequence[Dot] = ()
 
 
 def reliability_diagram(
     series: Sequence[DotSeries], *, across: str = "confidence", up: str = "accuracy"
 ) -> str:
-    """Draw accuracy against confidence with intervals; hollow: more than chance, grey: too few to tell.
+    """Draw accuracy against confidence with intervals; hollow: more than chance, pale: too few to tell.
+
+    Where one dot at an end holds most predictions, a second panel shows its parts.
 
     Args:
         series: One model, or two to compare.
         across: Caption of the horizontal axis.
         up: Caption of the vertical axis.
     """
-    f = _Frame()
+    legend = 18.0 * len(series) if len(series) > 1 else 0.0
+    f = _Frame(high=_SQUARE + legend, foot=_FOOT + legend)
     parts = [*f.grid(), f'<line class="ideal" x1="{f.x(0)}" y1="{f.y(0)}" x2="{f.x(1)}" y2="{f.y(1)}"/>']
     drawn = [(one.style, dot) for one in series for dot in one.dots]
     for style, dot in sorted(drawn, key=lambda one: not one[1].vague):
-        x, r = f.x(dot.confidence), round(3 + 4 * math.sqrt(dot.share), 2)
-        if not dot.vague:
-            ends = f'y1="{f.y(dot.low)}" y2="{f.y(dot.high)}"'
-            parts.append(f'<line class="interval {style}" x1="{x}" x2="{x}" {ends}/>')
-        kind = "few" if dot.vague else f"{style} beyond" if dot.beyond else style
-        told = f"{across} {dot.confidence:.1%}, {up} {dot.accuracy:.1%}, {int(dot.count):,} samples"
-        circle = f'<circle class="dot {kind}" cx="{x}" cy="{f.y(dot.accuracy)}" r="{3 if dot.vague else r}">'
-        parts.append(f"{circle}<title>{told}</title></circle>")
-    parts += _legend([(one.name, one.style) for one in series]) if len(series) > 1 else []
-    return f.svg(f"Reliability diagram: {up} against {across}", [*parts, f.captions(across, up)])
+        parts += _dot(f, f.x(dot.confidence), style, dot, (across, up))
+    parts += _legend(f, [(one.name, one.style) for one in series]) if legend else []
+    title = f"Reliability diagram: {up} against {across}"
+    parts.append(f.captions(across, up))
+    if not any(one.dense for one in series):
+        return f.svg(title, parts)
+    return f'<div class="pair">{f.svg(title, parts)}{_parts(series, f, across, up)}</div>'
 
 
-def _legend(names: Sequence[tuple[str, str]]) -> list[str]:
+def _parts(series: Sequence[DotSeries], beside: _Frame, across: str, up: str) -> str:
+    """Draw the parts of the densest dot in slots of one width: dots are what came, dashes what was said."""
+    low, high = dense_range([dot for one in series for dot in one.dense])
+    slots = max(len(one.dense) for one in series)
+    f = _Frame(x1=slots, y0=low, top=high, high=beside.high, foot=beside.foot)
+    parts = f.grid(x_axis=False)
+    for i, one in enumerate(series):
+        for slot, dot in enumerate(one.dense):
+            x, y = f.x(slot + slot_place(i, len(series))), f.y(dot.confidence)
+            said = f'x1="{x - 8:.2f}" x2="{x + 8:.2f}" y1="{y}" y2="{y}"'
+            parts += [f'<line class="said {one.style}" {said}/>', *_dot(f, x, one.style, dot, (across, up))]
+    parts.append(f.captions(f"the densest dot in {slots} parts, by {across} (dashes)", up))
+    return f.svg(f"The densest dot of the diagram in parts: {up}, and {across} as dashes", parts)
+
+
+def slot_place(series: int, of: int) -> float:
+    """Where a series stands in a slot of width 1.
+
+    Args:
+        series: Its number, from 0.
+        of: Number of series.
+    """
+    return (series + 1) / (of + 1)
+
+
+def dense_range(dots: Sequence[Dot]) -> tuple[float, float]:
+    """The range of an axis, in whole steps, that holds dots, their intervals and confidences.
+
+    Args:
+        dots: Parts of the densest dot.
+    """
+    values = [v for dot in dots for v in (dot.confidence, dot.low, dot.high)]
+    low, high = max(min(values), 0.0), min(max(values), 1.0)
+    step = next((one for one in _STEPS if (high - low) / one <= 5), _STEPS[-1])
+    return math.floor(low / step) * step, max(math.ceil(high / step - 1e-9), 1) * step
+
+
+def _dot(f: _Frame, x: float, style: str, dot: Dot, axes: tuple[str, str]) -> list[str]:
+    """Draw one dot, with its interval unless it is too wide to show anything."""
+    r = 3 if dot.vague else round(3 + 4 * math.sqrt(dot.share), 2)
+    kind = f"{style} few" if dot.vague else f"{style} beyond" if dot.beyond else style
+    across, up = axes
+    told = f"{across} {dot.confidence:.1%}, {up} {dot.accuracy:.1%}, {int(dot.count):,} samples"
+    circle = f'<circle class="dot {kind}" cx="{x}" cy="{f.y(dot.accuracy)}" r="{r}">'
+    ends = f'y1="{f.y(dot.low)}" y2="{f.y(dot.high)}"'
+    interval = "" if dot.vague else f'<line class="interval {style}" x1="{x}" x2="{x}" {ends}/>'
+    return [interval, f"{circle}<title>{told}</title></circle>"]
+
+
+def _legend(f: _Frame, names: Sequence[tuple[str, str]]) -> list[str]:
+    """Name the series below the axis, where no data lie."""
+    first = f.high - f.foot + 49
     return [
-        f'<circle class="dot {style}" cx="{_LEFT + 12:g}" cy="{_HEAD + 14 + 18 * i:g}" r="4"/>'
-        f'<text class="{style}" x="{_LEFT + 22:g}" y="{_HEAD + 18 + 18 * i:g}">{_short(name)}</text>'
+        f'<circle class="dot {style}" cx="{_LEFT + 12:g}" cy="{first - 4 + 18 * i:g}" r="4"/>'
+        f'<text class="{style}" x="{_LEFT + 22:g}" y="{first + 18 * i:g}">{_short(name)}</text>'
         for i, (name, style) in enumerate(names)
     ]
 
@@ -159,13 +223,20 @@ def _short(name: str) -> str:
     return html.escape(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…")
 
 
-def histogram(edges: Sequence[float], shares: Sequence[float], reference: Sequence[float] | None) -> str:
+def histogram(
+    edges: Sequence[float],
+    shares: Sequence[float],
+    reference: Sequence[float] | None,
+    *,
+    styles: tuple[str, str] = ("before", "after"),
+) -> str:
     """Draw shares of confidences by bin as bars, and a reference's as steps.
 
     Args:
         edges: Edges of the bins (bins + 1,).
         shares: Share of the predictions in each bin (bins,).
         reference: The same of the reference (bins,); None: none is drawn.
+        styles: Of the reference and of the bars, as those of ``DotSeries``.
     """
     top = max(*shares, *(reference or ()), 0.1)
     f = _Frame(top=math.ceil(top * 10) / 10)
@@ -174,10 +245,12 @@ def histogram(edges: Sequence[float], shares: Sequence[float], reference: Sequen
         x, y = f.x(low), f.y(value)
         size = f'width="{f.x(high) - x - 2:.2f}" height="{f.y(0) - y:.2f}"'
         told = f"{low:.0%} to {high:.0%}: {value:.1%}"
-        parts.append(f'<rect class="bar" x="{x + 1:.2f}" y="{y}" {size}><title>{told}</title></rect>')
+        parts.append(
+            f'<rect class="bar {styles[1]}" x="{x + 1:.2f}" y="{y}" {size}><title>{told}</title></rect>'
+        )
     if reference is not None:
         steps = [(f.x(at), f.y(v)) for i, v in enumerate(reference) for at in (edges[i], edges[i + 1])]
-        parts.append(f'<polyline class="reference" points="{_points(steps)}"/>')
+        parts.append(f'<polyline class="reference {styles[0]}" points="{_points(steps)}"/>')
     return f.svg("Histogram of confidences", [*parts, f.captions("confidence", "share of predictions")])
 
 

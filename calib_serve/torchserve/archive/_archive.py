@@ -20,7 +20,7 @@ import yaml
 
 from calib_serve.artifact import read_yaml
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
-from calib_serve.core.files import write_atomically
+from calib_serve.core.files import sha256, write_atomically
 from calib_serve.torchserve.archive._forms import DAMAGES, MANIFEST, OpenArchive, opened, plain_name
 from calib_serve.torchserve.mar_options import SECTION
 
@@ -79,6 +79,12 @@ class Archive:
         with opened(self.path) as form:
             form.unpacked(folder)
         return folder
+
+    def digest(self) -> str:
+        """The sha256 of all files that make its answers: but manifest, hashes and configuration."""
+        with self.contents() as kept:
+            others = sorted(kept.keys() - {str(self.model.get("configFile", ""))})
+            return sha256("".join(f"{content_digest(kept[name])}  {name}\n" for name in others).encode())
 
     @contextmanager
     def contents(self) -> Iterator[dict[str, Content]]:

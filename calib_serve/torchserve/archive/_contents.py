@@ -29,15 +29,6 @@ _LONGEST_MAPPING = 16 << 20  # bytes
 _ENVELOPE = "{} answers a body alone, so it needs service_envelope=body, json or kserve in config.properties"
 
 
-def shipped(name: str) -> Path:
-    """Find the file ``name``, such as "config.properties" or "handlers/calibrated_classifier.py"."""
-    package = Path(calib_serve.__file__).parent
-    for root in (package / "_shipped", package.parent):
-        if (root / name).is_file():
-            return root / name
-    raise ModelError(f"{name} is missing from this installation; install calib-serve again")
-
-
 @dataclass(frozen=True)
 class Batching:
     """How TorchServe runs a model; each at least 1.
@@ -94,6 +85,17 @@ def load_artifact(path: str | Path) -> Artifact:
         ArtifactError: For an artifact that cannot be used; ModelError for an archive that cannot be read.
     """
     return artifact_of(read_archive(Path(path))) if is_archive(Path(path)) else Artifact.load(path)
+
+
+def packed_proof(path: str | Path) -> str:
+    """What proves that an archive's model gives the scores that were fitted; "" for an artifact's folder.
+
+    Args:
+        path: The artifact's folder, or an archive that holds it.
+    """
+    if not is_archive(Path(path)):
+        return ""
+    return ModelOptions.read(read_archive(Path(path), verify=False).config).proof
 
 
 def artifact_files(artifact: Artifact, folder: Path, *, name: str = "artifact") -> dict[str, bytes | Path]:
@@ -213,6 +215,8 @@ def remarks(archive: Archive, *, installs: bool = False) -> list[str]:
     if remark := class_names(archive, artifact_of(archive)).remark:
         found.append(f"{archive.path.name}: {remark}")
     options = ModelOptions.read(archive.config)
+    if options.proof.startswith("unproven"):
+        found.append(f"{archive.path.name} is {options.proof}")
     return found + (_of_seam(archive, options) if options.kind == "wrapped" else [])
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from calib_serve.artifact import Artifact, Preprocessing
 from calib_serve.core.errors import FuseError
-from calib_serve.core.files import sha256
+from calib_serve.core.files import sha256, shipped
 from calib_serve.core.options.base import changed, fields_of
+from calib_serve.core.options.data import ProofOptions
 from calib_serve.core.options.pack import AnswerOptions, FeedbackOptions, PackOptions
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
@@ -33,9 +34,9 @@ from calib_serve.torchserve.archive._contents import (
     join_files,
     package_files,
     shadow_files,
-    shipped,
     with_section,
 )
+from calib_serve.torchserve.archive._proof import prove_model
 from calib_serve.torchserve.mar_options import Kind, ModelOptions
 
 if TYPE_CHECKING:
@@ -70,16 +71,17 @@ def pack(
         batching: How many requests the model takes at once, and in how many processes.
         pictures: How pictures are prepared; by default as the artifact says, and where that says nothing,
             pictures are refused when they are sent.
-        **keywords: Fields of ``PackOptions``: ``abstain_below``, ``allow_cpu_fallback``, ``extra``,
-            ``flush_seconds``, ``handler``, ``input_dtype``, ``input_shape``, ``last_linear``, ``max_pixels``,
-            ``outputs``, ``probabilities``, ``shadow``, ``standalone``, ``threads``, ``threshold``, ``top``,
-            ``version``, ``weights``.
+        **keywords: Fields of ``PackOptions``: ``abstain_below``, ``against``, ``allow_cpu_fallback``,
+            ``extra``, ``flush_seconds``, ``handler``, ``input_dtype``, ``input_shape``, ``inputs``,
+            ``last_linear``, ``max_pixels``, ``outputs``, ``probabilities``, ``shadow``, ``standalone``,
+            ``threads``, ``threshold``, ``top``, ``unproven``, ``version``, ``weights``.
 
     Returns:
         The archive's path.
 
     Raises:
-        FuseError: Where the model, or how pictures are prepared, is not what the artifact was fitted on.
+        FuseError: Where nothing proves that the model gives the scores that were fitted (unless
+            ``unproven``), or where pictures are prepared in another way.
         InputError: For pictures that cannot be the model's inputs, and a shadow that acts on other logits.
     """
     asked = changed(options or PackOptions(), keywords, pack)
@@ -91,14 +93,16 @@ def pack(
     if not sizes:
         raise FuseError("the artifact does not say what the model takes; give input_shape")
     shape = tuple(None if size is None or int(size) < 0 else int(size) for size in sizes)
+    proof = prove_model(str(model), path, fitted, asked)
     with scratch() as folder:
         # A worker has no onnx to edit graphs with: the head goes in here.
-        served = _fused_head(path, fitted, folder) if kind == "onnx" else path
+        served = _fused_head(path, fitted, folder, asked) if kind == "onnx" else path
         answers = fields_of(AnswerOptions, asked)
         section = ModelOptions(
             kind=kind,
             model=f"model{path.suffix}",
-            sha256=_checked_sha256(path, served, fitted),
+            sha256=sha256(served),
+            proof=proof,
             input_shape=shape,
             input_dtype=asked.input_dtype or known.input_dtype or "float32",
             outputs=known.returned(asked.outputs),
@@ -168,26 +172,16 @@ def _file(path: str | Path) -> Path:
     return Path(path)
 
 
-def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
+def _fused_head(path: Path, artifact: Artifact, folder: Path, asked: PackOptions) -> Path:
     """The ONNX file to serve: with the artifact's new last layers in it, where it has any."""
     if artifact.head is None:
         return path
     from calib_serve.fuse import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
 
     out = folder / "fused.onnx"
-    fuse_onnx(path, artifact.only(artifact.head), out)
+    how: dict[str, Any] = fields_of(ProofOptions, asked)
+    fuse_onnx(path, artifact.only(artifact.head), out, inputs=asked.inputs, **how)
     return out
-
-
-def _checked_sha256(path: Path, served: Path, artifact: Artifact) -> str:
-    """The hash of the served file, after a check that ``path`` is the fitted model."""
-    actual = sha256(path)
-    if not artifact.model.fits(actual):
-        raise FuseError(
-            f"{path} is not the model that the artifact was fitted on ({actual[:12]}, not "
-            f"{str(artifact.model.sha256)[:12]}); fit it again, or give that model"
-        )
-    return actual if served == path else sha256(served)
 
 
 def _pictures(

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.core.files import sha256
+from calib_serve.core.files import sha256, shipped
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.pack import AroundOptions
-from calib_serve.fuse import change_to_fitted, check_multilabel
+from calib_serve.fit import Progress, stage
+from calib_serve.fuse import Against, change_to_fitted, check_multilabel
 from calib_serve.models import LabelledRequests, read_requests
-from calib_serve.scores import PROBABILITIES, Outputs, class_count, exact, leaves, same_format, to_logits
+from calib_serve.scores import Outputs, class_count, same_format, to_logits
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
     HASHES,
@@ -45,14 +46,15 @@ from calib_serve.torchserve.archive._contents import (
     join_files,
     listed_names,
     package_files,
-    shipped,
     with_section,
 )
 from calib_serve.torchserve.archive._forms import MANIFEST
-from calib_serve.torchserve.mar_options import SECTION, TRIAL, ModelOptions
+from calib_serve.torchserve.archive._proof import archive_proof
+from calib_serve.torchserve.mar_options import SECTION, SHOWN, TRIAL, ModelOptions
 from calib_serve.torchserve.seam._handler import INFERENCE
 from calib_serve.torchserve.seam._requests import Request, alternatives
 from calib_serve.torchserve.seam._trial import SECONDS, run_trial
+from calib_serve.torchserve.shown import Readings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -84,7 +86,7 @@ def pack_around(
 
     The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``. It
     is asked before and after, alone and in batches, in a process of its own: so the packages that it needs
-    must be here. ``seam`` is by default as the artifact was fitted, or as found. ``untried`` proves nothing:
+    must be here. ``seam`` is by default as the artifact was fitted, or as found. ``untried`` asks nothing:
     the seam is then ``inference`` unless named, and what it returns must be a tensor of scores. ``threshold``
     is of receipts: replies decide as the handler does.
 
@@ -95,9 +97,10 @@ def pack_around(
         options: An ``AroundOptions``; keywords replace its fields.
         name: The model's name in TorchServe; by default the old one.
         force: Whether another archive of that name is replaced; ``source`` never is.
-        **keywords: Fields of ``AroundOptions``: ``batch_delay``, ``batch_size``, ``extra``,
+        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_delay``, ``batch_size``, ``extra``,
             ``flush_seconds``, ``last_linear``, ``outputs``, ``probe``, ``probe_data``, ``probe_timeout``,
-            ``receipts``, ``seam``, ``standalone``, ``threshold``, ``untried``, ``version``, ``workers``.
+            ``receipts``, ``seam``, ``standalone``, ``threshold``, ``unproven``, ``untried``, ``version``,
+            ``workers``.
 
     Returns:
         The archive's path.
@@ -131,8 +134,7 @@ def pack_around(
     with scratch() as folder, old.contents() as kept, staged(out, force=force) as stage:
         model_file = _model_file(old)
         digest_of_model = content_digest(kept[model_file]) if model_file else ""
-        if not fitted.model.fits(digest_of_model):
-            raise FuseError(f"{model_file} in {old.path} is not the model that the artifact was fitted on")
+        proof = archive_proof(old, fitted, asked)
         found = None
         if not asked.untried:
             samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
@@ -143,6 +145,7 @@ def pack_around(
                 others=samples[1:],
                 input_shape=fitted.model.input_shape,
                 classes=fitted.classes,
+                several=fitted.is_multilabel,
                 seam=seam,
                 output=output,
                 kind=kind,
@@ -150,20 +153,23 @@ def pack_around(
                 seconds=asked.probe_timeout,
             )
             check_kind(found, fitted, asked.outputs)
+            if isinstance(proof, Against):
+                how: dict[str, Any] = {"batch_size": 1, "probe_timeout": asked.probe_timeout}
+                scores = collected(read_requests(str(asked.probe_data)), folder / "before", found, **how)
+                proof = proof.prove(np.asarray(scores, np.float64), source)
             if _number(old, config, "batchSize") > 1 and not found.batches:
                 raise FuseError(
-                    f"{source} is served in batches, of which it is not proved which score is whose: "
+                    f"{source} is served in batches, of which it is not known which score is whose: "
                     f"{found.alone_because}. Served one at a time it can be calibrated: --batch-size 1"
                 )
         section = ModelOptions(
             kind="wrapped",
             model=model_file,
             sha256=digest_of_model,
+            proof=str(proof),
             wraps=handler,
             seam=found.place if found else seam or INFERENCE,
             output=found.output if found else output or "",
-            padded=found is not None and found.padded,
-            batches=found is None or found.batches,
             receipts=asked.receipts,
             workers=_number(old, config, "minWorkers"),
             artifact=_ARTIFACT,
@@ -176,7 +182,11 @@ def pack_around(
         added: dict[str, Content] = {
             **artifact_files(fitted, folder, name=_ARTIFACT),
             **(package_files("calib_serve.torchserve.wrapped") if asked.standalone else {}),
-            **({} if found is None else {TRIAL: found.as_request()}),
+            **(
+                {}
+                if found is None
+                else {TRIAL: found.as_request(), SHOWN: json.dumps(found.shown.as_dict()).encode()}
+            ),
             _ENTRY: shipped(f"handlers/{_ENTRY}"),
         }
         kept.pop(config_name, None)
@@ -189,13 +199,15 @@ def pack_around(
             handler=_ENTRY,
             config_file=config_name,
         )
-        # The written archive is read and asked again, as a worker will: the proof is of the served file.
+        # The written archive is read and asked again, as a worker will.
         made = read_archive(written, verify=False)
         check_class_mapping(made)
         if found is not None:
             after = made.unpack(folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
-            prove_seam(after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout)
+            compare_calibrated(
+                after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout
+            )
     return target
 
 
@@ -319,21 +331,20 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
 
 @dataclass(frozen=True)
 class Seam:
-    """The place where a handler's class scores pass, and the evidence found there.
+    """The place where a handler's class scores pass, and what was seen there.
 
-    ``place``, ``output`` and ``padded`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
+    ``place`` and ``output`` as in ``ModelOptions``; ``kind`` of the scores, ``columns`` (1: one
     number). ``requests`` that differ, which the handler answered one by one with ``replies``, ``bare``: as a
     body alone, so behind an envelope; ``rows`` (n, K) of scores passed, and ``batched``: those of all at
     once, in order and in reverse. ``in_order``: whether they passed one after another, not on several
     threads; ``alone_because``: why it cannot be asked so, or nothing. ``form``: which of the forms given the
-    first was answered in; ``class_names`` of the handler's mapping.
+    first was answered in; ``class_names`` of the handler's mapping; ``shown``: what replies show of a row.
     """
 
     place: str
     output: str
     kind: Outputs
     columns: int
-    padded: bool
     rows: NDArray[np.float64]
     requests: Sequence[Mapping[str, str]]
     replies: Sequence[Any]
@@ -344,25 +355,13 @@ class Seam:
     bare: bool
     handler: str
     places: Sequence[str]
+    shown: Readings
     class_names: Mapping[str, Any] | None = None
 
     @property
     def batches(self) -> bool:
-        """Whether the handler answers batches, and the owner of each row is proved."""
+        """Whether the handler answers batches, and each row was its own request's."""
         return not self.alone_because
-
-    @property
-    def reply(self) -> Any:
-        """The first reply."""
-        return self.replies[0]
-
-    @property
-    def shows_scores(self) -> bool:
-        """Whether the first reply holds the raw scores alone: no class, no probability."""
-        return self.kind not in PROBABILITIES and all(
-            not isinstance(one, str) and bool((np.abs(one.value - self.rows[0]) < 1e-5).any())
-            for one in leaves(self.reply).values()
-        )
 
     def as_request(self) -> bytes:
         """A request, as an archive keeps it for its workers."""
@@ -387,38 +386,35 @@ def find_seam(
     others: Sequence[Sequence[Request]] = (),
     input_shape: tuple[int | None, ...] | None = None,
     classes: int | None = None,
+    several: bool | None = None,
     seam: str | None = None,
     output: str | None = None,
     kind: Outputs | None = None,
     batch_size: int = 1,
     seconds: float = SECONDS,
 ) -> Seam:
-    """Find and prove the seam of the archive unpacked in ``folder``, by asking its handler in a process.
+    """Find the seam of the archive unpacked in ``folder``, by asking its handler in a process.
 
-    ``requests``: one sample in the forms that it may be sent in (default: made-up pictures, arrays, texts),
-    ``others``: more samples in the same forms (default: made from the one). ``seam``, ``output`` and
-    ``kind``: where they are known; ``seconds`` that an answer may take. Raises ModelError, which says what
-    was tried.
+    ``requests``: one sample in the forms that it may be sent in (default: made-up arrays of
+    ``input_shape``), ``others``: more samples in the same forms. ``several``:
+    whether any number of ``classes`` may be true; that, ``seam``, ``output`` and ``kind``: where they are
+    known; ``seconds`` that an answer may take. Raises ModelError, which says what was tried.
     """
     job = {
         "requests": [request.as_dict() for request in requests],
         "others": [[request.as_dict() for request in forms] for forms in others],
         "shape": None if input_shape is None else [-1 if size is None else size for size in input_shape],
         "classes": classes,
+        "several": several,
         "seam": seam,
         "output": output,
         "outputs": kind,
         "batch_size": batch_size,
     }
     found = run_trial(folder, "look", job, seconds=seconds)
-    measured: Outputs = found.pop("kind")
-    if kind is not None and exact(kind, found["columns"]) != measured:
-        raise ModelError(
-            f"{kind} are expected at the seam {found['place']!r}; its values are {measured}: say --outputs "
-            f"{measured}, with an artifact that was fitted on such"
-        )
     rows, batched = np.array(found.pop("rows")), tuple(map(np.array, found.pop("batched")))
-    return Seam(kind=kind or measured, rows=rows, batched=batched, **found)
+    shown, measured = Readings.from_dict(found.pop("shown")), found.pop("kind")
+    return Seam(kind=kind or measured, rows=rows, batched=batched, shown=shown, **found)
 
 
 def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
@@ -430,7 +426,7 @@ def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
         change_to_fitted(artifact, seam.kind, what, can=())
 
 
-def prove_seam(
+def compare_calibrated(
     folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
 ) -> None:
     """Send the requests to the calibrated archive in ``folder``, and compare with the original's replies.
@@ -484,3 +480,40 @@ def _check_one(
     for one, other in zip(served, wanted, strict=True):
         if not abs(one - other) < 1e-4:
             raise ModelError(f"the calibrated handler's confidence is {one:.6f}, the artifact's {other:.6f}")
+
+
+def collected(
+    data: LabelledRequests,
+    folder: Path,
+    seam: Seam,
+    *,
+    batch_size: int,
+    probe_timeout: float,
+    number: int = 0,
+    progress: Progress | None = None,
+) -> NDArray[np.float32]:
+    """Send samples to the handler of the archive unpacked in ``folder``; return the logits at its seam."""
+    out = folder.with_name(f"scores_{number}.npy")
+    rows = None
+    if isinstance(data.rows, np.memmap) and data.rows.filename is not None:
+        rows = Path(data.rows.filename).resolve()
+    elif data.rows is not None:
+        rows = folder.with_name(f"rows_{number}.npy")
+        np.save(rows, data.rows)
+    job = {
+        "files": [] if data.rows is not None else [str(file) for file in data.files],
+        "rows": None if rows is None else str(rows),
+        "form": seam.form,
+        "out": str(out),
+        "seam": seam.place,
+        "output": seam.output,
+        "kind": seam.kind,
+        "columns": seam.columns,
+        "shown": seam.shown.as_dict(),
+        "bare": seam.bare,
+        "batch_size": batch_size,
+    }
+    told = stage(progress, "scores") or (lambda done, of: None)
+    run_trial(folder, "scores", job, seconds=probe_timeout, progress=told)
+    logits: NDArray[np.float32] = np.load(out, mmap_mode="r")
+    return logits

@@ -1,46 +1,57 @@
-"""The seam of an archive's handler, found by asking it and proved: where class scores pass, of which kind."""
+"""The seam of an archive's handler, found by asking it: where class scores pass, and of which kind.
+
+What is found may still be wrong of requests that were not tried, so that every later reply is compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import CalibServeError, ModelError
 from calib_serve.scores import (
     EACH,
-    PROBABILITIES,
+    LABELS,
     Form,
     Outputs,
     all_scores,
-    as_json,
     exact,
     find_scores,
-    infer_outputs,
-    shown_as,
+    proved,
+    refuted,
+    to_probs,
 )
+from calib_serve.torchserve.declared import DECLARED
 from calib_serve.torchserve.seam._handler import (
     INFERENCE,
     Handler,
-    functions,
-    is_network,
-    is_session,
     load_handler,
     places,
     put_around,
 )
 from calib_serve.torchserve.seam._host import Answer, ask, context_of, told
-from calib_serve.torchserve.seam._proof import NotOneRow, NotPassed, Place, Seen, prove_batches, prove_reply
-from calib_serve.torchserve.seam._recorder import PlaceRecorder, sigmoids
-from calib_serve.torchserve.seam._requests import Request, random_requests, varied
+from calib_serve.torchserve.seam._recorder import Called, PlaceRecorder, networks_called, sigmoids
+from calib_serve.torchserve.seam._refutation import (
+    Ask,
+    NotFollowed,
+    NotOneOwned,
+    NotPassed,
+    Place,
+    Seen,
+    read_batches,
+    read_place,
+)
+from calib_serve.torchserve.seam._requests import Request, made_up
 from calib_serve.torchserve.seam._trial import Ticks
+from calib_serve.torchserve.shown import Readings
 
-_REQUESTS = 4  # that differ, for the proof
+_REQUESTS = 4  # that differ, for the trial
 _NOT_PASSED = "the request did not pass here"
 
 
@@ -54,107 +65,191 @@ def look(
     seam: str | None = None,
     output: str | None = None,
     outputs: Outputs | None = None,
+    several: bool | None = None,
     batch_size: int = 1,
     progress: str,
 ) -> dict[str, Any]:
-    """Find where the class scores pass, and their kind, with the evidence; ``find_seam`` says of what.
+    """Find where the class scores pass, their kind, and what replies show of them, as for ``find_seam``.
 
-    Raises ModelError where no place is proved to be the one that the replies are made from.
+    Raises ModelError where there is no place that the replies are made from, or more than one.
     """
     handler, recorders, ctx = recorded(folder, seam, batch_size)
     tick = Ticks(progress)
-    # A handler that takes arrays answers only those of its network's shape.
-    shapes = [shape, *_guessed_shapes(handler)]
-    tried = [Request.from_dict(held) for held in requests] or _made_up(shapes)
-    chosen, bare, answer = _first_answer(handler, recorders, ctx, tried, given=bool(requests), tick=tick)
+    tried = [Request.from_dict(held) for held in requests] or made_up(shape)
+    with networks_called() as called:
+        chosen, bare = _first_answer(handler, recorders, ctx, tried, called=called, tick=tick)
+    if seam != DECLARED and (declared := recorders.pop(DECLARED, None)) is not None and declared.returned:
+        recorders = {DECLARED: declared}
 
     def answered(batch: Sequence[Request]) -> Answer:
         tick()
         return ask(handler.handle, ctx, batch, bare=bare)
 
-    # Places that hold scores by their numbers; which one the reply is made of is proved below.
-    candidates, why = _candidates(recorders, classes, output, outputs, as_json(answer.replies[0]))
-    own = set() if seam else recorders.keys() - set(places(handler))
-    never = {} if seam else _never_there(handler, recorders, own)
-    asked = [tried[chosen]]
-    if others:
-        asked += [Request.from_dict(forms[chosen]) for forms in others]
-    elif requests:
-        asked += [one for seed in range(1, 2 * _REQUESTS) if (one := varied(asked[0], seed)) is not None]
-    else:
-        asked += [_made_up(shapes, seed)[chosen] for seed in range(1, _REQUESTS)]
+    asked = [tried[chosen], *(Request.from_dict(forms[chosen]) for forms in others)]
+    if not requests:
+        asked += [made_up(shape, seed)[chosen] for seed in range(1, _REQUESTS)]
+    # As TorchServe's own handlers read it from index_to_name.json.
+    mapping = getattr(handler.subject, "mapping", None)
+    mapping = mapping if isinstance(mapping, dict) else None
+    said = _Said(outputs, several, _names(mapping), [] if seam or DECLARED in recorders else called)
+    candidates, why = _candidates(recorders, classes, output)
+    if not seam and DECLARED not in recorders:
+        late = "it is loaded with the first request, and not by initialize, as it has to be"
+        why |= {name: late for name in places(handler) if name not in recorders}
+    fitting, against = _fitting(candidates, answered, asked, said)
+    found = _the_one(fitting, why | against)
+    place, batched, reason = _together(found, max(2, batch_size), output)
+    return {
+        "place": place.name,
+        "output": str(place.form),
+        "kind": place.kind,
+        "columns": place.columns,
+        "rows": found.alone.rows.tolist(),
+        "requests": [request.as_dict() for request in found.requests],
+        "replies": found.alone.replies,
+        "batched": [seen.rows.tolist() for seen in batched],
+        "in_order": all(seen.in_order for seen in batched),
+        "alone_because": reason,
+        "form": chosen,
+        "bare": bare,
+        "handler": (handler.module.__name__ if handler.is_function else type(handler.subject).__name__),
+        "places": list(recorders),
+        "class_names": mapping,
+        "shown": found.shown.as_dict(),
+    }
+
+
+class _Said(NamedTuple):
+    """The ``outputs``, and whether ``several`` may be true, where said; class names; networks called."""
+
+    outputs: Outputs | None
+    several: bool | None
+    names: Sequence[str]
+    called: Sequence[Called]
+
+
+class _Fitting(NamedTuple):
+    """A place that was not refuted: the requests, what was seen of each alone, what replies show."""
+
+    place: Place
+    requests: list[Request]
+    alone: Seen
+    shown: Readings
+
+
+def _fitting(
+    candidates: Sequence[_Candidate], answered: Ask, asked: Sequence[Request], said: _Said
+) -> tuple[list[_Fitting], dict[str, str]]:
+    """Try each candidate; list those that were not refuted, and the reasons against others."""
+    fitting, why = list[_Fitting](), dict[str, str]()
     for each in candidates:
-        if each.name in never:
-            continue
-        place = Place(each.name, answered, recorders[each.name], each.form, each.kind, each.columns)
+        place = Place(each.name, answered, each.recorder, each.form, "logits", each.columns)
         try:
             place, known, alone = _alone(place, asked)
-            # Other networks that the request passed: their scores may take part in the reply.
-            beside = [
-                name
-                for name in dict.fromkeys(one.name for one in candidates)
-                if name not in (each.name, INFERENCE) and not name.endswith(".forward")
-            ]
-            prove_reply(place, known, alone, beside, sure=each.name not in own)
+            if not any(_same(one.alone.rows, alone.rows) for one in fitting):
+                place, shown = _of_one_kind(each, place, known, alone, said)
+                fitting.append(_Fitting(place, known, alone, shown))
         except ModelError as error:
             why[each.described] = str(error)
+    return fitting, why
+
+
+def _the_one(fitting: Sequence[_Fitting], why: dict[str, str]) -> _Fitting:
+    """The place that is left; ModelError where there is none, or several hold other probabilities."""
+    if not fitting:
+        raise _no_place(why)
+    first, *rest = fitting
+    probs = to_probs(first.alone.rows, first.place.kind)
+    others = [one.place.name for one in rest if not _same(to_probs(one.alone.rows, one.place.kind), probs)]
+    if others:
+        raise ModelError(
+            f"the reply is made of the scores at {first.place.name} and of those at {' and '.join(others)}; "
+            "name with --seam those of the classifier that the labels are of"
+        )
+    return first
+
+
+def _same(one: Floats, other: Floats) -> bool:
+    return one.shape == other.shape and bool(np.allclose(one, other, atol=1e-4))
+
+
+def _names(mapping: Mapping[str, Any] | None) -> list[str]:
+    """The names of the classes in a handler's mapping, as replies show them; empty where unknown."""
+    with suppress(ValueError, TypeError, IndexError, KeyError):
+        ordered = sorted((mapping or {}).items(), key=lambda item: int(item[0]))
+        return [str(name if isinstance(name, str) else name[-1]) for _, name in ordered]
+    return []
+
+
+def _of_one_kind(
+    each: _Candidate, place: Place, requests: Sequence[Request], alone: Seen, said: _Said
+) -> tuple[Place, Readings]:
+    """Try the kinds that the scores may be of; return the one by which the reply can be read."""
+    found: list[tuple[tuple[int, bool], Place, Readings]] = []
+    against: list[ModelError] = []
+    beside = [one.name for one in said.called if one.is_beside(each.call)]
+    for kind in _kinds(each, alone.rows, said.outputs):
+        one = replace(place, kind=kind)
+        try:
+            shown = read_place(one, requests, alone, said.names, beside)
+        except ModelError as error:
+            against.append(error)
             continue
-        # As TorchServe's own handlers read it from index_to_name.json.
-        mapping = getattr(handler.subject, "mapping", None)
-        place, batched, reason = _together(place, known[: max(2, batch_size)], alone, output)
-        return {
-            "place": each.name,
-            "output": str(place.form),
-            "kind": each.kind,
-            "columns": each.columns,
-            "padded": place.padded,
-            "rows": alone.rows.tolist(),
-            "requests": [request.as_dict() for request in known],
-            "replies": alone.replies,
-            "batched": [seen.rows.tolist() for seen in batched],
-            "in_order": all(seen.in_order for seen in batched),
-            "alone_because": reason,
-            "form": chosen,
-            "bare": bare,
-            "handler": (handler.module.__name__ if handler.is_function else type(handler.subject).__name__),
-            "places": list(recorders),
-            "class_names": mapping if isinstance(mapping, dict) else None,
-        }
-    raise _no_place({**why, **never})
+        # One class that is named in each reply is no sign of labels that are independent.
+        signs = 2 if shown.numbers or shown.keys else int(bool(shown.labels) and kind not in LABELS)
+        found.append(((signs, (kind in LABELS) is said.several), one, shown))
+    if not found:
+        raise next((one for one in against if not isinstance(one, NotFollowed)), against[0])
+    best = [one for one in found if one[0] == max(one[0] for one in found)]
+    if len(best) > 1:
+        may_be = [one[1].kind for one in best]
+        raise ModelError(
+            f"what passes may be {' or '.join(may_be)}, by all that the reply shows of it; say which with "
+            + " or ".join(f"--outputs {kind}" for kind in may_be)
+        )
+    return best[0][1:]
 
 
-def _made_up(shapes: Sequence[Sequence[int] | None], seed: int = 0) -> list[Request]:
-    return [request for one in shapes for request in random_requests(one, seed)]
-
-
-def _never_there(handler: Handler, recorders: dict[str, PlaceRecorder], own: set[str]) -> dict[str, str]:
-    """The reasons why some places hold no scores: late networks, and functions before a network."""
-    last = max((one.began for name, one in recorders.items() if name not in own), default=0)
-    before = {name: "a network comes behind it" for name in own if 0 < recorders[name].ended < last}
-    late = "it is loaded with the first request, and not by initialize, as it has to be"
-    return {**before, **{name: late for name in places(handler) if name not in recorders}}
+def _kinds(each: _Candidate, rows: Floats, outputs: Outputs | None) -> tuple[Outputs, ...]:
+    """List the kinds that rows (n, K) may be of: as said, by a sigmoid that was seen, by sums of 1."""
+    one, known = rows.shape[1] == 1, proved(rows)
+    may_be: tuple[Outputs, ...] = ("probabilities", "label_probabilities", "logits", "label_logits")
+    if each.of_sigmoid:
+        may_be = ("probability", "label_probabilities") if one else ("label_probabilities",)
+    elif known is not None:
+        may_be = (known, "label_probabilities") if known == "probabilities" else (known,)
+    elif one:
+        may_be = ("logit", "probability", "label_logits", "label_probabilities")
+    may_be = tuple(kind for kind in may_be if not refuted(rows, kind))
+    if outputs is None:
+        # Of one column the reply cannot tell a class from a label.
+        return tuple(kind for kind in may_be if kind == known or not (known or (one and kind in LABELS)))
+    said = exact(outputs, rows.shape[1])
+    if said not in may_be:
+        raise ModelError(
+            f"{outputs} are expected at the seam {each.name!r}; its values are {may_be[0]}: say --outputs "
+            f"{may_be[0]}, with an artifact that was fitted on such"
+        )
+    return (said,)
 
 
 def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Request], Seen]:
-    """Ask requests one by one, and keep the answered ones; find whether the handler pads its batch."""
+    """Ask requests one by one, and keep the answered ones."""
     found: list[tuple[Request, Seen]] = []
+    none: ModelError = NotPassed()
     for request in requests:
         try:
             found.append((request, place.see([request])))
-        except NotOneRow as error:
-            if not error.padding(place, request, requests[-1]):
-                raise
-            place = replace(place, padded=True)
-            found.append((request, place.see([request])))
-        except NotPassed:
-            continue  # it was asked before
+        except (NotPassed, NotOneOwned) as error:
+            none = error
+            continue  # it was asked before, or has no row of its own
         except ModelError:
             if not found:
                 raise
         if len(found) == _REQUESTS:
             break
     if not found:
-        raise NotPassed
+        raise none
     whole = Seen(
         np.concatenate([seen.rows for _, seen in found]),
         [reply for _, seen in found for reply in seen.replies],
@@ -163,12 +258,11 @@ def _alone(place: Place, requests: Sequence[Request]) -> tuple[Place, list[Reque
     return replace(place, half=half), [request for request, _ in found], whole
 
 
-def _together(
-    place: Place, requests: Sequence[Request], alone: Seen, output: str | None
-) -> tuple[Place, list[Seen], str]:
-    """Ask all requests at once; return the reason why that must not be done, if any."""
+def _together(found: _Fitting, most: int, output: str | None) -> tuple[Place, list[Seen], str]:
+    """Ask at ``most`` so many requests at once; return the reason why that must not be done, if any."""
+    place, requests = found.place, found.requests[:most]
     forms, reason = [place.form], ""
-    some = replace(alone, rows=alone.rows[: len(requests)], replies=alone.replies[: len(requests)])
+    some = Seen(found.alone.rows[:most], found.alone.replies[:most])
     if output is None and not place.form.path:  # a list of one may hold rows, or outputs
         with suppress(ModelError):
             place.recorder.clear()
@@ -181,7 +275,7 @@ def _together(
     for form in forms:
         try:
             placed = replace(place, form=form)
-            return placed, prove_batches(placed, requests, some), ""
+            return placed, read_batches(placed, requests, some, found.shown), ""
         except ModelError as error:
             reason = reason or str(error)
     return replace(place, form=forms[0]), [], reason
@@ -198,7 +292,7 @@ def recorded(
     handler = load_handler(ctx.manifest["model"]["handler"], inference=recorder)
     initialize(handler, ctx)
     recorders: dict[str, PlaceRecorder] = {}
-    for name in [seam] if seam else [*places(handler), *functions(handler)]:
+    for name in [seam] if seam else [DECLARED, *places(handler)]:
         recorders[name] = recorder if name == INFERENCE else PlaceRecorder()
         put_around(handler, name, recorders[name])
     return handler, recorders, ctx
@@ -220,9 +314,9 @@ def _first_answer(
     ctx: Any,
     requests: Sequence[Request],
     *,
-    given: bool,
+    called: list[Called],
     tick: Callable[[], None],
-) -> tuple[int, bool, Answer]:
+) -> tuple[int, bool]:
     """Find the first of ``requests`` that the handler answers, as itself or as a bare payload.
 
     Rather one that passes a recorder: some handlers answer what they do not understand with an error's text.
@@ -234,34 +328,40 @@ def _first_answer(
             continue
         # As a dict that names the body, and as the payload alone, which is what an envelope passes on.
         for bare in (False, True):
+            called.clear()
             with sigmoids() as seen:
                 for recorder in recorders.values():
                     recorder.clear(seen)
                 tick()
                 got = ask(handler.handle, ctx, [request], bare=bare)
             if not got.failure and any(recorder.returned for recorder in recorders.values()):
-                return number, bare, got
+                return number, bare
             if not got.failure:
-                answered = answered or (number, bare, got)
+                answered = answered or (number, bare)
                 continue
             failures[f"{request.content_type}{' (body alone)' if bare else ''}: {got.failure}"] = None
     if answered is not None:
         for recorder in recorders.values():
             recorder.clear()
         return answered
-    what = "any made-up request; give one it answers with --probe FILE:"
-    if given:
-        what = "the request that it was given:"
-    raise ModelError("\n  ".join([f"the handler did not answer {what}", *failures]))
+    if not requests:
+        raise ModelError(
+            "there is no request to try the handler with; give one that it answers: --probe FILE"
+        )
+    raise ModelError(
+        "\n  ".join(["the handler did not answer the request; give another: --probe FILE", *failures])
+    )
 
 
 class _Candidate(NamedTuple):
-    """Scores of ``columns`` of a ``kind`` that passed the place ``name`` in this ``form``."""
+    """Scores of ``columns`` that passed the place ``name`` in this ``form``; whether a sigmoid made them."""
 
     name: str
     form: Form
-    kind: Outputs
     columns: int
+    of_sigmoid: bool
+    recorder: PlaceRecorder
+    call: Called
 
     @property
     def described(self) -> str:
@@ -270,11 +370,7 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(
-    recorders: dict[str, PlaceRecorder],
-    classes: int | None,
-    output: str | None,
-    outputs: Outputs | None,
-    reply: Any,
+    recorders: dict[str, PlaceRecorder], classes: int | None, output: str | None
 ) -> tuple[list[_Candidate], dict[str, str]]:
     """List the places where scores passed, the likeliest first; and the reasons against the others."""
     found, why = [], {}
@@ -291,7 +387,8 @@ def _candidates(
         for form in forms:
             try:
                 rows = np.concatenate([form.scores(one, classes).values for one in recorder.returned])
-                found.append(_Candidate(place, form, _kind(recorder, rows, outputs, reply), rows.shape[1]))
+                made = recorder.is_of_sigmoid(rows)
+                found.append(_Candidate(place, form, rows.shape[1], made, recorder, recorder.call))
             except (ModelError, ValueError) as error:
                 why[f"{place}, in {form}" if form.path else place] = str(error)
     return found, why
@@ -309,65 +406,3 @@ def _no_place(why: dict[str, str]) -> ModelError:
     )
     each = (f"at {place}: {reason}" for place, reason in (reasons or why).items())
     return ModelError("\n  ".join([what, *each]))
-
-
-def _kind(recorder: PlaceRecorder, values: NDArray[np.float64], told: Outputs | None, reply: Any) -> Outputs:
-    """The kind of the scores, by their values and their activations; ModelError if unknown.
-
-    As ``told`` where nothing speaks against it: numbers alone tell logits of a label from those of a class no
-    more than one row tells whether numbers within [0, 1] are logits.
-    """
-    columns = values.shape[1]
-    may_be = _may_be(
-        recorder.sigmoid(values), infer_outputs(values), shown_as(reply, values[0].tolist()), columns
-    )
-    told = told and exact(told, columns)
-    if told in may_be:
-        return told
-    # Whether they are logits or probabilities is what matters, and must not be guessed.
-    if len({kind in PROBABILITIES for kind in may_be}) == 1:
-        return may_be[0]
-    raise ModelError(
-        f"its scores lie in [0, 1] and may be {' or '.join(may_be)}; say which with "
-        + " or ".join(f"--outputs {kind}" for kind in may_be)
-    )
-
-
-def _may_be(
-    sigmoid: Literal["before", "after"] | None,
-    numbers: Outputs,
-    shown: Literal["sigmoid", "softmax"] | None,
-    columns: int,
-) -> tuple[Outputs, ...]:
-    """List the possible kinds of the scores, the likeliest first."""
-    if sigmoid is None and shown == "sigmoid":
-        sigmoid = "after"
-    if columns == 1:
-        logit: tuple[Outputs, ...] = ("logit", "label_logits")
-        probability: tuple[Outputs, ...] = ("probability", "label_probabilities")
-        if sigmoid is not None:
-            return probability if sigmoid == "before" else logit
-        return (*logit, "log_probs") if numbers == "logit" else (*logit, *probability)
-    if sigmoid is not None:
-        return ("label_probabilities",) if sigmoid == "before" else ("label_logits",)
-    if numbers == "logits":
-        return ("logits",) if shown == "softmax" else ("logits", "label_logits")
-    if numbers == "label_probabilities":
-        return ("label_probabilities", "label_logits", "logits")
-    return ("probabilities", "label_probabilities") if numbers == "probabilities" else (numbers,)
-
-
-def _guessed_shapes(handler: Handler) -> Iterator[list[int]]:
-    """Yield shapes of one input that the first layer of the handler's network may take."""
-    networks = [v for v in vars(handler.subject).values() if is_network(v)]
-    for parameter in next((network.parameters() for network in networks), ()):
-        if parameter.ndim == 4:
-            yield from ([parameter.shape[1], size, size] for size in (28, 32, 64, 224))
-        elif parameter.ndim == 2:
-            yield [parameter.shape[1]]
-        else:
-            continue
-        return
-    for session in filter(is_session, vars(handler.subject).values()):
-        for taken in session.get_inputs()[:1]:
-            yield [size if isinstance(size, int) else -1 for size in taken.shape[1:]]

@@ -14,18 +14,14 @@ import importlib.util
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from calib_serve.core.errors import ModelError
+from calib_serve.torchserve.declared import DECLARED, Around, calibrate_with
 
 INFERENCE = "inference"
 PREDICT = "predict_proba"
-_HOOKS = {INFERENCE, "initialize", "preprocess", "postprocess", "handle", "explain_handle", "describe_handle"}
-"""Methods through which more than scores pass, or whose results are a whole reply."""
-
-Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""Called in place of an inference, with it and its arguments; what it returns is the inference's result."""
 
 
 def places(handler: Handler) -> list[str]:
@@ -42,37 +38,10 @@ def _places_of(subject: Any) -> list[str]:
     return [*([INFERENCE] if hasattr(subject, INFERENCE) else []), *_networks(subject)]
 
 
-def functions(handler: Handler) -> list[str]:
-    """List the handler's own functions and methods, where the scores of several networks may meet."""
-    module = handler.module
-    if not handler.is_function:
-        return _methods(handler.subject, module)
-    own = [
-        name
-        for name, value in vars(module).items()
-        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and name not in _HOOKS
-    ]
-    services = _services(module).items()
-    return [*own, *(f"{name}.{method}" for name, one in services for method in _methods(one, module))]
-
-
 def _services(module: ModuleType) -> dict[str, Any]:
     classes = [one for one in vars(module).values() if isinstance(one, type)]
     own = [one for one in classes if one.__module__ == module.__name__]
     return {name: value for name, value in vars(module).items() if type(value) in own}
-
-
-def _methods(subject: Any, module: ModuleType) -> list[str]:
-    own: dict[str, None] = {}
-    for cls in type(subject).__mro__:
-        if cls.__module__ == module.__name__:
-            own |= {
-                name: None
-                for name, value in vars(cls).items()
-                if isinstance(value, (FunctionType, staticmethod, classmethod))
-                and not (name in _HOOKS or name.startswith("__"))
-            }
-    return list(own)
 
 
 def _networks(subject: Any) -> list[str]:
@@ -103,6 +72,9 @@ def put_around(handler: Handler, place: str, around: Around) -> None:
 
     ``inference`` has its change from ``load_handler``. Raises ModelError where there is nothing to call.
     """
+    if place == DECLARED:
+        calibrate_with(around)
+        return
     if place == INFERENCE:
         if handler.is_function or not hasattr(handler.subject, INFERENCE):
             raise ModelError("this handler has no inference; name another place with --seam, such as model")
@@ -160,7 +132,8 @@ def _wrapped(call: Callable[..., Any], around: Around) -> Callable[..., Any]:
 
 def is_network(value: Any) -> bool:
     """Whether a value is a torch module, and no class."""
-    return hasattr(value, "register_forward_hook") and callable(value) and not isinstance(value, type)
+    # By its type: a stand-in for metrics has every attribute.
+    return hasattr(type(value), "register_forward_hook") and not isinstance(value, type)
 
 
 def _is_plain(value: Any) -> bool:
@@ -171,7 +144,7 @@ def _is_plain(value: Any) -> bool:
 def is_session(value: Any) -> bool:
     """Whether a value is a session of ONNX Runtime, or works as one."""
     is_object = not callable(value) and not isinstance(value, type)
-    return is_object and hasattr(value, "run") and hasattr(value, "get_inputs")
+    return is_object and hasattr(type(value), "run") and hasattr(type(value), "get_inputs")
 
 
 class Handler:

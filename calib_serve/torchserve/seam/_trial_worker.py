@@ -1,8 +1,8 @@
-"""The process that ``run_trial`` starts: it asks an archive's handler, or finds and proves its seam.
+"""The process that ``run_trial`` starts: it asks an archive's handler, or finds its seam.
 
 ``python -m calib_serve.torchserve.seam._trial_worker JOB RESULT`` runs one of three trials: ``look`` finds
-and proves the seam of an archive's original handler, ``answer`` asks a calibrated archive the same requests,
-``scores`` sends samples through the handler and keeps their scores.
+the seam of an archive's original handler, ``answer`` asks a calibrated archive the same requests,
+``scores`` sends samples through the handler and keeps their scores, each compared with its reply.
 
 The process ends with the one that started it, whose end of the pipe at its standard input is then closed, and
 so do those that the handler started.
@@ -24,15 +24,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.core.arrays import Floats
 from calib_serve.core.data_files import map_npy
 from calib_serve.core.errors import CalibServeError, ModelError
-from calib_serve.scores import Form, Outputs, as_json, class_count, infer_outputs, to_logits
+from calib_serve.scores import PROBABILITIES, Form, Outputs, as_json, refuted, to_logits, to_probs
+from calib_serve.torchserve.declared import DECLARED
 from calib_serve.torchserve.seam._finding import initialize, look, recorded
 from calib_serve.torchserve.seam._handler import load_handler
-from calib_serve.torchserve.seam._host import ask, context_of
-from calib_serve.torchserve.seam._recorder import PlaceRecorder
+from calib_serve.torchserve.seam._host import Answer, ask, context_of
+from calib_serve.torchserve.seam._refutation import (
+    ANOTHER_PLACE,
+    DECLARE,
+    NotAnswered,
+    NotOneOwned,
+    Place,
+    contradiction,
+)
 from calib_serve.torchserve.seam._requests import Request, alternatives
 from calib_serve.torchserve.seam._trial import Ticks
+from calib_serve.torchserve.shown import Readings
 
 
 def answer(
@@ -84,48 +94,34 @@ def collect(
     output: str,
     kind: Outputs,
     columns: int,
-    padded: bool,
     bare: bool,
+    shown: dict[str, Any],
     batch_size: int = 1,
     progress: str,
 ) -> dict[str, Any]:
     """Send ``files``, or the rows of the .npy ``rows``, in batches; write the logits (n, K) at the seam.
 
-    ``out`` becomes an .npy of float32; K is 2 for one column, but of labels. ``progress``: a file that
-    says how many are done. Raises ModelError, which names the sample, where the handler fails on
-    one, or where it is not known which scores are whose.
+    ``out`` becomes an .npy of float32; K is 2 for one column, but of labels. ``shown``: what replies show of
+    their rows. ``progress``: a file that says how many are done. Raises ModelError, which names the sample,
+    where the handler fails on one, or where it is not known which scores are whose: each reply has to be of
+    its own row.
     """
     handler, recorders, ctx = recorded(folder, seam, batch_size)
-    recorder = recorders[seam]
     samples = _Samples(files, None if rows is None else map_npy(Path(rows)), form)
     tick = Ticks(progress)
 
-    def logits_of(batch: range) -> NDArray[np.float32]:
-        requests = [samples.request(i) for i in batch]
-        recorder.clear([])
-        got = ask(handler.handle, ctx, requests, bare=bare)
-        if got.failure:
-            for i, request in zip(batch, requests, strict=True):
-                if failure := ask(handler.handle, ctx, [request], bare=bare).failure:
-                    raise ModelError(f"the handler failed on {samples.called([i])}: {failure}")
-            raise ModelError(
-                f"the handler answers {samples.called(batch)} one at a time and not together: "
-                f"{got.failure}; try --batch-size 1"
-            )
-        try:
-            return _logits(recorder, Form.parse(output), kind, columns, len(batch), padded=padded)
-        except ModelError as error:
-            raise ModelError(f"{samples.called(batch)}: {error}") from error
+    def answered(batch: Sequence[Request]) -> Answer:
+        return ask(handler.handle, ctx, batch, bare=bare)
 
+    place = Place(seam, answered, recorders[seam], Form.parse(output), kind, columns)
     n = len(samples)
     # Not a memory map: of a full disk a write says so, a map ends the process.
     with Path(out).open("wb") as written:
-        shape = (n, class_count(kind, columns))
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        header = {"descr": "<f4", "fortran_order": False, "shape": (n, place.classes)}
         np.lib.format.write_array_header_1_0(written, header)
         for start in range(0, n, batch_size):
             batch = range(start, min(start + batch_size, n))
-            logits = logits_of(batch)
+            logits = _logits(place, samples, batch, Readings.from_dict(shown))
             try:
                 written.write(logits.tobytes())
             except OSError as error:
@@ -134,27 +130,60 @@ def collect(
     return {"rows": n}
 
 
-def _logits(
-    recorder: PlaceRecorder, place: Form, kind: Outputs, columns: int, samples: int, *, padded: bool
-) -> NDArray[np.float32]:
+def _logits(place: Place, samples: _Samples, batch: range, shown: Readings) -> NDArray[np.float32]:
     """The scores of one batch as logits (n, K); ModelError where it is not one row a sample."""
-    found = [place.scores(value, max(2, columns)).values for value in recorder.returned]
-    found = [one[:samples] for one in found] if padded and len(found) == 1 else found
-    count = sum(map(len, found))
-    if count != samples or (len(found) > 1 and recorder.elsewhere):
+    requests = [samples.request(i) for i in batch]
+    try:
+        seen = place.see(requests, served=True)
+    except NotOneOwned as error:
+        raise ModelError(f"{samples.called(batch[error.at : error.at + 1])}: {error}") from error
+    except NotAnswered as error:
+        for i, request in zip(batch, requests, strict=True):
+            if failure := place.ask([request]).failure:
+                raise ModelError(f"the handler failed on {samples.called([i])}: {failure}") from error
         raise ModelError(
-            f"{count} rows of scores passed the seam in {len(found)} calls for {samples} samples: which "
-            "sample each row is of is not known; try --batch-size 1"
+            f"the handler answers {samples.called(batch)} one at a time and not together: {error}; try "
+            "--batch-size 1"
+        ) from error
+    except ModelError as error:
+        raise ModelError(f"{samples.called(batch)}: {error}") from error
+    if not seen.in_order:
+        raise ModelError(
+            f"{samples.called(batch)}: scores pass on several threads: which sample each row is of is not "
+            "known; try --batch-size 1"
         )
-    values = np.concatenate(found)
-    if kind == "probabilities" and np.isfinite(values).all() and infer_outputs(values) != kind:
-        raise ModelError("probabilities are expected here as on the first sample; its scores are others")
+    if (
+        place.kind in PROBABILITIES
+        and np.isfinite(seen.rows).all()
+        and (why := refuted(seen.rows, place.kind))
+    ):
+        raise ModelError(
+            f"{place.kind} are expected here as on the first sample; its scores are others: {why}"
+        )
     with np.errstate(over="ignore"):
-        logits = to_logits(values, kind).astype("<f4")
-    if not np.isfinite(logits).all():
-        bad = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
-        raise ModelError(f"the scores {values[bad][:5].tolist()} are not finite {kind}")
+        logits = to_logits(seen.rows, place.kind).astype("<f4")
+    for i, row, own, reply in zip(batch, seen.rows, logits, seen.replies, strict=True):
+        if not np.isfinite(own).all():
+            raise ModelError(
+                f"{samples.called([i])}: the scores {row[:5].tolist()} are not finite {place.kind}"
+            )
+        _refuse_parted(place, shown, samples.called([i]), row, reply)
     return logits
+
+
+def _refuse_parted(place: Place, shown: Readings, sample: str, row: Floats, reply: Any) -> None:
+    """Raise ModelError where the reply to a sample is not of its row, or cannot be compared with it."""
+    p = to_probs(row[None], place.kind)[0]
+    if against := contradiction(shown, reply, p):
+        raise ModelError(
+            f"{sample}: {against}; the reply is not made of the scores at {place.name} alone (another "
+            f"network, a filter, an earlier request, another order): {ANOTHER_PLACE}"
+        )
+    if shown.compare(reply, p).reason == "nothing" and place.name != DECLARED:
+        raise ModelError(
+            f"{sample}: the reply {reply!r:.100} shows nothing of the scores at {place.name}, so that it "
+            f"cannot be told whether these are its own: leave the sample out, {DECLARE}"
+        )
 
 
 TRIALS: dict[str, Callable[..., Any]] = {"look": look, "answer": answer, "scores": collect}

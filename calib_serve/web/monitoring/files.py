@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from calib_serve.core.errors import InputError
-from calib_serve.core.files import write_whole
+from calib_serve.core.files import write_changed
 from calib_serve.core.options.base import RARE
 
 Part = Literal["rules", "alerts", "dashboards", "prometheus", "alertmanager", "grafana"]
 PARTS: tuple[Part, ...] = get_args(Part)
 """Recording rules, alerts, the dashboard, and examples of what reads them."""
 
-WINDOWS = {"1h": ("1h", "1m"), "24h": ("24h:2m", "2m"), "7d": ("7d:15m", "4m")}
-"""The range that a window's rules read, and their interval. Longer ranges read one sample in minutes, not
-all; no interval reaches the five minutes after which Prometheus takes a series for gone."""
+WINDOWS = {
+    "1h": ("1m", "5m", "15m", "5m"),
+    "24h": ("4m", "10m", "15m", "5m|1h"),
+    "7d": ("10m", "25m", "30m", "1h|24h"),
+    "30d": ("10m", "25m", "30m", "24h|7d"),
+}
+"""By window: how often rules read counters beside ledgers, and for how long that is taken for the present;
+the range until there are two samples; the shorter windows that say whether what it warns of goes on. Every
+sample is read: of a server that restarts, whatever came since the last one that was read is lost."""
 
-_OF_LEDGERS = ("ledger", "edition")
-REPLICA_LABELS = (
-    "instance", "job", "pod", "container", "endpoint", "service", "node", "hostname", "Hostname", "worker",
-    *_OF_LEDGERS,
-)  # fmt: skip
-"""What tells the replicas of one deployment apart, as scrapes add it, TorchServe its Hostname too, and the
-ledgers that they count in.
-
-Every other label is kept, as opposite errors of staging and production must not cancel."""
+_OWN = ("model", "version", "bin", "sum", "ledger", "edition")
+_COPY_LABELS = ("replica", "prometheus_replica", "receive_replica", "rule_replica")
+"""What tells copies of one scrape apart, where Prometheus runs in pairs: a copy is not added."""
 
 _HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
 """The ECE's standard deviation over the gap's standard error: half-normal gaps, bins independent."""
@@ -35,7 +35,7 @@ _HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
 _TEMPLATES = Path(__file__).parent / "templates"
 _OURS = "calib-serve"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_TARGET = re.compile(r"([A-Za-z0-9_-]+)=([A-Za-z0-9._-]+:\d+)")
+_TARGET = re.compile(r"([A-Za-z0-9_-]+)=(dns\+)?([A-Za-z0-9._-]+):(\d+)")
 _PLACE = re.compile(r"[A-Za-z0-9._~:/?&=%+@,;-]+")
 
 _FILES: dict[Part, tuple[str, ...]] = {
@@ -56,28 +56,30 @@ _FILES: dict[Part, tuple[str, ...]] = {
 class MonitoringOptions:
     """Limits, links and labels of the monitoring files; InputError for values that no file could have.
 
-    >>> MonitoringOptions(keep=("job",)).replica_labels[:3]
-    ('instance', 'pod', 'container')
+    >>> MonitoringOptions(keep=("region",)).fill("sum by (@kept, model, version)")
+    'sum by (region, model, version)'
     """
 
     tolerance: float = 0.02
     """The gap between confidence and accuracy that is no error. Verdicts of the watch have their own."""
     sigmas: Annotated[float, RARE] = 4
     """Standard errors beyond the tolerance from which on an alert fires."""
-    runbooks: str = "docs/runbooks.md"
-    """The page with a section for each alert, an address or a path: alerts and the dashboard link to it."""
+    runbooks: str = "http://127.0.0.1:9300/runbooks"
+    """The page with a section for each alert, an address or a path: alerts and the dashboard link to it. The
+    watch serves one."""
     window: str = "24h"
-    """The time that numbers are taken over: 1h, 24h or 7d."""
+    """The time that numbers are taken over: 1h, 24h, 7d or 30d."""
     targets: tuple[str, ...] = ("calib-serve-watch=127.0.0.1:9300",)
-    """What Prometheus scrapes, as JOB=HOST:PORT, commas between."""
+    """What Prometheus scrapes, one process each, as JOB=HOST:PORT, or JOB=dns+HOST:PORT for each address that
+    the name has, as a headless Service; commas between."""
+    alertmanager: str = ""
+    """Alertmanager that Prometheus sends alerts to, as HOST:PORT; without it none."""
     token_file: str = ""
     """The file, on the host of Prometheus, with the token that it scrapes calib-serve by."""
     jobs: Annotated[str, RARE] = ""
     """The scrape jobs that MonitorDown looks for, a regular expression; without it those of the targets."""
-    add_over: Annotated[tuple[str, ...], RARE] = ()
-    """Further labels that tell replicas apart."""
-    keep: Annotated[tuple[str, ...], RARE] = ()
-    """Labels that tell no replicas apart, such as job, and are kept."""
+    keep: tuple[str, ...] = ("cluster", "namespace", "kubernetes_namespace", "environment", "env", "tenant")
+    """Labels that tell environments apart, each with numbers of its own; sums go over all others."""
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 0.5:
@@ -90,61 +92,81 @@ class MonitoringOptions:
             raise InputError(f"the window is one of {', '.join(WINDOWS)}, got {self.window!r}")
         if self.token_file and not _PLACE.fullmatch(self.token_file):
             raise InputError(f"the token's file must be a path, got {self.token_file!r}")
+        if self.alertmanager and not _TARGET.fullmatch(f"alertmanager={self.alertmanager}"):
+            raise InputError(f"alertmanager must be HOST:PORT, got {self.alertmanager!r}")
         if self.token_file and not any(target.startswith(_OURS) for target in self.targets):
             raise InputError(f"the token is sent to jobs called {_OURS}..., and none of the targets is")
         if wrong := [target for target in self.targets if not _TARGET.fullmatch(target)]:
-            raise InputError(f"a target is job=host:port, got {wrong[0]!r}")
+            raise InputError(f"a target is job=host:port or job=dns+host:port, got {wrong[0]!r}")
         try:
             re.compile(self.jobs)
         except re.error as error:
             raise InputError(f"jobs must be a regular expression: {error}") from error
         if set(self.jobs) & set("'\"\\\n"):
             raise InputError(f"jobs must hold no quote and no backslash, got {self.jobs!r}")
-        for name in self.add_over:
-            if not _LABEL.fullmatch(name) or name in ("model", "version", "bin", "sum"):
-                raise InputError(f"{name!r} is no label that replicas could differ by")
-        if missing := set(self.keep) - set(REPLICA_LABELS):
-            raise InputError(
-                f"only {', '.join(REPLICA_LABELS)} are dropped, not {', '.join(sorted(missing))}"
-            )
-
-    @property
-    def replica_labels(self) -> tuple[str, ...]:
-        """The labels that sums over replicas drop."""
-        return tuple(dict.fromkeys(n for n in (*REPLICA_LABELS, *self.add_over) if n not in self.keep))
+        if wrong := [name for name in self.keep if not _LABEL.fullmatch(name) or name in _OWN]:
+            raise InputError(f"{wrong[0]!r} is no label that environments could differ by; change keep")
+        if not self.keep:
+            raise InputError("keep must name a label; one that no series has does no harm, such as env")
 
     @property
     def values(self) -> dict[str, str]:
         """The values of the templates' names."""
-        reads, interval = WINDOWS[self.window]
-        jobs: dict[str, list[str]] = {}
-        for job, _, place in (target.partition("=") for target in self.targets):
-            jobs.setdefault(job, []).append(f'"{place}"')
+        interval, kept, lately, short = WINDOWS[self.window]
+        jobs = dict.fromkeys(target.partition("=")[0] for target in self.targets)
         token = f"    authorization: {{credentials_file: {self.token_file}}}\n" if self.token_file else ""
         return {
             "@window": self.window,
-            "@range": reads,
+            "@risen": _risen(self.window),
+            "@lately": _risen(lately),
             "@interval": interval,
+            "@present": kept,
+            "@short": short,
             "@tolerance": f"{self.tolerance:g}",
             "@squared": f"{self.tolerance**2:.12g}",
             "@sigmas": f"{self.sigmas:g}",
             "@noise": f"{self.sigmas * _HALF_NORMAL:.6g}",
             "@runbooks": self.runbooks,
             "@jobs": self.jobs or "|".join(jobs),
+            "@absent": f"absent(up{{job=~'{self.jobs}'}})"
+            if self.jobs
+            else " or ".join(f"absent(up{{job='{job}'}})" for job in jobs),
+            "@off": "" if self.alertmanager else "# ",
+            "@alertmanager": self.alertmanager or "127.0.0.1:9093",
             "@scrapes": "\n".join(
-                f"  - job_name: {job}\n{token if job.startswith(_OURS) else ''}"
-                f"    static_configs:\n      - targets: [{', '.join(places)}]"
-                for job, places in jobs.items()
+                # A pod's own label "version" must not take the name of the series'.
+                f"  - job_name: {job}\n    honor_labels: true\n{token if job.startswith(_OURS) else ''}"
+                f"{self._discovery(job)}"
+                for job in jobs
             ),
-            "@replica": ", ".join(self.replica_labels),
-            "@scrape": ", ".join(name for name in self.replica_labels if name not in _OF_LEDGERS),
+            "@kept": ", ".join(self.keep),
+            "@same": ",".join(f"{name}=%q" for name in (*self.keep, "model", "version")),
+            "@told": " ".join(f"$labels.{name}" for name in (*self.keep, "model", "version")),
+            "@legend": " ".join(f"{{{{{name}}}}}" for name in self.keep),
+            "@copy": ", ".join(_COPY_LABELS),
         }
+
+    def _discovery(self, job: str) -> str:
+        """The places of a job, by their addresses, or found in DNS."""
+        own = [one for one in map(_TARGET.fullmatch, self.targets) if one and one[1] == job]
+        fixed = [f'"{one[3]}:{one[4]}"' for one in own if not one[2]]
+        named = [f"      - {{names: [{one[3]}], type: A, port: {one[4]}}}" for one in own if one[2]]
+        lines = [f"    static_configs:\n      - targets: [{', '.join(fixed)}]"] if fixed else []
+        return "\n".join([*lines, *(["    dns_sd_configs:", *named] if named else [])])
 
     def fill(self, text: str) -> str:
         """The text of a template with its values."""
         for name, value in self.values.items():
             text = text.replace(name, value)
         return text
+
+
+def _risen(reads: str) -> str:
+    """The rise of counters beside ledgers; by no more than they stand at, where they began in that time."""
+    counted = "calib_predictions_total{ledger=''}"
+    rise = f"increase({counted}[{reads}])"
+    found = f"{counted} + clamp_max({rise} - {counted}, 0) unless resets({counted}[{reads}]) > 0 or {rise}"
+    return f"sum by (@kept, model, version, bin) (max without (@copy) ({found}))"
 
 
 def monitoring_files(
@@ -184,12 +206,4 @@ def export_monitoring(
             folder cannot be written.
     """
     wanted = {folder / path: text.encode() for path, text in monitoring_files(options, parts=parts).items()}
-    try:
-        new = {p: text for p, text in wanted.items() if not (p.is_file() and p.read_bytes() == text)}
-        if others := [str(path) for path in new if path.exists() and not force]:
-            raise InputError(f"would change {', '.join(others)}; give another folder, or --force")
-        for path, text in new.items():
-            write_whole(path, text)
-    except OSError as error:
-        raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from error
-    return list(new)
+    return write_changed(wanted, force=force)

@@ -21,4 +21,10 @@ async function renew() {
   }
 }
 
-setInterval(renew, seconds * 1000);
+// One question at a time: the next is asked some seconds after the answer to the last.
+async function keepRenewing() {
+  await renew();
+  setTimeout(keepRenewing, seconds * 1000);
+}
+
+setTimeout(keepRenewing, seconds * 1000);

@@ -1,0 +1,128 @@
+"""From a ledger of format 1 to a made-up format 2, when asked and not before, and back by its backup."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import calib_serve
+from kept_hosts import Host, V, said
+from ledgers import accept, ask, make_label
+
+from calib_serve.core.errors import InputError, LedgerError
+from calib_serve.ledger import Ledger, upgrade, upgrade_ledger
+from calib_serve.ledger.schema import STEPS, Step
+
+pytestmark = pytest.mark.store
+
+BOTH = (
+    "create table made_up (receipt text not null primary key, why text not null)",
+    "insert into made_up select receipt, 'of format 1' from label",
+)
+ALTERED = "alter table label add column cost %s not null default 7"
+TWO: Step = ((ALTERED % "integer", *BOTH), (ALTERED % "bigint", *BOTH))
+THREE: Step = (("update label set cost = cost + 1",),) * 2
+BROKEN: Step = tuple((*one, "select no_such_thing") for one in TWO)  # type: ignore[assignment]
+NEWEST = (*STEPS, TWO)
+V_OF = ("m", "1")
+
+
+@pytest.fixture
+def filled(url: str) -> str:
+    ledger = Ledger(url)
+    accept(ledger, [make_label(i) for i in range(20)])
+    ledger.roll_up()
+    ledger.close()
+    return url
+
+
+@pytest.fixture
+def backup(filled: str, tmp_path: Path) -> Path:
+    """Where the copy goes; of a PostgreSQL, what pg_dump wrote."""
+    if "://" in filled:
+        (tmp_path / "dump.sql").touch()
+        return tmp_path / "dump.sql"
+    return tmp_path / "before.db"
+
+
+def test_a_kept_ledger_goes_to_the_next_format_and_back_by_its_backup(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    file = host.folder / "ledger.db"
+    before = ask(str(file), "select count(*), sum(confidence), sum(tallied) from label")
+    sums = ask(str(file), "select * from sums order by kind, name, start, width, bin")
+    backup = tmp_path / "before.db"
+    assert upgrade_ledger(file, backup, steps=NEWEST) == 1
+    assert ask(str(file), "select schema from ledger") == [(2,)]
+    assert ask(str(file), "select count(*), sum(confidence), sum(tallied) from label") == before
+    assert ask(str(file), "select * from sums order by kind, name, start, width, bin") == sums
+    assert ask(str(file), "select count(*), min(cost) from label join made_up using (receipt)") == [(85, 7)]
+    with pytest.raises(LedgerError, match=r"format 2, which a newer .* put the backup from before"):
+        Ledger(file)
+    shutil.copy(backup, file)
+    with host.watch() as watch:
+        assert watch.ledger.check() == []
+        assert said(watch)["sums"] == pytest.approx(host.told["before"]["sums"])
+        assert watch.ledger.waiting() == {V: 5}
+
+
+def test_an_older_format_is_refused_with_the_command_until_it_is_asked_for(
+    filled: str, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upgrade, "SCHEMA", 2)
+    before = ask(filled, "select schema from ledger")
+    with pytest.raises(LedgerError, match=r"format 1, and this calib-serve writes 2: .* ledger upgrade"):
+        Ledger(filled)
+    assert ask(filled, "select schema from ledger") == before
+    assert upgrade_ledger(filled, backup, steps=NEWEST) == 1
+    ledger = Ledger(filled)
+    assert ledger.sums()[V_OF].labels.sum() == 20
+    ledger.close()
+    assert upgrade_ledger(filled, backup, steps=NEWEST) == 2  # nothing is done, nor copied
+
+
+def test_several_steps_are_one_transaction_in_their_order(filled: str, backup: Path) -> None:
+    assert upgrade_ledger(filled, backup, steps=(*NEWEST, THREE)) == 1
+    assert ask(filled, "select schema from ledger") == [(3,)]
+    assert ask(filled, "select min(cost), max(cost) from label") == [(8, 8)]
+
+
+def test_a_step_that_fails_leaves_the_ledger_as_it_was(filled: str, backup: Path) -> None:
+    with pytest.raises(LedgerError, match="no_such_thing"):
+        upgrade_ledger(filled, backup, steps=(*STEPS, BROKEN))
+    ledger = Ledger(filled)
+    assert ledger.sums()[V_OF].labels.sum() == 20
+    assert accept(ledger, [make_label(99)]) == [True]
+    assert ask(filled, "select count(*) from labels") == [(21,)]
+    ledger.close()
+
+
+def test_without_a_backup_nothing_is_upgraded(filled: str, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    if "://" not in filled:
+        wrong.touch()
+    with pytest.raises(InputError, match=r"make it by pg_dump" if "://" in filled else "name a new file"):
+        upgrade_ledger(filled, wrong, steps=NEWEST)
+    Ledger(filled).close()
+
+
+def test_a_program_that_has_the_ledger_open_is_refused_after_the_upgrade(filled: str, backup: Path) -> None:
+    ledger = Ledger(filled)
+    accept(ledger, [make_label(50)])
+    upgrade_ledger(filled, backup, steps=NEWEST)
+    with pytest.raises(LedgerError, match="format 2"):
+        accept(ledger, [make_label(51)])
+    with pytest.raises(LedgerError, match="format 2"):
+        ledger.roll_up()
+    assert ask(filled, "select count(*) from label") == [(21,)]
+    ledger.close()
+
+
+def test_the_command_says_the_format_and_makes_no_ledger(filled: str, tmp_path: Path) -> None:
+    done = calib_serve("ledger", "upgrade", filled, tmp_path / "copy")
+    assert (done.exit_code, "was of format 1, and is of this version's" in done.stdout) == (0, True)
+    assert not (tmp_path / "copy").exists()
+    missing = calib_serve("ledger", "upgrade", tmp_path / "none.db", tmp_path / "copy")
+    assert missing.exit_code != 0
+    assert "there is no ledger" in missing.stderr
+    assert not (tmp_path / "none.db").exists()

@@ -1,0 +1,121 @@
+"""Figures: what is drawn first, in which colours, on which ground, and what one dot hides."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from calib_serve import ReliabilityDisplay
+from calib_serve.metrics import softmax
+from calib_serve.report import Dot, DotSeries, plot_reliability, prepare_report, reliability, render
+from calib_serve.report.look.charts import reliability_diagram
+
+Pair = tuple[NDArray[np.float64], NDArray[np.int64]]
+
+
+def rare(n: int = 4000, seed: int = 5) -> tuple[Pair, Pair]:
+    """An event of 3 in 100 with P(y = 1) too high, and with the true one."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(-4, 1.2, n)
+    true, said = (1 / (1 + np.exp(-one)) for one in (z, z + 1))
+    y = (rng.random(n) < true).astype(int)
+    return tuple((np.column_stack([1 - p, p]), y) for p in (said, true))  # type: ignore[return-value]
+
+
+def luminance(color: Any) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+def contrast(one: Any, other: Any) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_of_a_rare_event_the_first_screen_is_of_the_event() -> None:
+    before, after = rare()
+    contents = prepare_report(title="rare", before=before, after=after, replicates=0)
+    page = render(contents)
+    first = page[: page.index("</section>")]
+    assert "AUROC of P(y = 1)" in first
+    assert "ECE of P(y = 1)" in first
+    assert "share of class 1 against P(y = 1)" in first
+    assert "accuracy against confidence" not in first
+    assert "accuracy against confidence" in page
+
+
+def test_the_auroc_of_the_event_is_that_of_its_ranks_with_weights_as_repeated_rows() -> None:
+    (p, y), _ = rare(600)
+    events, others = p[y == 1, 1], p[y == 0, 1]
+    ranks = np.mean(events[:, None] > others) + np.mean(events[:, None] == others) / 2
+    found = prepare_report(title="t", after=(p, y), replicates=0).after.positive_auroc
+    assert found.value == pytest.approx(ranks, abs=1e-12)
+    assert found.low < ranks < found.high
+    again = np.repeat(np.arange(len(y)), 1 + y)
+    weighed = prepare_report(title="t", after=(p, y), sample_weight=1 + y, replicates=0).after
+    repeated = prepare_report(title="t", after=(p[again], y[again]), replicates=0).after
+    assert weighed.positive_auroc.value == pytest.approx(repeated.positive_auroc.value, abs=1e-12)
+
+
+def test_a_dot_that_holds_most_samples_is_shown_in_parts_that_add_up_to_it() -> None:
+    before, after = rare()
+    sides = prepare_report(title="t", before=before, after=after, replicates=0).sides
+    for side in sides:
+        whole, parts = side.positive.reliability, side.positive.dense
+        assert parts.count.sum() == whole.count[0]
+        assert np.ptp(parts.count) <= 1
+        assert np.nansum(parts.count * parts.accuracy) == pytest.approx(whole.count[0] * whole.accuracy[0])
+    rng = np.random.default_rng(0)
+    flat = softmax(rng.normal(size=(500, 3)))
+    assert prepare_report(title="t", after=(flat, flat.argmax(1)), replicates=0).after.dense is None
+
+
+@pytest.mark.parametrize("series", [1, 2])
+def test_a_diagram_is_square_and_names_its_series_below_the_axis(series: int) -> None:
+    dots = [Dot(0.5, 0.45, 0.4, 0.5, 0.9, 900), Dot(0.2, 0.5, 0.1, 0.9, 0.1, 2)]
+    svg = reliability_diagram([DotSeries(f"m{i}", "model-a", dots) for i in range(series)])
+    wide, high = (float(v) for v in re.findall(r'class="ideal" x1="([\d.]+)" y1="([\d.]+)" x2', svg)[0])
+    right, top = (float(v) for v in re.findall(r'class="ideal".*? x2="([\d.]+)" y2="([\d.]+)"', svg)[0])
+    assert right - wide == pytest.approx(high - top)
+    names = [float(y) for y in re.findall(r'<text class="model-a"[^>]* y="([\d.]+)"', svg)]
+    assert len(names) == (series if series > 1 else 0)
+    assert all(y > high for y in names)
+    assert svg.count("dot model-a few") == series  # what is too little to tell keeps its colour
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background", "Solarize_Light2"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_display_can_be_read_on_the_ground_of_any_style(style: str, own: bool) -> None:
+    (p, y), _ = rare(500)
+    with matplotlib.style.context(style):
+        ax = Figure().subplots() if own else None
+        display = ReliabilityDisplay.from_predictions(y, p[:, 1], ax=ax)
+        display = ReliabilityDisplay.from_predictions(y, p[:, 1] / 2, ax=display.ax_)
+    ground = display.ax_.get_facecolor()
+    for color in (display.line_.get_color(), display.ax_.lines[0].get_color()):
+        assert contrast(color, ground) > 3
+    if not own:
+        assert contrast(display.ax_.xaxis.label.get_color(), ground) > 4.5
+
+
+def test_points_join_no_line_and_boxes_have_no_whiskers_beside_them() -> None:
+    (p, y), _ = rare(500)
+    axes = plot_reliability(Figure().subplots(), reliability(p, y))
+    joined = [line for line in axes.lines if line.get_linestyle() != "None"]
+    assert len(joined) == 1  # the diagonal
+    assert not [one for one in axes.containers if type(one).__name__ == "ErrorbarContainer"]
+
+
+def test_a_colour_means_raw_or_calibrated_or_a_model() -> None:
+    before, after = rare(500)
+    assert prepare_report(title="t", after=after, replicates=0).after.color == "before"
+    both = prepare_report(title="t", before=before, after=after, replicates=0)
+    assert [side.color for side in both.sides] == ["before", "after"]
+    assert [side.positive.color for side in both.sides] == ["before", "after"]

@@ -1,0 +1,42 @@
+"""Slices have so many series at most: the most served ones, and those that are surely off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from calib_serve import Keyring
+from calib_serve.ledger import Ledger
+from calib_serve.monitor import Watch, Watched
+from calib_serve.receipts import ServedPrediction
+from calib_serve.web.exporter import export
+from calib_serve.web.window_gauges import MOST_SLICES
+
+
+def test_of_many_segments_the_most_served_and_the_worst_have_series(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.db")
+    watch = Watch(Keyring.new(), ledger, models={("m", "1"): Watched.of(30)}, maturity=0.0, segments=64)
+    registry = CollectorRegistry()
+    export(watch, registry)
+    for i in range(30):
+        told = ServedPrediction("m", "1", predicted=i, confidence=0.9, segment=f"s{i:02}")
+        receipts = watch.predictions([told] * (130 - i))
+        wrong = i in (25, 28)  # few are served, and none is right
+        right = [
+            {"receipt": str(one), "label": (i + (wrong or n % 10 == 0)) % 30}
+            for n, one in enumerate(receipts)
+        ]
+        watch.labels(right)
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for family in registry.collect():
+        for sample in family.samples if family.name == "calib_slice_gap" else ():
+            at = sample.labels["kind"], sample.labels["window"]
+            found.setdefault(at, {})[sample.labels["slice"]] = sample.value
+    assert found.keys() == {(kind, window) for kind in ("segment", "class") for window in ("1h", "24h")}
+    for (kind, _), of in found.items():
+        assert len(of) == MOST_SLICES
+        most = {f"s{i:02}" if kind == "segment" else str(i) for i in range(MOST_SLICES // 2)}
+        worst = {f"s{i:02}" if kind == "segment" else str(i) for i in (25, 28)}
+        assert most | worst <= of.keys()
+    ledger.close()
