@@ -164,8 +164,9 @@ def test_it_fails_over_to_an_asynchronous_standby(tmp_path: Path) -> None:
             standby.start()
             standby.promote()
             says(promise, server)
-            status, said = health(server)
-            assert (status, said["status"]) == (200, "degraded")
+            until(lambda: health(server)[0] == 200)
+            said = health(server)[1]
+            assert said["status"] == "degraded"
             assert "may be missing" in said["checks"]["timeline"]
             until(lambda: value(server.url, "calib_feedback_total") == kept)
             assert sent.send(receipts) == promise.whole, "sent again, each counts once"
