@@ -171,26 +171,14 @@ class TorchClassifier:
     def logits(
         self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities where the model ends in softmax.
-
-        Args:
-            inputs: (n, *input_shape).
-            shift: Added to the inputs first.
-            progress: Called with how many inputs are done, and of how many.
-        """
+        """Logits (n, K); log-probabilities where the model ends in softmax."""
         raw = self._stream(self.network, inputs, shift, progress, width(self.classes, self.outputs))
         return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer.
-
-        Args:
-            inputs: (n, *input_shape).
-            shift: Added to the inputs first.
-            progress: Called with how many inputs are done, and of how many.
-        """
+        """Inputs (n, d) of the last linear layer."""
         last = self._last()
         return self._stream(last.body, inputs, shift, progress, last.head.weights[0].shape[1])
 
@@ -202,14 +190,7 @@ class TorchClassifier:
         shift: InputShift | None = None,
         progress: Progress | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient (*input_shape) by one shift shared by all inputs, and the logits (n, K).
-
-        Args:
-            inputs: (n, *input_shape).
-            loss: From logits (b, K) and their rows to losses (b,).
-            shift: Added to the inputs first.
-            progress: Called with how many inputs are done, and of how many.
-        """
+        """The summed loss's gradient (*input_shape) by one shift of all inputs, and the logits (n, K)."""
         self._refuse_shift()
         total = np.zeros(self.input_shape)
         logits = np.empty((len(inputs), self.classes), np.float32)

@@ -16,8 +16,9 @@ from torch import nn
 from calib_serve.artifact import Artifact, InputShift
 from calib_serve.fit.clamping.fit import fit_neural_clamping
 from calib_serve.fit.masked import Masking, fit_masked_head
-from calib_serve.models import TorchClassifier, from_module
+from calib_serve.models import from_module
 from calib_serve.models.cached_classifier import CachedClassifier
+from calib_serve.models.torch_classifier import TorchClassifier
 from calib_serve.scores import softmax
 
 pytestmark = pytest.mark.server

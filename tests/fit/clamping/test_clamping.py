@@ -24,7 +24,8 @@ from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
-from calib_serve.models import TorchClassifier, from_module
+from calib_serve.models import from_module
+from calib_serve.models.torch_classifier import TorchClassifier
 from calib_serve.scores import softmax
 
 SHAPE = (2, 8, 8)

@@ -14,7 +14,8 @@ from calib_serve.fit import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.objective import Objective
 from calib_serve.fit.clamping.schedules import TOOLKIT, Descent
 from calib_serve.fit.facts import reference_bins
-from calib_serve.models import TorchClassifier, from_module
+from calib_serve.models import from_module
+from calib_serve.models.torch_classifier import TorchClassifier
 from calib_serve.scores import softmax
 
 SHAPE = (2, 8, 8)
