@@ -110,7 +110,7 @@ def test_the_graph_is_batched_warmed_up_and_labelled(repository):
 
 def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
     path = model_file(tmp_path, kind=TensorProto.FLOAT16)
-    engine = {"tensorrt": "FP16", "trt_cache": "/cache", "trt_level": 5}
+    engine = {"tensorrt": "FP16", "trt_cache": "/cache"}
     settings = TritonOptions(**engine, instances=2, max_batch=8, delay=100, receipts=False, versions=2)
     fuse_triton(path, STEP, tmp_path / "repo", settings, name="m", unproven=True)
     assert [p.name for p in (tmp_path / "repo").iterdir()] == ["m"]
@@ -124,7 +124,6 @@ def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
         "trt_engine_cache_path": "/cache",
         "trt_timing_cache_enable": "1",
         "trt_timing_cache_path": "/cache",
-        "trt_builder_optimization_level": "5",
         "trt_profile_min_shapes": "image:1x3x2x2",
         "trt_profile_opt_shapes": "image:8x3x2x2",
         "trt_profile_max_shapes": "image:8x3x2x2",
@@ -163,8 +162,6 @@ def test_the_python_backend_gets_the_same_engine_as_options_of_onnxruntime(tmp_p
         (lambda: TritonOptions(instances=0), "instances must be 1 or more"),
         (lambda: TritonOptions(backend="ort"), "backend must be one of"),
         (lambda: TritonOptions(tensorrt="INT8"), "FP32 or FP16"),
-        (lambda: TritonOptions(tensorrt="FP16", trt_level=6), "0 to 5"),
-        (lambda: TritonOptions(tensorrt="FP16", trt_workspace=0), "trt_workspace must be 1 or more"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong, said):

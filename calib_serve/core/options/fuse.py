@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from calib_serve.core.options.base import PYTHON, RARE, Checked, CustomOps, LastLayer, check, check_default
+from calib_serve.core.options.base import RARE, Checked, CustomOps, LastLayer, check, check_default
 from calib_serve.core.options.data import ModelScores, ProofOptions
 
 Shown = Literal["same", "probabilities", "all"]
@@ -118,10 +118,6 @@ class TritonOptions(GraphOptions):
     """Return receipts and count predictions."""
     trt_cache: Annotated[str | None, RARE] = None
     """A folder on the server that may be written, where TensorRT keeps engines and timings."""
-    trt_level: Annotated[int | None, PYTHON] = None
-    """How much TensorRT's builder tries, 0 to 5."""
-    trt_workspace: Annotated[int, PYTHON] = 1 << 30
-    """Bytes that TensorRT may use for a while."""
 
     def _check(self) -> None:
         check(self.version >= 1, "version", f"must be 1 or more, got {self.version}")
@@ -136,12 +132,8 @@ class TritonOptions(GraphOptions):
             "tensorrt",
             "needs a GPU, and the device is the cpu",
         )
-        level, workspace = self.trt_level, self.trt_workspace
-        check(level is None or 0 <= level <= 5, "trt_level", f"must be 0 to 5, got {level}")
-        check(workspace >= 1, "trt_workspace", f"must be 1 or more, got {workspace}")
         if self.tensorrt is None:
-            of_tensorrt = ("trt_cache", "trt_level", "trt_workspace")
-            check_default(self, of_tensorrt, "is an option of tensorrt")
+            check_default(self, ("trt_cache",), "is an option of tensorrt")
         check(
             self.versions == 1 or not self.ensemble,
             "versions",

@@ -216,8 +216,6 @@ class TritonKeywords(TypedDict, total=False):
     strict: bool
     tensorrt: Literal["FP32", "FP16"] | None
     trt_cache: str | None
-    trt_level: int | None
-    trt_workspace: int
     unproven: bool
     version: int
     versions: int

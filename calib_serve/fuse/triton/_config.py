@@ -18,6 +18,8 @@ LABELS = "labels.txt"
 VERSION = "calib_serve.version"
 """The graph's output that tells the step behind it which version it is."""
 
+_WORKSPACE = str(1 << 30)  # bytes that TensorRT may use for a while
+
 _TYPES = {
     ir.DataType.FLOAT: "TYPE_FP32",
     ir.DataType.FLOAT16: "TYPE_FP16",
@@ -122,8 +124,6 @@ def tensorrt(settings: TritonOptions, shapes: Mapping[str, tuple[int, ...]], bat
     for what in ("engine", "timing"):
         if settings.trt_cache is not None:
             found |= {f"trt_{what}_cache_enable": "1", f"trt_{what}_cache_path": settings.trt_cache}
-    if settings.trt_level is not None:
-        found["trt_builder_optimization_level"] = str(settings.trt_level)
     for bound, rows in (("min", 1), ("opt", batch), ("max", batch)):
         if shapes and batch:
             whole = (f"{name}:{'x'.join(map(str, (rows, *dims)))}" for name, dims in shapes.items())
@@ -146,7 +146,7 @@ def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequenc
     if settings.tensorrt is not None:
         parameters = {
             "precision_mode": settings.tensorrt,
-            "max_workspace_size_bytes": str(settings.trt_workspace),
+            "max_workspace_size_bytes": _WORKSPACE,
             **tensorrt(settings, found.profile(), found.batch),
         }
         accelerator = {"name": "tensorrt", "parameters": _pairs(parameters)}
@@ -160,7 +160,7 @@ def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, m
     if settings.tensorrt is not None:
         options = {
             "trt_fp16_enable": str(int(settings.tensorrt == "FP16")),
-            "trt_max_workspace_size": str(settings.trt_workspace),
+            "trt_max_workspace_size": _WORKSPACE,
             **tensorrt(settings, found.profile(), found.batch),
         }
         provided = json.dumps(options, sort_keys=True)

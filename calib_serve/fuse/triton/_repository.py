@@ -74,8 +74,7 @@ def fuse_triton(
         **keywords: Fields of ``TritonOptions``: ``against``, ``backend``, ``decisions``, ``delay``,
             ``device``, ``features``, ``input_name``, ``inputs``, ``instances``, ``max_batch``,
             ``normalization``, ``output_name``, ``outputs``, ``receipts``, ``samples``, ``strict``,
-            ``tensorrt``, ``trt_cache``, ``trt_level``, ``trt_workspace``, ``unproven``, ``version``,
-            ``versions``.
+            ``tensorrt``, ``trt_cache``, ``unproven``, ``version``, ``versions``.
 
     Raises:
         InputError: For an invalid name or options.
