@@ -43,6 +43,7 @@ from calib_serve.metrics.decisions import SelectiveEvaluation as SelectiveEvalua
 from calib_serve.metrics.decisions import SetEvaluation as SetEvaluation
 from calib_serve.metrics.decisions import SizeGroup as SizeGroup
 from calib_serve.metrics.decisions import abstention as abstention
+from calib_serve.metrics.decisions import effective_count as effective_count
 from calib_serve.metrics.decisions import evaluate_abstention as evaluate_abstention
 from calib_serve.metrics.decisions import evaluate_sets as evaluate_sets
 from calib_serve.metrics.distributions import accuracy_at_least as accuracy_at_least
@@ -113,7 +114,6 @@ from calib_serve.metrics.refinement import ood_auroc as ood_auroc
 from calib_serve.metrics.refinement import refinement_auroc as refinement_auroc
 from calib_serve.metrics.samples import checked as checked
 from calib_serve.metrics.samples import checked_weights as checked_weights
-from calib_serve.metrics.samples import design_effect as design_effect
 from calib_serve.metrics.samples import group_codes as group_codes
 from calib_serve.metrics.samples import mean_error as mean_error
 from calib_serve.metrics.samples import of_classes as of_classes

@@ -216,15 +216,27 @@ def _percent(share: Estimate) -> str:
 
 def share_of(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None, *, level: float) -> Estimate:
     """The share of hits (n,) with its exact interval, of the effective number of samples under groups."""
-    share, n = float(hits.mean()), float(len(hits))
-    if codes is not None:
-        codes = np.unique(codes, return_inverse=True)[1]
-        groups = int(codes.max()) + 1
-        if groups == 1:  # how much groups vary cannot be told from one
-            return Estimate(share)
-        # Where all are alike nothing varies: each group then counts once.
-        n = float(groups) if share in (0, 1) else n / design_effect(hits.astype(np.float64), codes)
+    share = float(hits.mean())
+    if codes is not None and (codes == codes[0]).all():  # how much groups vary cannot be told from one
+        return Estimate(share)
+    n = effective_count(hits, codes)
     return exact_interval(share * n, n, level=level)
+
+
+def effective_count(hits: NDArray[np.bool_], codes: NDArray[np.intp] | None) -> float:
+    """The number of independent samples that hits or misses of samples in groups are worth.
+
+    Args:
+        hits: Which samples are hits (n,).
+        codes: Group of each sample (n,); None: they are independent.
+    """
+    if codes is None:
+        return float(len(hits))
+    own = np.unique(codes, return_inverse=True)[1]
+    groups = int(own.max()) + 1
+    # Of one group, or where all are alike, nothing tells how groups vary: each counts once.
+    alike = groups == 1 or hits.all() or not hits.any()
+    return float(groups) if alike else len(hits) / design_effect(hits.astype(np.float64), own)
 
 
 @dataclass(frozen=True)

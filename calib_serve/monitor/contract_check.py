@@ -26,7 +26,7 @@ from calib_serve.metrics import (
     beta_below,
     beta_binomial_at_most,
     checked,
-    design_effect,
+    effective_count,
     evaluate_probs,
     exact_interval,
     group_codes,
@@ -193,7 +193,8 @@ class _Samples:
         self, clause: Clause, hits: NDArray[np.bool_], rows: NDArray[np.intp], samples: int, **told: Any
     ) -> ClauseCheck:
         """Check the share of ``hits`` among ``rows`` by its interval and Jeffreys' posterior."""
-        n, share = self._worth(hits, rows), float(hits.mean())
+        codes, share = None if self.codes is None else self.codes[rows], float(hits.mean())
+        n = effective_count(hits, codes)
         value = exact_interval(share * n, n, level=self.asked.level)
         window = None
         if self.asked.predictions_per_day is not None:
@@ -203,16 +204,6 @@ class _Samples:
         if value.low >= clause.promise or value.high < clause.promise:
             found = "can be kept" if value.low >= clause.promise else "cannot be kept"
         return ClauseCheck(clause, found, samples, len(rows), value, probability, **told)
-
-    def _worth(self, hits: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
-        """The number of independent samples that these are worth."""
-        if self.codes is None:
-            return float(len(hits))
-        codes = np.unique(self.codes[rows], return_inverse=True)[1]
-        groups = int(codes.max()) + 1
-        # Where all are alike, or of one group, nothing tells how groups vary: each counts once.
-        alike = groups == 1 or hits.all() or not hits.any()
-        return float(groups) if alike else len(hits) / design_effect(hits.astype(np.float64), codes)
 
     def _least(self, clause: Clause, at: NDArray[np.intp]) -> tuple[float, float]:
         """Find the smallest threshold with the guarantee, and the share acted on; NaN if there is none."""
