@@ -77,12 +77,12 @@ class Expected:
     tolerance: float
     sure: NDArray[np.bool_]
 
-    def compare(self, found: AnyFloats, decisions: Mapping[str, Any], report: str) -> tuple[float, int]:
+    def prove(
+        self, found: AnyFloats, decisions: Mapping[str, Any], report: str, *, engine: str, device: str
+    ) -> Parity:
         """Compare probabilities (n, K) and decisions by name with what is expected.
 
-        Returns the largest difference of probabilities, and how many decisions lie so close to their
-        threshold that rounding may turn them. FuseError, ending in ``report``, where more than rounding
-        differs.
+        FuseError, ending in ``report``, where more than rounding differs.
         """
         if found.shape != self.probs.shape:
             raise FuseError(f"the fused model gives {found.shape}, not {self.probs.shape}; {report}")
@@ -96,35 +96,10 @@ class Expected:
                 f"probabilities differ by {worst:.3g}, rounding allows {self.tolerance:.3g}; {report}"
             )
         close = check_decisions(
-            self.artifact,
-            self.probs,
-            decisions,
-            tolerance=self.tolerance,
-            rows=self.sure,
-            report=report,
+            self.artifact, self.probs, decisions, tolerance=self.tolerance, rows=self.sure, report=report
         )
-        return worst, close
-
-    def prove(
-        self,
-        found: AnyFloats,
-        decisions: Mapping[str, Any],
-        report: str,
-        *,
-        engine: str,
-        device: str,
-    ) -> Parity:
-        """Compare with what is expected, and report."""
-        worst, close = self.compare(found, decisions, report)
-        return Parity(
-            worst,
-            self.tolerance,
-            len(found),
-            int((~self.sure).sum()),
-            close,
-            engine=engine,
-            device=device,
-        )
+        left = int((~self.sure).sum())
+        return Parity(worst, self.tolerance, len(found), left, close, engine=engine, device=device)
 
 
 def expect(artifact: Artifact, logits: AnyFloats, ratio: float) -> Expected:
@@ -150,8 +125,9 @@ def check_examples(artifact: Artifact) -> None:
     if examples is None:
         return
     logits, alone = np.asarray(examples.logits, np.float64), replace(artifact, sets=None, abstain=None)
+    expected = expect(replace(alone, contract=None), logits, 1e-5)
     try:
-        expect(replace(alone, contract=None), logits, 1e-5).compare(examples.probs, {}, "fit it again")
+        expected.prove(examples.probs, {}, "fit it again", engine="numpy", device="cpu")
     except FuseError as error:
         raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
 
