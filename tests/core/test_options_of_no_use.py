@@ -195,7 +195,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
-    "trt_workspace": lambda: TritonOptions(trt_workspace=1 << 20),
+    "trt_cache": lambda: TritonOptions(trt_cache="/cache"),
     "the token": lambda: MonitoringOptions(token_file="t", targets=("watch=h:1",)),
     "sample_weight is for": lambda: display(sample_weight=np.ones(300)),
     "strategy is for": lambda: display(strategy="quantile"),
