@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.core.bins import Bins
     from calib_serve.fit import Refinement
-    from calib_serve.metrics import Evaluation, LabelsEvaluation
+    from calib_serve.metrics import DecisionCurve, Evaluation, LabelsEvaluation
     from calib_serve.scores import Scores
 
 app = command(
@@ -75,7 +75,7 @@ def _evaluate(
     """Judge and measure scores."""
     from calib_serve.artifact import Artifact
     from calib_serve.fit import seen
-    from calib_serve.metrics import evaluate, evaluate_labels, judge, of_own_samples
+    from calib_serve.metrics import decision_curve, evaluate, evaluate_labels, judge, of_own_samples
 
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:
@@ -94,6 +94,10 @@ def _evaluate(
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
+    curve = None
+    if not found.is_multilabel and found.classes == 2 and (shown.verbose or shown.json):
+        weighing = {"sample_weight": found.weights, "groups": found.clusters}
+        curve = decision_curve(found.probs[:], found.labelled(), **weighing, level=level)
     if shown.json:
         print_json(
             {
@@ -101,6 +105,7 @@ def _evaluate(
                 "verdict": verdict.as_dict(),
                 **({"decomposition": parts.as_dict()} if parts else {}),
                 **(decisions.as_dict() if decisions else {}),
+                **({"decision_curve": curve.as_dict()} if curve else {}),
             }
         )
         return
@@ -109,6 +114,8 @@ def _evaluate(
     title = Path(source.from_ or data).name
     for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
+    if curve is not None:
+        out.print(benefit_table(curve, level=level))
 
 
 def _shown(
@@ -187,6 +194,21 @@ def metrics_table(
             continue
         ends = (estimate.value, estimate.debiased, estimate.low, estimate.high)
         table.add_row(name, *(as_metric(name, x) for x in ends))
+    return table
+
+
+def benefit_table(curve: "DecisionCurve", *, level: float) -> "Table":
+    """Make a table of net benefits by threshold, in true positives per 100 samples."""
+    from rich.table import Table
+
+    table = Table(
+        title="net benefit of treating from P(y = 1) on, in true positives per 100; of none it is 0"
+    )
+    for name in ("from", "net benefit", f"{level:.4g} low", "high", "treat all"):
+        table.add_column(name, justify="right")
+    for threshold, model, every in zip(curve.thresholds, curve.model, curve.all, strict=True):
+        shown = (model, model.low, model.high, every)
+        table.add_row(f"{100 * threshold:.4g} %", *(f"{100 * number:.2f}" for number in shown))
     return table
 
 
