@@ -69,6 +69,7 @@ from calib_serve.metrics.event import event_bins as event_bins
 from calib_serve.metrics.event import event_ece as event_ece
 from calib_serve.metrics.event import event_smooth_ece as event_smooth_ece
 from calib_serve.metrics.event import ici as ici
+from calib_serve.metrics.event import logistic_errors as logistic_errors
 from calib_serve.metrics.event import observed_expected as observed_expected
 from calib_serve.metrics.gaps import Cells as Cells
 from calib_serve.metrics.gaps import finest as finest
