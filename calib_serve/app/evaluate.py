@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores
@@ -96,7 +96,7 @@ def _evaluate(
     decisions = _decisions(found, calibration, level)
     curve = None
     if not found.is_multilabel and found.classes == 2 and (shown.verbose or shown.json):
-        weighing = {"sample_weight": found.weights, "groups": found.clusters}
+        weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters}
         curve = decision_curve(found.probs[:], found.labelled(), **weighing, level=level)
     if shown.json:
         print_json(

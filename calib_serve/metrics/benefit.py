@@ -115,7 +115,9 @@ def decision_curve(
     if not ((t > 0) & (t < 1)).all():
         raise InputError(f"thresholds must lie between 0 and 1, got {t.min():g} to {t.max():g}")
     p, y, w, codes = checked_event(probs, came_true, sample_weight, groups)
-    model, every, over = [], [], []
+    model: list[Estimate] = []
+    every: list[Estimate] = []
+    over: list[Estimate] = []
     for threshold in t:
         odds, treated = float(threshold / (1 - threshold)), (p >= threshold).astype(np.float64)
         for found, decided, sign in (

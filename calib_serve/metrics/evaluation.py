@@ -307,7 +307,11 @@ def evaluate(
         "groups": found.clusters,
         **fields_of(MeasureOptions, asked),
     }
-    of_event = {"sample_weight": found.weights, "groups": found.clusters, "level": asked.level}
+    of_event: dict[str, Any] = {
+        "sample_weight": found.weights,
+        "groups": found.clusters,
+        "level": asked.level,
+    }
     more = measures_of_decisions(found.probs[:], y, **of_event) if found.classes == 2 else {}
     return replace(evaluate_probs(found.probs, y, **how), **more, remarks=found.remarks)
 

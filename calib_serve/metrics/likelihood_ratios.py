@@ -97,7 +97,8 @@ class _Trials:
 
     def of_pools(self) -> tuple[Floats, Floats]:
         """The shares of all hits and of all others in each pool (m,)."""
-        return np.bincount(self.pool, self.hit), np.bincount(self.pool, self.other)
+        hit, other = (np.bincount(self.pool, w).astype(np.float64) for w in (self.hit, self.other))
+        return hit, other
 
     def rates(self, miss: float, alarm: float, first: float, *, level: float, most: float) -> Estimate:
         """``miss`` x the rate of misses + ``alarm`` x that of false alarms: pools from ``first`` on are 1.

@@ -326,7 +326,7 @@ def _by_forecast(forecasts: NDArray[np.floating[Any]], came: NDArray[np.bool_]) 
     """Sums (1, g) over distinct forecasts: how often each is made, their sum, and how often it came true."""
     distinct, place = np.unique(forecasts.astype(np.float64), return_inverse=True)
     count = np.bincount(place).astype(np.float64)
-    return [count[None], (count * distinct)[None], np.bincount(place, came)[None]]
+    return [count[None], (count * distinct)[None], np.bincount(place, came).astype(np.float64)[None]]
 
 
 def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> BrierTerms:
