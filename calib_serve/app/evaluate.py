@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.core.bins import Bins
     from calib_serve.fit import Refinement
-    from calib_serve.metrics import DecisionCurve, Evaluation, LabelsEvaluation
+    from calib_serve.metrics import Evaluation, LabelsEvaluation
     from calib_serve.scores import Scores
 
 app = command(
@@ -94,11 +94,10 @@ def _evaluate(
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
-    curve = None
-    if not found.is_multilabel and found.classes == 2 and (shown.verbose or shown.json):
-        weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters}
-        curve = decision_curve(found.probs[:], found.labelled(), **weighing, level=level)
     if shown.json:
+        weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
+        of_two = not found.is_multilabel and found.classes == 2
+        curve = decision_curve(found.probs[:], found.labelled(), **weighing) if of_two else None
         print_json(
             {
                 **result.as_dict(),
@@ -114,8 +113,6 @@ def _evaluate(
     title = Path(source.from_ or data).name
     for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
-    if curve is not None:
-        out.print(benefit_table(curve, level=level))
 
 
 def _shown(
@@ -194,21 +191,6 @@ def metrics_table(
             continue
         ends = (estimate.value, estimate.debiased, estimate.low, estimate.high)
         table.add_row(name, *(as_metric(name, x) for x in ends))
-    return table
-
-
-def benefit_table(curve: "DecisionCurve", *, level: float) -> "Table":
-    """Make a table of net benefits by threshold, in true positives per 100 samples."""
-    from rich.table import Table
-
-    table = Table(
-        title="net benefit of treating from P(y = 1) on, in true positives per 100; of none it is 0"
-    )
-    for name in ("from", "net benefit", f"{level:.4g} low", "high", "treat all"):
-        table.add_column(name, justify="right")
-    for threshold, model, every in zip(curve.thresholds, curve.model, curve.all, strict=True):
-        shown = (model, model.low, model.high, every)
-        table.add_row(f"{100 * threshold:.4g} %", *(f"{100 * number:.2f}" for number in shown))
     return table
 
 

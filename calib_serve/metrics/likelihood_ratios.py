@@ -139,9 +139,7 @@ def cllr(
     return found.cost(found.ratios, level)
 
 
-def pav_log_ratios(
-    log_ratios: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None
-) -> Floats:
+def pav_log_ratios(log_ratios: ArrayLike, came_true: ArrayLike) -> Floats:
     """The rising log-ratios (n,) of least cost for these very outcomes, by pooling adjacent violators.
 
     Infinite where only one outcome is at an end.
@@ -149,15 +147,11 @@ def pav_log_ratios(
     Args:
         log_ratios: Natural logarithms of likelihood ratios (n,), or scores: their order alone counts.
         came_true: 0 or 1 (n,), both among them.
-        sample_weight: (n,), positive.
 
     >>> pav_log_ratios([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1]).tolist()
     [-inf, 0.0, 0.0, inf]
     """
-    found = _Trials.of(log_ratios, came_true, sample_weight)
-    if len(found.ratios) < np.size(log_ratios):
-        raise InputError("sample_weight must be positive here: a row of weight 0 has no place in the order")
-    return found.best
+    return _Trials.of(log_ratios, came_true).best
 
 
 def min_cllr(log_ratios: ArrayLike, came_true: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
@@ -215,23 +209,20 @@ def min_dcf(
     came_true: ArrayLike,
     *,
     prior: float = 0.01,
-    cost_miss: float = 1.0,
-    cost_false_alarm: float = 1.0,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """Return the least cost of detection at any threshold, over that of the better of all and none (NIST).
 
-    It is cost_miss x prior x misses + cost_false_alarm x (1 - prior) x false alarms. The threshold is
-    the best of these very samples, so of few it is too low. The interval is of the rates there.
+    It is prior x misses + (1 - prior) x false alarms. The threshold is the best of these very samples, so of
+    few it is too low. The interval is of the rates there.
 
     Args:
         log_ratios: Natural logarithms of likelihood ratios (n,), or scores: their order alone counts.
         came_true: 0 or 1 (n,), both among them.
-        prior: P(y = 1) where decisions are made; 0.01, with costs of 1, as in NIST's evaluation of 2016.
-        cost_miss: Cost of a miss.
-        cost_false_alarm: Cost of a false alarm.
+        prior: P(y = 1) where decisions are made; 0.01 as in NIST's evaluation of 2016. Costs are a part of
+            it: P times that of a miss, over itself plus (1 - P) times that of a false alarm.
         sample_weight: (n,).
         groups: Which samples belong together (n,).
         level: Coverage of the interval, a fraction.
@@ -239,14 +230,10 @@ def min_dcf(
     >>> min_dcf([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1]).value  # no false alarm, and one of two missed
     0.5
     """
-    if not (0 < prior < 1 and 0 < cost_miss < math.inf and 0 < cost_false_alarm < math.inf):
-        raise InputError(
-            "prior must lie between 0 and 1, and costs be positive, got "
-            f"{prior}, {cost_miss} and {cost_false_alarm}"
-        )
+    if not 0 < prior < 1:
+        raise InputError(f"prior must lie between 0 and 1, got {prior}")
     found = _Trials.of(log_ratios, came_true, sample_weight, groups)
     hit, other = found.of_pools()
-    miss, alarm = cost_miss * prior, cost_false_alarm * (1 - prior)
-    miss, alarm = miss / min(miss, alarm), alarm / min(miss, alarm)
+    miss, alarm = (part / min(prior, 1 - prior) for part in (prior, 1 - prior))
     costs = miss * cumulative(hit) + alarm * (1 - cumulative(other))
     return found.rates(miss, alarm, int(costs.argmin()), level=level, most=1.0)

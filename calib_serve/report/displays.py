@@ -94,14 +94,6 @@ class RiskCoverageKeywords(_Drawn, total=False):
     level: float
 
 
-class DecisionCurveKeywords(_Drawn, total=False):
-    """Keywords of a decision curve, but for ``labels`` and ``name``."""
-
-    level: float
-    pos_label: Any
-    sample_weight: ArrayLike | None
-
-
 class _Display(ABC, Generic[Data]):
     """Prepared ``data`` under a ``name``, to be drawn into any axes."""
 
@@ -446,8 +438,12 @@ class DecisionCurveDisplay(_Display[DecisionCurve]):
         X: Any,
         y: ArrayLike,
         *,
+        level: float = 0.95,
+        pos_label: Any = None,
+        sample_weight: ArrayLike | None = None,
         name: str | None = None,
-        **options: Unpack[DecisionCurveKeywords],
+        ax: Axes | None = None,
+        color: str | None = None,
     ) -> Self:
         """Draw the predictions of a fitted classifier.
 
@@ -455,11 +451,15 @@ class DecisionCurveDisplay(_Display[DecisionCurve]):
             estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
             X: Samples (n, d).
             y: True labels (n,).
+            level: Coverage of the intervals, each of its threshold alone, a fraction.
+            pos_label: Class of the event; the second of two by default.
+            sample_weight: (n,).
             name: Entry in the legend; the estimator's class by default.
-            **options: Keywords of ``from_predictions``: ``level``, ``pos_label``, ``sample_weight``, ``ax``,
-                ``color``.
+            ax: Where to draw; a new figure by default.
+            color: By default the first that no line there has.
         """
-        return cls.from_predictions(y, **_predicted(estimator, X, name), **options)
+        how: dict[str, Any] = {"level": level, "pos_label": pos_label, "sample_weight": sample_weight}
+        return cls.from_predictions(y, **_predicted(estimator, X, name), **how, ax=ax, color=color)
 
     @classmethod
     def from_predictions(

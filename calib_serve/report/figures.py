@@ -328,17 +328,9 @@ def _ends(found: Estimate) -> str:
 
 
 def _say_benefit(name: str, curve: DecisionCurve) -> str:
-    sure = [
-        float(t)
-        for t, model, over in zip(curve.thresholds, curve.model, curve.over_all, strict=True)
-        if model.low > 0 and over.low > 0
-    ]
-    if not sure:
-        return f"{name}: at no threshold surely better than treating all and none."
-    return (
-        f"{name}: surely better than treating all and none at {len(sure)} of {len(curve.thresholds)} "
-        f"thresholds, from {percent(sure[0], 0)} to {percent(sure[-1], 0)}."
-    )
+    ends = zip(curve.model, curve.over_all, strict=True)
+    sure = sum(model.low > 0 and over.low > 0 for model, over in ends)
+    return f"{name}: surely better than all and none at {sure} of {len(curve.thresholds)} thresholds."
 
 
 def _bin_counts(sides: Sequence[ComparedClassifier]) -> Picture:

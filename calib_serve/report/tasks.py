@@ -187,7 +187,7 @@ class _Multiclass:
 
         def side(i: int, pair: Checked, rows: Checked) -> ComparedClassifier:
             weighing: dict[str, Any] = {"sample_weight": how.sample_weight, "groups": how.groups}
-            found = evaluate_probs(*pair, **weighing, **how.measured)
+            found = evaluate_probs(pair[0], pair[1], **weighing, **how.measured)
             if of_two:
                 found = replace(found, **measures_of_decisions(*pair, **weighing))
             return ComparedClassifier(

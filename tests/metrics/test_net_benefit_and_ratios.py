@@ -164,7 +164,6 @@ def test_two_classes_are_evaluated_as_one_decides_and_more_are_not() -> None:
         (lambda: metrics.eer([[1.0, 2.0]], [0, 1]), ShapeError),
         (lambda: metrics.min_dcf([1.0, 2.0], [0, 1], prior=0), InputError),
         (lambda: metrics.log_ratios([0.5], prior=1), InputError),
-        (lambda: metrics.pav_log_ratios([1.0, 2, 3], [0, 1, 1], sample_weight=[1, 1, 0]), InputError),
         (lambda: metrics.skill([[0.5, 0.5]], [0], reference="climate"), InputError),  # type: ignore[arg-type]
         (lambda: metrics.skill([[0.5, 0.5]], [0], reference=[0.5, 0.6]), InputError),
         (lambda: metrics.skill([[0.5, 0.5]], [0], reference="shares", score="ece"), InputError),  # type: ignore[arg-type]
