@@ -2,7 +2,6 @@
 
 from calib_serve.metrics.benefit import DecisionCurve as DecisionCurve
 from calib_serve.metrics.benefit import decision_curve as decision_curve
-from calib_serve.metrics.benefit import net_benefit as net_benefit
 from calib_serve.metrics.calibration import Ranked as Ranked
 from calib_serve.metrics.calibration import Split as Split
 from calib_serve.metrics.calibration import accuracy as accuracy

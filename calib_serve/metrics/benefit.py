@@ -129,29 +129,3 @@ def decision_curve(
             gain, cost = Share(sign, decided * y, w), Share(-sign * odds, decided * (1 - y), w)
             found.append(sum_of_shares(gain, cost, codes, level=level))
     return DecisionCurve(t, tuple(model), tuple(every), tuple(over))
-
-
-def net_benefit(
-    probs: ArrayLike,
-    came_true: ArrayLike,
-    *,
-    threshold: float,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    level: float = 0.95,
-) -> Estimate:
-    """Return the net benefit of treating from a threshold on: TP / n - FP / n x t / (1 - t).
-
-    Args:
-        probs: Probabilities of class 1 (n,), or (n, 2).
-        came_true: 0 or 1 (n,).
-        threshold: Probability from which one treats, between 0 and 1.
-        sample_weight: (n,).
-        groups: Which samples belong together (n,).
-        level: Coverage of the interval, a fraction.
-
-    >>> net_benefit([0.1, 0.4, 0.6, 0.9], [0, 1, 0, 1], threshold=0.5).value  # 1 / 4 - 1 / 4
-    0.0
-    """
-    how: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups, "level": level}
-    return decision_curve(probs, came_true, thresholds=[threshold], **how).model[0]

@@ -78,7 +78,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(of_group: int) -> None:
 
 
 def test_a_decision_for_none_or_without_an_error_is_no_proof() -> None:
-    none = metrics.net_benefit(np.full(50, 0.1), np.arange(50) < 5, threshold=0.9)
+    none = metrics.decision_curve(np.full(50, 0.1), np.arange(50) < 5, thresholds=[0.9]).model[0]
     assert none.low < -0.1 < none.value == 0 < 0.01 < none.high
     apart, y = np.arange(40.0), np.arange(40) >= 20
     for measure in (metrics.eer, metrics.min_dcf):
@@ -94,7 +94,7 @@ def test_a_weight_is_as_many_rows(k: int) -> None:
     p = calibrated(ratios)
     pair = np.stack([1 - p, p], axis=1)
     for one, args, more in [
-        (metrics.net_benefit, (p, y), {"threshold": 0.3}),
+        (lambda *a, **w: metrics.decision_curve(*a, thresholds=[0.3], **w).model[0], (p, y), {}),
         (metrics.skill, (pair, y), {"reference": "shares"}),
         *((f, (ratios, y), {}) for f in (metrics.cllr, metrics.min_cllr, metrics.eer, metrics.min_dcf)),
     ]:
@@ -157,7 +157,7 @@ def test_two_classes_are_evaluated_as_one_decides_and_more_are_not() -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: metrics.net_benefit([0.5], [1], threshold=1.0), InputError),
+        (lambda: metrics.decision_curve([0.5], [1], thresholds=[1.0]), InputError),
         (lambda: metrics.decision_curve([0.5], [1], thresholds=[]), ShapeError),
         (lambda: metrics.cllr([1.0, 2.0], [1, 1]), InputError),
         (lambda: metrics.eer([1.0, np.nan], [0, 1]), InputError),
