@@ -88,7 +88,7 @@ def show_verdict(out: Console, verdict: Verdict, *, every: bool = False) -> None
 
 
 def as_metric(name: str, value: float) -> str:
-    r"""A metric as every command shows it: entropy and NLL in nats, all others in percent.
+    r"""A metric as every command shows it: entropy and NLL in nats, Cllr in bits, all others in percent.
 
     >>> as_metric("nll", 0.25), as_metric("ece", 0.0475)
     ('0.2500', '4.75\xa0%')
@@ -97,7 +97,7 @@ def as_metric(name: str, value: float) -> str:
 
     if math.isnan(value):
         return ""
-    return f"{value:.4f}" if name in ("nll", "entropy") else percent(value, 2)
+    return f"{value:.4f}" if name in ("nll", "entropy") or "cllr" in name else percent(value, 2)
 
 
 def artifact_facts(artifact: Artifact) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores
@@ -75,7 +75,7 @@ def _evaluate(
     """Judge and measure scores."""
     from calib_serve.artifact import Artifact
     from calib_serve.fit import seen
-    from calib_serve.metrics import evaluate, evaluate_labels, judge, of_own_samples
+    from calib_serve.metrics import decision_curve, evaluate, evaluate_labels, judge, of_own_samples
 
     calibration = None if options.artifact is None else Artifact.load(options.artifact)
     if source.from_ is not None:
@@ -95,12 +95,16 @@ def _evaluate(
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
     if shown.json:
+        weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
+        of_two = not found.is_multilabel and found.classes == 2
+        curve = decision_curve(found.probs[:], found.labelled(), **weighing) if of_two else None
         print_json(
             {
                 **result.as_dict(),
                 "verdict": verdict.as_dict(),
                 **({"decomposition": parts.as_dict()} if parts else {}),
                 **(decisions.as_dict() if decisions else {}),
+                **({"decision_curve": curve.as_dict()} if curve else {}),
             }
         )
         return

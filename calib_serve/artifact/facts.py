@@ -190,11 +190,15 @@ class PriorCorrection:
         old: (K,), of the calibration set.
         new: (K,).
         how: How the new ones are known, in words.
+        shift: Of two classes, what it adds to the log-odds of class 1 (King and Zeng 2001, eq. 7).
+        shift_error: Its standard error, by the old shares alone: new ones count as known.
     """
 
     old: tuple[float, ...]
     new: tuple[float, ...]
     how: str
+    shift: float | None = None
+    shift_error: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from calib_serve.artifact import Artifact, Examples, FitRecord, LogitMap, ModelF
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import CALIBRATE, MORE, Confusion, Moved, Verdict, confidence_of_labels
+from calib_serve.metrics import CALIBRATE, MORE, Confusion, Moved, Verdict, confidence_of_labels, mean_error
 from calib_serve.scores import ONE_COLUMN, Outputs
 
 Parts = Iterable[tuple[Union[slice, NDArray[np.intp]], NDArray[np.float64]]]
@@ -171,7 +171,10 @@ def _shares(samples: Samples) -> dict[str, Any]:
     if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.part:
         return {}
     mass = np.bincount(samples.labels, weights=samples.weight, minlength=samples.classes)
-    return {"class_shares": mass / mass.sum()}
+    if samples.classes > 2:
+        return {"class_shares": mass / mass.sum()}
+    error = mean_error(samples.labels.astype(np.float64), samples.groups, samples.weight)
+    return {"class_shares": mass / mass.sum(), "class_share_error": error}
 
 
 def confusion_facts(

@@ -8,6 +8,7 @@ heavy samples add noise. So there is this one way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,7 +91,7 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
     first = artifact.fit.prior.old if artifact.fit.prior else tuple(old.tolist())
     on = artifact.data.get("measured_on")
     told = {} if on is None else {"measured_on": f"{on}, before the correction of class shares"}
-    prior = PriorCorrection(first, tuple(shares.tolist()), how)
+    prior = PriorCorrection(first, tuple(shares.tolist()), how, **_shift(artifact, first, shares))
     made = replace(
         artifact.only(*steps),
         fit=replace(artifact.fit, prior=prior),
@@ -103,6 +104,17 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
     if kept is None:
         return made
     return replace(made, examples=Examples(kept.logits, made.of_logits(kept.logits)))
+
+
+def _shift(artifact: Artifact, old: tuple[float, ...], new: Floats) -> dict[str, float]:
+    """The shift of the intercept of two classes, and its error where the fit's shares have one."""
+    if artifact.classes != 2:
+        return {}
+    odds = [math.log(share[1] / share[0]) if share[1] > 0 < share[0] else math.nan for share in (old, new)]
+    error = artifact.data.get("class_share_error")
+    # The delta method: d log(s / (1 - s)) = ds / (s (1 - s)).
+    of_share = {} if error is None else {"shift_error": float(error) / (old[0] * old[1])}
+    return {"shift": odds[1] - odds[0], **of_share}
 
 
 def referenced(

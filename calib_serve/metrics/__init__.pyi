@@ -1,5 +1,7 @@
 """Metrics of (probs, labels): one by one, or all at once with ``evaluate``."""
 
+from calib_serve.metrics.benefit import DecisionCurve as DecisionCurve
+from calib_serve.metrics.benefit import decision_curve as decision_curve
 from calib_serve.metrics.calibration import Ranked as Ranked
 from calib_serve.metrics.calibration import Split as Split
 from calib_serve.metrics.calibration import accuracy as accuracy
@@ -56,6 +58,7 @@ from calib_serve.metrics.evaluation import Evaluation as Evaluation
 from calib_serve.metrics.evaluation import evaluate as evaluate
 from calib_serve.metrics.evaluation import evaluate_labels as evaluate_labels
 from calib_serve.metrics.evaluation import evaluate_probs as evaluate_probs
+from calib_serve.metrics.evaluation import measures_of_decisions as measures_of_decisions
 from calib_serve.metrics.event import EventEvaluation as EventEvaluation
 from calib_serve.metrics.event import calibration_intercept as calibration_intercept
 from calib_serve.metrics.event import calibration_slope as calibration_slope
@@ -66,6 +69,7 @@ from calib_serve.metrics.event import event_bins as event_bins
 from calib_serve.metrics.event import event_ece as event_ece
 from calib_serve.metrics.event import event_smooth_ece as event_smooth_ece
 from calib_serve.metrics.event import ici as ici
+from calib_serve.metrics.event import logistic_errors as logistic_errors
 from calib_serve.metrics.event import observed_expected as observed_expected
 from calib_serve.metrics.gaps import Cells as Cells
 from calib_serve.metrics.gaps import finest as finest
@@ -87,6 +91,12 @@ from calib_serve.metrics.labels import LabelsEvaluation as LabelsEvaluation
 from calib_serve.metrics.labels import checked_label_probs as checked_label_probs
 from calib_serve.metrics.labels import confidence_of_labels as confidence_of_labels
 from calib_serve.metrics.labels import evaluate_label_probs as evaluate_label_probs
+from calib_serve.metrics.likelihood_ratios import cllr as cllr
+from calib_serve.metrics.likelihood_ratios import eer as eer
+from calib_serve.metrics.likelihood_ratios import log_ratios as log_ratios
+from calib_serve.metrics.likelihood_ratios import min_cllr as min_cllr
+from calib_serve.metrics.likelihood_ratios import min_dcf as min_dcf
+from calib_serve.metrics.likelihood_ratios import pav_log_ratios as pav_log_ratios
 from calib_serve.metrics.plausible import Event as Event
 from calib_serve.metrics.plausible import event_error as event_error
 from calib_serve.metrics.proper import BrierTerms as BrierTerms
@@ -126,6 +136,7 @@ from calib_serve.metrics.shares import as_shares as as_shares
 from calib_serve.metrics.shares import checked_probs as checked_probs
 from calib_serve.metrics.shares import corrected as corrected
 from calib_serve.metrics.shares import em as em
+from calib_serve.metrics.skill_scores import skill as skill
 from calib_serve.metrics.smooth import SmoothReliability as SmoothReliability
 from calib_serve.metrics.smooth import smooth_curve as smooth_curve
 from calib_serve.metrics.smooth import smooth_ece as smooth_ece

@@ -28,9 +28,11 @@ from calib_serve.metrics.intervals import (
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
+from calib_serve.metrics.likelihood_ratios import cllr, eer, log_ratios, min_cllr, min_dcf
 from calib_serve.metrics.measured import MOST_ROWS_RESAMPLED, ROWS_DRAWN_FOR_AREAS
 from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
+from calib_serve.metrics.skill_scores import skill
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
 if TYPE_CHECKING:
@@ -84,6 +86,12 @@ class Evaluation(EstimateRecord):
         positive_gap: Mean excess of P(y = 1) over the share of class 1.
         positive_brier: Mean of (P(y = 1) - y)^2.
         positive_noise_floor: ECE of P(y = 1) that chance alone gives.
+        positive_cllr: ``cllr`` of the odds of P(y = 1) over those of the share of class 1.
+        positive_min_cllr: The same behind the best rising map.
+        positive_eer: Equal error rate.
+        positive_min_dcf: Least cost of detection at a prior of 0.01, NIST's.
+        positive_brier_skill: ``skill`` by the Brier score over the classes' shares.
+        positive_nll_skill: The same by the NLL.
         positive_bins: Sums by P(y = 1) over [0, 1].
         remarks: Guesses about the scores, a line each.
     """
@@ -121,6 +129,12 @@ class Evaluation(EstimateRecord):
     positive_gap: Estimate | None = None
     positive_brier: Estimate | None = None
     positive_noise_floor: Estimate | None = None
+    positive_cllr: Estimate | None = None
+    positive_min_cllr: Estimate | None = None
+    positive_eer: Estimate | None = None
+    positive_min_dcf: Estimate | None = None
+    positive_brier_skill: Estimate | None = None
+    positive_nll_skill: Estimate | None = None
     positive_bins: Bins | None = None
     remarks: tuple[str, ...] = ()
 
@@ -293,7 +307,46 @@ def evaluate(
         "groups": found.clusters,
         **fields_of(MeasureOptions, asked),
     }
-    return replace(evaluate_probs(found.probs, y, **how), remarks=found.remarks)
+    of_event: dict[str, Any] = {
+        "sample_weight": found.weights,
+        "groups": found.clusters,
+        "level": asked.level,
+    }
+    more = measures_of_decisions(found.probs[:], y, **of_event) if found.classes == 2 else {}
+    return replace(evaluate_probs(found.probs, y, **how), **more, remarks=found.remarks)
+
+
+def measures_of_decisions(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    level: float = MeasureOptions.level,
+) -> dict[str, Any]:
+    """The fields of an ``Evaluation`` that say how well P(y = 1) decides; none where one class alone occurs.
+
+    Args:
+        probs: Probabilities (n, 2).
+        labels: Class ids (n,).
+        sample_weight: (n,); None: all weigh the same.
+        groups: Which samples belong together (n,); None: each is its own.
+        level: Coverage of the intervals, a fraction.
+    """
+    p, y = checked(probs, labels)
+    p, y, w, codes = weighing_rows(p, y, sample_weight, groups)
+    if y.min() == y.max():
+        return {}
+    how: dict[str, Any] = {"sample_weight": w, "groups": codes, "level": level}
+    ratios = log_ratios(p, prior=float(np.average(y, weights=w)))
+    return {
+        "positive_cllr": cllr(ratios, y, **how),
+        "positive_min_cllr": Estimate(min_cllr(ratios, y, sample_weight=w)),
+        "positive_eer": eer(ratios, y, **how),
+        "positive_min_dcf": min_dcf(ratios, y, **how),
+        "positive_brier_skill": skill(p, y, reference="shares", score="brier", **how),
+        "positive_nll_skill": skill(p, y, reference="shares", score="nll", **how),
+    }
 
 
 def evaluate_labels(

@@ -60,12 +60,26 @@ def _logistic(columns: Floats, offset: Floats, y: Floats, w: Floats, groups: Any
         theta = theta + np.clip(step, -5, 5)
         if np.abs(step).max() < 1e-12:
             break
-    scores = columns * (w * (y - fitted))
+    return theta, logistic_errors(columns, fitted, y, w, groups)
+
+
+def logistic_errors(
+    columns: Floats, fitted: Floats, came_true: Floats, weight: Floats, groups: NDArray[np.intp] | None
+) -> Floats:
+    """Robust standard errors (k,) of the coefficients of a logistic regression (White 1982, theorem 3.2).
+
+    Args:
+        columns: Features (k, n).
+        fitted: Probabilities that the regression gives (n,).
+        came_true: 0 or 1 (n,).
+        weight: (n,).
+        groups: Group of each sample, from 0 (n,); None: each is its own.
+    """
+    scores = columns * (weight * (came_true - fitted))
     if groups is not None:
         scores = np.stack([np.bincount(groups, row) for row in scores])
-    inverse = np.linalg.pinv(curvature)
-    errors = np.sqrt(np.diag(inverse @ (scores @ scores.T) @ inverse))
-    return theta, errors
+    inverse = np.linalg.pinv((columns * (weight * fitted * (1 - fitted))) @ columns.T)
+    return np.asarray(np.sqrt(np.diag(inverse @ (scores @ scores.T) @ inverse)))
 
 
 def _wald(value: float, error: float, level: float) -> Estimate:

@@ -265,14 +265,15 @@ class BrierTerms:
 
 
 def brier_top_label_terms(
-    probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
+    probs: ArrayLike, labels: ArrayLike, *, bins: int | None = 15, edges: Edges = "right"
 ) -> BrierTerms:
     """Return the terms of mean (confidence - correct)^2.
 
     Args:
         probs: Probabilities (n, K).
         labels: Class ids (n,).
-        bins: Number of bins, of equal width.
+        bins: Number of bins, of equal width; None: each distinct forecast is one, as in Murphy's paper. Exact
+            where forecasts repeat; where each is another, all of the uncertainty is called resolution.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
 
     >>> t = brier_top_label_terms([[0.75, 0.25]] * 4, [0, 0, 1, 1])
@@ -280,22 +281,36 @@ def brier_top_label_terms(
     (0.3125, 0.0625, 0.0, 0.25, 0.0)
     """
     confidence, correct = top_label(probs, labels)
+    if bins is None:
+        return _terms(brier_top_label(probs, labels), *_by_forecast(confidence, correct))
     tally = Bins.tally(confidence, correct, bins=bins, edges=edges)
     sums = [s[None] for s in (tally.count, tally.confidence, tally.correct)]
     return _terms(brier_top_label(probs, labels), *sums)
 
 
-def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> BrierTerms:
+def brier_terms(
+    probs: ArrayLike, labels: ArrayLike, *, bins: int | None = 15, edges: Edges = "right"
+) -> BrierTerms:
     """Return the terms of the multiclass Brier score: each class's terms, summed over classes.
 
     Args:
         probs: Probabilities (n, K).
         labels: Class ids (n,).
-        bins: Number of bins, of equal width.
+        bins: Number of bins, of equal width; None: each distinct forecast is one, as in Murphy's paper. Exact
+            where forecasts repeat; where each is another, all of the uncertainty is called resolution.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
     """
     p, y = checked(probs, labels)
     classes = p.shape[1]
+    if bins is None:
+        parts = [_terms(0.0, *_by_forecast(p[:, k], y == k)) for k in range(classes)]
+        calibration, resolution, uncertainty = (
+            sum(getattr(part, name) for part in parts)
+            for name in ("calibration", "resolution", "uncertainty")
+        )
+        score = brier(p, y)
+        within = score - (calibration - resolution + uncertainty)
+        return BrierTerms(score, calibration, resolution, uncertainty, within)
     size, shape = classes * bins, (classes, bins)
     count, confidence, correct = np.zeros(size), np.zeros(size), np.zeros(size)
     offset = np.arange(classes) * bins
@@ -305,6 +320,13 @@ def brier_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: E
         confidence += np.bincount(code.ravel(), block.ravel(), minlength=size)
         correct += np.bincount(code[np.arange(len(block)), y[rows]], minlength=size)
     return _terms(brier(p, y), *(s.reshape(shape) for s in (count, confidence, correct)))
+
+
+def _by_forecast(forecasts: NDArray[np.floating[Any]], came: NDArray[np.bool_]) -> list[Floats]:
+    """Sums (1, g) over distinct forecasts: how often each is made, their sum, and how often it came true."""
+    distinct, place = np.unique(forecasts.astype(np.float64), return_inverse=True)
+    count = np.bincount(place).astype(np.float64)
+    return [count[None], (count * distinct)[None], np.bincount(place, came).astype(np.float64)[None]]
 
 
 def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> BrierTerms:

@@ -19,6 +19,7 @@ from calib_serve.metrics import (
     DEPLOY,
     MORE,
     Change,
+    DecisionCurve,
     Estimate,
     Evaluation,
     LabelsEvaluation,
@@ -112,7 +113,7 @@ class ComparedModel(Diagram):
 class ComparedClassifier(ComparedModel):
     """A model of one class a sample, with the record of each of its figures.
 
-    ``smooth`` is None of samples in groups.
+    ``smooth`` is None of samples in groups, and ``benefit`` of other than two classes.
     """
 
     histogram: Histogram
@@ -121,6 +122,7 @@ class ComparedClassifier(ComparedModel):
     bin_counts: BinCountCurve
     positive_auroc: Estimate | None = None
     smooth: SmoothReliability | None = None
+    benefit: DecisionCurve | None = None
 
     def estimates(self) -> dict[str, Estimate]:
         """Every number with its interval, by its name; of two classes the AUROC of P(y = 1) as well."""

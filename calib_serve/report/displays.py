@@ -23,13 +23,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.bins import Edges
 from calib_serve.core.errors import InputError
-from calib_serve.metrics import SmoothReliability, event_bins, smooth_curve, smooth_reliability
+from calib_serve.metrics import (
+    DecisionCurve,
+    SmoothReliability,
+    decision_curve,
+    event_bins,
+    smooth_curve,
+    smooth_reliability,
+)
 from calib_serve.report.plot import (
     LINES,
     colors_on,
     drawing,
     is_dark,
     legend_beside,
+    plot_decision_curve,
     plot_histogram,
     plot_reliability,
     plot_risk_coverage,
@@ -408,6 +416,87 @@ class RiskCoverageDisplay(_Display[RiskCoverage]):
         plot_risk_coverage(ax, self.data, color=color, label=name, marked=self.marked)
         self.line_ = ax.lines[first]
         ax.set_ylim(0, max(highest, ax.get_ylim()[1]))
+        legend_beside(ax)
+
+
+class DecisionCurveDisplay(_Display[DecisionCurve]):
+    """Net benefits of deciding by P(y = 1), by threshold, with those of treating all and none.
+
+    Args:
+        data: Numbers of the figure, as ``calib_serve.metrics.decision_curve`` makes them.
+        name: Entry in the legend.
+
+    >>> display = DecisionCurveDisplay.from_predictions([0, 1], [0.3, 0.9])
+    >>> float(display.data.model[9])  # from 0.5 on: one of two is treated, and rightly
+    0.5
+    """
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: ArrayLike,
+        *,
+        level: float = 0.95,
+        pos_label: Any = None,
+        sample_weight: ArrayLike | None = None,
+        name: str | None = None,
+        ax: Axes | None = None,
+        color: str | None = None,
+    ) -> Self:
+        """Draw the predictions of a fitted classifier.
+
+        Args:
+            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
+            X: Samples (n, d).
+            y: True labels (n,).
+            level: Coverage of the intervals, each of its threshold alone, a fraction.
+            pos_label: Class of the event; the second of two by default.
+            sample_weight: (n,).
+            name: Entry in the legend; the estimator's class by default.
+            ax: Where to draw; a new figure by default.
+            color: By default the first that no line there has.
+        """
+        how: dict[str, Any] = {"level": level, "pos_label": pos_label, "sample_weight": sample_weight}
+        return cls.from_predictions(y, **_predicted(estimator, X, name), **how, ax=ax, color=color)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y: ArrayLike,
+        p: ArrayLike,
+        *,
+        level: float = 0.95,
+        labels: ArrayLike | None = None,
+        pos_label: Any = None,
+        sample_weight: ArrayLike | None = None,
+        name: str = "classifier",
+        ax: Axes | None = None,
+        color: str | None = None,
+    ) -> Self:
+        """Draw true labels and probabilities.
+
+        Args:
+            y: True labels (n,): class ids, names of ``labels``, or K labels in sorted order.
+            p: Probabilities (n, K), or (n,) of the second of two classes.
+            level: Coverage of the intervals, each of its threshold alone, a fraction.
+            labels: Names of the columns of p (K,).
+            pos_label: Class of the event; the second of two by default.
+            sample_weight: (n,).
+            name: Entry in the legend.
+            ax: Where to draw; a new figure by default.
+            color: By default the first that no line there has.
+        """
+        given = _scores(y, p, labels)
+        k = _event_class(given, pos_label)
+        event, came = np.clip(given.probs[:][:, k], 0, 1), given.labelled() == k
+        return cls(decision_curve(event, came, sample_weight=sample_weight, level=level), name=name).plot(
+            ax, color=color
+        )
+
+    def _draw(self, ax: Axes, name: str, color: str) -> None:
+        plot_decision_curve(ax, self.data, color=color, label=name)
         legend_beside(ax)
 
 

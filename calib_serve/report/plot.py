@@ -23,8 +23,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
+from numpy.typing import ArrayLike
 
-from calib_serve.metrics import SmoothReliability
+from calib_serve.core.arrays import Floats, as_floats
+from calib_serve.core.errors import InputError
+from calib_serve.metrics import DecisionCurve, SmoothReliability, pav_log_ratios
 from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
 
 _PROLOGUE = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
@@ -351,6 +354,86 @@ def plot_risk_coverage(
     _percent(axes, x=True)
     _percent(axes, y=True, decimals=None)
     return axes
+
+
+def plot_decision_curve(
+    axes: Axes, data: DecisionCurve, *, color: str | None = None, label: str = "", band: bool = True
+) -> Axes:
+    """Draw net benefits by threshold, with those of treating all and none in grey.
+
+    Args:
+        axes: Where to draw; they are returned.
+        data: As ``calib_serve.metrics.decision_curve`` makes it.
+        color: Of the line; by default that of calibrated scores.
+        label: Entry in the legend.
+        band: Whether to shade the intervals, each of its threshold alone.
+    """
+    color, grey = color or colors_on(axes)["after"], colors_on(axes)["muted"]
+    x, model, every = data.thresholds, np.array(data.model), np.array(data.all)
+    first = not any(line.get_gid() == "all" for line in axes.lines)
+    if first:  # models of the same samples share it
+        axes.plot(x, every, color=grey, linewidth=1, linestyle=(0, (4, 3)), label="treat all", gid="all")
+        axes.axhline(0, color=grey, linewidth=1, linestyle=(0, (1, 2)), label="treat none")
+    axes.plot(x, model, color=color, linewidth=1.7, label=label or None)
+    if band:
+        ends = ([e.low for e in data.model], [e.high for e in data.model])
+        axes.fill_between(x, *ends, color=color, alpha=0.14, linewidth=0)
+    _grid(axes)
+    top = max(float(model.max()), float(every[0]), 0.01)
+    axes.set(xlim=(0, 1), xlabel="threshold of P(y = 1)", ylabel="net benefit, true positives per sample")
+    axes.set_ylim(-0.25 * top, max(1.15 * top, 0.0 if first else axes.get_ylim()[1]))
+    _percent(axes, x=True)
+    return axes
+
+
+def plot_tippett(axes: Axes, log_ratios: ArrayLike, came_true: ArrayLike) -> Axes:
+    """Draw, for each outcome, the share of its log-ratios at or above each one, in powers of ten.
+
+    Args:
+        axes: Where to draw; they are returned.
+        log_ratios: Natural logarithms of likelihood ratios (n,).
+        came_true: 0 or 1 (n,).
+    """
+    ratios, came = _in_powers(log_ratios, came_true)
+    for outcome, name in ((1, "right"), (0, "wrong")):
+        x = np.sort(ratios[came == outcome])
+        left = 1 - np.arange(len(x)) / max(len(x), 1)
+        axes.step(x, left, where="pre", color=colors_on(axes)[name], linewidth=1.6, label=f"y = {outcome}")
+    axes.axvline(0, color=colors_on(axes)["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
+    _grid(axes)
+    axes.set(xlabel="log10 of the likelihood ratio", ylabel="share at or above", ylim=(0, 1.02))
+    axes.legend()
+    return axes
+
+
+def plot_pav(axes: Axes, log_ratios: ArrayLike, came_true: ArrayLike, *, color: str | None = None) -> Axes:
+    """Draw the best rising log-ratios by those stated, in powers of ten; on the line the two are equal.
+
+    Args:
+        axes: Where to draw; they are returned.
+        log_ratios: Natural logarithms of likelihood ratios (n,).
+        came_true: 0 or 1 (n,), both among them.
+        color: Of the line; by default that of calibrated scores.
+    """
+    stated, _ = _in_powers(log_ratios, came_true)
+    best = pav_log_ratios(log_ratios, came_true) / np.log(10)
+    order = np.argsort(stated, kind="stable")
+    ends = [float(stated.min()), float(stated.max())]
+    axes.plot(ends, ends, color=colors_on(axes)["muted"], linewidth=1, linestyle=(0, (4, 3)))
+    # Where one outcome alone is left the ratio is infinite, and has no place.
+    shown = np.where(np.isfinite(best), best, np.nan)[order]
+    axes.plot(stated[order], shown, color=color or colors_on(axes)["after"], linewidth=1.6)
+    _grid(axes)
+    axes.set(xlabel="log10 of the likelihood ratio, as stated", ylabel="as pooled adjacent violators say")
+    return axes
+
+
+def _in_powers(log_ratios: ArrayLike, came_true: ArrayLike) -> tuple[Floats, Floats]:
+    """Log-ratios to base 10 (n,) and outcomes; InputError for any that are infinite, which have no place."""
+    ratios, came = as_floats(log_ratios, "log_ratios") / np.log(10), as_floats(came_true, "came_true")
+    if ratios.ndim != 1 or ratios.shape != came.shape or not np.isfinite(ratios).all():
+        raise InputError("log_ratios and came_true must both be (n,), and log_ratios finite: clip them")
+    return ratios, came
 
 
 def plot_bin_counts(axes: Axes, data: BinCountCurve, *, color: str | None = None, label: str = "") -> Axes:

@@ -53,6 +53,14 @@ SHOWN = (
         -1,
         percent=False,
     ),
+    Shown("positive_brier_skill", "Brier skill", "share of the loss of the classes' shares that is gone", 1),
+    Shown("positive_nll_skill", "NLL skill (NCE)", "the same of the NLL", 1),
+    Shown(
+        "positive_cllr", "Cllr", "cost of its likelihood ratios, in bits; 1 says nothing", -1, percent=False
+    ),
+    Shown("positive_min_cllr", "minCllr", "the same behind the best rising map", -1, percent=False),
+    Shown("positive_eer", "EER", "misses and false alarms where they are as many", -1),
+    Shown("positive_min_dcf", "minDCF", "least cost of detection at a prior of 0.01", -1, percent=False),
     Shown("aurc", "AURC", "area under the risk-coverage curve", -1, percent=False),
 )
 

@@ -33,10 +33,12 @@ from calib_serve.metrics import (
     checked_label_probs,
     checked_weights,
     confidence_of_labels,
+    decision_curve,
     evaluate_label_probs,
     evaluate_probs,
     group_codes,
     judge_probs,
+    measures_of_decisions,
     of_own_samples,
     paired_changes,
     smooth_reliability,
@@ -184,7 +186,10 @@ class _Multiclass:
         positive = _curves(names, colors, events, [p[:, 1] for p, _ in pairs], how)
 
         def side(i: int, pair: Checked, rows: Checked) -> ComparedClassifier:
-            found = evaluate_probs(*pair, sample_weight=how.sample_weight, groups=how.groups, **how.measured)
+            weighing: dict[str, Any] = {"sample_weight": how.sample_weight, "groups": how.groups}
+            found = evaluate_probs(pair[0], pair[1], **weighing, **how.measured)
+            if of_two:
+                found = replace(found, **measures_of_decisions(*pair, **weighing))
             return ComparedClassifier(
                 names[i],
                 colors[i],
@@ -202,6 +207,7 @@ class _Multiclass:
                 smooth=None
                 if how.groups is not None  # its band is of samples that do not depend on one another
                 else smooth_reliability(*rows, replicates=min(how.replicates, 200), seed=how.seed),
+                benefit=decision_curve(*pair, **weighing) if of_two else None,
             )
 
         return tuple(map(side, range(len(pairs)), pairs, drawn))

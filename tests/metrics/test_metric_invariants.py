@@ -38,12 +38,14 @@ def test_the_order_of_the_samples_changes_nothing(sample, random) -> None:
 @settings(deadline=None)
 def test_shares_and_errors_lie_where_they_can(sample) -> None:
     found = metrics.evaluate(*sample, replicates=0, outputs="probabilities").estimates()
-    lowest = {"signed_gap": -1.0, "positive_gap": -1.0}
+    worst = {"positive_brier_skill": -np.inf, "positive_nll_skill": -np.inf}
+    lowest = {"signed_gap": -1.0, "positive_gap": -1.0, **worst}
     highest = {
         "nll": np.inf,
         "entropy": np.log(sample[0].shape[1]) + 1e-12,
         "brier": 2.0,
         "rms_debiased": np.inf,
+        "positive_cllr": np.inf,
     }
     for name, estimate in found.items():
         if not np.isnan(estimate.value):

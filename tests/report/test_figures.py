@@ -13,8 +13,19 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from calib_serve import ReliabilityDisplay
-from calib_serve.metrics import softmax
-from calib_serve.report import Dot, DotSeries, plot_reliability, prepare_report, reliability, render
+from calib_serve.core.errors import InputError
+from calib_serve.metrics import decision_curve, eer, pav_log_ratios, softmax
+from calib_serve.report import (
+    DecisionCurveDisplay,
+    Dot,
+    DotSeries,
+    plot_pav,
+    plot_reliability,
+    plot_tippett,
+    prepare_report,
+    reliability,
+    render,
+)
 from calib_serve.report.look.charts import reliability_diagram
 
 Pair = tuple[NDArray[np.float64], NDArray[np.int64]]
@@ -119,3 +130,39 @@ def test_a_colour_means_raw_or_calibrated_or_a_model() -> None:
     both = prepare_report(title="t", before=before, after=after, replicates=0)
     assert [side.color for side in both.sides] == ["before", "after"]
     assert [side.positive.color for side in both.sides] == ["before", "after"]
+
+
+def test_a_decision_curve_is_that_of_the_event_and_stands_in_the_page() -> None:
+    before, after = rare(1500)
+    contents = prepare_report(title="rare", before=before, after=after, replicates=0)
+    page = render(contents)
+    for side, (p, y) in zip(contents.sides, (before, after), strict=True):
+        assert side.benefit.model == decision_curve(p[:, 1], y).model
+        assert side.estimates()["positive_eer"] == pytest.approx(float(eer(np.log(p[:, 1] / p[:, 0]), y)))
+    assert "Is deciding by P(y = 1) worth it?" in page
+    assert "minDCF" in page
+    of_three = prepare_report(title="three", after=(np.full((60, 3), 1 / 3), np.arange(60) % 3), replicates=0)
+    assert "worth it" not in render(of_three)
+
+
+def test_curves_of_one_set_share_what_treating_all_gives() -> None:
+    (p, y), (q, _) = rare(600)
+    display = DecisionCurveDisplay.from_predictions(y, p, name="one")
+    DecisionCurveDisplay.from_predictions(y, q, name="two", ax=display.ax_)
+    names = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert names == ["treat all", "treat none", "one", "two"]
+
+
+def test_likelihood_ratios_are_drawn_in_powers_of_ten() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 2
+    ratios = rng.normal(size=200) + 2 * y
+    axes = plot_tippett(Figure().subplots(), ratios, y)
+    x, share = axes.lines[0].get_data()
+    assert share[0] == 1
+    assert share[50] == np.mean(ratios[y == 1] >= x[50] * np.log(10) - 1e-9)
+    line = plot_pav(Figure().subplots(), ratios, y).lines[-1]
+    best = pav_log_ratios(ratios, y)[np.argsort(ratios)] / np.log(10)
+    np.testing.assert_allclose(line.get_ydata(), np.where(np.isfinite(best), best, np.nan))
+    with pytest.raises(InputError, match="finite"):
+        plot_tippett(axes, [np.inf, 1], [1, 0])

@@ -1,8 +1,12 @@
-"""Calibrators of two classes: Platt scaling and beta calibration, maps of the one number z = z1 - z0."""
+"""Calibrators of two classes, maps of the one number z = z1 - z0.
+
+Platt scaling and beta calibration; and those that clinics and banks update a model by, whose numbers have
+standard errors: its intercept alone, and its intercept and slope.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +16,8 @@ from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.lbfgs import ARMIJO, Minimum
 from calib_serve.fit.samples import Samples
-from calib_serve.scores import LARGEST
+from calib_serve.metrics import logistic_errors
+from calib_serve.scores import LARGEST, sigmoid
 
 Floats = NDArray[np.float64]
 
@@ -47,17 +52,86 @@ def fit_platt(samples: Samples) -> Artifact:
     )
 
 
+def fit_intercept(samples: Samples) -> Artifact:
+    """Fit P(y = 1) = sigmoid(z + a), a recalibration in the large, by least cross-entropy.
+
+    The mean probability is then the share of class 1, and no order of samples changes. ``intercept_error`` is
+    robust, over groups where there are any. Errors as in ``fit_logistic``. Cox 1958; Steyerberg 2004.
+
+    >>> artifact = fit_intercept(Samples.of([0.0] * 4, [1, 1, 1, 0]))
+    >>> round(artifact.fit["intercept"], 6)  # log 3
+    1.098612
+    """
+    return _recalibrated(samples, "intercept")
+
+
+def fit_logistic(samples: Samples) -> Artifact:
+    """Fit P(y = 1) = sigmoid(b z + a), b > 0, the logistic recalibration, by least cross-entropy.
+
+    Unlike Platt's its targets are 0 and 1 themselves, so that slope and intercept are those of a logistic
+    regression. Raises InputError for other than two classes, FitError where no slope above 0 is best, and
+    where outcomes are all alike or told apart by a threshold: none is finite then. Cox 1958.
+    """
+    return _recalibrated(samples, "logistic")
+
+
+def _recalibrated(samples: Samples, method: Literal["intercept", "logistic"]) -> Artifact:
+    z, weight, came = _margin(samples, method), samples.weights, (samples.labels == 1).astype(np.float64)
+    if came.min() == came.max():
+        raise FitError(
+            f"every label is {int(came[0])}, so that no intercept is finite; give samples of both classes"
+        )
+    slope, mean = 1.0, float(weight @ z / weight.sum())
+    if method == "logistic":
+        events, others = z[came == 1], z[came == 0]
+        if events.min() >= others.max() or others.min() >= events.max():
+            raise FitError(
+                "a threshold of the score tells the classes apart, so that no slope is finite; choose platt, "
+                "or give more samples"
+            )
+        columns = np.stack([z - mean, np.ones(len(z))])
+        found = logistic(columns.T, came, weight)
+        slope, intercept = float(found.x[0]), float(found.x[1] - found.x[0] * mean)
+        _check_rising(slope)
+    else:
+        columns = np.ones((1, len(z)))
+        found = logistic(columns.T, came, weight, z)
+        intercept = float(found.x[0])
+    # Errors of the intercept itself, not of that at the mean score.
+    columns = columns if method == "intercept" else np.stack([z, np.ones(len(z))])
+    errors = logistic_errors(columns, sigmoid(slope * z + intercept), came, weight, samples.groups)
+    of_slope = {"slope": slope, "slope_error": float(errors[0])} if method == "logistic" else {}
+    return complete(
+        [LogitMap(np.array(slope), np.array([0.0, intercept]))],
+        samples,
+        method=method,
+        fit={
+            "objective": "cross-entropy",
+            "intercept": intercept,
+            "intercept_error": float(errors[-1]),
+            **of_slope,
+            **found.certificate(),
+            "nll_before": _nll(z, samples.labels, weight),
+            "nll_after": _nll(slope * z + intercept, samples.labels, weight),
+        },
+    )
+
+
+def _check_rising(slope: float) -> None:
+    if not slope > 0:
+        raise FitError(
+            "the scores do not rise with the share of class 1, so that no weight above 0 is best; check that "
+            "the labels belong to these scores, and that 1 is the class that they speak of"
+        )
+
+
 def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float, float, Minimum]:
     """The weight w > 0 and the bias of logits z (n,); FitError where none is best."""
     check_range(z)
     mean = float(weight @ z / weight.sum())  # of scores far from zero, 1 and z are nearly one feature
     x = np.stack([z - mean, np.ones(len(z))], axis=1)
     found = logistic(x, platt_targets(positive, weight), weight)
-    if not found.x[0] > 0:
-        raise FitError(
-            "the scores do not rise with the share of class 1, so that no weight above 0 is best; check that "
-            "the labels belong to these scores, and that 1 is the class that they speak of"
-        )
+    _check_rising(float(found.x[0]))
     return float(found.x[0]), float(found.x[1] - found.x[0] * mean), found
 
 
@@ -145,18 +219,18 @@ def platt_targets(positive: NDArray[np.intp], weight: Floats) -> Floats:
     return np.where(positive == 1, (ones + 1) / (ones + 2), 1 / (zeros + 2))
 
 
-def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
-    """The coefficients (d,) of least weighted mean cross-entropy of sigmoid(x @ coefficients).
+def logistic(x: Floats, targets: Floats, weight: Floats, offset: Floats | float = 0.0) -> Minimum:
+    """The coefficients (d,) of least weighted mean cross-entropy of sigmoid(x @ coefficients + offset).
 
-    ``x`` (n, d) finite, its constant a column like any other; ``targets`` (n,) within (0, 1); ``weight``
-    (n,). Raises FitError where Newton's method does not converge.
+    ``x`` (n, d) finite, its constant a column like any other; ``targets`` (n,) within [0, 1]; ``weight``
+    (n,); ``offset`` (n,). Raises FitError where Newton's method does not converge.
     """
     # Columns of size 1, whose squares neither overflow nor vanish.
     scale = np.abs(x).max(axis=0)
     scale[scale == 0] = 1
     x, share = x / scale, weight / weight.sum()
     theta = np.zeros(x.shape[1])
-    value, p = _objective(x, targets, share, theta)
+    value, p = _objective(x @ theta + offset, targets, share)
     for iteration in range(1, _MOST_STEPS + 1):
         gradient = x.T @ (share * (p - targets))
         step = _newton((x * (share * p * (1 - p))[:, None]).T @ x, gradient)
@@ -164,11 +238,12 @@ def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
         length = 1.0
         # Half steps, until the gain is a share of what the gradient promises (Armijo).
         while gap > _GAP and length > _SMALLEST_STEP:
-            trial = _objective(x, targets, share, theta - length * step)
+            trial = _objective(x @ (theta - length * step) + offset, targets, share)
             if trial[0] <= value - 2 * ARMIJO * length * gap:
                 break
             length /= 2
         if gap <= _GAP or length <= _SMALLEST_STEP:
+            theta = theta - step if gap <= _GAP else theta  # a last step costs nothing and doubles the digits
             return Minimum(theta / scale, value, gradient * scale, max(gap, 0.0), iteration, iteration)
         theta, (value, p) = theta - length * step, trial
     raise FitError(
@@ -176,8 +251,7 @@ def logistic(x: Floats, targets: Floats, weight: Floats) -> Minimum:
     )
 
 
-def _objective(x: Floats, targets: Floats, share: Floats, theta: Floats) -> tuple[float, Floats]:
-    s = x @ theta
+def _objective(s: Floats, targets: Floats, share: Floats) -> tuple[float, Floats]:
     e = np.exp(-np.abs(s))
     losses = np.maximum(s, 0) + np.log1p(e) - targets * s
     return float(share @ losses), np.where(s >= 0, 1.0, e) / (1 + e)

@@ -17,7 +17,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check_keywords
 from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.averaged import fit_structured_average
-from calib_serve.fit.output.binary import fit_beta, fit_platt
+from calib_serve.fit.output.binary import fit_beta, fit_intercept, fit_logistic, fit_platt
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.output.linear import (
@@ -47,7 +47,9 @@ KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixt
 """Methods that keep the order of a sample's classes, and so every predicted class."""
 _OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
 """What ``calibrate_model`` fits: people ask for it with logits, too."""
-TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType({"platt": fit_platt, "beta": fit_beta})
+TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType(
+    {"intercept": fit_intercept, "logistic": fit_logistic, "platt": fit_platt, "beta": fit_beta}
+)
 """Those of two classes alone."""
 
 

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from calib_serve import Artifact, calibrate
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
+from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_name
 from calib_serve.fit.output.ece_grid import GRIDS, fit_temperature_ece
 from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir
 from calib_serve.fit.output.mixture import fit_temperature_mixture
@@ -88,12 +88,12 @@ def test_two_classes_and_one_binary_logit_work(method: str):
     assert nll(artifact.probs(zero), labels) < nll(softmax(logits), labels) + 1e-9
 
 
-EVERY = [*CANDIDATES, "platt", "beta", "auto"]
+EVERY = [*CANDIDATES, *TWO_CLASSES, "auto"]
 
 
 def whole(method: str, logits, labels, **weights):
     """Fitted, with two classes where the method wants them."""
-    two = method in ("platt", "beta")
+    two = method in TWO_CLASSES
     z, y = (logits[:, :2], np.minimum(labels, 1)) if two else (logits, labels)
     return calibrate(z, y, method, cross_validate=False, **weights, outputs="logits").of_logits(z[:50])
 
@@ -106,7 +106,7 @@ def test_a_weight_of_zero_is_a_sample_that_is_not_there(method: str):
     for weight in (np.ones(500), rng.uniform(0.2, 3, 500)):
         with_zeros = whole(method, logits, labels, sample_weight=np.where(kept, weight, 0))
         z, y, w = logits[kept], labels[kept], weight[kept]
-        two = method in ("platt", "beta")
+        two = method in TWO_CLASSES
         z, y = (z[:, :2], np.minimum(y, 1)) if two else (z, y)
         without = calibrate(z, y, method, cross_validate=False, sample_weight=w, outputs="logits")
         expected = without.of_logits(logits[:50, :2] if two else logits[:50])
@@ -120,7 +120,7 @@ def test_a_weight_that_counts_is_a_row_that_is_there_as_often(method: str):
     counts = rng.integers(0, 4, 300)
     order = rng.permutation(counts.sum())
     z, y = (np.repeat(values, counts, axis=0)[order] for values in (logits, labels))
-    two = method in ("platt", "beta")
+    two = method in TWO_CLASSES
     z, y = (z[:, :2], np.minimum(y, 1)) if two else (z, y)
     repeated = calibrate(z, y, method, cross_validate=False, outputs="logits")
     expected = repeated.of_logits(logits[:50, :2] if two else logits[:50])
