@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 import torch
+from processes import free_ports
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
@@ -151,6 +152,6 @@ def serve(store: Path, models: list[str], folder: Path, **settings: str) -> Iter
     folder.mkdir(parents=True, exist_ok=True)
     keyring = Keyring.new()
     keyring.save(folder / "keyring.json")
-    server = Server(store, models, folder=folder, ports=Ports.free(), settings=settings)
+    server = Server(store, models, folder=folder, ports=Ports(*free_ports(5)), settings=settings)
     with server, server.client() as http:
         yield Running(server, http, keyring)
