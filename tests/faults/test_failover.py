@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from collecting import until
 from engines import Postgres
 from ledgers import NOW, by_clock, entries, make_label
 from sizes import sized
@@ -41,11 +42,8 @@ def pair() -> Iterator[tuple[Postgres, Postgres]]:
         with psycopg.connect(primary.url, autocommit=True) as connection:
             connection.execute("alter system set synchronous_standby_names = 'one'")
             connection.execute("select pg_reload_conf()")
-            until = time.monotonic() + 60
             asked = "select sync_state from pg_stat_replication"
-            while connection.execute(asked).fetchall() != [("sync",)]:
-                assert time.monotonic() < until, "the standby does not follow"
-                time.sleep(0.1)
+            until(lambda: connection.execute(asked).fetchall() == [("sync",)])
         yield primary, standby
 
 
@@ -90,10 +88,7 @@ def test_a_failover_under_load_loses_no_acknowledged_label_and_doubles_none(
         connection.execute("alter system set synchronous_standby_names = ''")
         connection.execute("select pg_reload_conf()")
     went_over = len(acknowledged)
-    until = time.monotonic() + 90
-    while len(acknowledged) < went_over + 50:
-        assert time.monotonic() < until, "nothing is counted after the failover"
-        time.sleep(0.1)
+    until(lambda: len(acknowledged) >= went_over + 50, what="is anything counted after the failover")
     stop.set()
     for one in workers:
         one.join()
@@ -141,10 +136,7 @@ def test_a_standby_that_is_cut_off_has_nothing_acknowledged_until_it_is_back(
         with pytest.raises(UnknownFate):
             ledger.add(sums, time=NOW, once=batch)
     standby.start()
-    deadline = time.monotonic() + 60
-    while (found := promised(ledger, 1, 2)) is UnknownFate:
-        assert time.monotonic() < deadline
-    assert found == ["duplicate", "duplicate"]
+    until(lambda: promised(ledger, 1, 2) == ["duplicate", "duplicate"])
     assert not ledger.add(sums, time=NOW, once=batch)
     with psycopg.connect(standby.url) as connection:
         assert connection.execute("select count(*) from label").fetchone() == (2,)
