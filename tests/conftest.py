@@ -44,8 +44,8 @@ settings.load_profile("sized")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: much of the time, tests wait for the servers that they started."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than there are cores: half of the time, tests wait for the servers that they started."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(wrapper=True)
@@ -70,10 +70,13 @@ def pytest_collect_file() -> Iterator[None]:
 
 
 LONGEST = (
-    "docs/test_pages.py", "faults/test_what_happens_when.py", "integrations/test_kafka.py",
-    "app/test_demo.py", "torchserve/test_foreign_enveloped.py", "faults/test_worker_killed.py",
-    "attacks/test_bad_watches.py", "torchserve/test_user_configuration.py", "test_packages.py",
-    "workflows/test_fit_from_archive.py",
+    "faults/test_what_happens_when.py", "docs/test_pages.py", "app/test_demo.py",
+    "faults/test_postgresql_faults.py", "monitor/test_feed.py", "fuse/test_triton_server.py",
+    "deploy/test_targets.py", "integrations/test_kafka.py", "ledger/test_ledger.py",
+    "attacks/test_bad_watches.py", "faults/test_worker_killed.py", "gateway/test_counting.py",
+    "torchserve/test_foreign_enveloped.py", "torchserve/test_user_configuration.py", "test_packages.py",
+    "gateway/test_hostile.py", "faults/test_failover.py", "faults/test_sigkill.py",
+    "torchserve/test_injection.py", "workflows/test_fit_from_archive.py",
 )  # fmt: skip
 
 

@@ -13,10 +13,8 @@ from command_line import calib_serve, invoke
 from onnx import TensorProto, helper
 from small_models import linear_onnx, temperature
 
-from calib_serve.app import COMMANDS, fit
+from calib_serve.app import COMMANDS
 from calib_serve.app._command import _prepared, program
-from calib_serve.app.inspect import _advice, _Asked
-from calib_serve.torchserve import ArchiveLook
 
 
 def printed(text: str) -> list[list[str]]:
@@ -48,13 +46,20 @@ def table(path: Path, *, names: tuple[str, ...] = ("p_0", "p_1"), extra: str = "
 
 FITS = {
     "patterns and groups": (("--columns", "p_*", "--groups", "patient", "--labels", "y true"), {}),
-    "names with blanks": (
-        ("--columns", "p 0,p 1", "--class-names", "no,it is", "--labels", "y true"),
+    "names with blanks, weights and a kind": (
+        (
+            "--columns",
+            "p 0,p 1",
+            "--class-names",
+            "no,it is",
+            "--labels",
+            "y true",
+            "--outputs",
+            "probabilities",
+            "--sample-weight",
+            "w",
+        ),
         {"names": ("p 0", "p 1")},
-    ),
-    "weights and a kind": (
-        ("--columns", "p_*", "--outputs", "probabilities", "--sample-weight", "w", "--labels", "y true"),
-        {},
     ),
     "labels and scores that are none": (
         ("--columns", "p_*", "--labels", "y true", "--ignore-label=-1", "--missing=-999"),
@@ -89,19 +94,6 @@ def test_what_a_fit_on_scores_prints_runs(
         ran = invoke(words)
         assert ran.exit_code == 0, (words, ran.stderr)
     assert Path("an art.html").is_file()
-
-
-def test_without_the_extra_of_reports_a_fit_proposes_to_evaluate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fit, "find_spec", lambda name: None)
-    data = table(Path("d.csv"))
-    given = ("--columns", "p_*", "--labels", "y true", "--groups", "patient", "--method", "temperature")
-    done = calib_serve("fit", data, "--split", "cal", "--test-split", "test", *given, "-o", "art")
-    evaluate, _ = printed(done.stdout)
-    assert evaluate[0] == "evaluate"
-    assert invoke(evaluate).exit_code == 0
 
 
 def test_what_a_fit_on_a_model_prints_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,21 +138,6 @@ def test_the_line_of_an_archive_serves_what_was_packed(tmp_path: Path) -> None:
     ((_, flag, folder, *archives),) = printed(done.stdout)
     assert flag == "--store"
     assert [(Path(folder) / name).is_file() for name in archives] == [True]
-
-
-def test_what_a_look_into_an_archive_proposes_has_the_options_that_it_needed() -> None:
-    look = ArchiveLook.__new__(ArchiveLook)
-    for name, value in {"calibrated": False, "model": None}.items():
-        object.__setattr__(look, name, value)
-    source = Path("my archives/served.mar")
-    asked = _Asked(from_=source, seam="model:logits", outputs="logits", probe_timeout=5)
-    commands = printed("\n".join(_advice(source, look, asked)))
-    assert [words[0] for words in commands] == ["fit", "pack"]
-    for words in commands:
-        binds(words)
-        assert str(source) in words
-        assert words[words.index("--seam") + 1] == "model:logits"
-        assert words[words.index("--probe-timeout") + 1] == "5"
 
 
 @pytest.mark.parametrize("name", [name for names in COMMANDS.values() for name in names])

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from collecting import until
 from ledgers import entries, make_label
 from real_prometheus import prometheus
 from real_servers import Server
@@ -111,10 +112,7 @@ def test_no_query_of_the_dashboard_is_empty_within_a_minute(stream):
     # A contract that nobody set aside; replies that only TorchServe's workers compare; this test's own jobs.
     without = ("Promises of its contract", "without receipt", "{{job}} {{instance}}")
     wanted = [one for one in queries if not any(text in " ".join(one) for text in without)]
-    ends = time.monotonic() + 60
-    while empty := [one for one in wanted if not stream.prometheus.query(queries[one])]:
-        assert time.monotonic() < ends, empty
-        time.sleep(1)
+    until(lambda: all(stream.prometheus.query(queries[one]) for one in wanted), what=str(wanted))
 
 
 def test_what_is_taken_back_moves_its_own_series_at_the_next_scrape(stream):

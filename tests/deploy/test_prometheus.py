@@ -1,7 +1,6 @@
 """Two replicas, one killed and restarted, a real Prometheus: its numbers are those of numpy."""
 
 import signal
-import time
 from dataclasses import dataclass
 
 import httpx
@@ -74,7 +73,7 @@ def deployment(tmp_path_factory):
             found.wait("count(calib_feedback_total) == 30")  # every bin of both, at 0
             send(replicas[0], c[:300], y[:300])
             send(replicas[1], c[300:600], y[300:600])
-            time.sleep(2.5)
+            found.wait("model_version:calib_labels:24h == 600")
             replicas[0].stop(signal.SIGKILL)
             replicas[0].start()
             send(replicas[0], c[600:], y[600:])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import time
-from collections.abc import Callable
 
 import httpx
 import pytest
+from collecting import until
 from command_line import calib_serve
 
 from calib_serve.receipts import Keyring
@@ -20,13 +19,6 @@ def keys(*arguments: object) -> str:
     done = calib_serve("keys", *arguments)
     assert done.exit_code == 0, done.stderr
     return done.stdout
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def key_of(receipt: str) -> str:
@@ -54,11 +46,11 @@ def test_a_keyring_that_breaks_under_a_running_watch_changes_nothing_and_is_coun
     assert failures() == 0
     whole = path.read_bytes()
     path.write_bytes(whole[:50])
-    until(lambda: failures() > 0, "a broken keyring was not counted")  # also where nobody uses it
+    until(lambda: failures() > 0, what="a broken keyring was not counted")  # also where nobody uses it
     assert key_of(receipt()) == ring.active
     path.write_bytes(whole)
     rotated = Keyring.edit(path, lambda ring: ring.rotated())
-    until(lambda: key_of(receipt()) == rotated.active, "the mended keyring was not read")
+    until(lambda: key_of(receipt()) == rotated.active, what="the mended keyring was not read")
     labels = {"items": [{"receipt": receipt(), "label": 1}]}
     assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()["accepted"] == 1
     assert json.loads(whole)["keys"][ring.active] not in httpx.get(f"{server.url}/metrics", timeout=60).text

@@ -14,6 +14,7 @@ from sqlite3 import connect
 
 import psycopg
 import pytest
+from collecting import until
 from engines import restarting_postgres
 from ledgers import ask, entries, make_label
 from processes import ended_on_failure, free_port
@@ -273,10 +274,7 @@ def pooler(request: pytest.FixtureRequest, postgres_database: str, tmp_path: Pat
     owner = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
     command = [*([] if os.getuid() else owner), program, str(ini)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process, ended_on_failure(process):
-        until = time.monotonic() + 30
-        while not answers(port):
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        until(lambda: answers(port))
         yield postgres_database.replace(f":{to['port']}", f":{port}")
         process.terminate()
 

@@ -237,33 +237,6 @@ BEHIND = "it is made of the logits 'z', and behind a {} there are no calibrated 
 
 
 @pytest.mark.parametrize(
-    ("made", "step", "left"),
-    [
-        ("a = MatMul(x, w) z = Identity(a) o = Neg(a)", BIAS, {"o": BEFORE}),
-        ("z = MatMul(x, w) s = Identity(z) o = Neg(s)", BIAS, {"o": OF_SHOWN, "s": SHOWS}),
-        ("z = MatMul(x, w) o = Neg(z)", BIAS, {"z": SHOWS}),
-        ("z = MatMul(x, w) o = Neg(z)", TABLE, {"o": BEHIND.format("table")}),
-        ("z = MatMul(x, w) o = Neg(z)", Mixture([1.0, 0.25], [0.5, 0.4, 0.1]),
-         {"o": BEHIND.format("mixture")}),
-    ],
-)  # fmt: skip
-def test_why_an_output_is_left_raw_is_said_of_each_by_its_name(
-    made: str, step: object, left: dict[str, str], tmp_path: Path
-) -> None:
-    others = "".join(f", float[n, 3] {name}" for name in {"o": "", **left})
-    model = graph(LAYER + made + " y = Softmax(z)", outputs="float[n, 3] y" + others)
-    report, _ = fused(model, tmp_path, step, output_name="y")
-    assert {one.name: one.reason for one in report.statuses if one.status == "left raw"} == left
-    warned = [what for what in report.done if what.startswith("warning: ")]
-    assert warned == [f"warning: the output {name!r} is left raw: {why}" for name, why in left.items()]
-    with pytest.raises(FuseError) as refused:
-        fused(model, tmp_path, step, output_name="y", strict=True)
-    assert str(refused.value) == "--strict (strict=): " + "; ".join(
-        f"the output {name!r} would be left raw: {why}" for name, why in left.items()
-    )
-
-
-@pytest.mark.parametrize(
     ("op", "makes"),
     [
         *((op, True) for op in ("Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN")),
@@ -552,23 +525,6 @@ def test_tensors_that_are_read_twice_are_followed_once() -> None:
     assert not reaches(tail.output, {"nothing"})
 
 
-def test_labels_are_said_to_follow_after_what_they_follow(tmp_path: Path) -> None:
-    model = graph(CLASSIFIER + "y = Softmax(s)", outputs=SHOWN)
-    report, _ = fused(model, tmp_path, TABLE, output_name="y", returns="probabilities")
-    assert report.done == (
-        "prob table put in as standard operators; output 'probabilities'",
-        "labels by LinearClassifier 'label' follow the calibrated scores",
-    )
-
-
-def test_what_is_made_of_a_threshold_and_of_something_else_says_so(tmp_path: Path) -> None:
-    body = "half = Constant <value = float {0.5}> () z = Neg(x) y = Softmax(z) c = Greater(y, half) "
-    model = graph(body + "k = Cast <to: int = 1> (c) o = Mul(k, x)", outputs="float[n, 3] y, float[n, 3] o")
-    report, _ = fused(model, tmp_path, BIAS, output_name="y")
-    said = "made of calibrated scores; a threshold on the way is now on calibrated scores"
-    assert [one.reason for one in report.statuses] == ["by the artifact", said]
-
-
 def test_a_comparison_of_features_is_no_threshold_on_the_scores(tmp_path: Path) -> None:
     body = "c = Greater(x, x) f = Cast <to: int = 1> (c) z = Add(x, f) y = Softmax(z) o = Neg(y)"
     report, _ = fused(graph(body, outputs="float[n, 3] y, float[n, 3] o"), tmp_path, BIAS, output_name="y")
@@ -779,20 +735,6 @@ def test_raw_scores_of_a_tensor_inside_are_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(-np.sort(-got["raw_p"], axis=1)[:, :2], raw["v"])
     want = softmax(np.log(got["raw_p"].astype("f8")) + BIAS.bias)
     np.testing.assert_allclose(got["v"], -np.sort(-want, axis=1)[:, :2], atol=1e-6)
-
-
-def test_what_reads_a_shifted_input_is_said_to_move(tmp_path: Path) -> None:
-    body = LAYER + "f = Tanh(x) z = MatMul(f, w) y = Softmax(z) e = Neg(f) m = Mul(f, o) g = Neg(o)"
-    model = graph(body, WITH_OTHERS, "float[n, 3] y, float[n, 3] e, float[n, 3] m, float[n, 3] g")
-    shift = InputShift(np.array([0.5, -1.0, 0.25]))
-    report, made = fused(model, tmp_path, shift, TWO, output_name="y", input_name="x")
-    assert [(s.status, s.reason) for s in report.statuses] == [
-        ("calibrated", "by the artifact"),
-        ("follows", "computed from the shifted input"),
-        ("follows", "computed from the shifted input"),
-        ("independent", "independent of the scores"),
-    ]
-    np.testing.assert_allclose(run(made, {"x": X, "o": X})["e"], -np.tanh(X + shift.delta), atol=1e-6)
 
 
 def test_a_graph_whose_other_outputs_follow_the_shifted_input_alone_is_fused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import artifact, head
+from fuse_artifacts import head
 from fuse_graphs import run
 from fuse_texts import LAYER, TWO, K, W, X, editor, fused, graph, operators, value
 from onnx import TensorProto
@@ -16,8 +16,7 @@ from onnx import TensorProto
 from calib_serve.artifact import Head, LogitMap, Mixture
 from calib_serve.core.errors import ModelError
 from calib_serve.fuse.onnx._graph import Editor, constant
-from calib_serve.fuse.onnx._layers import Linear, find_linear, map_logits
-from calib_serve.fuse.onnx._tail import find_tail
+from calib_serve.fuse.onnx._layers import Linear, find_linear
 from calib_serve.scores import softmax
 
 BIAS = "b = Constant <value = float[3] {1.0, -2.0, 0.5}> () "
@@ -153,28 +152,6 @@ def test_what_a_user_sees_of_a_layer_is_not_changed(body: str, shown: str, why: 
 
 OFFSET = np.array([0.25, 0.0, -1.0])
 ONES = np.ones(3)
-
-
-@pytest.mark.parametrize(
-    ("body", "shown", "step", "said"),
-    [
-        ("f = of.ours.Body(x) z = MatMul(f, w)", "", LogitMap(ONES, OFFSET),
-         "one Add (its bias has no place in a MatMul)"),
-        ("z = MatMul(x, w)", "", LogitMap(np.eye(3), OFFSET, "log_probs"),
-         "LogSoftmax and one Gemm (it acts on log-probabilities)"),
-        ("z = MatMul(x, w)", "z", LogitMap(ONES, OFFSET),
-         "one Add (the graph output 'z' also reads the logits)"),
-        ("z = MatMul(x, w) a = Identity(z) b = Identity(z)", "ab", LogitMap(ONES, OFFSET),
-         "one Add (Identity 'a', Identity 'b' also reads the logits)"),
-    ],
-)  # fmt: skip
-def test_why_a_map_is_not_in_the_last_layer_is_said(body: str, shown: str, step: LogitMap, said: str) -> None:
-    outputs = ", ".join(f"float[n, 3] {name}" for name in ["y", *shown])
-    made = editor(f"{LAYER} {body} y = Softmax(z)", outputs=outputs)
-    z = value(made, "z")
-    z.dtype, z.shape = ir.DataType.FLOAT, ir.Shape((None, 3))
-    tail = find_tail(made, output="y", outputs=None, artifact=artifact(step, classes=3))
-    assert map_logits(made, tail, step=step)[1] == f"logit map put in as {said}"
 
 
 @pytest.mark.parametrize("step", [LogitMap(np.array(1.0)), LogitMap(ONES, 0 * OFFSET), LogitMap(np.eye(3))])

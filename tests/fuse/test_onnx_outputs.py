@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import DELTA, LAYER, TWO, K, W, X, editor, fused, graph, operators, value
@@ -137,60 +136,9 @@ def test_no_name_is_given_twice_whatever_has_it() -> None:
     assert made.name("calib_serve.Mul") == "calib_serve.Mul_1"
 
 
-def test_what_is_added_is_named_by_what_it_is(tmp_path: Path) -> None:
-    model = graph("[last] z = Neg(x) y = Softmax(z)")
-    said = "logit map put in as one Mul (the logits come from Neg 'last', not from a Gemm or MatMul)"
-    assert fused(model, tmp_path, TWO)[0].done == (said,)
-    report, made = fused(model, tmp_path, TWO, keep_raw=True)
-    assert report.done == (
-        "logit map put in as one Mul (Softmax 'calib_serve.Softmax' also reads the logits)",
-        "the raw scores are output 'raw_y'",
-    )
-    assert [node.name for node in made.graph.node if node.name] == [
-        "last", "calib_serve.Mul", "calib_serve.Softmax"
-    ]  # fmt: skip
-    assert [one.name for one in made.graph.initializer] == ["calib_serve.scale"]
-
-
 SOFTMAX = "z = Neg(x) y = Softmax(z)"
 BARE = "z = Neg(x) s = {}(z) k = Neg(s) y = Neg(k)"
 BY_LABELS: dict[str, Any] = {"fitted": of(TWO, outputs="label_logits"), "outputs": "label_probabilities"}
-
-
-@pytest.mark.parametrize(
-    ("body", "sizes", "options", "done"),
-    [
-        (SOFTMAX, "n, 3", {"fitted": of(Mixture([1.0, 0.25], [0.5, 0.4, 0.1]))},
-         ["mixture put in as standard operators"]),
-        (SOFTMAX, "n, 3", {"fitted": of(TOP), "returns": "all"},
-         ["prob table put in as standard operators; outputs logits, probabilities, confidence, predicted, "
-          "bin"]),
-        (SOFTMAX, "n, 3", {"fitted": of(), "returns": "probabilities"}, ["output 'probabilities'"]),
-        (SOFTMAX, "n, 3", {"fitted": deciding(of(), "raps")},
-         ["outputs set, abstain by the calibrated probabilities"]),
-        (BARE.format("Softmax"), "n, 3", {"outputs": "probabilities"},
-         ["'y' holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"]),
-        (BARE.format("LogSoftmax"), "n, 3", {"outputs": "log_probs"},
-         ["'y' holds log-probabilities: normalised again after calibration (LogSoftmax added)"]),
-        (BARE.format("Sigmoid"), "n, 3", BY_LABELS,
-         ["'y' holds probabilities of labels: their log-odds are calibrated (Sigmoid added)"]),
-        ("z = Neg(x) y = Softmax <axis: int = 1> (z)", "n, 3, 1, 1", {"fitted": of(TOP)},
-         ["scores of another shape than (n, K) flattened (Flatten, Unsqueeze added)",
-          "prob table put in as standard operators"]),
-        ("z = Neg(x) y = Sigmoid(z)", "n", {"fitted": of(TWO, classes=2)},
-         ["scores of another shape than (n, K) flattened (Flatten, Squeeze added)"]),
-        ("z = Neg(x) y = Sigmoid(z)", "n", {"fitted": of(TOP, classes=2)},
-         ["scores of another shape than (n, K) flattened (Flatten, Squeeze added)",
-          "one score a sample made two, as the calibration acts on both classes",
-          "prob table put in as standard operators"]),
-    ],
-)  # fmt: skip
-def test_what_is_put_in_is_said_pass_by_pass(
-    body: str, sizes: str, options: dict[str, Any], done: list[str], tmp_path: Path
-) -> None:
-    model = graph(body, f"float[{sizes}] x", f"float[{sizes}] y")
-    report, _ = fused_with(model, tmp_path, **{"fitted": of(TWO), **options})
-    assert [what for what in report.done if not what.startswith("logit map ")] == done
 
 
 def test_a_number_acts_on_scores_of_any_shape_but_on_log_probabilities_of_rows(tmp_path: Path) -> None:
@@ -243,11 +191,6 @@ def test_what_reads_one_logit_reads_that_of_the_calibrated_probability(
     want = artifact(step, classes=2).of_logits(logits)[:, 1].reshape(x.shape)
     np.testing.assert_allclose(got["y"], want, atol=1e-5)
     np.testing.assert_allclose(got["o"], np.log(1 - want) - np.log(want), atol=1e-4)
-
-
-def test_raw_scores_are_kept_beside_a_shift_of_zeros(tmp_path: Path) -> None:
-    _, made = fused(graph(SOFTMAX), tmp_path, InputShift(np.zeros(K)), TWO, keep_raw=True)
-    np.testing.assert_allclose(run(made, {"x": X})["raw_y"], softmax(-X), atol=1e-6)
 
 
 def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
@@ -407,25 +350,6 @@ def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
 def test_a_temperature_fitted_on_probabilities_is_one_of_logits(tmp_path: Path) -> None:
     _, made = fused_with(graph("y = Neg(x)"), tmp_path, of(TWO, outputs="probabilities"), outputs="logits")
     np.testing.assert_allclose(run(made, {"x": X})["y"], -X / 2, atol=1e-6)
-
-
-def test_a_report_is_shown_line_by_line(tmp_path: Path) -> None:
-    body = "z = Neg(x) y = Softmax(z) e = Exp(z) o = Abs(x)"
-    model = graph(body, outputs="float[n, 3] y, float[n, 3] e, float[n, 3] o")
-    report, _ = fused_with(model, tmp_path, of(TWO), output_name="y", keep_raw=True)
-    rows = report.rows()
-    assert [heading for heading, _ in rows] == [
-        *("proof", "", "", "nodes", "output y", "output e", "output o", "output raw_y", "parity", "")
-    ]
-    told = [text for _, text in rows]
-    assert told[3] == f"{report.nodes_before} -> {report.nodes_after}" == "4 -> 6"
-    assert told[4:8] == [
-        "calibrated: by the artifact",
-        "follows: made of calibrated scores",
-        "independent: independent of the scores",
-        "left raw: kept raw, as --keep-raw (keep_raw=) says",
-    ]
-    assert told[-1] == "1 outputs that follow agree"
 
 
 @pytest.mark.parametrize(

@@ -60,22 +60,6 @@ def test_calibrated_scores_are_not_rounded_to_the_steps_of_the_old_ones(
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(-X / 2), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("steps", "inputs"),
-    [
-        ("s = Constant <value = float[3] {0.0078125, 0.0078125, 0.01}> () o = Constant <value = uint8[3] "
-         "{0, 0, 0}> () ", "float[n, 3] x"),
-        ("o = Constant <value = uint8 {0}> () ", "float[n, 3] x, float s"),
-    ],
-)  # fmt: skip
-def test_steps_that_are_not_one_number_are_removed_without_saying_it(
-    steps: str, inputs: str, tmp_path: Path
-) -> None:
-    body = SCORES.removeprefix(STEPS) + "y = DequantizeLinear(q, s, o)"
-    report, _ = fused(graph(steps + body, inputs), tmp_path, TWO)
-    assert report.done[0] == REMOVED
-
-
 NUMBERS = (
     "ws = Constant <value = float {0.5}> () wo = Constant <value = int8 {0}> () "
     "w8 = Constant <value = int8[3, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9}> () "

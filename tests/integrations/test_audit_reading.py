@@ -296,25 +296,6 @@ def test_a_predicted_column_that_was_named_is_missed_and_a_score_is_no_class(aud
     assert "classes 0, 1;" in found.reading
 
 
-def test_one_line_says_what_was_read(audited: Audited) -> None:
-    ids = np.concatenate([np.arange(N - 10), np.arange(10)])  # ten predictions twice
-    log = {"id": ids, "kind": NAMES[PREDICTED[ids]], "sure": TOP[ids], "model": np.full(N, "m")}
-    labels = {"id": np.arange(100, N + 100), "truth": NAMES[np.resize(Y, N + 100)[100:]]}
-    found = audited(log, labels, columns=Columns(predicted="kind", confidence="sure", label="truth"))
-    assert "\n" not in found.reading
-    for said in (
-        "predicted: kind",
-        "confidence: sure, the probability of the predicted class",
-        "label: truth",
-        "classes bad, good",
-        "3,890 of 4,000 predictions have one of 4,000 labels",
-        "100 without a label",
-        "10 repeat another",
-    ):
-        assert said in found.reading
-    assert found.as_dict()["reading"] == found.reading
-
-
 def test_missing_classes_are_counted_and_are_no_class(audited: Audited) -> None:
     gone = np.arange(N) % 20 == 0
     predicted = pa.array(NAMES[PREDICTED].tolist(), mask=gone)

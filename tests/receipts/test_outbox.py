@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collecting import until
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -291,10 +292,8 @@ def test_a_worker_that_dies_while_the_watch_is_away_leaves_what_it_counted_to_th
     ) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "served\n"
-        until = time.monotonic() + 60
-        while not any(path.stat().st_size > 10 for path in (tmp_path / "spool").rglob("*.db")):
-            assert time.monotonic() < until, "nothing was written"
-            time.sleep(0.05)
+        files = (tmp_path / "spool").rglob
+        until(lambda: any(path.stat().st_size > 10 for path in files("*.db")), what="was anything written")
         time.sleep(0.5)
         os.kill(worker.pid, how)
         worker.wait()

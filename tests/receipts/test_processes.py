@@ -64,14 +64,17 @@ def started(program: str, watch: Server, model: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("how", PROGRAMS)
 def test_every_prediction_of_a_process_is_counted_once(how: str, shared_watch: SharedWatch) -> None:
-    model = shared_watch.model()
-    process = started(PROGRAMS[how], shared_watch, model)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode in (0, 1, 3), errors
-    # Of a watch that is slow for seconds, a process that ends says what it could not deliver.
-    lost = sum(map(int, re.findall(r"(\d+) predictions were never counted", errors)))
-    assert lost <= 2
-    assert shared_watch.total(model) + lost == 20, errors
+    for _ in range(3):
+        model = shared_watch.model()
+        process = started(PROGRAMS[how], shared_watch, model)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode in (0, 1, 3), errors
+        # Of a watch that is slow for seconds, a process that ends says what it could not deliver.
+        lost = sum(map(int, re.findall(r"(\d+) predictions were never counted", errors)))
+        assert shared_watch.total(model) + lost == 20, errors
+        if not lost:
+            break
+    assert lost == 0, "three times it was said that the watch is slow"
 
 
 def test_a_killed_process_loses_what_it_had_not_sent_and_nothing_else(shared_watch: SharedWatch) -> None:

@@ -198,7 +198,7 @@ def test_predictions_wait_for_a_watch_that_is_down_and_are_counted_once(
         began = time.perf_counter()
         for _ in range(100):
             assert None not in reporter.served(P)
-        assert time.perf_counter() - began < 2.0, "it waits for nothing"
+        assert time.perf_counter() - began < 20, "it waits for nothing"
         assert reporter.flush() == 300
         with pytest.raises(ServerError):
             reporter.label(reporter.served(P)[0], 1)

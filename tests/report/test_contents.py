@@ -82,23 +82,6 @@ MOVED = Moved.of_probs(
 )
 
 
-def test_the_gain_comes_first_then_what_moved_with_its_chance() -> None:
-    of_event = {"positive_ece": Estimate(0.0113), "positive_noise_floor": Estimate(0.0077)}
-    after = replace(AFTER, **of_event, nll=Estimate(0.21))
-    found = of({"nll": change(-0.04, 0.0312)}, after, moved=MOVED)
-    assert plain((found.gain,)) == ["ECE of P(y = 1) 30.0 -> 1.1 %; chance alone shows 0.8 %."]
-    assert str(found).startswith(found.gain)
-    assert plain(found.changed) == [
-        *plain(tuple(MOVED.says())),
-        "Negative log-likelihood 0.2500 -> 0.2100 (p = 0.031).",
-    ]
-    assert plain(found.changed)[0].startswith("25.0 % of predictions change class: accuracy 50.0 -> 75.0 %")
-    assert plain(of({"nll": change(-0.04, 0.0004)}, after).changed)[-1].endswith("(p < 0.001).")
-    assert plain(of(None, after).changed) == ["Negative log-likelihood 0.2500 -> 0.2100."]
-    alone = compared(FOUND, after)
-    assert (alone.gain, alone.changed, alone.reasons) == ("", (), FOUND.reasons)
-
-
 def test_what_is_known_of_one_class_a_sample_says_nothing_of_labels() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.05, 0.95, (200, 3))

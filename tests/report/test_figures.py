@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-import matplotlib.style
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from calib_serve import ReliabilityDisplay
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import decision_curve, eer, pav_log_ratios, softmax
-from calib_serve.report import (
-    DecisionCurveDisplay,
-    Dot,
-    DotSeries,
-    plot_pav,
-    plot_reliability,
-    plot_tippett,
-    prepare_report,
-    reliability,
-    render,
-)
-from calib_serve.report.look.charts import reliability_diagram
+from calib_serve.report import DecisionCurveDisplay, plot_pav, plot_tippett, prepare_report, render
 
 Pair = tuple[NDArray[np.float64], NDArray[np.int64]]
 
@@ -86,50 +71,6 @@ def test_a_dot_that_holds_most_samples_is_shown_in_parts_that_add_up_to_it() -> 
     rng = np.random.default_rng(0)
     flat = softmax(rng.normal(size=(500, 3)))
     assert prepare_report(title="t", after=(flat, flat.argmax(1)), replicates=0).after.dense is None
-
-
-@pytest.mark.parametrize("series", [1, 2])
-def test_a_diagram_is_square_and_names_its_series_below_the_axis(series: int) -> None:
-    dots = [Dot(0.5, 0.45, 0.4, 0.5, 0.9, 900), Dot(0.2, 0.5, 0.1, 0.9, 0.1, 2)]
-    svg = reliability_diagram([DotSeries(f"m{i}", "model-a", dots) for i in range(series)])
-    wide, high = (float(v) for v in re.findall(r'class="ideal" x1="([\d.]+)" y1="([\d.]+)" x2', svg)[0])
-    right, top = (float(v) for v in re.findall(r'class="ideal".*? x2="([\d.]+)" y2="([\d.]+)"', svg)[0])
-    assert right - wide == pytest.approx(high - top)
-    names = [float(y) for y in re.findall(r'<text class="model-a"[^>]* y="([\d.]+)"', svg)]
-    assert len(names) == (series if series > 1 else 0)
-    assert all(y > high for y in names)
-    assert svg.count("dot model-a few") == series  # what is too little to tell keeps its colour
-
-
-@pytest.mark.parametrize("style", ["default", "dark_background", "Solarize_Light2"])
-@pytest.mark.parametrize("own", [True, False])
-def test_a_display_can_be_read_on_the_ground_of_any_style(style: str, own: bool) -> None:
-    (p, y), _ = rare(500)
-    with matplotlib.style.context(style):
-        ax = Figure().subplots() if own else None
-        display = ReliabilityDisplay.from_predictions(y, p[:, 1], ax=ax)
-        display = ReliabilityDisplay.from_predictions(y, p[:, 1] / 2, ax=display.ax_)
-    ground = display.ax_.get_facecolor()
-    for color in (display.line_.get_color(), display.ax_.lines[0].get_color()):
-        assert contrast(color, ground) > 3
-    if not own:
-        assert contrast(display.ax_.xaxis.label.get_color(), ground) > 4.5
-
-
-def test_points_join_no_line_and_boxes_have_no_whiskers_beside_them() -> None:
-    (p, y), _ = rare(500)
-    axes = plot_reliability(Figure().subplots(), reliability(p, y))
-    joined = [line for line in axes.lines if line.get_linestyle() != "None"]
-    assert len(joined) == 1  # the diagonal
-    assert not [one for one in axes.containers if type(one).__name__ == "ErrorbarContainer"]
-
-
-def test_a_colour_means_raw_or_calibrated_or_a_model() -> None:
-    before, after = rare(500)
-    assert prepare_report(title="t", after=after, replicates=0).after.color == "before"
-    both = prepare_report(title="t", before=before, after=after, replicates=0)
-    assert [side.color for side in both.sides] == ["before", "after"]
-    assert [side.positive.color for side in both.sides] == ["before", "after"]
 
 
 def test_a_decision_curve_is_that_of_the_event_and_stands_in_the_page() -> None:

@@ -56,10 +56,12 @@ def collecting(source, server, *options, log=None, **more):
 
 
 def until(condition, *, seconds=120, what=""):
+    """The first true result of ``condition``; fails where there is none in time."""
     end = time.monotonic() + seconds
-    while not condition():
+    while not (result := condition()):
         assert time.monotonic() < end, f"not within {seconds} s {what}"
-        time.sleep(0.2)
+        time.sleep(0.1)
+    return result
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class Site:
     def _metrics(self) -> str:
         return httpx.get(f"{self.watch.url}/metrics", timeout=30).text
 
-    def until_counted(self, n: float, *, name: str = "calib_predictions_total", seconds: float = 30) -> None:
+    def until_counted(self, n: float, *, name: str = "calib_predictions_total", seconds: float = 60) -> None:
         """Waits until a family of the watch comes to ``n``; fails where it comes to something else."""
         with suppress(AssertionError):
             until(lambda: self.counted(name) >= n, seconds=seconds)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 import httpx
 import numpy as np
 import torch
+from collecting import until
+from processes import free_ports
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
@@ -72,15 +73,6 @@ def total(text: str, name: str, **labels: str) -> float:
     """The sum of a family's samples that have ``labels``."""
     wanted = set(labels.items())
     return sum(value for key, value in samples(text, name).items() if wanted <= set(key))
-
-
-def until(condition: Callable[[], Any], *, seconds: float = 120.0) -> Any:
-    """The first true result of ``condition``; fails when there is none in time."""
-    end = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < end, f"not true within {seconds} s"
-        time.sleep(0.1)
-    return result
 
 
 @dataclass
@@ -151,6 +143,6 @@ def serve(store: Path, models: list[str], folder: Path, **settings: str) -> Iter
     folder.mkdir(parents=True, exist_ok=True)
     keyring = Keyring.new()
     keyring.save(folder / "keyring.json")
-    server = Server(store, models, folder=folder, ports=Ports.free(), settings=settings)
+    server = Server(store, models, folder=folder, ports=Ports(*free_ports(5)), settings=settings)
     with server, server.client() as http:
         yield Running(server, http, keyring)

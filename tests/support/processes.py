@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -53,11 +55,21 @@ def end(process: subprocess.Popen[Any], *, seconds: float = 60) -> None:
     process.wait()
 
 
+# Between the choice of a port and the server that listens there, nobody else is given it: the system takes
+# its own from 32768 on, each worker of the tests has 4,000 of those below, and chooses each of them in turn.
+_FIRST = 10_000 + 4_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 5)
+_PORTS = itertools.cycle([_FIRST + (os.getpid() + n) % 4_000 for n in range(4_000)])
+
+
 def free_ports(n: int) -> list[int]:
-    """Ports of this host on which nothing listens."""
-    with ExitStack() as stack:
-        bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
-        return [one.getsockname()[1] for one in bound]
+    """Ports of this host on which nothing listens, and that no other test is given."""
+    found: list[int] = []
+    while len(found) < n:
+        with socket.socket() as one, suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("127.0.0.1", port := next(_PORTS)))
+            found.append(port)
+    return found
 
 
 def free_port() -> int:

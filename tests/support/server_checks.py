@@ -174,7 +174,7 @@ def check_each_answer_until_the_end_is_counted(
 
     with ThreadPoolExecutor(4) as pool:
         clients = [pool.submit(ask_on, seed) for seed in range(4)]
-        time.sleep(1.5)
+        until(lambda: site.counted("calib_predictions_total") > 0)
         process = site.processes[-1]
         process.send_signal(how)
         if last_words:
@@ -187,5 +187,5 @@ def check_each_answer_until_the_end_is_counted(
     asked, answered = np.sum([client.result() for client in clients], axis=0)
     assert answered > 0
     with suppress(AssertionError):
-        until(lambda: site.counted("calib_predictions_total") >= answered, seconds=30)
+        until(lambda: site.counted("calib_predictions_total") >= answered, seconds=60)
     assert answered <= site.counted("calib_predictions_total") <= asked

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
-from processes import started
+from processes import free_port, started
 
 from calib_serve.receipts import Keyring
 
@@ -54,10 +54,7 @@ class Served:
 @contextmanager
 def watching(folder: Path, *options: str, host: str = "127.0.0.1") -> Iterator[Served]:
     folder.mkdir(exist_ok=True)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     Keyring.new().save(folder / "keys.json")
     command = [*CALIB_SERVE, "watch", "m:1=3", "--keyring", str(folder / "keys.json")]
     command += ["--ledger", str(folder / "l.db"), "--host", host, "--port", str(port), *options]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -40,10 +39,9 @@ def test_while_the_ledger_is_locked_they_wait_and_predictions_do_not(tmp_path: P
         other.execute("begin immediate")
         writer.put([Tag(id="a")], [receipt(1)])
         assert failed == [1], "one prediction waited, a little"
-        began = time.monotonic()
         for _ in range(100):
             writer.put([Tag(id="b")], [receipt(1)])
-        assert time.monotonic() - began < 0.2, "the others did not"
+        assert failed == [1], "the others did not: the ledger was not asked again"
         other.execute("rollback")
         writer.flush()
         assert [len(one) for one in PredictionIds(ledger).find(["a", "b"])] == [1, 1]

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from command_line import calib_serve
 from live_server import Running, foreign, inputs, samples, temperature_artifact, torchscript, total, until
+from processes import free_ports
 
 from calib_serve.core.errors import ServerError
 from calib_serve.receipts import Keyring
@@ -75,7 +76,7 @@ def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     (mine / "metrics.yaml").write_text(MINE)
     (mine / "log4j2.xml").write_text(LOGGING)
     lines = {
-        **Ports.free().as_properties(),
+        **Ports(*free_ports(5)).as_properties(),
         "disable_token_authorization": "true",
         "metrics_config": str(mine / "metrics.yaml"),
         "vmargs": f"-Xmx512m -Dlog4j.configurationFile={mine / 'log4j2.xml'}",
@@ -112,12 +113,12 @@ def test_a_handler_with_metrics_of_its_own_keeps_them_and_predictions_are_counte
 @pytest.mark.server
 def test_models_that_fail_are_told_and_the_others_serve(store: Path, tmp_path: Path) -> None:
     names, settings = ["digits.mar", "broken.mar"], {"default_workers_per_model": "1"}
-    server = Server(store, names, folder=tmp_path / "run", ports=Ports.free(), settings=settings)
+    server = Server(store, names, folder=tmp_path / "run", ports=Ports(*free_ports(5)), settings=settings)
     with pytest.raises(ServerError, match="no licence for this host"):
         server.start()
     names += ["slow.mar", "slower.mar"]
     settings["default_startup_timeout"] = "4"
-    server = Server(store, names, folder=tmp_path / "run", ports=Ports.free(), settings=settings)
+    server = Server(store, names, folder=tmp_path / "run", ports=Ports(*free_ports(5)), settings=settings)
     try:
         server.start(allow_failures=True)
         assert set(server.failures) == {"broken", "slower"}
