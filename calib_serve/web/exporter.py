@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 from calib_serve.core.errors import LedgerError
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import (
+    TOTALS,
     Check,
-    Incident,
     Watch,
     detector_rows,
     expected_accuracy,
@@ -42,8 +42,9 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 """What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
 
 MAX_VERSIONS = AppOptions.max_versions
-"""Versions with series of their own: of some 250 series each, a scrape is told within a second."""
+"""Versions with series of their own: of some 150 series each, a scrape is told within a second."""
 
+_VERSION = ("model", "version")
 _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
 
 
@@ -67,11 +68,15 @@ class WatchCollector(Collector):
 
     ``max_versions`` have series of their own: those of ``watch.models`` in their order, then others that the
     ledger holds. The sums of the rest are told together, so that totals are right.
+
+    Numbers are of the windows that were asked for: those of all four would be four times as many series as
+    one set of rules reads.
     """
 
     def __init__(self, watch: Watch, requests: Requests, *, max_versions: int = MAX_VERSIONS) -> None:
-        self._watch, self._requests, self._most = watch, requests, max_versions
+        self._watch, self.requests, self._most = watch, requests, max_versions
         self._gauges = WindowGauges(watch)
+        self.ask = self._gauges.ask
         self._beyond, self._began = 0, time.time()
 
     def trouble(self) -> str | None:
@@ -126,11 +131,12 @@ class WatchCollector(Collector):
             if (reference := watch.models[v].reference)
         }
         yield _family("calib_reference_share", _binned(shares))
-        opened = [one for one in watch.incidents() if one.open and (one.model, one.version) in watch.models]
-        yield from _open(opened)
-        shifts = [(v, watch.shifts[v]) for v in versions if v in watch.shifts]
-        yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v, _ in shifts])
-        yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in shifts])
+        # A version has at most one that is open.
+        gaps = {(one.model, one.version): one.gap for one in watch.incidents() if one.open}
+        yield _family("calib_incident_gap", [(v, gap) for v, gap in gaps.items() if v in watch.models])
+        yield _family(
+            "calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v in versions if v in watch.shifts]
+        )
 
     def _windows(self, sums: Mapping[Version, Sums]) -> Iterator[Metric]:
         found = self._gauges.rows(sums)
@@ -139,7 +145,7 @@ class WatchCollector(Collector):
             yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
 
     def _troubles(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        watch, requests = self._watch, self._requests
+        watch, requests = self._watch, self.requests
         yield from _families(trouble_rows(watch))
         yield _family("calib_invalid_outputs_total", [(v, watch.counts.invalid[v]) for v in versions])
         yield _family("calib_process_start_timestamp_seconds", [((), self._began)])
@@ -151,19 +157,6 @@ class WatchCollector(Collector):
             yield _family("calib_ledger_bytes", [((), watch.ledger.database.size())])
         yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
         yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
-
-
-def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
-    """Yield the gauges of open incidents, of which a version has at most one."""
-    by_version = {(one.model, one.version): one for one in incidents}
-    bins = {
-        (*version, str(bin_["bin"])): bin_["confidence"] - bin_["accuracy"]
-        for version, one in by_version.items()
-        for bin_ in one.bins
-    }
-    yield _family("calib_incident_gap", [(v, one.gap) for v, one in by_version.items()])
-    yield _family("calib_incident_onset_timestamp_seconds", [(v, one.onset) for v, one in by_version.items()])
-    yield _family("calib_incident_bin_gap", list(bins.items()))
 
 
 def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
@@ -180,10 +173,10 @@ def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
 
 
 def _family(name: str, rows: Sequence[Row]) -> Metric:
-    """Make one metric family; sums of predictions carry their ledger as further labels."""
+    """Make one metric family; sums of predictions are of a ledger, and over all bins."""
     series = BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-    labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels
+    labels = (*_VERSION, *LEDGER_LABELS) if name in TOTALS else series.labels
     family = kind(name, series.help, labels=labels)
     for labels, value in rows:
         if math.isfinite(value):  # unknown values are left out
@@ -191,13 +184,12 @@ def _family(name: str, rows: Sequence[Row]) -> Metric:
     return family
 
 
-def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX_VERSIONS) -> Requests:
-    """Publish ``watch`` in ``registry``; return the counter of requests, published beside it.
+def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX_VERSIONS) -> WatchCollector:
+    """Publish ``watch`` in ``registry``; return what publishes it.
 
     ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.
     """
-    requests = Requests()
-    collector = WatchCollector(watch, requests, max_versions=max_versions)
+    collector = WatchCollector(watch, Requests(), max_versions=max_versions)
     registry.register(collector)
     watch.checks.add(Check("series", collector.trouble))
-    return requests
+    return collector
