@@ -304,9 +304,6 @@ WATCH: tuple[Series, ...] = (
     Series("calib_versions_left_out", "gauge", (), "Versions without series of their own: told as 'other'."),
     Series("calib_prediction_ids_total", "counter", ("fate",), "Ids of predictions, by what became of them."),
     Series("calib_process_start_timestamp_seconds", "gauge", (), "When this process began to publish."),
-    Series("calib_ledger_bytes", "gauge", (), "Bytes that the ledger's database takes."),
-    Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
-    Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )
 """Published by ``calib-serve watch`` alone."""
 
@@ -324,17 +321,5 @@ CONTRACTS: tuple[Series, ...] = (
 )
 """Of versions with a contract, published by ``calib-serve watch``."""
 
-SHADOWS: tuple[Series, ...] = tuple(
-    Series(f"calib_shadow_{name}", "gauge", (*_MODEL, "tag"), told)
-    for name, told in (
-        ("labels", "Labels of predictions that this shadow made, too."),
-        ("gain", "How much better its log score is than the served one, nats a prediction."),
-        ("gain_low", "Lower end of its 95 % confidence sequence."),
-        ("gain_high", "Upper end of its 95 % confidence sequence."),
-        ("verdict", "The shadow is: 1 better; 0.5 no worse; -1 worse; 0 not yet known."),
-    )
-)
-"""Of versions whose predictions have a shadow, published by ``calib-serve watch``."""
-
-_ALL = (*SERIES, *WORKERS, *GATEWAY, *WATCH, *CONTRACTS, *SHADOWS)
+_ALL = (*SERIES, *WORKERS, *GATEWAY, *WATCH, *CONTRACTS)
 BY_NAME: dict[str, Series] = {series.name: series for series in _ALL}

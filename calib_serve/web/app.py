@@ -30,7 +30,7 @@ from calib_serve.receipts import (
     UnboundReceipt,
 )
 from calib_serve.report import STATIC
-from calib_serve.web.exporter import Batch, Requests, WatchCollector, export
+from calib_serve.web.exporter import Batch, WatchCollector, export
 from calib_serve.web.gate import Bodies, Gate, parser_of, read_model, what_is_wrong
 from calib_serve.web.guard import SCHEMES, Guard, id_source, may_correct, secured, source_of, tokens_and_hosts
 from calib_serve.web.monitoring.files import WINDOWS as RULED
@@ -125,7 +125,7 @@ def create_app(
     guard = Guard(tokens, hosts)
     app.add_middleware(guard.around)
     collector = export(watch, registry, max_versions=options.max_versions)
-    app.middleware("http")(_observed(collector.requests))
+    app.middleware("http")(_secured)
     app.exception_handler(RequestValidationError)(_invalid)
     routes = _Routes(watch, registry, collector, options)
 
@@ -439,15 +439,8 @@ def _refused(one: Refused) -> dict[str, Any]:
     return {"accepted": False, "reason": one.reason, "message": str(one)}
 
 
-def _observed(
-    requests: Requests,
-) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
-    async def observe(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        began = time.perf_counter()
-        response = await proceed(request)
-        response.headers.update(_SECURE)
-        route = getattr(request.scope.get("route"), "path", "other")
-        requests.add(route, response.status_code, time.perf_counter() - began)
-        return response
-
-    return observe
+async def _secured(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Add the headers that keep browsers to what the page needs."""
+    response = await proceed(request)
+    response.headers.update(_SECURE)
+    return response

@@ -7,12 +7,9 @@ of one version ``other``.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -48,21 +45,6 @@ _VERSION = ("model", "version")
 _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
 
 
-class Requests:
-    """Counts answered requests and the seconds that they took."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.count: Counter[tuple[str, str]] = Counter()
-        self.seconds: Counter[str] = Counter()
-
-    def add(self, route: str, status: int, seconds: float) -> None:
-        """Count one answer."""
-        with self._lock:
-            self.count[route, str(status)] += 1
-            self.seconds[route] += seconds  # type: ignore[assignment]  # a Counter adds floats as well
-
-
 class WatchCollector(Collector):
     """Turns a ``Watch`` into metric families; every bin of every version is there from the start.
 
@@ -73,8 +55,8 @@ class WatchCollector(Collector):
     one set of rules reads.
     """
 
-    def __init__(self, watch: Watch, requests: Requests, *, max_versions: int = MAX_VERSIONS) -> None:
-        self._watch, self.requests, self._most = watch, requests, max_versions
+    def __init__(self, watch: Watch, *, max_versions: int = MAX_VERSIONS) -> None:
+        self._watch, self._most = watch, max_versions
         self._gauges = WindowGauges(watch)
         self.ask = self._gauges.ask
         self._beyond, self._began = 0, time.time()
@@ -145,7 +127,7 @@ class WatchCollector(Collector):
             yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
 
     def _troubles(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        watch, requests = self._watch, self.requests
+        watch = self._watch
         yield from _families(trouble_rows(watch))
         yield _family("calib_invalid_outputs_total", [(v, watch.counts.invalid[v]) for v in versions])
         yield _family("calib_process_start_timestamp_seconds", [((), self._began)])
@@ -153,10 +135,6 @@ class WatchCollector(Collector):
         unknown = [((batch,), watch.counts.unknown[batch]) for batch in get_args(Batch)]
         yield _family("calib_batches_unknown_total", unknown)
         yield _family("calib_prediction_ids_total", [((fate,), watch.ids.fates[fate]) for fate in FATES])
-        with contextlib.suppress(LedgerError):  # its check says so
-            yield _family("calib_ledger_bytes", [((), watch.ledger.database.size())])
-        yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
-        yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
 
 
 def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
@@ -189,7 +167,7 @@ def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX
 
     ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.
     """
-    collector = WatchCollector(watch, Requests(), max_versions=max_versions)
+    collector = WatchCollector(watch, max_versions=max_versions)
     registry.register(collector)
     watch.checks.add(Check("series", collector.trouble))
     return collector

@@ -1,4 +1,4 @@
-"""Gauges of a watch's windows: estimates, verdicts, contracts and shadows of each version."""
+"""Gauges of a watch's windows: estimates, verdicts and contracts of each version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from calib_serve.monitor import (
     ClauseState,
     Kept,
     Number,
-    ShadowState,
     TrafficShares,
     Watch,
     Window,
@@ -34,7 +33,6 @@ _GO_ON = ("debiased_ece_high", "confidence_psi")
 """The numbers of a shorter window, which say whether what an alert warns of goes on."""
 _VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
 _STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
-_SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
 
 
 class WindowGauges:
@@ -77,9 +75,6 @@ class WindowGauges:
         for clause in watch.contract_states(version):
             for series, values in _of_clause(clause).items():
                 rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
-        for shadow in watch.shadow_states(version):
-            for series, value in _of_shadow(shadow).items():
-                rows[series].append(((*version, shadow.tag), value))
         return rows
 
     def _add_windows(self, rows: Rows, version: Version) -> None:
@@ -186,16 +181,6 @@ def _of_clause(one: ClauseState) -> Rows:
         **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
         "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
         "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
-    }
-
-
-def _of_shadow(state: ShadowState) -> Mapping[str, float]:
-    return {
-        "calib_shadow_labels": state.labels,
-        "calib_shadow_gain": state.gain,
-        "calib_shadow_gain_low": state.low,
-        "calib_shadow_gain_high": state.high,
-        "calib_shadow_verdict": _SHADOWS[state.verdict],
     }
 
 

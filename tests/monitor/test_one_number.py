@@ -22,7 +22,7 @@ from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import DAY
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.report import prepare_report, render
-from calib_serve.web.exporter import Requests, WatchCollector
+from calib_serve.web.exporter import WatchCollector
 
 pytestmark = pytest.mark.store
 
@@ -46,7 +46,7 @@ def serve(watch: Watch, p: Any, y: Any, predicted: Any) -> None:
 
 def gauges(watch: Watch, name: str, window: str = "24h") -> dict[str, float]:
     registry = CollectorRegistry()
-    collector = WatchCollector(watch, Requests())
+    collector = WatchCollector(watch)
     collector.ask(window)
     registry.register(collector)
     wanted = {"model": "m", "version": "1", "window": window}

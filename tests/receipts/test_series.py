@@ -19,7 +19,6 @@ from calib_serve.receipts.series import (
     LEDGER_LABELS,
     PUBLISHED,
     SERIES,
-    SHADOWS,
     SUMS,
     WATCH,
     WORKERS,
@@ -75,9 +74,7 @@ def test_watch_publishes_the_declared_series_and_no_other(published: tuple[Publi
     of_servers = {one.name for one in PUBLISHED if one.of == "predictions"}  # they count by bin, in no ledger
     of_ledgers = {(name, "edition", "ledger", "model", "version") for name in TOTALS}
     assert set(published[1]) == of_ledgers | {
-        (s.name, *sorted(s.labels))
-        for s in (*SERIES, *WATCH, *CONTRACTS, *SHADOWS)
-        if s.name not in of_servers
+        (s.name, *sorted(s.labels)) for s in (*SERIES, *WATCH, *CONTRACTS) if s.name not in of_servers
     }
 
 

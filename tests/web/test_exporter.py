@@ -15,7 +15,7 @@ from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes
-from calib_serve.web.exporter import Requests, WatchCollector
+from calib_serve.web.exporter import WatchCollector
 
 pytestmark = pytest.mark.store
 
@@ -37,7 +37,7 @@ def serve(watch, versions, **more):
 
 
 def scraped(watch, **options):
-    return by_family(WatchCollector(watch, Requests(), **options))
+    return by_family(WatchCollector(watch, **options))
 
 
 def by_family(collector):
@@ -59,7 +59,7 @@ def test_versions_beyond_the_cap_are_told_as_one_and_none_is_lost(watch):
     serve(watch, VERSIONS, segment="north")
     serve(watch, VERSIONS[4:])
     assert predictions(scraped(watch)) == dict.fromkeys(VERSIONS[:4], 1) | dict.fromkeys(VERSIONS[4:], 2)
-    collector = WatchCollector(watch, Requests(), max_versions=3)
+    collector = WatchCollector(watch, max_versions=3)
     assert collector.trouble() is None
     told = scraped(watch, max_versions=3)
     assert predictions(told) == {**dict.fromkeys(VERSIONS[:3], 1), REST: 5}
@@ -118,7 +118,7 @@ def test_a_version_has_fewer_series_than_its_budget_and_one_scrape_shows_all_of_
     watch.labels(labels[:450], source="lab")
     watch.labels(labels[450:], source="desk")
     assert series(watch) < 190
-    collector = WatchCollector(watch, Requests())
+    collector = WatchCollector(watch)
     for asked, whole, shorter in (("24h", {"24h"}, {"5m", "1h"}), ("7d", {"24h", "7d"}, {"5m", "1h"})):
         collector.ask(asked)
         told = by_family(collector)
@@ -150,12 +150,12 @@ def test_weights_are_told_where_they_are_no_count_and_of_empty_bins_the_last(wat
 
 def series(watch):
     """The number of series of one version."""
-    families = WatchCollector(watch, Requests()).collect()
+    families = WatchCollector(watch).collect()
     return sum(one.labels.get("version") == V[1] for family in families for one in family.samples)
 
 
 def test_windows_follow_their_sums_at_once(watch):
-    collector = WatchCollector(watch, Requests())
+    collector = WatchCollector(watch)
 
     def served():
         (family,) = (one for one in collector.collect() if one.name == "calib_window_predictions")
