@@ -240,7 +240,6 @@ WATCH: tuple[Series, ...] = (
     Series(
         "calib_expected_accuracy", "gauge", _MODEL, "Accuracy to expect from confidences, without labels."
     ),
-    Series("calib_expected_accuracy_error", "gauge", _MODEL, "Its standard error."),
     *(
         Series(f"calib_window_{name}", "gauge", _WINDOW, told)
         for name, told in (

@@ -94,10 +94,8 @@ class WatchCollector(Collector):
             for version in beyond:
                 add_at(own, _REST, own.pop(version))
             yield from _families(sum_rows(own, published))
-            expected = {v: expected_accuracy(sums) for v, sums in own.items()}
-            yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
-            errors = [(v, e.standard_error) for v, e in expected.items()]
-            yield _family("calib_expected_accuracy_error", errors)
+            expected = [(v, expected_accuracy(sums).accuracy) for v, sums in own.items()]
+            yield _family("calib_expected_accuracy", expected)
             told_by = {key: one.labels for key, one in published.sources.items() if key.of in own}
             rows = [((*k.of, k.name, *published.labels(k.of)), n.sum()) for k, n in told_by.items()]
             yield _family("calib_source_labels_total", rows)

@@ -41,7 +41,8 @@ class WindowGauges:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._gaps: dict[Version, Mapping[tuple[str, Key], tuple[Sums, Number]]] = {}
-        self._asked, self._kept = (_SLICED,), Kept(self._of)
+        self._asked: tuple[str, ...] = (_SLICED,)
+        self._kept = Kept(self._of)
 
     def ask(self, window: str) -> None:
         """Have the numbers of a window of ``monitoring.files.WINDOWS`` from now on."""
@@ -88,9 +89,8 @@ class WindowGauges:
         there = {(bin_, name) for (_, _, bin_, name, *_), value in of_bins if value}
         there |= {(str(watch.ledger.bins - 1), name) for name in asked}
         # Weights that are all 1, as where every label is asked for, are their labels' number.
-        even = {
-            name for name in asked if (one := found[name].sums).labels.tolist() == one.feedback.count.tolist()
-        }
+        sums = {name: found[name].sums for name in asked}
+        even = {name for name, of in sums.items() if (of.labels == of.feedback.count).all()}
         rows["calib_window_sums"] += [
             (labels, value)
             for labels, value in of_bins
