@@ -28,7 +28,6 @@ _SLICED = "24h"  # the window of segments and classes, and of numbers that nobod
 _AGAIN = "1h"  # says whether what is off in that one goes on
 MOST_SLICES = 10
 """How many segments, and how many classes, of a version have series at most."""
-_MOST_SERVED = 3  # of these; the others are off
 _GO_ON = ("debiased_ece_high", "confidence_psi")
 """The numbers of a shorter window, which say whether what an alert warns of goes on."""
 _VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
@@ -141,8 +140,9 @@ def _shown(gaps: Mapping[Key, tuple[Sums, Number]]) -> dict[Key, bool]:
         of = {key: one for key, one in gaps.items() if key.kind == kind}
         served = sorted(of, key=lambda key: (-of[key][0].predictions.sum(), key))
         off = {key: sure for key, (_, gap) in of.items() if (sure := abs(gap.value) - 2 * gap.se) > 0}
-        worst = sorted(off.keys() - served[:_MOST_SERVED], key=lambda key: (-off[key], key))
-        shown |= {key: key in off for key in (*served[:_MOST_SERVED], *worst[: MOST_SLICES - _MOST_SERVED])}
+        most = served[: MOST_SLICES // 3]
+        worst = sorted(off.keys() - most, key=lambda key: (-off[key], key))[: MOST_SLICES - len(most)]
+        shown |= {key: key in off for key in (*most, *worst)}
     return shown
 
 
