@@ -19,7 +19,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from calib_serve.monitor import BIN_WINDOWS, WINDOWS
 from calib_serve.receipts.series import SERIES, SUMS, WORKERS, Series
 from calib_serve.web import monitoring_files
 
@@ -51,10 +50,9 @@ def rows(versions: int, replicas: int = 1) -> list[tuple[str, str, float]]:
 
 def _labels(one: Series) -> Iterator[tuple[tuple[str, str], ...]]:
     """The labels by which a version has several series of one name."""
-    windows = BIN_WINDOWS if "bin" in one.labels else WINDOWS
     values = {
         "bin": [str(b) for b in range(BINS)],
-        "window": [name for name in windows if name != "all"],
+        "window": ["24h"] if "bin" in one.labels else ["5m", "1h", "24h"],
         "sum": [each.short for each in SUMS if each.in_windows],
     }
     own = [[(label, value) for value in of] for label, of in values.items() if label in one.labels]

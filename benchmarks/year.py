@@ -121,8 +121,9 @@ def label_row(number, rng, made, c, y, delay, seg, cls):  # type: ignore[no-unty
     return {
         "day": int(made // DAY), "receipt": rng.bytes(10).hex(), "version_id": number,
         "predicted_at": float(made), "arrived_at": float(made + delay), "confidence": float(c),
-        "correct": bool(y), "predicted": int(cls), "inclusion": 1.0, "segment": f"s{seg}", "source": "",
-        "group_id": 0, "slices": slices, "tallied": True, "fed": True, "revoked": False,
+        "correct": bool(y), "predicted": int(cls), "label": int(cls if y else 0), "history": "",
+        "inclusion": 1.0, "segment": f"s{seg}", "source": "", "group_id": 0, "slices": slices,
+        "tallied": True, "fed": True, "revoked": False,
     }  # fmt: skip
 
 
@@ -156,7 +157,7 @@ def measured(where: str, args: argparse.Namespace) -> dict[str, object]:
         "scrape": scrape,
         "page": lambda: render_page(watch),
         "page_all": lambda: render_page(watch, model="m0", version="1", window="all"),
-        "retention": lambda: ledger.sweep(time.time()),
+        "retention": ledger.sweep,
     }.items():
         first, later = timed(work), []
         for _ in range(5):

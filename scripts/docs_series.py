@@ -10,7 +10,6 @@ from calib_serve.receipts.series import (
     GATEWAY,
     LEDGER_LABELS,
     SERIES,
-    SHADOWS,
     WATCH,
     WORKERS,
     Series,
@@ -19,7 +18,7 @@ from calib_serve.receipts.series import (
 PAGE = "reference/prometheus.md"
 TABLES = {
     "<!-- series of all -->": (*SERIES, *WORKERS, *GATEWAY),
-    "<!-- series of the watch -->": (*WATCH, *CONTRACTS, *SHADOWS),
+    "<!-- series of the watch -->": (*WATCH, *CONTRACTS),
 }
 
 

@@ -115,6 +115,21 @@ class Spans:
             for key, sums in self._in((start, width), kind).items()
         ]
 
+    def steps(self, since: float, until: float, segment: str = "") -> list[tuple[float, float, Sums]]:
+        """Start, width and sums of spans that lie whole in [since, until), oldest first.
+
+        Args:
+            since: Seconds since 1970.
+            until: Seconds since 1970.
+            segment: Name of the segment; empty: the sums of the version.
+        """
+        rows = [i for key, i in self._segments if segment in ("", key.name)]
+        return [
+            (start, width, Sums(self.bins, np.add.reduce(self._sum([(start, width)])[rows])))
+            for start, width in (place for of in self._by_day.values() for place in of)
+            if start >= since and start + width <= until
+        ]
+
     def labelled_until(self, since: float, mature: float) -> float:
         """Find the time up to which all predictions later than ``mature`` have their labels.
 

@@ -22,6 +22,7 @@ from calib_serve.monitor.estimates import Number as Number
 from calib_serve.monitor.estimates import estimate as estimate
 from calib_serve.monitor.estimates import estimated_gap as estimated_gap
 from calib_serve.monitor.exposition import BIN_WINDOWS as BIN_WINDOWS
+from calib_serve.monitor.exposition import TOTALS as TOTALS
 from calib_serve.monitor.exposition import Kept as Kept
 from calib_serve.monitor.exposition import Row as Row
 from calib_serve.monitor.exposition import detector_rows as detector_rows

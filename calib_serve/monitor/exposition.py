@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from calib_serve.core.errors import REASONS
 from calib_serve.ledger import Published
 from calib_serve.monitor.windows import Window
-from calib_serve.receipts import PUBLISHED, Sums, Version, add_at, merge_slices
+from calib_serve.receipts import SUMS, Sums, Version, add_at, merge_slices
 
 if TYPE_CHECKING:
     from calib_serve.monitor.watch import Watch
@@ -27,6 +27,9 @@ _STAGES = ("held", "ids", "keyring", "ledger", "samples", "scrape", "tokens")
 
 BIN_WINDOWS = ("1h", "24h", "7d", "30d")
 """The windows whose sums are published by bin: those that rules can be written for."""
+
+TOTALS = ("calib_predictions_total", "calib_feedback_total")
+"""What is published of all that a ledger counts; by bin it is published for windows alone."""
 
 Row = tuple[str, tuple[str, ...], float]
 """A series, the values of its labels, and its value."""
@@ -47,25 +50,24 @@ def sums_of(published: Published, versions: Sequence[Version], *, bins: int) -> 
 
 
 def sum_rows(
-    sums: Mapping[Version, Sums], published: Published, *, of: tuple[str, ...] = ("predictions", "labels")
+    sums: Mapping[Version, Sums], published: Published, *, names: Sequence[str] = TOTALS
 ) -> Iterator[Row]:
-    """Yield the declared sums, in every bin: a missing bin would drop out of PromQL's joins.
+    """Yield sums over all bins.
 
     Args:
         sums: Sums of each version.
         published: Sums of the ledger, for the labels of its series.
-        of: Kinds of the sums.
+        names: Which of ``TOTALS``.
     """
-    for one in (each for each in PUBLISHED if each.of in of):
+    for name in names:
         for version, each in sums.items():
-            for place, value in enumerate(each[one.name].tolist()):
-                yield one.name, (*version, str(place), *published.labels(version)), value
+            yield name, (*version, *published.labels(version)), float(each[name].sum())
 
 
 def window_rows(
     watch: Watch, windows: Mapping[str, Window], served: Mapping[str, Window] | None = None
-) -> Iterator[Row]:
-    """Yield the sums of windows of a version in every bin, and whether their labels are mature.
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Yield the rows of ``calib_window_sums``, of windows of a version in every bin.
 
     Predictions are of ``served``, those up to now, as what shifts is seen before labels come.
 
@@ -75,13 +77,12 @@ def window_rows(
         served: The same windows up to now; None: their predictions are counted elsewhere.
     """
     for name, window in windows.items():
-        yield "calib_window_provisional", (*window.version, name), float(window.provisional)
         of = {"labels": window} if served is None else {"labels": window, "predictions": served[name]}
-        for one in PUBLISHED if name in BIN_WINDOWS else ():
+        for one in SUMS:
             found = of.get(one.of) if one.in_windows else None
             for place, value in enumerate(found.sums[one.name].tolist() if found else ()):
                 labels = (*window.version, str(place), name, one.short, watch.ledger.uuid[:8])
-                yield "calib_window_sums", labels, value
+                yield labels, value
 
 
 class Kept(Generic[T]):
@@ -134,15 +135,13 @@ def detector_rows(watch: Watch, versions: Sequence[Version], published: Publishe
         published: Sums of the ledger, for the labels of its series.
     """
     feed = watch.feed
-    progress, waiting = watch.ledger.progress(), watch.ledger.waiting()
+    progress = watch.ledger.progress()
     still = Counter((one.model, one.version) for one in watch.incidents() if one.open)
     for version in versions:
         known, own = progress.get(version), published.labels(version)
         yield "calib_drift_alarms_total", (*version, *own), known.alarms if known else 0
-        yield "calib_incidents_total", (*version, *own), known.incidents if known else 0
         yield "calib_feedback_late_total", (*version, *own), known.late if known else 0
         yield "calib_incidents_open", version, still[version]
-        yield "calib_feedback_waiting", version, waiting.get(version, 0)
         yield "calib_feedback_accepted_total", version, watch.intake.accepted[version]
         yield "calib_feedback_corrected_total", version, watch.intake.corrected[version]
         numbers = {"calib_maturity_seconds": feed.maturity(version).seconds}

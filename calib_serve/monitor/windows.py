@@ -182,10 +182,9 @@ class Window:
     tolerance: float = TOLERANCE
     provisional: bool = False
 
-    @property
-    def dated(self) -> list[WindowSums]:
-        """Mature spans of the version's segments, oldest first."""
-        return self.spans().dated(self.since, self.mature, "segment")
+    def steps(self, segment: str = "") -> list[tuple[float, float, Sums]]:
+        """Start, width and sums of mature spans, oldest first, of the version or a segment of it."""
+        return self.spans().steps(self.since, self.mature, segment)
 
     @functools.cached_property
     def sums(self) -> Sums:
@@ -195,23 +194,31 @@ class Window:
     @functools.cached_property
     def estimates(self) -> Estimates:
         """The estimates of the whole version."""
-        return estimate(self.sums, groups=self.groups)
+        return self._kept(self.sums)[0]
 
-    @property
+    @functools.cached_property
     def verdict(self) -> Verdict:
         """The verdict on the whole version."""
-        return self.judged(self.estimates)
+        return self.judged(self.sums)[1]
 
-    def judged(self, estimates: Estimates) -> Verdict:
-        """The verdict on estimates of this window; labels that are not mature prove nothing."""
-        found = judge_estimates(estimates, tolerance=self.tolerance)
+    def judged(self, sums: Sums) -> tuple[Estimates, Verdict]:
+        """Estimates of sums of this window, and their verdict; labels that are not mature prove nothing.
+
+        Args:
+            sums: Those of the whole version or of a slice, which has no groups.
+        """
+        estimates, found = self._kept(sums)
         if not (self.provisional and estimates.labels):
-            return found
+            return estimates, found
         says = f"Provisional, as more labels may come: {found.headline[0].lower()}{found.headline[1:]}"
         late = (
             "Labels of these predictions are still coming, and wrong ones may be told sooner than right ones."
         )
-        return Verdict("too_little", says, (late, *found.reasons))
+        return estimates, Verdict("too_little", says, (late, *found.reasons))
+
+    def _kept(self, sums: Sums) -> tuple[Estimates, Verdict]:
+        groups = tuple(one.vector.tobytes() for one in self.groups) if sums is self.sums else ()
+        return _kept(self.bins, sums.vector.tobytes(), groups, self.tolerance)
 
     @property
     def groups(self) -> list[Sums]:
@@ -235,6 +242,15 @@ class Window:
         if not young + old:  # where predictions are not counted, labels are
             young, old = float(self.immature.labels.sum()), float(self.sums.labels.sum())
         return young / (young + old) if young + old else math.nan
+
+
+# A look has some hundred slices, spans and windows, of which few changed since the last one.
+@functools.lru_cache(maxsize=4096)
+def _kept(bins: int, vector: bytes, groups: tuple[bytes, ...], tolerance: float) -> tuple[Estimates, Verdict]:
+    """Estimates of sums and groups, and their verdict, as they were found when these were last seen."""
+    sums, *parts = (Sums(bins, np.frombuffer(one)) for one in (vector, *groups))
+    found = estimate(sums, groups=parts)
+    return found, judge_estimates(found, tolerance=tolerance)
 
 
 def read_windows(

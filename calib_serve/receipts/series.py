@@ -4,8 +4,8 @@ To add a sum over predictions or labels, add one ``Sum`` to ``SUMS``, before the
 TorchServe, Triton and ``calib-serve watch`` publish it if it says so.
 ``handlers/metrics.yaml`` is generated from here; ``calib_serve.torchserve.metrics_file`` says how.
 
-Every counter of a (model, version, bin) starts at 0 for every bin as soon as the model is
-loaded: a bin that was never created drops out of PromQL joins, and hides its gap.
+Every counter of a server starts at 0 for every bin as soon as the model is loaded: a bin that was never
+created drops out of PromQL joins, and hides its gap.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Sum:
     ``correct`` is 0 for predictions, where it is not known, and their weight is 1. ``per``: one sum for each
     confidence bin, or for each step of the delay from prediction to label.
     ``published`` as a counter; the others stay in the ledger, for intervals and windows. ``in_windows``:
-    published by window as well, for rules that combine ledgers.
+    published by window and bin, for rules that combine ledgers.
     """
 
     name: str
@@ -66,9 +66,8 @@ class Sum:
 
     @property
     def series(self) -> Series:
-        """The metric family that publishes the sum; labels are counted in ledgers alone."""
-        own = LEDGER_LABELS if self.of == "labels" else ()
-        return Series(self.name, "counter", (*_BIN, *own), self.help)
+        """The counter of the sum: by bin where servers count it, over all bins where ledgers do."""
+        return Series(self.name, "counter", _OF_LEDGER if self.of == "labels" else _BIN, self.help)
 
     @property
     def short(self) -> str:
@@ -103,6 +102,7 @@ SUMS: tuple[Sum, ...] = (
         "Sum of the weights of labels: one over the chance of being asked for; 1 where all are.",
         of="labels",
         adds=lambda _c, _y, w: w,
+        published=False,
         in_windows=True,
     ),
     Sum(
@@ -110,6 +110,7 @@ SUMS: tuple[Sum, ...] = (
         "Weighted sum of the confidences of labelled predictions.",
         of="labels",
         adds=lambda c, _y, w: w * c,
+        published=False,
         in_windows=True,
     ),
     Sum(
@@ -117,6 +118,7 @@ SUMS: tuple[Sum, ...] = (
         "Weighted sum of the labelled predictions that were right.",
         of="labels",
         adds=lambda _c, y, w: w * y,
+        published=False,
         in_windows=True,
     ),
     Sum(
@@ -124,12 +126,14 @@ SUMS: tuple[Sum, ...] = (
         "Weighted sum of (confidence - right)^2.",
         of="labels",
         adds=lambda c, y, w: w * (c - y) ** 2,
+        published=False,
     ),
     Sum(
         "calib_feedback_noise_total",
         "Sum of weight^2 confidence (1 - confidence): what a calibrated model's gaps vary by.",
         of="labels",
         adds=lambda c, _y, w: w * w * c * (1 - c),
+        published=False,
         in_windows=True,
     ),
     Sum(
@@ -204,10 +208,8 @@ SERIES: tuple[Series, ...] = (
     Series("calib_drift_alarms_total", "counter", _OF_LEDGER, "Alarms of the drift detector."),
     Series("calib_drift_log_evidence", "gauge", _MODEL, "Natural log of the drift detector's statistic."),
     Series("calib_drift_log_threshold", "gauge", _MODEL, "Where the drift detector alarms, same scale."),
-    Series("calib_incidents_total", "counter", _OF_LEDGER, "Drift incidents opened."),
     Series("calib_incidents_open", "gauge", _MODEL, "Drift incidents that are open."),
     Series("calib_feedback_late_total", "counter", _OF_LEDGER, "Labels too late for the drift detector."),
-    Series("calib_feedback_waiting", "gauge", _MODEL, "Labels that wait for the drift detector."),
     Series("calib_maturity_seconds", "gauge", _MODEL, "Age at which the labels of a prediction are in."),
     Series("calib_check_ok", "gauge", ("check",), "1: this check of the running program is well; 0: not."),
 )
@@ -235,29 +237,20 @@ WATCH: tuple[Series, ...] = (
     Series(
         "calib_shift_alarms_total", "counter", _MODEL, "Alarms of the label-free confidence shift detector."
     ),
-    Series("calib_shift_log_evidence", "gauge", _MODEL, "Natural log of that detector's statistic."),
     Series(
         "calib_expected_accuracy", "gauge", _MODEL, "Accuracy to expect from confidences, without labels."
     ),
-    Series("calib_expected_accuracy_error", "gauge", _MODEL, "Its standard error."),
     *(
         Series(f"calib_window_{name}", "gauge", _WINDOW, told)
         for name, told in (
             ("begin_timestamp_seconds", "When the window begins."),
-            ("end_timestamp_seconds", "When it ends: later predictions are not mature."),
             ("predictions", "Its predictions: mature ones, or all while it is provisional."),
-            ("labels", "Their labels."),
-            ("labels_effective", "How many independent labels drawn uniformly would tell as much."),
             ("accuracy", "Accuracy of the window's predictions, estimated from labels."),
             ("gap", "Mean confidence minus accuracy."),
-            ("gap_error", "Its standard error."),
             ("ece", "Expected calibration error, the plain one over bins."),
             ("noise_floor", "The ECE that a calibrated model would show on these labels, by chance alone."),
-            ("debiased_ece", "What of the ECE is no chance."),
-            ("debiased_ece_low", "Lower end of its 95 % interval."),
-            ("debiased_ece_high", "Upper end of its 95 % interval."),
-            ("unclipped_ece", "The same, also below 0."),
-            ("brier", "Top-label Brier score."),
+            ("debiased_ece_low", "Lower 95 % end of what of the ECE is no chance."),
+            ("debiased_ece_high", "Upper 95 % end of what of the ECE is no chance."),
             ("label_share", "Labels over predictions."),
             ("confidence_psi", "Stability index of all confidences up to now against the reference."),
             ("coverage", "Share of predictions in bins with enough labels."),
@@ -269,8 +262,7 @@ WATCH: tuple[Series, ...] = (
             ),
         )
     ),
-    Series("calib_slice_predictions", "gauge", _SLICE, "Predictions of a segment or class in the window."),
-    Series("calib_slice_gap", "gauge", _SLICE, "Their mean confidence minus accuracy."),
+    Series("calib_slice_gap", "gauge", _SLICE, "Mean confidence minus accuracy of a segment or class."),
     Series("calib_slice_gap_error", "gauge", _SLICE, "Its standard error."),
     Series(
         "calib_source_labels_total",
@@ -300,13 +292,6 @@ WATCH: tuple[Series, ...] = (
         "1: class shares alone explain what is predicted; 0: not.",
     ),
     Series("calib_incident_gap", "gauge", _MODEL, "Gap since the onset of the drift incident that is open."),
-    Series(
-        "calib_incident_onset_timestamp_seconds",
-        "gauge",
-        _MODEL,
-        "When that drift began, by its estimate.",
-    ),
-    Series("calib_incident_bin_gap", "gauge", _BIN, "Gap in each bin that its latest alarm names."),
     Series("calib_windows_age_seconds", "gauge", (), "Age of the oldest window that is published."),
     Series("calib_label_rate_moved", "gauge", _MODEL, "1: labels come at another rate than the week before."),
     Series(
@@ -318,9 +303,6 @@ WATCH: tuple[Series, ...] = (
     Series("calib_versions_left_out", "gauge", (), "Versions without series of their own: told as 'other'."),
     Series("calib_prediction_ids_total", "counter", ("fate",), "Ids of predictions, by what became of them."),
     Series("calib_process_start_timestamp_seconds", "gauge", (), "When this process began to publish."),
-    Series("calib_ledger_bytes", "gauge", (), "Bytes that the ledger's database takes."),
-    Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
-    Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )
 """Published by ``calib-serve watch`` alone."""
 
@@ -331,7 +313,6 @@ CONTRACTS: tuple[Series, ...] = (
     Series("calib_contract_low", "gauge", _CLAUSE, "Lower end of its 95 % confidence sequence."),
     Series("calib_contract_high", "gauge", _CLAUSE, "Upper end of its 95 % confidence sequence."),
     Series("calib_contract_state", "gauge", _CLAUSE, "1: kept; 0: not yet known; -1: broken."),
-    Series("calib_contract_labels", "gauge", _CLAUSE, "Labels that say so."),
     Series("calib_contract_budget_left", "gauge", _CLAUSE, "Share of the error budget that is left."),
     Series("calib_contract_burn_rate", "gauge", (*_CLAUSE, "window"), "Errors over those promised."),
     Series("calib_contract_burn_rate_low", "gauge", (*_CLAUSE, "window"), "Its lower 95 % end."),
@@ -339,17 +320,5 @@ CONTRACTS: tuple[Series, ...] = (
 )
 """Of versions with a contract, published by ``calib-serve watch``."""
 
-SHADOWS: tuple[Series, ...] = tuple(
-    Series(f"calib_shadow_{name}", "gauge", (*_MODEL, "tag"), told)
-    for name, told in (
-        ("labels", "Labels of predictions that this shadow made, too."),
-        ("gain", "How much better its log score is than the served one, nats a prediction."),
-        ("gain_low", "Lower end of its 95 % confidence sequence."),
-        ("gain_high", "Upper end of its 95 % confidence sequence."),
-        ("verdict", "The shadow is: 1 better; 0.5 no worse; -1 worse; 0 not yet known."),
-    )
-)
-"""Of versions whose predictions have a shadow, published by ``calib-serve watch``."""
-
-_ALL = (*SERIES, *WORKERS, *GATEWAY, *WATCH, *CONTRACTS, *SHADOWS)
+_ALL = (*SERIES, *WORKERS, *GATEWAY, *WATCH, *CONTRACTS)
 BY_NAME: dict[str, Series] = {series.name: series for series in _ALL}

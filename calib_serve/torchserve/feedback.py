@@ -22,6 +22,7 @@ from calib_serve.core.options.pack import FeedbackOptions
 from calib_serve.core.options.servers import WatchOptions
 from calib_serve.monitor import (
     BIN_WINDOWS,
+    TOTALS,
     Kept,
     Row,
     Watch,
@@ -194,14 +195,19 @@ class Publisher:
         published = watch.ledger.published()
         sums = sums_of(published, versions, bins=watch.ledger.bins)
         return [
-            *sum_rows(sums, published, of=("labels",)),  # the classifiers' workers count predictions
+            *sum_rows(sums, published, names=TOTALS[1:]),  # the classifiers' workers count predictions
             *itertools.chain.from_iterable(self._windows.of({v: sums[v] for v in versions}).values()),
             *detector_rows(watch, versions, published),
             *trouble_rows(watch),
         ]
 
     def _window_rows(self, version: Version) -> list[Row]:
-        return list(window_rows(self._watch, self._watch.windows(version, BIN_WINDOWS)))
+        found = self._watch.windows(version, BIN_WINDOWS)
+        waits = [
+            ("calib_window_provisional", (*version, name), float(one.provisional))
+            for name, one in found.items()
+        ]
+        return [*waits, *(("calib_window_sums", *row) for row in window_rows(self._watch, found))]
 
     def _send(self, rows: list[Row]) -> None:
         for name, labels, value in rows:

@@ -30,9 +30,10 @@ from calib_serve.receipts import (
     UnboundReceipt,
 )
 from calib_serve.report import STATIC
-from calib_serve.web.exporter import Batch, Requests, export
+from calib_serve.web.exporter import Batch, WatchCollector, export
 from calib_serve.web.gate import Bodies, Gate, parser_of, read_model, what_is_wrong
 from calib_serve.web.guard import SCHEMES, Guard, id_source, may_correct, secured, source_of, tokens_and_hosts
+from calib_serve.web.monitoring.files import WINDOWS as RULED
 from calib_serve.web.page import render_page
 from calib_serve.web.runbooks import render_runbooks
 from calib_serve.web.tokens import Scope, TokenFile, Tokens
@@ -123,9 +124,10 @@ def create_app(
         _follow(tokens, watch)
     guard = Guard(tokens, hosts)
     app.add_middleware(guard.around)
-    app.middleware("http")(_observed(export(watch, registry, max_versions=options.max_versions)))
+    collector = export(watch, registry, max_versions=options.max_versions)
+    app.middleware("http")(_secured)
     app.exception_handler(RequestValidationError)(_invalid)
-    routes = _Routes(watch, registry, options)
+    routes = _Routes(watch, registry, collector, options)
 
     def needs(*scopes: Scope) -> dict[str, Any]:
         return {"dependencies": [Depends(guard.needs(*scopes))], "openapi_extra": secured(*scopes)}
@@ -142,7 +144,7 @@ def create_app(
         "/metrics",
         **needs("scrape"),
         response_class=PlainTextResponse,
-        responses=not_text(401, 403),
+        responses=not_text(400, 401, 403),
     )(routes.metrics)
     looking = needs("scrape", "admin")
     app.get("/v1/class-shares", **looking, responses=answers(ClassSharesOut, 400, 401, 403, 404, 429, 503))(
@@ -200,9 +202,11 @@ class _Routes:
         self,
         watch: Watch,
         registry: CollectorRegistry,
+        collector: WatchCollector,
         options: AppOptions,
     ) -> None:
         self._watch, self._registry, self._bodies = watch, registry, Bodies(options.max_bytes)
+        self._collector = collector
         self._gate, self._runbooks = Gate(watch, most=options.max_waiting), options.runbooks
         # What counts never waits for what looks, which holds so many of the ledger's connections at most.
         self._looks = Gate(watch, most=options.max_waiting, at_once=4)
@@ -332,8 +336,14 @@ class _Routes:
         known = self._watch.models[said.model, said.version]
         return JSONResponse({"model": said.model, "version": said.version, "classes": known.classes.count})
 
-    async def metrics(self, request: Request) -> Response:
-        """Metrics in Prometheus exposition format, compressed where that is asked for."""
+    async def metrics(self, request: Request, window: str = "24h") -> Response:
+        """Metrics in Prometheus exposition format, compressed where that is asked for.
+
+        ``window``: 1h, 24h, 7d or 30d, that of the rules which read them; 24h is always there.
+        """
+        if window not in RULED:
+            raise HTTPException(400, f"a window is one of {', '.join(RULED)}")
+        self._collector.ask(window)
         text = await self._scrapes.run(functools.partial(generate_latest, self._registry))
         headers = {"Vary": "Accept-Encoding"}
         if _GZIP.search(request.headers.get("accept-encoding", "")):
@@ -429,15 +439,8 @@ def _refused(one: Refused) -> dict[str, Any]:
     return {"accepted": False, "reason": one.reason, "message": str(one)}
 
 
-def _observed(
-    requests: Requests,
-) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
-    async def observe(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        began = time.perf_counter()
-        response = await proceed(request)
-        response.headers.update(_SECURE)
-        route = getattr(request.scope.get("route"), "path", "other")
-        requests.add(route, response.status_code, time.perf_counter() - began)
-        return response
-
-    return observe
+async def _secured(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Add the headers that keep browsers to what the page needs."""
+    response = await proceed(request)
+    response.headers.update(_SECURE)
+    return response

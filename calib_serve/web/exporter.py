@@ -7,12 +7,9 @@ of one version ``other``.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -23,8 +20,8 @@ from prometheus_client.registry import Collector
 from calib_serve.core.errors import LedgerError
 from calib_serve.core.options.servers import AppOptions
 from calib_serve.monitor import (
+    TOTALS,
     Check,
-    Incident,
     Watch,
     detector_rows,
     expected_accuracy,
@@ -42,24 +39,10 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 """What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
 
 MAX_VERSIONS = AppOptions.max_versions
-"""Versions with series of their own: of some 250 series each, a scrape is told within a second."""
+"""Versions with series of their own: of some 150 series each, a scrape is told within a second."""
 
+_VERSION = ("model", "version")
 _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
-
-
-class Requests:
-    """Counts answered requests and the seconds that they took."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.count: Counter[tuple[str, str]] = Counter()
-        self.seconds: Counter[str] = Counter()
-
-    def add(self, route: str, status: int, seconds: float) -> None:
-        """Count one answer."""
-        with self._lock:
-            self.count[route, str(status)] += 1
-            self.seconds[route] += seconds  # type: ignore[assignment]  # a Counter adds floats as well
 
 
 class WatchCollector(Collector):
@@ -67,11 +50,15 @@ class WatchCollector(Collector):
 
     ``max_versions`` have series of their own: those of ``watch.models`` in their order, then others that the
     ledger holds. The sums of the rest are told together, so that totals are right.
+
+    Numbers are of the windows that were asked for: those of all four would be four times as many series as
+    one set of rules reads.
     """
 
-    def __init__(self, watch: Watch, requests: Requests, *, max_versions: int = MAX_VERSIONS) -> None:
-        self._watch, self._requests, self._most = watch, requests, max_versions
+    def __init__(self, watch: Watch, *, max_versions: int = MAX_VERSIONS) -> None:
+        self._watch, self._most = watch, max_versions
         self._gauges = WindowGauges(watch)
+        self.ask = self._gauges.ask
         self._beyond, self._began = 0, time.time()
 
     def trouble(self) -> str | None:
@@ -107,10 +94,8 @@ class WatchCollector(Collector):
             for version in beyond:
                 add_at(own, _REST, own.pop(version))
             yield from _families(sum_rows(own, published))
-            expected = {v: expected_accuracy(sums) for v, sums in own.items()}
-            yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
-            errors = [(v, e.standard_error) for v, e in expected.items()]
-            yield _family("calib_expected_accuracy_error", errors)
+            expected = [(v, expected_accuracy(sums).accuracy) for v, sums in own.items()]
+            yield _family("calib_expected_accuracy", expected)
             told_by = {key: one.labels for key, one in published.sources.items() if key.of in own}
             rows = [((*k.of, k.name, *published.labels(k.of)), n.sum()) for k, n in told_by.items()]
             yield _family("calib_source_labels_total", rows)
@@ -126,11 +111,12 @@ class WatchCollector(Collector):
             if (reference := watch.models[v].reference)
         }
         yield _family("calib_reference_share", _binned(shares))
-        opened = [one for one in watch.incidents() if one.open and (one.model, one.version) in watch.models]
-        yield from _open(opened)
-        shifts = [(v, watch.shifts[v]) for v in versions if v in watch.shifts]
-        yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v, _ in shifts])
-        yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in shifts])
+        # A version has at most one that is open.
+        gaps = {(one.model, one.version): one.gap for one in watch.incidents() if one.open}
+        yield _family("calib_incident_gap", [(v, gap) for v, gap in gaps.items() if v in watch.models])
+        yield _family(
+            "calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v in versions if v in watch.shifts]
+        )
 
     def _windows(self, sums: Mapping[Version, Sums]) -> Iterator[Metric]:
         found = self._gauges.rows(sums)
@@ -139,7 +125,7 @@ class WatchCollector(Collector):
             yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
 
     def _troubles(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        watch, requests = self._watch, self._requests
+        watch = self._watch
         yield from _families(trouble_rows(watch))
         yield _family("calib_invalid_outputs_total", [(v, watch.counts.invalid[v]) for v in versions])
         yield _family("calib_process_start_timestamp_seconds", [((), self._began)])
@@ -147,23 +133,6 @@ class WatchCollector(Collector):
         unknown = [((batch,), watch.counts.unknown[batch]) for batch in get_args(Batch)]
         yield _family("calib_batches_unknown_total", unknown)
         yield _family("calib_prediction_ids_total", [((fate,), watch.ids.fates[fate]) for fate in FATES])
-        with contextlib.suppress(LedgerError):  # its check says so
-            yield _family("calib_ledger_bytes", [((), watch.ledger.database.size())])
-        yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
-        yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
-
-
-def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
-    """Yield the gauges of open incidents, of which a version has at most one."""
-    by_version = {(one.model, one.version): one for one in incidents}
-    bins = {
-        (*version, str(bin_["bin"])): bin_["confidence"] - bin_["accuracy"]
-        for version, one in by_version.items()
-        for bin_ in one.bins
-    }
-    yield _family("calib_incident_gap", [(v, one.gap) for v, one in by_version.items()])
-    yield _family("calib_incident_onset_timestamp_seconds", [(v, one.onset) for v, one in by_version.items()])
-    yield _family("calib_incident_bin_gap", list(bins.items()))
 
 
 def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
@@ -180,10 +149,10 @@ def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
 
 
 def _family(name: str, rows: Sequence[Row]) -> Metric:
-    """Make one metric family; sums of predictions carry their ledger as further labels."""
+    """Make one metric family; sums of predictions are of a ledger, and over all bins."""
     series = BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-    labels = (*series.labels, *LEDGER_LABELS)[: len(rows[0][0])] if rows else series.labels
+    labels = (*_VERSION, *LEDGER_LABELS) if name in TOTALS else series.labels
     family = kind(name, series.help, labels=labels)
     for labels, value in rows:
         if math.isfinite(value):  # unknown values are left out
@@ -191,13 +160,12 @@ def _family(name: str, rows: Sequence[Row]) -> Metric:
     return family
 
 
-def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX_VERSIONS) -> Requests:
-    """Publish ``watch`` in ``registry``; return the counter of requests, published beside it.
+def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX_VERSIONS) -> WatchCollector:
+    """Publish ``watch`` in ``registry``; return what publishes it.
 
     ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.
     """
-    requests = Requests()
-    collector = WatchCollector(watch, requests, max_versions=max_versions)
+    collector = WatchCollector(watch, max_versions=max_versions)
     registry.register(collector)
     watch.checks.add(Check("series", collector.trouble))
-    return requests
+    return collector

@@ -23,7 +23,6 @@ from calib_serve.monitor import (
     Window,
     auroc,
     duration,
-    estimate,
     expected_accuracy,
     rate_changes,
     source_gaps,
@@ -61,8 +60,7 @@ class _Shown:
 
     @classmethod
     def of(cls, sums: Sums, window: Window) -> _Shown:
-        found = estimate(sums)
-        return cls(sums, found, window.judged(found))
+        return cls(sums, *window.judged(sums))
 
 
 class _Look(NamedTuple):
@@ -308,20 +306,20 @@ def _confidences(sums: Sums, reference: Bins | None) -> str:
 
 def _steps(window: Window, segment: str) -> list[Step]:
     """Consecutive spans of time with enough labels each."""
-    rows = [one for one in window.dated if not segment or one.key.name == segment]
-    # At most 48 points, of 300 labels or more: with fewer, chance alone is large.
-    enough = max(sum(float(one.sums.labels.sum()) for one in rows) / 48, 300)
+    rows = window.steps(segment)
+    # About 48 points, of 300 labels or more: with fewer, chance alone is large.
+    # To two digits, as a label more must not move every step.
+    enough = max(float(f"{sum(float(sums.labels.sum()) for _, _, sums in rows) / 48:.1e}"), 300)
     parts: list[tuple[float, float, Sums]] = []
-    for one in sorted(rows, key=lambda one: one.start):
-        start, end, sums = one.start, one.start + one.width, one.sums
+    for start, width, sums in rows:
+        first, before = start, Sums.zeros(sums.bins)
         if parts and (start < parts[-1][1] or float(parts[-1][2].labels.sum()) < enough):
-            start, _, before = parts.pop()
-            sums = before + sums
-        parts.append((start, end, sums))
+            first, _, before = parts.pop()
+        parts.append((first, start + width, before + sums))
     if len(parts) > 1 and float(parts[-1][2].labels.sum()) < enough:  # the last is rarely full
         (start, _, before), (_, end, last) = parts[-2:]
         parts[-2:] = [(start, end, before + last)]
-    found = [(start, end, estimate(sums)) for start, end, sums in parts]
+    found = [(start, end, window.judged(sums)[0]) for start, end, sums in parts]
     return [Step(start, end, e.ece, e.noise_floor) for start, end, e in found if e.labels]
 
 

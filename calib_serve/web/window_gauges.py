@@ -1,4 +1,4 @@
-"""Gauges of a watch's windows: estimates, verdicts, contracts and shadows of each version."""
+"""Gauges of a watch's windows: estimates, verdicts and contracts of each version."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 
-import numpy as np
-
 from calib_serve.core.bins import Bins, psi
 from calib_serve.monitor import (
-    WINDOWS,
     ClauseState,
     Kept,
     Number,
-    ShadowState,
     TrafficShares,
     Watch,
     Window,
@@ -24,18 +20,18 @@ from calib_serve.monitor import (
     window_rows,
 )
 from calib_serve.receipts import DAY, Key, Sums, Version
+from calib_serve.web.monitoring.files import WINDOWS
 
 Rows = dict[str, list[tuple[tuple[str, ...], float]]]
 
-FINITE_WINDOWS = tuple(name for name, seconds in WINDOWS.items() if math.isfinite(seconds))
-"""The names of the windows that have series."""
-
-_SLICED = ("1h", "24h")  # the windows of segments and classes
+_SLICED = "24h"  # the window of segments and classes, and of numbers that nobody asked another one of
+_AGAIN = "1h"  # says whether what is off in that one goes on
 MOST_SLICES = 10
-"""How many segments, and how many classes, of a version have series."""
+"""How many segments, and how many classes, of a version have series at most."""
+_GO_ON = ("debiased_ece_high", "confidence_psi")
+"""The numbers of a shorter window, which say whether what an alert warns of goes on."""
 _VERDICTS = {"off": 1.0, "no_error_found": 0.5, "calibrated": 0.0}
 _STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
-_SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
 
 
 class WindowGauges:
@@ -44,8 +40,18 @@ class WindowGauges:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._gaps: dict[Version, Mapping[tuple[str, Key], tuple[Sums, Number]]] = {}
+        self._asked: tuple[str, ...] = (_SLICED,)
         self._kept = Kept(self._of)
-        self.age = self._kept.age
+
+    def ask(self, window: str) -> None:
+        """Have the numbers of a window of ``monitoring.files.WINDOWS`` from now on."""
+        if window not in self._asked:
+            self._asked = (*self._asked, window)
+            self._kept = Kept(self._of)
+
+    def age(self) -> float:
+        """Seconds since the oldest rows were made; NaN without any."""
+        return self._kept.age()
 
     def rows(self, sums: Mapping[Version, Sums]) -> Rows:
         """Rows (labels, value) by series, of the versions whose rows are made by now.
@@ -69,22 +75,33 @@ class WindowGauges:
         for clause in watch.contract_states(version):
             for series, values in _of_clause(clause).items():
                 rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
-        for shadow in watch.shadow_states(version):
-            for series, value in _of_shadow(shadow).items():
-                rows[series].append(((*version, shadow.tag), value))
         return rows
 
     def _add_windows(self, rows: Rows, version: Version) -> None:
-        watch, found = self._watch, self._watch.windows(version, FINITE_WINDOWS)
+        watch, asked = self._watch, self._asked
+        names = sorted({*asked, *(short for name in asked for short in WINDOWS[name][-1].split("|"))})
+        found = watch.windows(version, {*names, "7d"})
         waits, watched = found["24h"].maturity.seconds > 0, watch.models.get(version)
-        served = watch.windows_until_now(version, FINITE_WINDOWS) if waits else found
-        for series, labels, value in window_rows(watch, found, served):
-            rows[series].append((labels, value))
-        for name, window in found.items():
+        served = watch.windows_until_now(version, names) if waits else found
+        of_bins = list(window_rows(watch, {name: found[name] for name in asked}, served))
+        # Bins in which nothing is are left out, but for the last: no labels yet is 0 of them, and not none.
+        there = {(bin_, name) for (_, _, bin_, name, *_), value in of_bins if value}
+        there |= {(str(watch.ledger.bins - 1), name) for name in asked}
+        # Weights that are all 1, as where every label is asked for, are their labels' number.
+        sums = {name: found[name].sums for name in asked}
+        even = {name for name, of in sums.items() if (of.labels == of.feedback.count).all()}
+        rows["calib_window_sums"] += [
+            (labels, value)
+            for labels, value in of_bins
+            if labels[2:4] in there and not (labels[4] == "feedback_weight" and labels[3] in even)
+        ]
+        for name in names:
+            labels, window = (*version, name), found[name]
+            rows["calib_window_provisional"].append((labels, float(window.provisional)))
             of = _numbers(window, served[name], watched.reference if watched else None)
-            for number, value in of.items():
-                rows[f"calib_window_{number}"].append(((*version, name), value))
-        self._add_slices(rows, version, {name: found[name].slices for name in _SLICED})
+            for number in of if name in asked else _GO_ON:
+                rows[f"calib_window_{number}"].append((labels, of[number]))
+        self._add_slices(rows, version, {name: found[name].slices for name in (_SLICED, _AGAIN)})
         if found["24h"].provisional or found["7d"].provisional:
             found = watch.windows(version, ("24h", "7d"), provisional=False)
         day, week = found["24h"], found["7d"]
@@ -105,26 +122,27 @@ class WindowGauges:
                     same = known is not None and known[0] == sums
                     gaps[name, key] = known if known and same else (sums, estimated_gap(sums))
         self._gaps[version] = gaps
-        shown = _shown({key: one for (name, key), one in gaps.items() if name == _SLICED[-1]})
-        for (name, key), (sums, gap) in gaps.items():
-            if key in shown:
+        shown = _shown({key: one for (name, key), one in gaps.items() if name == _SLICED})
+        for (name, key), (_, gap) in gaps.items():
+            if shown.get(key) or (name == _SLICED and key in shown):
                 labels = (*version, key.kind, key.name, name)
-                rows["calib_slice_predictions"].append((labels, float(sums.predictions.sum())))
                 rows["calib_slice_gap"].append((labels, gap.value))
                 rows["calib_slice_gap_error"].append((labels, gap.se))
 
 
-def _shown(gaps: Mapping[Key, tuple[Sums, Number]]) -> set[Key]:
-    """The slices of each kind that have series: half of them the most served, half those surely worst."""
-    shown = set[Key]()
+def _shown(gaps: Mapping[Key, tuple[Sums, Number]]) -> dict[Key, bool]:
+    """The slices that have series, and whether they are off: of each kind the most served, and the worst.
+
+    Off is what two standard errors do not explain: no alert is of less.
+    """
+    shown = dict[Key, bool]()
     for kind in ("segment", "class"):
         of = {key: one for key, one in gaps.items() if key.kind == kind}
         served = sorted(of, key=lambda key: (-of[key][0].predictions.sum(), key))
-        sure = {key: abs(gap.value) - 2 * gap.se for key, (_, gap) in of.items()}
-        worst = sorted(
-            served[MOST_SLICES // 2 :], key=lambda key: (-np.nan_to_num(sure[key], nan=-math.inf), key)
-        )
-        shown |= {*served[: MOST_SLICES // 2], *worst[: MOST_SLICES // 2]}
+        off = {key: sure for key, (_, gap) in of.items() if (sure := abs(gap.value) - 2 * gap.se) > 0}
+        most = served[: MOST_SLICES // 3]
+        worst = sorted(off.keys() - most, key=lambda key: (-off[key], key))[: MOST_SLICES - len(most)]
+        shown |= {key: key in off for key in (*most, *worst)}
     return shown
 
 
@@ -132,20 +150,13 @@ def _numbers(window: Window, served: Window, reference: Bins | None) -> Mapping[
     found, counts = window.estimates, served.sums.predictions
     return {
         "begin_timestamp_seconds": window.since,
-        "end_timestamp_seconds": window.until,
         "predictions": found.served,
-        "labels": found.labels,
-        "labels_effective": found.effective,
         "accuracy": found.accuracy.value,
         "gap": found.gap.value,
-        "gap_error": found.gap.se,
         "ece": found.ece,
-        "debiased_ece": found.debiased_ece.value,
         "debiased_ece_low": found.debiased_ece.low,
         "debiased_ece_high": found.debiased_ece.high,
-        "unclipped_ece": found.unclipped_ece,
         "noise_floor": found.noise_floor,
-        "brier": found.brier.value,
         "coverage": found.coverage,
         "label_share": found.label_share,
         "confidence_psi": psi(counts, reference.count) if reference else math.nan,
@@ -163,7 +174,6 @@ def _of_clause(one: ClauseState) -> Rows:
         "low": one.low,
         "high": one.high,
         "state": _STATES[one.state],
-        "labels": one.labels,
         "budget_left": one.budget_left,
         "runs_out_seconds": one.runs_out,
     }
@@ -171,16 +181,6 @@ def _of_clause(one: ClauseState) -> Rows:
         **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
         "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
         "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
-    }
-
-
-def _of_shadow(state: ShadowState) -> Mapping[str, float]:
-    return {
-        "calib_shadow_labels": state.labels,
-        "calib_shadow_gain": state.gain,
-        "calib_shadow_gain_low": state.low,
-        "calib_shadow_gain_high": state.high,
-        "calib_shadow_verdict": _SHADOWS[state.verdict],
     }
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import yaml
 from rules_by_numpy import BINS, bins_by_numpy, bins_of, by_numpy
 
+from calib_serve.core.bins import psi
 from calib_serve.receipts.series import CONTRACTS, LEDGER_LABELS, SERIES, SUMS, WATCH, WORKERS
 
 DECLARED = {series.name: series.labels for series in (*SERIES, *WORKERS, *WATCH, *CONTRACTS)}
@@ -94,7 +95,7 @@ def _write(path: Path, whole: Any) -> None:
 def cases() -> list[Case]:
     """Return all cases."""
     return [
-        ledger_case(), taken_back_case(), rollout_case(), *counter_cases(), *hour_cases(),
+        ledger_case(), empty_bin_case(), taken_back_case(), rollout_case(), *counter_cases(), *hour_cases(),
         *number_cases(), *watch_cases(), *verdict_cases(), *map(row_case, ROWS), *ONE_BY_ONE, *TEXTS,
     ]  # fmt: skip
 
@@ -373,11 +374,23 @@ def ledger_case() -> Case:
         )
     ]  # fmt: skip
     given.append((selector("model_version_bin:calib_counted:24h", **labels), "100x5"))
-    found = [
-        ({"sum": name, **labels}, 14 + 20 * i + 100 * (name == "predictions"))
-        for i, name in enumerate(SUMMED)
-    ]
+    # A third ledger, whose labels weigh 1 each, and so as much as there are.
+    alone = {"sum": "feedback", "window": "24h", "ledger": "three", **labels}
+    given.append((selector("calib_window_sums", **alone), "1000x5"))
+    also = {"predictions": 100, "feedback": 1000, "feedback_weight": 1000}
+    found = [({"sum": name, **labels}, 14 + 20 * i + also.get(name, 0)) for i, name in enumerate(SUMMED)]
     return _value(series, series, given, found)
+
+
+def empty_bin_case() -> Case:
+    """A bin of the reference that no ledger publishes is one without predictions."""
+    series, own = "model_version:calib_confidence_psi:24h", {**MODEL, "env": "a"}
+    given = [(selector("model_version:calib_served:24h", **own), "10x5")]
+    for name, shares in (("model_version_bin:calib_share:24h", (5, 5)), ("calib_reference_share", (5, 3, 2))):
+        given += [
+            (selector(name, **own, bin=str(3 + i)), f"{share / 10!r}x5") for i, share in enumerate(shares)
+        ]
+    return _value("of an empty bin", series, given, [(own, psi([5, 5, 0], [5, 3, 2]))])
 
 
 def taken_back_case() -> Case:
@@ -964,6 +977,14 @@ ONE_BY_ONE = (
         labels={"rule_group": "rules.yml;calib_numbers"},
     ),
     alone(
+        "MonitorFailing", "warning",
+        [
+            (selector(f"calib_window_provisional{{window='{window}'}}", **MODEL, instance="x"), values)
+            for window, values in (("5m", "0x40"), ("24h", "0x9 stale _x15 0x9"))
+        ],
+        {9: 0, 11: 0, 12: 1, 25: 1, 26: 0}, **MODEL, window="24h",
+    ),
+    alone(
         "MonitorAbsent", "critical",
         [('up{job="node"}', "1x40"), ('up{job="calib-serve-watch"}', "1x9 stale _x15 1x9")],
         {24: 0, 25: 1, 26: 0}, job="calib-serve-watch",
@@ -1127,7 +1148,12 @@ TEXTS = (
     ),
     says(
         "all", "MonitorFailing",
-        {"calib_check_ok": 0, "calib_windows_age_seconds": 960, _evaluated("a"): "0x99"},
+        {
+            "calib_check_ok": 0, "calib_windows_age_seconds": 960, _evaluated("a"): "0x99",
+            "calib_window_provisional{window='7d'}": 0,
+        },
+        ({**MODEL, "window": "24h"}, "The monitoring itself fails: no numbers over 24h of m 1",
+         "The job that scrapes the watch needs params: {window: [24h]}."),
         ({"check": "clock"}, "The monitoring itself fails: check clock",
          "The log, /healthz and the page of the watch say why."),
         ({}, "The monitoring itself fails: windows of the watch are old", "For 16m 0s."),

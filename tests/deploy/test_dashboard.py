@@ -8,7 +8,7 @@ import pytest
 from real_prometheus import Published, prometheus, publishing
 from rules_by_numpy import bins_by_numpy, bins_of, by_numpy
 
-from calib_serve.receipts.series import CONTRACTS, SERIES, SHADOWS, WATCH, WORKERS
+from calib_serve.receipts.series import CONTRACTS, SERIES, WATCH, WORKERS
 from calib_serve.receipts.sums import Sums
 
 pytestmark = pytest.mark.server
@@ -82,7 +82,7 @@ def there(sent, tmp_path_factory):
     """Each deployment in an environment of its own, under the same model name."""
     even = {"calib_reference_share": 1 / len(EVEN), "calib_window_provisional": 0}
     torchserve = Published((*SERIES, *WORKERS), even)
-    watch = Published((*SERIES, *WATCH, *CONTRACTS, *SHADOWS), {**WINDOW, **even})
+    watch = Published((*SERIES, *WATCH, *CONTRACTS), {**WINDOW, **even})
     triton = Published(SERIES[:2], {})
     # What watch says where Triton counts the predictions: nothing that is weighed by predictions.
     labels = Published((*SERIES, *WATCH), {**WINDOW, **even, "calib_window_predictions": 0})

@@ -130,7 +130,8 @@ def test_environments_are_told_apart_by_the_labels_that_are_given(tmp_path: Path
     ("options", "says"),
     [
         ({"tolerance": float("nan")}, "between 0 and 0.5"),
-        ({"sigmas": float("inf")}, "above 0"),
+        ({"sigmas": float("inf")}, "from 2 on"),
+        ({"sigmas": 1.9}, "from 2 on"),
         ({"runbooks": 'a"\n- alert: x'}, "without '#'"),
         ({"window": "5m"}, "got '5m'"),
         ({"window": "90d"}, "got '90d'"),

@@ -8,7 +8,7 @@ import real_servers
 import yaml
 from rule_cases import BURNS, cases, promtool
 
-from calib_serve.receipts.series import CONTRACTS, LEDGER_LABELS, SERIES, SHADOWS, WATCH, WORKERS
+from calib_serve.receipts.series import CONTRACTS, LEDGER_LABELS, SERIES, WATCH, WORKERS
 from calib_serve.web import MonitoringOptions, monitoring_files
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_every_series_that_rules_and_dashboards_read_is_a_declared_one():
     used = {word for text in (RULES, DASHBOARD, ALERTS) for word in _words(text) if word.startswith("calib_")}
     used |= {word for text in expressions for word in re.findall(r"\b(?:up|prometheus_rule\w+)\b", text)}
     groups = {"calib_counters", "calib_numbers", "calib_alerts"}
-    declared = {series.name for series in (*SERIES, *WORKERS, *WATCH, *CONTRACTS, *SHADOWS)}
+    declared = {series.name for series in (*SERIES, *WORKERS, *WATCH, *CONTRACTS)}
     assert used - groups - {"calib_"} <= declared | OF_OTHERS
 
 

@@ -158,5 +158,5 @@ def test_labels_that_replace_others_are_sent_from_a_file_and_as_they_come(
     told = label(file.parent, named, *where, "--replaces", "--json")
     assert json.loads(told.stdout) == {"accepted": 4, "held": 0, "refused": {}, "dead": {}}
     assert value(named.url, "calib_feedback_corrected_total") == 8
-    assert value(named.url, "calib_feedback_correct_total") == 4
+    assert value(named.url, "calib_window_sums", window="24h", sum="feedback_correct") == 4
     assert counted(named) == 4

@@ -49,7 +49,7 @@ def test_mature_and_immature_add_up_to_the_totals(url, maturity):
     classes = [sums.labels.sum() for key, sums in found.slices.items() if key.kind == "class"]
     assert found.sums.labels.sum() == sum(classes)
     assert sum(one.labels.sum() for one in found.groups) == found.sums.labels.sum()
-    curve = sum(one.sums.labels.sum() for one in found.dated)
+    curve = sum(sums.labels.sum() for _, _, sums in found.steps())
     assert curve == found.sums.labels.sum()
     ledger.close()
 
@@ -68,7 +68,7 @@ def test_windows_that_are_read_together_are_those_read_alone(ledger, maturity):
         assert found[name].slices == alone.slices
         assert found[name].immature == alone.immature
         assert (found[name].since, found[name].until) == (alone.since, alone.until)
-        assert [one.start for one in found[name].dated] == [one.start for one in alone.dated]
+        assert [one[0] for one in found[name].steps()] == [one[0] for one in alone.steps()]
         assert alone.sums.labels.sum() > 0 or name in ("5m", "1h")
 
 

@@ -13,12 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from publishers import CONFIDENCES
 
 import calib_serve
+from calib_serve.monitor import TOTALS
 from calib_serve.receipts.series import (
     CONTRACTS,
     LEDGER_LABELS,
     PUBLISHED,
     SERIES,
-    SHADOWS,
+    SUMS,
     WATCH,
     WORKERS,
     Series,
@@ -70,10 +71,10 @@ def test_torchserve_publishes_the_declared_series_and_no_other(
 
 
 def test_watch_publishes_the_declared_series_and_no_other(published: tuple[Published, Published]) -> None:
-    beside = {one.name for one in PUBLISHED if one.of == "predictions"}  # others count them in no ledger
-    assert set(published[1]) == {
-        (s.name, *sorted({*s.labels, *(LEDGER_LABELS if s.name in beside else ())}))
-        for s in (*SERIES, *WATCH, *CONTRACTS, *SHADOWS)
+    of_servers = {one.name for one in PUBLISHED if one.of == "predictions"}  # they count by bin, in no ledger
+    of_ledgers = {(name, "edition", "ledger", "model", "version") for name in TOTALS}
+    assert set(published[1]) == of_ledgers | {
+        (s.name, *sorted(s.labels)) for s in (*SERIES, *WATCH, *CONTRACTS) if s.name not in of_servers
     }
 
 
@@ -81,39 +82,44 @@ def test_every_publisher_adds_up_what_is_declared(published: tuple[Published, Pu
     workers, watch = published
     for one in PUBLISHED:
         key = (one.name, *sorted(one.series.labels))
-        counted = (one.name, *sorted({*one.series.labels, *LEDGER_LABELS}))
-        mine = [value for labels, value in watch[counted].items() if ("version", "1") in labels]
-        assert sum(mine) == pytest.approx(100 * sum(one.adds(c, 1, 1) for c in CONFIDENCES))
         assert sum(workers[key].values()) == pytest.approx(20 * sum(one.adds(c, 0, 1) for c in CONFIDENCES))
+    for name in TOTALS:
+        told = watch[name, "edition", "ledger", "model", "version"]
+        assert {n for labels, n in told.items() if ("version", "1") in labels} == {100 * len(CONFIDENCES)}
+    for one in (each for each in SUMS if each.in_windows):
+        (told,) = (of for (name, *_), of in watch.items() if name == "calib_window_sums")
+        own = {("version", "1"), ("sum", one.short), ("window", "24h")}
+        mine = [n for labels, n in told.items() if own <= labels]
+        want = 100 * sum(one.adds(c, 1, 1) for c in CONFIDENCES)
+        # Weights that are all 1 are not told: they are the labels' number.
+        assert sum(mine) == pytest.approx(0 if one.short == "feedback_weight" else want)
 
 
 def test_the_budget_of_series_in_the_documentation_is_that_of_the_declared_ones() -> None:
     page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
 
-    def of_a_version(*declared: Series) -> int:
-        """How many one version has, with 15 bins and 5 windows, 4 of them by bin, and no incident."""
+    def of_a_version(*declared: Series, windows: int = 1) -> int:
+        """How many one version has, with 15 bins and no incident."""
         own = {"model", "version", "bin", "window", "reason", "sum", *LEDGER_LABELS}
-        many = {"bin": 15, "window": 5, "reason": 4, "sum": 6}
+        many = {"bin": 15, "window": windows, "reason": 4, "sum": 6}
         return sum(
-            math.prod(
-                4 if label == "window" and "bin" in one.labels else n
-                for label, n in many.items()
-                if label in one.labels
-            )
+            math.prod(n for label, n in many.items() if label in one.labels)
             for one in declared
             if {"model", "version"} <= set(one.labels) <= own and "_incident_" not in one.name
         )
 
-    watch_alone = of_a_version(*WATCH)
+    of_servers = [one.series for one in PUBLISHED if one.of == "predictions"]
     by_replicas = (
-        *(one.series for one in PUBLISHED if one.of == "predictions"),
+        *of_servers,
         *(one for one in SERIES if one.name in ("calib_reference_share", "calib_invalid_outputs_total")),
         *WORKERS,
     )
+    # Predictions are one series here; two shorter windows have three numbers each.
+    watch = of_a_version(*(one for one in SERIES if one not in of_servers), *WATCH) + 1 + 2 * 3
     for said in (
-        f"| **together** | **{of_a_version(*SERIES, *WORKERS)}** |",
-        f"and seven more | {watch_alone} |",
+        f"| **together, in TorchServe** | **{of_a_version(*SERIES, *WORKERS, windows=4)}** |",
+        f"| **together, in a watch** | **{watch}** |",
         f"Each replica then keeps {of_a_version(*by_replicas)} series",
-        f"watch {of_a_version(*SERIES) + watch_alone}:",
+        f"watch {watch}:",
     ):
-        assert said in page
+        assert said in page, said

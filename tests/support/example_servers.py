@@ -144,7 +144,9 @@ def site_of(name: str, folder: Path, *ports: int) -> Site:
     folder.mkdir(parents=True, exist_ok=True)
     artifact().save(folder / "artifact")
     np.savez(folder / "weights.npz", **weights())
-    watch = Server(folder, models=(f"digits:1={folder / 'artifact'}",), port=free[WATCH_PORT])
+    watch = Server(
+        folder, "--maturity", "0", models=(f"digits:1={folder / 'artifact'}",), port=free[WATCH_PORT]
+    )
     (folder / "keyring.json").symlink_to(folder / "keys.json")
     site = Site(folder, watch, free)
     for path in (EXAMPLES / name).glob("*.py"):

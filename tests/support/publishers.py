@@ -88,7 +88,7 @@ def watch(folder: Path) -> None:
     watch.labels([{"receipt": one, "label": 1}])
     watch.feed.tick()
     registry = CollectorRegistry()
-    export(watch, registry).add("/metrics", 200, 0.1)
+    export(watch, registry)
     (folder / "watch.txt").write_bytes(generate_latest(registry))
     ledger.close()
 

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from real_servers import needed
 
-from calib_serve.receipts.series import PUBLISHED, SUMS, Series
+from calib_serve.receipts.series import SUMS, Series
 from calib_serve.receipts.sums import Sums
 from calib_serve.web import monitoring_files
 
@@ -162,7 +162,7 @@ class Published(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families."""
-        summed = {one.name for one in PUBLISHED}
+        summed = {one.name for one in SUMS}
         self.scrapes += 1
         for one in self.series:
             # TorchServe's own counters lack the "_total" that the client's counters always get.

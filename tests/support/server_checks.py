@@ -83,9 +83,10 @@ def check_predictions_and_labels_are_counted_once(site: Site, predict: Predict, 
     assert send_labels(site, replies) == {"accepted": n - n // 2, "refused": n // 2}
     assert site.counted("calib_feedback_total", model="digits", version="1") == n
     right = sum(reply.predicted == 3 for reply in replies)
-    assert site.counted("calib_feedback_correct_total") == right
+    day = {"name": "calib_window_sums", "window": "24h", "version": "1"}
+    assert site.counted(**day, sum="feedback_correct") == right
     mean = sum(reply.confidence for reply in replies)
-    assert abs(site.counted("calib_feedback_confidence_total") - mean) < 1e-4 * n
+    assert abs(site.counted(**day, sum="feedback_confidence") - mean) < 1e-4 * n
 
 
 def check_the_watch_may_be_away(site: Site, predict: Predict, n: int = 60) -> None:

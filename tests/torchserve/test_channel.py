@@ -85,7 +85,7 @@ def test_an_alarm_as_the_last_label_is_published_and_no_failure(tmp_path: Path) 
     alarms = [read_back(line) for line in text.splitlines() if "calib_drift_alarms_total" in line]
     assert [value for _, value, _ in alarms] == [0, 12]  # each value is sent once
     labels = [read_back(line) for line in text.splitlines() if "calib_feedback_total" in line]
-    assert (sum(value for _, value, _ in labels), len(labels)) == (60, 15 + 1)
+    assert [value for _, value, _ in labels] == [0, 60]
     published = watch.ledger.published()
     assert labels[-1][2][-2:] == [("ledger", published.ledger), ("edition", published.edition)]
     assert not [line for line in text.splitlines() if "calib_monitor_errors_total.Count:1" in line]

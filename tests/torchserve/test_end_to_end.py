@@ -85,7 +85,9 @@ def test_all_requests_on_two_workers_are_counted_to_the_last(running: Running) -
         live = [total(text, name, model=MODEL, version="1.0", bin=str(b)) for b in range(15)]
         np.testing.assert_allclose(live, sums, rtol=1e-12)
         assert len(of_model(text, name)) == 15, "every bin exists, empty ones too"
-    until(lambda: len(of_model(running.server.scrape(), "calib_feedback_total")) == 15)  # and those of labels
+    until(
+        lambda: len(of_model(running.server.scrape(), "calib_window_sums")) == 5 * 4 * 15
+    )  # and those of labels
 
 
 def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Running) -> None:
@@ -93,11 +95,12 @@ def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Runn
     labels = np.random.default_rng(0).integers(0, 10, 300).tolist()
     items = [{"receipt": r["receipt"], "label": y} for r, y in zip(replies, labels, strict=True)]
     items[0]["label"] = NAMES[labels[0]]  # by name
-    names = ("calib_feedback_total", "calib_feedback_confidence_total", "calib_feedback_correct_total")
+    sums = ("feedback", "feedback_confidence", "feedback_correct")
 
     def counted() -> np.ndarray:
         text = running.server.scrape()
-        return np.array([[total(text, n, model=MODEL, bin=str(b)) for b in range(15)] for n in names])
+        day = {"name": "calib_window_sums", "model": MODEL, "window": "24h"}
+        return np.array([[total(text, **day, sum=n, bin=str(b)) for b in range(15)] for n in sums])
 
     def duplicates() -> float:
         return total(running.server.scrape(), "calib_feedback_refused_total", reason="duplicate")

@@ -1,7 +1,10 @@
 """What a scrape tells: versions up to a cap, windows within a bounded time, and incidents that are open."""
 
+import time
+
 import numpy as np
 import pytest
+from ledgers import accept, make_label
 
 from calib_serve.core.bins import Bins
 from calib_serve.ledger import Ledger
@@ -12,7 +15,7 @@ from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.batch import ServedPrediction
 from calib_serve.receipts.classes import Classes
-from calib_serve.web.exporter import Requests, WatchCollector
+from calib_serve.web.exporter import WatchCollector
 
 pytestmark = pytest.mark.store
 
@@ -34,10 +37,14 @@ def serve(watch, versions, **more):
 
 
 def scraped(watch, **options):
+    return by_family(WatchCollector(watch, **options))
+
+
+def by_family(collector):
     """The rows of each family, by its name."""
     return {
         family.name: {tuple(sample.labels.values()): sample.value for sample in family.samples}
-        for family in WatchCollector(watch, Requests(), **options).collect()
+        for family in collector.collect()
     }
 
 
@@ -52,12 +59,12 @@ def test_versions_beyond_the_cap_are_told_as_one_and_none_is_lost(watch):
     serve(watch, VERSIONS, segment="north")
     serve(watch, VERSIONS[4:])
     assert predictions(scraped(watch)) == dict.fromkeys(VERSIONS[:4], 1) | dict.fromkeys(VERSIONS[4:], 2)
-    collector = WatchCollector(watch, Requests(), max_versions=3)
+    collector = WatchCollector(watch, max_versions=3)
     assert collector.trouble() is None
     told = scraped(watch, max_versions=3)
     assert predictions(told) == {**dict.fromkeys(VERSIONS[:3], 1), REST: 5}
     assert told["calib_versions_left_out"] == {(): 3}
-    for name in ("calib_slice_predictions", "calib_window_predictions", "calib_maturity_seconds"):
+    for name in ("calib_slice_gap", "calib_window_predictions", "calib_maturity_seconds"):
         assert {key[:2] for key in told[name]} <= set(VERSIONS[:3])
     list(collector.collect())
     assert "3 versions" in collector.trouble()
@@ -84,30 +91,23 @@ def drifted(watch, *, since):
     return opened
 
 
-def test_gap_onset_and_bins_of_an_open_incident_and_nothing_once_it_is_closed(watch):
+def test_the_gap_of_an_open_incident_and_nothing_once_it_is_closed(watch):
     none = scraped(watch)
     assert not none["calib_incident_gap"]
     opened = drifted(watch, since=1000.0)
     told = scraped(watch)
     assert told["calib_incidents_open"] == {**dict.fromkeys(VERSIONS, 0), V: 1}
     assert told["calib_incident_gap"] == {V: pytest.approx(0.12)}
-    assert told["calib_incident_onset_timestamp_seconds"] == {V: 1000.0}
-    assert told["calib_incident_bin_gap"] == {
-        (*V, "13"): pytest.approx(0.2),
-        (*V, "9"): pytest.approx(-0.05),
-    }
     watch.close_incident(opened.id, by="a person")
-    closed = scraped(watch)
-    for name in ("gap", "onset_timestamp_seconds", "bin_gap"):
-        assert not closed[f"calib_incident_{name}"]
+    assert not scraped(watch)["calib_incident_gap"]
 
 
 def test_a_version_has_fewer_series_than_its_budget_and_one_scrape_shows_all_of_them(tmp_path):
-    """15 bins, five windows, ten classes, three segments, two senders and a reference."""
+    """15 bins, ten classes, three segments, two senders, a reference; of the windows those that are read."""
     reference = Bins.tally([0.8] * 500, [1] * 500)
     models = {V: Watched(Classes(10), reference)}
     watch = Watch(Keyring.new(), Ledger(tmp_path / "l.db"), models=models, maturity=0.0)
-    assert series(watch) < 700, "before the first prediction"
+    assert series(watch) < 100, "before the first prediction"
     rng = np.random.default_rng(0)
     items = [
         ServedPrediction(*V, int(k % 10), float(rng.uniform(0.3, 1)), segment="abc"[k % 3])
@@ -117,26 +117,45 @@ def test_a_version_has_fewer_series_than_its_budget_and_one_scrape_shows_all_of_
     labels = [{"receipt": str(one), "label": int(rng.integers(0, 10))} for one in receipts]
     watch.labels(labels[:450], source="lab")
     watch.labels(labels[450:], source="desk")
-    assert series(watch) < 800
-    told = scraped(watch)
-    windows = ("5m", "1h", "24h", "7d", "30d")
-    for name in ("predictions", "labels", "accuracy", "gap", "ece", "noise_floor", "coverage", "verdict"):
-        assert {key[2] for key in told[f"calib_window_{name}"]} == set(windows), name
-    for window in windows[1:]:
-        for name in ("predictions", "feedback"):
-            bins = [n for key, n in told["calib_window_sums"].items() if key[3:5] == (window, name)]
-            assert (sum(bins), len(bins)) == (900, 15)
+    assert series(watch) < 190
+    collector = WatchCollector(watch)
+    for asked, whole, shorter in (("24h", {"24h"}, {"5m", "1h"}), ("7d", {"24h", "7d"}, {"5m", "1h"})):
+        collector.ask(asked)
+        told = by_family(collector)
+        for name in ("predictions", "accuracy", "gap", "ece", "noise_floor", "coverage", "verdict"):
+            assert {key[2] for key in told[f"calib_window_{name}"]} == whole, name
+        for name in ("provisional", "debiased_ece_high", "confidence_psi"):
+            assert {key[2] for key in told[f"calib_window_{name}"]} == whole | shorter, name
+        assert {key[3] for key in told["calib_window_sums"]} == whole
+        for window in whole:
+            for name in ("predictions", "feedback"):
+                bins = [n for key, n in told["calib_window_sums"].items() if key[3:5] == (window, name)]
+                assert (sum(bins), len(bins)) == (900, 11), "the four lowest bins have nothing"
     watch.close()
+
+
+def test_weights_are_told_where_they_are_no_count_and_of_empty_bins_the_last(watch):
+    told = scraped(watch)["calib_window_sums"]
+    assert {key[2] for key in told} == {"14"}
+    assert not any(told.values())
+    assert "feedback_weight" not in {key[4] for key in told}
+    of = {"model": V[0], "version": V[1], "when": time.time(), "confidence": 0.5}
+    accept(watch.ledger, [make_label(0, **of), make_label(1, **of, inclusion=1 / 3)])
+    told = scraped(watch)["calib_window_sums"]
+    assert {key[2]: n for key, n in told.items() if key[4] == "feedback_weight" and key[:2] == V} == {
+        "7": 4.0,
+        "14": 0.0,
+    }
 
 
 def series(watch):
     """The number of series of one version."""
-    families = WatchCollector(watch, Requests()).collect()
+    families = WatchCollector(watch).collect()
     return sum(one.labels.get("version") == V[1] for family in families for one in family.samples)
 
 
 def test_windows_follow_their_sums_at_once(watch):
-    collector = WatchCollector(watch, Requests())
+    collector = WatchCollector(watch)
 
     def served():
         (family,) = (one for one in collector.collect() if one.name == "calib_window_predictions")

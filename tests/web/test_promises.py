@@ -60,4 +60,3 @@ def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compa
     assert "<strong>Not yet known.</strong> too few predictions to be sure." in page
     assert shadow["says"] in page
     assert 'calib_contract_state{clause="act",model="m",version="1"} -1.0' in metrics
-    assert 'calib_shadow_labels{model="m",tag="0123abcd",version="1"} 2000.0' in metrics

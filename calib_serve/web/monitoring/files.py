@@ -34,6 +34,7 @@ _HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _OURS = "calib-serve"
+_TOLD = "24h"  # the window of which a watch tells without being asked
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _TARGET = re.compile(r"([A-Za-z0-9_-]+)=(dns\+)?([A-Za-z0-9._-]+):(\d+)")
 _PLACE = re.compile(r"[A-Za-z0-9._~:/?&=%+@,;-]+")
@@ -84,8 +85,8 @@ class MonitoringOptions:
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 0.5:
             raise InputError(f"the tolerance must lie between 0 and 0.5, got {self.tolerance}")
-        if not (math.isfinite(self.sigmas) and self.sigmas > 0):
-            raise InputError(f"sigmas must be a number above 0, got {self.sigmas}")
+        if not (math.isfinite(self.sigmas) and self.sigmas >= 2):
+            raise InputError(f"sigmas must be a number from 2 on, as watches tell, got {self.sigmas}")
         if not _PLACE.fullmatch(self.runbooks):
             raise InputError(f"runbooks must be an address or a path without '#', got {self.runbooks!r}")
         if self.window not in WINDOWS:
@@ -115,6 +116,7 @@ class MonitoringOptions:
         interval, kept, lately, short = WINDOWS[self.window]
         jobs = dict.fromkeys(target.partition("=")[0] for target in self.targets)
         token = f"    authorization: {{credentials_file: {self.token_file}}}\n" if self.token_file else ""
+        asked = "" if self.window == _TOLD else f"    params: {{window: [{self.window}]}}\n"
         return {
             "@window": self.window,
             "@risen": _risen(self.window),
@@ -135,8 +137,8 @@ class MonitoringOptions:
             "@alertmanager": self.alertmanager or "127.0.0.1:9093",
             "@scrapes": "\n".join(
                 # A pod's own label "version" must not take the name of the series'.
-                f"  - job_name: {job}\n    honor_labels: true\n{token if job.startswith(_OURS) else ''}"
-                f"{self._discovery(job)}"
+                f"  - job_name: {job}\n    honor_labels: true\n{asked}"
+                f"{token if job.startswith(_OURS) else ''}{self._discovery(job)}"
                 for job in jobs
             ),
             "@kept": ", ".join(self.keep),
