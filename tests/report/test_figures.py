@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import matplotlib.style
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from calib_serve import ReliabilityDisplay
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import decision_curve, eer, pav_log_ratios, softmax
 from calib_serve.report import DecisionCurveDisplay, plot_pav, plot_tippett, prepare_report, render
@@ -71,6 +74,21 @@ def test_a_dot_that_holds_most_samples_is_shown_in_parts_that_add_up_to_it() -> 
     rng = np.random.default_rng(0)
     flat = softmax(rng.normal(size=(500, 3)))
     assert prepare_report(title="t", after=(flat, flat.argmax(1)), replicates=0).after.dense is None
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background", "Solarize_Light2"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_display_can_be_read_on_the_ground_of_any_style(style: str, own: bool) -> None:
+    (p, y), _ = rare(500)
+    with matplotlib.style.context(style):
+        ax = Figure().subplots() if own else None
+        display = ReliabilityDisplay.from_predictions(y, p[:, 1], ax=ax)
+        display = ReliabilityDisplay.from_predictions(y, p[:, 1] / 2, ax=display.ax_)
+    ground = display.ax_.get_facecolor()
+    for color in (display.line_.get_color(), display.ax_.lines[0].get_color()):
+        assert contrast(color, ground) > 3
+    if not own:
+        assert contrast(display.ax_.xaxis.label.get_color(), ground) > 4.5
 
 
 def test_a_decision_curve_is_that_of_the_event_and_stands_in_the_page() -> None:
