@@ -233,7 +233,7 @@ class Folds:
 
     def losses(self, log_p: Sequence[Floats]) -> Floats:
         """Held-out losses (n,) in the samples' order from each fold's log-probabilities."""
-        out = np.empty(self.samples)  # read where a fold holds them out
+        out = np.full(self.samples, np.nan)  # where no fold holds them out
         for test, index, of_fold in zip(self.test, self.index, log_p, strict=True):
             out[index] = -self.base.mixed(of_fold, test.classes) * test.weights
         return out

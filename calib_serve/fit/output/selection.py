@@ -195,13 +195,14 @@ class _Comparison:
     @property
     def is_clear(self) -> bool:
         """Whether more samples would change neither the choice nor, by more than a trifle, its score."""
-        best = next(score for score in self.selection.scores if score.method == self.selection.best)
+        allowed = {score.method: score for score in self.selection.scores if score.refused is None}
+        value = abs(allowed[self.selection.best].score)
+        # The average is asked only whether another is better, the simplest whether it is near the best.
+        edges = (0.0,) if _AVERAGE in allowed else (0.0, _NEAR * value)
         return not self.doubts and all(
-            2 * score.standard_error <= _TRIFLE * abs(best.score)
-            or min(score.above_best, abs(score.above_best - _NEAR * abs(best.score)))
-            > 2 * score.standard_error
-            for score in self.selection.scores
-            if score.refused is None
+            2 * score.standard_error <= _TRIFLE * value
+            or min(abs(score.above_best - edge) for edge in edges) > 2 * score.standard_error
+            for score in allowed.values()
         )
 
 
