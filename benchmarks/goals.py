@@ -337,7 +337,7 @@ BENCHMARKS = (
                 beside="itself",
                 at_most=0.2,
                 show="{:.2f}",
-                reason="two thirds are one fit of the average to a million rows: temperature, offset, one path",
+                reason="two thirds are the fit of the average to a million rows: temperature, offset, path",
             ),
             Goal(
                 says="its NLL on new rows less that",
