@@ -122,7 +122,7 @@ def select(
     size = max(MOST_SAMPLES_CROSS_VALIDATED, SAMPLES_COMPARED_A_PARAMETER * parameters)
     while True:
         few = samples.some(min(size, bound))
-        run = _Comparison.of(few, names, criterion, progress, **how)
+        run = _Comparison.of(few, names, criterion, progress, how)
         if size >= bound or run.is_clear:
             break
         size *= 4
@@ -161,14 +161,11 @@ class _Comparison:
         names: Sequence[str],
         criterion: Criterion,
         progress: Progress | None,
-        *,
-        folds: int,
-        seed: int,
-        tolerance: float,
-        level: float,
+        how: Mapping[str, Any],
     ) -> _Comparison:
         """Compare methods, of which the first is "none"."""
-        fold = folds_of(samples, folds=folds, seed=seed)
+        seed, level = how["seed"], how["level"]
+        fold = folds_of(samples, folds=how["folds"], seed=seed)
         # Fitted when its turn comes, and once; its folds are those of the choice.
         averaged = cache(lambda: Averaged.of(samples, fold))
         fits: dict[str, FoldFit] = {}
@@ -186,9 +183,10 @@ class _Comparison:
 
         def harm(none: HeldOut, held: HeldOut) -> str | None:
             pays = criterion != "ece" and _better(none, held, samples, level)
-            return _harm(none, held, samples, pays, doubts, tolerance=tolerance, level=level, seed=seed)
+            return _harm(
+                none, held, samples, pays, doubts, tolerance=how["tolerance"], level=level, seed=seed
+            )
 
-        how: dict[str, Any] = {"folds": folds, "seed": seed, "tolerance": tolerance, "level": level}
         selection = choose(names, held_out, harm, samples, criterion=criterion, progress=progress, **how)
         return cls(selection, fold, fits, averaged, doubts)
 
