@@ -327,6 +327,28 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        name="fitting_time",
+        minutes=1,
+        alone=True,
+        goals=(
+            Goal(
+                says="`auto` of 1,000,000 x 10: processor time over the same with all rows compared",
+                measured=lambda r: r["auto"]["ratio"],
+                beside="itself",
+                at_most=0.2,
+                show="{:.2f}",
+                reason="two thirds are the fit of the average to a million rows: temperature, offset, path",
+            ),
+            Goal(
+                says="its NLL on new rows less that",
+                measured=lambda r: abs(r["auto"]["nll_above"]),
+                beside="itself",
+                at_most=1e-5,
+                show="{:.1e}",
+            ),
+        ),
+    ),
+    Benchmark(
         name="sets",
         minutes=0.8,
         options=("--runs", "500", "--splits", "30"),

@@ -45,6 +45,9 @@ Of the sets of ``benchmarks/choose_outputs.py`` where it leaves half the entropy
 most 1.4 times above. Raw scores begin at 3; at 1.7, structured maps lose .001 of the NLL, at 100 a fifth.
 """
 
+SAMPLES_COMPARED_A_PARAMETER = 500
+"""Samples for each number of a matrix and a bias, on which ``auto`` begins to compare methods."""
+
 MOST_SAMPLES_COMPARED = 1_000_000
 """Samples that ``auto`` compares methods on; of more, as many, evenly spread.
 
@@ -56,7 +59,9 @@ MOST_SAMPLES_COUNTED = 1_000_000
 """Samples of which the confusion is counted that corrections of class shares need."""
 
 MOST_SAMPLES_CROSS_VALIDATED = 100_000
-"""Samples that a calibration is measured on, or a floor of probabilities chosen on, by fits to folds."""
+"""Samples that a calibration is measured on, or a floor of probabilities chosen on, by fits to folds.
+
+``auto`` begins with as many, and takes more where its choice is in doubt."""
 
 SAMPLES_FOR_TWO_FOLDS = 20_000
 """Samples of which half teach a recalibration as much as four fifths: two folds serve as well as five."""

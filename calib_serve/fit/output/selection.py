@@ -12,19 +12,24 @@ without calibration and the Brier score is not worse beyond chance: refinement i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import measured_on_folds, with_selection
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import MOST_SAMPLES_COMPARED
-from calib_serve.fit.output.averaged import Averaged
+from calib_serve.fit.measured import (
+    MOST_SAMPLES_COMPARED,
+    MOST_SAMPLES_CROSS_VALIDATED,
+    SAMPLES_COMPARED_A_PARAMETER,
+)
+from calib_serve.fit.output.averaged import Averaged, fit_structured_average
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
 from calib_serve.fit.output.held_out import (
     Floats,
@@ -46,6 +51,7 @@ _RULE = "simplest within 0.1 % of the best"
 _RULE_OF_AVERAGE = "the structured average, unless another is better by over a standard error and 1 / n"
 _KEEP = ", ".join(sorted(KEEPING))
 _NEAR = 1e-3  # of the best score
+_TRIFLE = 1e-5  # of it, below which more samples are not worth their time
 _AVERAGE = "structured-average"
 
 
@@ -110,47 +116,92 @@ def select(
     if criterion not in ("nll", "brier", "ece"):
         raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
     quantile_of(level)
-    whole, samples = samples, samples.some(MOST_SAMPLES_COMPARED)
-    said = sample_remarks(samples)
-    if len(samples) < len(whole):
-        said = [*said, f"the method is chosen on {len(samples):,} of the {len(whole):,} samples"]
-    fold = folds_of(samples, folds=folds, seed=seed)
-    # Fitted when its turn comes, and once; its folds are those of the choice.
-    averaged = cache(lambda: Averaged.of(samples, fold))
-    fits: dict[str, FoldFit] = {}
-
-    def held_out(name: str, found: Mapping[str, HeldOut]) -> HeldOut:
-        fit = averaged().held_out if name == _AVERAGE else partial(fit_fold, name, samples, fold, seed=seed)
-        # The race, the held-out results and the facts all ask for the same fits.
-        fits[name] = cache(fit)
-        # The ECE of one fold is mostly noise, and the average is to be judged whole.
-        rivals = {} if name in ("none", _AVERAGE) or criterion == "ece" else found
-        return raced(fits[name], samples, fold, rivals, criterion)
-
-    def harm(none: HeldOut, held: HeldOut) -> str | None:
-        pays = criterion != "ece" and _better(none, held, samples, level)
-        return _harm(none, held, samples, pays, tolerance=tolerance, level=level, seed=seed)
-
-    selection = choose(
-        names,
-        held_out,
-        harm,
-        samples,
-        criterion=criterion,
-        folds=folds,
-        seed=seed,
-        tolerance=tolerance,
-        level=level,
-        progress=progress,
-    )
-    if selection.chosen == _AVERAGE:
-        artifact = averaged().artifact(whole)
+    how: dict[str, Any] = {"folds": folds, "seed": seed, "tolerance": tolerance, "level": level}
+    bound = min(len(samples), MOST_SAMPLES_COMPARED)
+    parameters = samples.classes * (samples.classes + 1)
+    size = max(MOST_SAMPLES_CROSS_VALIDATED, SAMPLES_COMPARED_A_PARAMETER * parameters)
+    while True:
+        few = samples.some(min(size, bound))
+        run = _Comparison.of(few, names, criterion, progress, how)
+        if size >= bound or run.is_clear:
+            break
+        size *= 4
+    said, chosen = sample_remarks(few), run.selection.chosen
+    if len(few) < len(samples):
+        said = [*said, f"the method is chosen on {len(few):,} of the {len(samples):,} samples"]
+    if chosen == _AVERAGE and few is samples:
+        artifact = run.averaged().artifact()
+    elif chosen == _AVERAGE:
+        artifact = fit_structured_average(samples, folds=folds, seed=seed)
     else:
-        artifact = fit_by_name(selection.chosen, whole, seed=seed)
-    told = with_selection(artifact, selection, [*said, *why_none(selection)])
+        artifact = fit_by_name(chosen, samples, seed=seed)
+    told = with_selection(artifact, run.selection, [*said, *why_none(run.selection)])
     told = replace(told, class_names=tuple(class_names))
-    measured = facts_of_folds(fits[selection.chosen], samples, fold, class_names, level=level, seed=seed)
-    return measured_on_folds(told, measured, folds=folds, samples=len(samples))
+    measured = facts_of_folds(run.fits[chosen], few, run.fold, class_names, level=level, seed=seed)
+    return measured_on_folds(told, measured, folds=folds, samples=len(few))
+
+
+@dataclass(frozen=True, eq=False)
+class _Comparison:
+    """Methods compared on some samples: the choice, and the fits it was made by.
+
+    ``doubts``: what may be lost by more than is tolerated, or by chance.
+    """
+
+    selection: Selection
+    fold: NDArray[np.intp]
+    fits: Mapping[str, FoldFit]
+    averaged: Callable[[], Averaged]
+    doubts: Sequence[str]
+
+    @classmethod
+    def of(
+        cls,
+        samples: Samples,
+        names: Sequence[str],
+        criterion: Criterion,
+        progress: Progress | None,
+        how: Mapping[str, Any],
+    ) -> _Comparison:
+        """Compare methods, of which the first is "none"."""
+        seed, level = how["seed"], how["level"]
+        fold = folds_of(samples, folds=how["folds"], seed=seed)
+        # Fitted when its turn comes, and once; its folds are those of the choice.
+        averaged = cache(lambda: Averaged.of(samples, fold))
+        fits: dict[str, FoldFit] = {}
+        doubts: list[str] = []
+
+        def held_out(name: str, found: Mapping[str, HeldOut]) -> HeldOut:
+            fit = (
+                averaged().held_out if name == _AVERAGE else partial(fit_fold, name, samples, fold, seed=seed)
+            )
+            # The race, the held-out results and the facts all ask for the same fits.
+            fits[name] = cache(fit)
+            # The ECE of one fold is mostly noise, and the average is to be judged whole.
+            rivals = {} if name in ("none", _AVERAGE) or criterion == "ece" else found
+            return raced(fits[name], samples, fold, rivals, criterion)
+
+        def harm(none: HeldOut, held: HeldOut) -> str | None:
+            pays = criterion != "ece" and _better(none, held, samples, level)
+            return _harm(
+                none, held, samples, pays, doubts, tolerance=how["tolerance"], level=level, seed=seed
+            )
+
+        selection = choose(names, held_out, harm, samples, criterion=criterion, progress=progress, **how)
+        return cls(selection, fold, fits, averaged, doubts)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether more samples would change neither the choice nor, by more than a trifle, its score."""
+        allowed = {score.method: score for score in self.selection.scores if score.refused is None}
+        value = abs(allowed[self.selection.best].score)
+        # The average is asked only whether another is better, the simplest whether it is near the best.
+        edges = (0.0,) if _AVERAGE in allowed else (0.0, _NEAR * value)
+        return not self.doubts and all(
+            2 * score.standard_error <= _TRIFLE * value
+            or min(abs(score.above_best - edge) for edge in edges) > 2 * score.standard_error
+            for score in allowed.values()
+        )
 
 
 def choose(
@@ -238,6 +289,7 @@ def _harm(
     held: HeldOut,
     samples: Samples,
     pays: bool,
+    doubts: list[str],
     *,
     tolerance: float,
     level: float,
@@ -245,9 +297,11 @@ def _harm(
 ) -> str | None:
     """Say why a candidate must not be used, with the numbers; None where it does no significant harm.
 
-    Refinement that falls by less than calibration gains ``pays``.
+    Refinement that falls by less than calibration gains ``pays``. ``doubts`` gets what may be chance.
     """
     harm = harm_to_accuracy(none, held, samples, tolerance=tolerance, level=level)
+    if not harm and samples.weights @ (none.correct - held.correct) > tolerance * samples.weights.sum():
+        doubts.append("accuracy")
     if harm or pays:
         return harm
 
@@ -262,6 +316,7 @@ def _harm(
     drawn = np.concatenate([change(weights) for weights in _resampled(samples, seed)])
     low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     if high >= -tolerance:
+        doubts.append("refinement")
         return None
     return (
         f"refinement AUROC falls by {-fall:.4f} (interval {-high:.4f} to {-low:.4f}), more than {tolerance:g}"

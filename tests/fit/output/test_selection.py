@@ -11,8 +11,9 @@ import pytest
 
 from calib_serve.artifact import LogitMap, Score
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.output import candidates
+from calib_serve.fit.output import candidates, selection
 from calib_serve.fit.output.candidates import fit_none
+from calib_serve.fit.output.held_out import HeldOut
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
@@ -113,3 +114,40 @@ def test_auto_on_real_logits_keeps_close_to_the_best_single_method(data_dir: Pat
     best = min(nll(candidates.fit_by_name(name, *cal).probs(test[0]), test[1]) for name in names)
     assert chosen <= 1.01 * best
     assert chosen < nll(softmax(test[0]), test[1])
+
+
+def chosen_from(n: int, t: float, few: int, monkeypatch: pytest.MonkeyPatch):
+    """What auto chooses of n samples where it begins with ``few``."""
+    with monkeypatch.context() as patched:
+        patched.setattr(selection, "MOST_SAMPLES_CROSS_VALIDATED", few)
+        patched.setattr(selection, "SAMPLES_COMPARED_A_PARAMETER", 1)
+        return select(Samples.of(*draw(n, t=t)), candidates=("none", "temperature"))
+
+
+def test_a_clear_choice_is_made_on_few_samples_and_fitted_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = chosen_from(4000, 2.5, 400, monkeypatch)
+    assert found.method == "temperature"
+    assert found.data["measured_samples"] == 400
+    assert "the method is chosen on 400 of the 4,000 samples" in found.fit.remarks
+    whole = chosen_from(4000, 2.5, 4000, monkeypatch)
+    assert found.fit["temperature"] == whole.fit["temperature"]
+    assert found.data["samples"] == 4000
+
+
+def test_a_choice_in_doubt_takes_more_samples_until_it_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = chosen_from(4000, 1.0, 400, monkeypatch)  # a temperature gains nothing but noise
+    assert found.data["measured_samples"] == 4000
+    assert not found.fit.remarks
+    assert found.method == chosen_from(4000, 1.0, 4000, monkeypatch).method
+    assert chosen_from(4000, 1.35, 100, monkeypatch).data["measured_samples"] in (400, 1600)
+
+
+def test_a_loss_of_accuracy_that_few_samples_cannot_prove_takes_more() -> None:
+    none = HeldOut(*np.ones((4, 300)))
+    worse = replace(none, correct=np.where(np.arange(300) < 4, 0.0, 1.0))
+    samples, doubts = Samples.of(*draw(300)), []
+    how = {"tolerance": 0.005, "level": 0.95, "seed": 0}
+    assert selection._harm(none, worse, samples, True, doubts, **how) is None
+    assert doubts == ["accuracy"]
+    assert selection._harm(none, none, samples, True, doubts, **how) is None
+    assert len(doubts) == 1

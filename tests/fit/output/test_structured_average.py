@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.fit.folds import folds_of
+from calib_serve.fit.output import averaged
 from calib_serve.fit.output.averaged import Averaged, HeldOutGain, fit_structured_average, strengths_of
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.selection import select
@@ -118,3 +119,16 @@ def test_what_auto_takes_beyond_a_temperature_is_said_with_its_evidence() -> Non
     assert found["share"] > 0.9
     assert f"{found['gain']:.4f}" in found["says"]
     assert "beyond_temperature" not in select(Samples.of(*draw(600)), candidates=["temperature"]).fit.facts
+
+
+def test_one_fold_of_many_samples_gives_the_average_of_all_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    z = 3 * rng.standard_normal((8000, 4))
+    y = (z @ (np.eye(4) / 2 + 0.1 * rng.standard_normal((4, 4))) + rng.gumbel(size=z.shape)).argmax(axis=1)
+    samples = Samples.of(z, y)
+    folds = fit_structured_average(samples)
+    monkeypatch.setattr(averaged, "MOST_SAMPLES_CROSS_VALIDATED", 4000)
+    one = fit_structured_average(samples)
+    assert nll(one.of_logits(z), y) == pytest.approx(nll(folds.of_logits(z), y), abs=1e-3)
+    assert (one.of_logits(z) != folds.of_logits(z)).any()
+    assert np.isfinite(list(one.fit["held_out_nll"].values())).all()
