@@ -494,6 +494,30 @@ BENCHMARKS = (
                 at_most=6.0,
                 show="{:.1f}",
             ),
+            Goal(
+                says="a Reporter's prediction, one a call",
+                measured=lambda r: r["cost"]["Reporter.served, 1 a call, counted by a registry"]["hmacs"],
+                beside="HMACs of its receipt",
+                at_most=2.0,
+                show="{:.2f}",
+                reason="a receipt is 1.0 of it: two hashes, a packed record, base64; calls of numpy, of the "
+                "clock and of the process's id .5; the rest is a hundred lines of Python",
+            ),
+            Goal(
+                says="the same, 64 a call",
+                measured=lambda r: r["cost"]["Reporter.served, 64 a call, counted by a registry"]["hmacs"],
+                beside="HMACs of its receipt",
+                at_most=1.1,
+                show="{:.2f}",
+                reason="a receipt is .95 of it, its nonce and its row's maximum .1 each",
+            ),
+            Goal(
+                says="import of `Reporter`, processor time",
+                measured=lambda r: r["import"],
+                beside="numpy's import",
+                at_most=2.1,
+                show="{:.2f}",
+            ),
         ),
     ),
     Benchmark(

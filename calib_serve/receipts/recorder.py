@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from calib_serve.receipts.counters import Counts, SeriesCounts, Sink, zeros
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.nonces import DRAWS, Nonces
 from calib_serve.receipts.policy import LabelPolicy
-from calib_serve.receipts.samples import SampleLog
 from calib_serve.receipts.wire import PLAIN, TAG, Mark, Shadow, SignedReceipt, group_number
+
+if TYPE_CHECKING:
+    from calib_serve.receipts.samples import SampleLog
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import By
-from calib_serve.core.options.servers import SampleOptions
+from calib_serve.core.options.samples import SampleOptions
 from calib_serve.receipts.background import Background
 from calib_serve.receipts.batch import Outcome
 from calib_serve.receipts.counters import RegistrySink, sink_of
@@ -34,13 +34,13 @@ from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.policy import LabelPolicy, parse_policy
 from calib_serve.receipts.recorder import ROUNDING, LabelChoice, Recorder, count_choices
-from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from calib_serve.artifact import Artifact, Contract
+    from calib_serve.receipts.samples import SampleLog
 
 
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
@@ -156,7 +156,7 @@ class Reporter:
             version=version,
             bins=15 if reference is None else len(reference),
             keyring=ring,
-            samples=None if samples is None else SampleLog(samples, rate=sample_rate),
+            samples=None if samples is None else _sample_log(samples, sample_rate),
             policy=policy,
             counts=self._outbox,
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
@@ -425,6 +425,8 @@ class Reporter:
         self, rows: Sequence[NDArray[np.float64]], receipts: Sequence[SignedReceipt | None], rate: float
     ) -> list[bytes]:
         """Each row of logits in float16; empty for a row that is not sampled, or holds NaN."""
+        from calib_serve.receipts.samples import in_half, is_sampled  # noqa: PLC0415 - as _sample_log
+
         kept = [b""] * len(rows)
         sampled = [i for i, one in enumerate(receipts) if one is not None and is_sampled(nonce_of(one), rate)]
         if not sampled:
@@ -488,6 +490,12 @@ def _check_together(
         raise InputError("sample_rate is of samples: give samples=FOLDER")
     if workers != 1 and not isinstance(policy, str):
         raise InputError('workers share a policy of text, such as "500/day"')
+
+
+def _sample_log(folder: str | Path, rate: float) -> SampleLog:
+    from calib_serve.receipts.samples import SampleLog  # noqa: PLC0415 - the readers of its files take 20 ms
+
+    return SampleLog(folder, rate=rate)
 
 
 def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:
