@@ -517,6 +517,7 @@ BENCHMARKS = (
                 beside="numpy's import",
                 at_most=2.1,
                 show="{:.2f}",
+                reason="thirty modules of ours without any other package, .07 s; numpy is .06 s of it",
             ),
         ),
     ),
