@@ -17,7 +17,11 @@ class TooLarge(CalibServeError):
 
 
 class Waiting:
-    """At most ``requests`` in hand, and bodies of at most ``most`` bytes each, sixteen times that together.
+    """Bounds of the requests in hand and of their bodies, which together have sixteen times the bytes of one.
+
+    Args:
+        requests: Requests in hand, at most.
+        most: Bytes of a body, at most.
 
     >>> waiting = Waiting(1, most=10)
     >>> with waiting.one():
