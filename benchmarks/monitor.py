@@ -6,7 +6,8 @@ What runs for every served prediction is measured: the observer of a TorchServe 
 prediction, signs its receipt, and hands the counts to the emitter, which sends them once a second; and a
 Reporter as it is made by default, with its keyring in a file, which counts into a Prometheus registry or is
 counted by a real ``calib-serve watch``. Of the Reporter, it is the time of the thread that serves, and apart
-from it that of the whole process, whose other thread counts. The unit is a bare HMAC-SHA256 of a receipt's
+from it that of the whole process, whose other thread counts. Then the processor time of a new process that
+imports ``Reporter``, beside one that imports numpy. The unit is a bare HMAC-SHA256 of a receipt's
 bytes, measured in the same run, in turns: what no signed receipt can do without. Writes
 benchmarks/results/monitor.json.
 """
@@ -153,6 +154,19 @@ def running_watch(folder: Path) -> Iterator[tuple[str, Path]]:
         process.wait()
 
 
+def import_ratio(rounds: int) -> float:
+    """Processor time of importing a Reporter, over numpy's own; the least of all rounds."""
+    took: dict[str, list[float]] = {"pass": [], "import numpy": [], "from calib_serve import Reporter": []}
+    for _ in range(rounds):
+        for line, times in took.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", line], check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    python, numpy, ours = map(min, took.values())
+    return (ours - python) / (numpy - python)
+
+
 def grown_kib(observer: Observer, count: int) -> int:
     """How much larger the process's peak of memory is after ``count`` predictions."""
     served = predictions()
@@ -177,7 +191,13 @@ def main() -> None:
     for name, cost in rows.items():
         print(f"{name:80} {cost['median_us']:8.3f} us  {cost['hmacs']:6.2f} HMACs")
     print(f"{asked.predictions} predictions: {grown} KiB more")
-    result = {"cost": rows, "memory": {"predictions": asked.predictions, "grown_kib": grown}}
+    imported = import_ratio(asked.rounds)
+    print(f"import of Reporter: {imported:.2f} times numpy's")
+    result = {
+        "cost": rows,
+        "import": imported,
+        "memory": {"predictions": asked.predictions, "grown_kib": grown},
+    }
     peers.save("monitor", result, asked)
 
 

@@ -20,7 +20,6 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed, check_keywords
 from calib_serve.core.options.servers import GatewayOptions
-from calib_serve.gateway.bodies import Full, TooLarge, Waiting
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import LabelledCounts, OneRegistry, UncalibratedReplies
 from calib_serve.gateway.grpc_gateway import GrpcGateway
@@ -34,6 +33,7 @@ from calib_serve.gateway.http import (
     Send,
     answer_with,
     at_most_one,
+    body_chunks,
     check_one_address,
     forwarded,
     target_of,
@@ -45,7 +45,17 @@ from calib_serve.gateway.upstream import HttpUpstream, stream_through
 from calib_serve.monitor import Watch
 from calib_serve.receipts import LiveKeyring, Reporter, read_token
 from calib_serve.scores import Outputs, check_outputs
-from calib_serve.web import NO_CORRECTIONS, Guard, Tokens, create_app, may_correct, tokens_and_hosts
+from calib_serve.web import (
+    NO_CORRECTIONS,
+    Full,
+    Guard,
+    Tokens,
+    TooLarge,
+    Waiting,
+    create_app,
+    may_correct,
+    tokens_and_hosts,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -152,7 +162,9 @@ class Gateway:
         may_add = self._calibrations.added_to(route.model)
         wanted = Wanted(route, output, tag, self._waiting.most, may_add)
         with self._waiting.body() as body:
-            raw = await body.read(receive)
+            async for chunk in body_chunks(receive):
+                body.add(chunk)
+            raw = body.whole()
             ask = await self._off_the_loop(raw, headers, wanted.ask, raw, headers)
             if ask.body is not raw:
                 body.hold(len(ask.body))

@@ -17,13 +17,13 @@ from tritonclient.grpc import service_pb2
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
-from calib_serve.gateway.bodies import Full, Waiting
 from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibrations
 from calib_serve.gateway.exporter import UncalibratedReplies
 from calib_serve.gateway.http import TOKEN, Headers, check_one_address
 from calib_serve.gateway.inference import found, why_not
 from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters
 from calib_serve.gateway.tags import TagReader
+from calib_serve.web import Full, Waiting
 
 _SERVICE = "GRPCInferenceService"
 _KNOWN = frozenset(service_pb2.DESCRIPTOR.services_by_name[_SERVICE].methods_by_name)

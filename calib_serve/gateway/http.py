@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from calib_serve.core.errors import InputError
@@ -67,6 +67,18 @@ def target_of(scope: Scope) -> bytes:
     query: bytes = scope["query_string"]
     path: bytes = scope["raw_path"]
     return path + b"?" + query if query else path
+
+
+async def body_chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the body's bytes as they come; NoAnswer where the client went away."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise NoAnswer(400, "the body was cut off")
+        more = message.get("more_body", False)
+        if message.get("body"):
+            yield message["body"]
 
 
 class NoAnswer(Exception):

@@ -13,7 +13,6 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from calib_serve.core.errors import InputError
-from calib_serve.gateway.bodies import body_chunks
 from calib_serve.gateway.http import (
     Headers,
     NoAnswer,
@@ -21,6 +20,7 @@ from calib_serve.gateway.http import (
     Scope,
     Send,
     at_most_one,
+    body_chunks,
     forwarded,
     target_of,
 )

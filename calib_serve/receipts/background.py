@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing.util
 import threading
 import time
 import weakref
@@ -38,6 +37,9 @@ class Background:
         *,
         seconds: float,
     ) -> None:
+        from multiprocessing.util import Finalize  # noqa: PLC0415 - not at import: sockets and all, 12 ms
+
+        self._finalize = Finalize
         self._recorder, self._outbox, self._sink, self._seconds = recorder, outbox, sink, seconds
         self.latest: NDArray[np.floating] = np.zeros(0)
         self.started = False
@@ -55,7 +57,7 @@ class Background:
                 )
                 self._thread.start()
                 # Also where multiprocessing started the process, which then runs no function of atexit.
-                self._at_exit = multiprocessing.util.Finalize(None, _close_all, exitpriority=10)
+                self._at_exit = self._finalize(None, _close_all, exitpriority=10)
                 _OPEN.add(self)
 
     def flush(self) -> int:

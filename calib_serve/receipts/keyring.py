@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from calib_serve.core.errors import KeyringError, Refused, of_a_newer
+from calib_serve.core.errors import InputError, KeyringError, Refused, of_a_newer
 from calib_serve.core.files import FollowedFile, lock, private_folder, read_private, write_whole
-from calib_serve.receipts.nonces import Nonces
+from calib_serve.receipts.nonces import NONCE_BYTES, Nonces
 from calib_serve.receipts.wire import (
     DAY,
     DOMAIN,
@@ -138,13 +138,15 @@ class Keyring:
             group: Number below 2**63 that dependent predictions share; 0 for none.
             shadow: Prediction of a shadow for the same input.
         """
-        (receipt,) = self.signer(model, version).sign(
-            [(predicted, confidence)],
-            [_NONCES.draw() if nonce is None else nonce],
-            time=_time.time() if time is None else time,
-            marks=[Mark(segment, inclusion, wanted, group, shadow)],
+        if nonce is not None and len(nonce) != NONCE_BYTES:
+            raise InputError(f"nonce must be {NONCE_BYTES} bytes, got {len(nonce)}")
+        return self.signer(model, version).sign(
+            predicted,
+            confidence,
+            _NONCES.draw() if nonce is None else nonce,
+            round(1000 * (_time.time() if time is None else time)),
+            Mark(segment, inclusion, wanted, group, shadow),
         )
-        return receipt
 
     def signer(self, model: str, version: str) -> Signer:
         """Return the signer of a model version, with the active key.

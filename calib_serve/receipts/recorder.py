@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,10 @@ from calib_serve.receipts.counters import Counts, SeriesCounts, Sink, zeros
 from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.nonces import DRAWS, Nonces
 from calib_serve.receipts.policy import LabelPolicy
-from calib_serve.receipts.samples import SampleLog
-from calib_serve.receipts.wire import TAG, Mark, Shadow, SignedReceipt, group_number
+from calib_serve.receipts.wire import PLAIN, TAG, Mark, Shadow, SignedReceipt, group_number
+
+if TYPE_CHECKING:
+    from calib_serve.receipts.samples import SampleLog
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +112,6 @@ class Recorder:
         logits: Sequence[NDArray[Any]] = (),
         tags: Sequence[Tag] = (),
         invalid: int = 0,
-        counted: Sequence[tuple[int, float]] | None = None,
-        count: bool = True,
-        sign: bool = True,
-        shadows: Sequence[tuple[int, float] | None] = (),
     ) -> list[SignedReceipt | None]:
         """Count predictions and sign a receipt for each; None for one without.
 
@@ -121,29 +120,45 @@ class Recorder:
             logits: What the output calibration was applied to, (K,) of each.
             tags: Tags of each; empty where rows are not requests.
             invalid: Number of rows without a valid output.
-            counted: Such pairs of all predictions, where ``predictions`` are drawn from them, each with the
-                same chance.
-            count: Whether to count them here.
-            sign: Whether they get receipts this time.
+        """
+        self.count(predictions, tags, invalid=invalid)
+        return self.sign(predictions, tags, logits=logits)
+
+    def sign(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        tags: Sequence[Tag] = (),
+        *,
+        logits: Sequence[NDArray[Any]] = (),
+        shadows: Sequence[tuple[int, float] | None] = (),
+        share: float = 1.0,
+    ) -> list[SignedReceipt | None]:
+        """Sign a receipt for each of some predictions, and keep their samples; None for one without.
+
+        Args:
+            predictions: (predicted class, confidence) of each.
+            tags: Tags of each; empty where rows are not requests.
+            logits: What the output calibration was applied to, (K,) of each.
             shadows: (class, confidence) of the shadow for each; pairs that are none, such as NaN, count as
                 failures at "shadow" and are left out of the receipts.
+            share: Chance in (0, 1] with which each was drawn from those that are counted.
         """
-        if invalid:
-            self._add(_INVALID, invalid)
-        if count:
-            self.count(predictions if counted is None else counted, tags)
-        if self._keyring is None or not sign:
+        if self._keyring is None:
             return [None] * len(predictions)
-        share = 1.0 if counted is None else len(predictions) / max(len(counted), 1)
         try:
             now = time.time()
-            # Most requests are one row.
-            nonces = [self._nonces.draw()] if len(predictions) == 1 else self._nonces.draws(len(predictions))
-            beside = self._shadows(shadows, len(predictions)) if shadows else ()
-            marked = tags or self._policy or share != 1 or beside
-            marks = self._marks(predictions, tags, share, beside) if marked else ()
-            signer = self._keyring.current().signer(self.model, self.version)
-            receipts: list[Any] = signer.sign(predictions, nonces, time=now, marks=marks)
+            sign = self._keyring.current().signer(self.model, self.version).sign
+            milliseconds = round(now * 1000)
+            marked = tags or shadows or self._policy or share != 1
+            receipts: list[SignedReceipt | None]
+            if len(predictions) == 1 and not marked:  # as most requests are
+                nonces, ((k, c),) = [self._nonces.draw()], predictions
+                receipts = [sign(k, c, nonces[0], milliseconds)]
+            else:
+                nonces = self._nonces.draws(len(predictions))
+                marks = self._marks(predictions, tags, share, shadows) if marked else repeat(PLAIN)
+                each = zip(predictions, nonces, marks)  # noqa: B905 - a repeat goes on
+                receipts = [sign(k, c, nonce, milliseconds, mark) for (k, c), nonce, mark in each]
         except Exception as error:  # fails open
             self.broken("receipt", error, times=len(predictions))
             return [None] * len(predictions)
@@ -188,15 +203,20 @@ class Recorder:
         """Drop the predictions that the parent process counts."""
         self._counts.after_fork()
 
-    def count(self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag] = ()) -> None:
+    def count(
+        self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag] = (), *, invalid: int = 0
+    ) -> None:
         """Count predictions without signing receipts here; never raises.
 
         Args:
             predictions: (predicted class, confidence) of each.
             tags: Tags of each; empty: they have none.
+            invalid: Number of rows without a valid output.
         """
+        if invalid:
+            self._add(_INVALID, invalid)
         try:
-            named = len(tags) == len(predictions) and any(tag.segment for tag in tags)
+            named = tags and len(tags) == len(predictions) and any(tag.segment for tag in tags)
             self._counts.put(predictions, [tag.segment for tag in tags] if named else ())
         except Exception as error:  # fails open
             self.broken("record", error, times=len(predictions))
@@ -212,9 +232,10 @@ class Recorder:
         predictions: Sequence[tuple[int, float]],
         tags: Sequence[Tag],
         share: float,
-        shadows: Sequence[Shadow | None],
+        said: Sequence[tuple[int, float] | None],
     ) -> list[Mark]:
         count = len(predictions)
+        shadows = self._shadows(said, count) if said else ()
         wanted, inclusion = [True] * count, [share] * count
         if self._policy is not None:
             # Drawn before any outcome is known; the chance goes with the receipt, and weighs its label.
@@ -305,7 +326,7 @@ def count_choices(
         invalid: Number of rows without a valid output.
     """
     if not probs:
-        recorder.served([], invalid=invalid)
+        recorder.count([], invalid=invalid)
         return []
     classes, confidence = choose_labels(np.stack(probs), threshold)
     rows, labels = classes.shape
@@ -313,14 +334,11 @@ def count_choices(
     at = [(row, label) for row, some in enumerate(drawn) for label in some]
     given = tags if len(tags) == rows else [Tag()] * rows
     own = [one._replace(group=one.group or f"row {DRAWS.getrandbits(64):x}") for one in given]
-    receipts = iter(
-        recorder.served(
-            [(int(classes[i]), float(confidence[i])) for i in at],
-            tags=[own[row].of_row(label, labels) for row, label in at],
-            invalid=invalid,
-            counted=list(zip(classes.ravel().tolist(), confidence.ravel().tolist(), strict=True)),
-        )
-    )
+    signed = [own[row].of_row(label, labels) for row, label in at]
+    pairs = list(zip(classes.ravel().tolist(), confidence.ravel().tolist(), strict=True))
+    recorder.count(pairs, signed, invalid=invalid)
+    chosen = [(int(classes[i]), float(confidence[i])) for i in at]
+    receipts = iter(recorder.sign(chosen, signed, share=len(at) / max(len(pairs), 1)))
     return [
         [LabelChoice(k, bool(classes[row, k] % 2), float(confidence[row, k]), next(receipts)) for k in some]
         for row, some in enumerate(drawn)

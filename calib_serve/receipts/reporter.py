@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import By
-from calib_serve.core.options.servers import SampleOptions
+from calib_serve.core.options.samples import SampleOptions
 from calib_serve.receipts.background import Background
 from calib_serve.receipts.batch import Outcome
 from calib_serve.receipts.counters import RegistrySink, sink_of
@@ -34,13 +34,13 @@ from calib_serve.receipts.keyring import Keyring, LiveKeyring
 from calib_serve.receipts.outbox import Outbox
 from calib_serve.receipts.policy import LabelPolicy, parse_policy
 from calib_serve.receipts.recorder import ROUNDING, LabelChoice, Recorder, count_choices
-from calib_serve.receipts.samples import SampleLog, in_half, is_sampled
 from calib_serve.receipts.wire import SignedReceipt, nonce_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from calib_serve.artifact import Artifact, Contract
+    from calib_serve.receipts.samples import SampleLog
 
 
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
@@ -114,6 +114,7 @@ class Reporter:
         self._options = {name: value for name, value in locals().items() if name not in ("self", "what")}
         self.artifact = optional_artifact(what)
         self.classes = what if isinstance(what, int) else self.artifact.classes if self.artifact else 0
+        self._one_row = (self.classes,), (1, self.classes)
         self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
         ring = keyring_of(keyring)
         _check_together(
@@ -155,7 +156,7 @@ class Reporter:
             version=version,
             bins=15 if reference is None else len(reference),
             keyring=ring,
-            samples=None if samples is None else SampleLog(samples, rate=sample_rate),
+            samples=None if samples is None else _sample_log(samples, sample_rate),
             policy=policy,
             counts=self._outbox,
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
@@ -216,7 +217,8 @@ class Reporter:
             and shadow is None
             and self._shadow is None
         ):
-            return self._recorder.served(predictions)
+            self._recorder.count(predictions)
+            return self._recorder.sign(predictions)
         return self._record(predictions, segment, group, id, logits=logits, shadow=shadow)
 
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
@@ -365,14 +367,14 @@ class Reporter:
 
     def _top(self, p: NDArray[Any]) -> tuple[list[tuple[int, float]], bool]:
         """The class and the probability of each row, and whether all are probabilities."""
-        if p.shape in ((self.classes,), (1, self.classes)):
+        if p.shape in self._one_row:
             k = int(p.argmax())  # most requests are one row, and calls of numpy cost most
             c: float = p.item(k)
             return [(k, c)], 0 <= c <= 1
         if p.ndim == 2 and p.shape[1] == self.classes:
             best = p.argmax(axis=1)
             c_of_each = p[np.arange(len(p)), best]
-            valid = bool(((c_of_each >= 0) & (c_of_each <= 1)).all())
+            valid = not len(p) or bool(c_of_each.min() >= 0 and c_of_each.max() <= 1)  # NaN: neither
             return list(zip(best.tolist(), c_of_each.tolist(), strict=True)), valid
         more = ""
         if p.ndim > 2:
@@ -401,15 +403,10 @@ class Reporter:
         rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
         rate = 0.0 if z is None or self._destination is None else self._destination.sample_rate
         one_by_one = self._outbox is not None and (bool(id) or rate > 0)
-        told = [tags[i] for i in good]
-        receipts = self._recorder.served(
-            [clipped[i] for i in good],
-            count=not one_by_one,
-            logits=rows,
-            tags=told,
-            invalid=count - len(good),
-            shadows=self._shadows(good, shadow, z),
-        )
+        told, sound = [tags[i] for i in good], [clipped[i] for i in good]
+        counted = ([], []) if one_by_one else (sound, told)
+        self._recorder.count(*counted, invalid=count - len(good))
+        receipts = self._recorder.sign(sound, told, logits=rows, shadows=self._shadows(good, shadow, z))
         found: list[SignedReceipt | None] = [None] * count
         for i, receipt in zip(good, receipts, strict=True):
             found[i] = receipt
@@ -421,13 +418,15 @@ class Reporter:
             ]
             if not all(waits):  # they are counted all the same
                 left = [at for at, is_there in enumerate(waits) if not is_there]
-                self._recorder.count([clipped[good[at]] for at in left], [told[at] for at in left])
+                self._recorder.count([sound[at] for at in left], [told[at] for at in left])
         return found
 
     def _kept(
         self, rows: Sequence[NDArray[np.float64]], receipts: Sequence[SignedReceipt | None], rate: float
     ) -> list[bytes]:
         """Each row of logits in float16; empty for a row that is not sampled, or holds NaN."""
+        from calib_serve.receipts.samples import in_half, is_sampled  # noqa: PLC0415 - as _sample_log
+
         kept = [b""] * len(rows)
         sampled = [i for i, one in enumerate(receipts) if one is not None and is_sampled(nonce_of(one), rate)]
         if not sampled:
@@ -491,6 +490,12 @@ def _check_together(
         raise InputError("sample_rate is of samples: give samples=FOLDER")
     if workers != 1 and not isinstance(policy, str):
         raise InputError('workers share a policy of text, such as "500/day"')
+
+
+def _sample_log(folder: str | Path, rate: float) -> SampleLog:
+    from calib_serve.receipts.samples import SampleLog  # noqa: PLC0415 - the readers of its files take 20 ms
+
+    return SampleLog(folder, rate=rate)
 
 
 def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:

@@ -17,12 +17,9 @@ import base64
 import binascii
 import functools
 import hashlib
-import hmac
 import re
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import NamedTuple
 
 from calib_serve.core.errors import InputError, KeyringError, Refused
@@ -50,7 +47,10 @@ _TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
 _INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
 _SHADOW = struct.Struct(f">fI{TAG}s")
 _SAMPLED, _UNWANTED, _GROUPED, _SHADOWED = 1, 2, 4, 8
+_base64 = binascii.b2a_base64
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_BLOCK = hashlib.sha256().block_size
+_INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
 _LONGEST = len(base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADOW.size + MAC)))
 
 
@@ -173,54 +173,6 @@ class Mark(NamedTuple):
 PLAIN = Mark()
 
 
-class Packer:
-    """Packs the signed bytes of predictions of one model version, under one key.
-
-    InputError for names that a receipt cannot hold.
-    """
-
-    def __init__(self, key_id: str, model: str, version: str) -> None:
-        self._names = (
-            _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
-        )
-        self._heads: dict[tuple[int, str], bytes] = {}
-        self._plain = self._head(0, ""), b""
-
-    def body(self, milliseconds: int, nonce: bytes, predicted: int, confidence: float, mark: Mark) -> bytes:
-        """Pack one prediction; InputError for values that no receipt holds."""
-        if not 0 <= confidence <= 1:  # also NaN
-            raise InputError(f"confidence must be in [0, 1], got {confidence}")
-        if len(nonce) != NONCE_BYTES:
-            raise InputError(f"nonce must be {NONCE_BYTES} bytes, got {len(nonce)}")
-        head, more = self._plain if mark is PLAIN else self._around(*mark)
-        try:
-            return head + _TAIL.pack(milliseconds, nonce, predicted, confidence) + more
-        except struct.error as error:
-            raise InputError(f"no receipt holds class {predicted} at {milliseconds} ms") from error
-
-    def _around(
-        self, segment: str, inclusion: float, wanted: bool, group: int, shadow: Shadow | None
-    ) -> tuple[bytes, bytes]:
-        if not 0 < inclusion <= 1:
-            raise InputError(f"inclusion is a probability in (0, 1], got {inclusion}")
-        if not 0 <= group < GROUPS:
-            raise InputError(f"group is a number in [0, 2**63), see group_number, got {group}")
-        flags = _SAMPLED * (inclusion < 1) | _UNWANTED * (not wanted) | _GROUPED * (group > 0)
-        flags |= _SHADOWED * (shadow is not None)
-        head = self._heads.get((flags, segment)) or self._head(flags, segment)
-        more = _INCLUSION.pack(inclusion) if inclusion < 1 else b""
-        if group:
-            more += _GROUP.pack(group)
-        return head, more if shadow is None else more + _packed_shadow(shadow)
-
-    def _head(self, flags: int, segment: str) -> bytes:
-        if len(self._heads) >= 1024:  # a server signs for the same few segments
-            self._heads.clear()  # segments may be anybody's texts
-        head = bytes([VERSION, flags]) + self._names + _short(segment, "segment", least=0)
-        self._heads[flags, segment] = head
-        return head
-
-
 def _packed_shadow(shadow: Shadow) -> bytes:
     predicted, confidence, tag = shadow
     if not 0 <= confidence <= 1:  # also NaN
@@ -242,7 +194,7 @@ def _short(text: str, what: str, *, least: int = 1) -> bytes:
 
 def encoded(raw: bytes) -> str:
     """Encode as base64url, without padding."""
-    return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
+    return _base64(raw).translate(_URL_SAFE, b"=\n").decode()
 
 
 def decoded(token: str) -> tuple[bytes, bytes]:
@@ -317,44 +269,71 @@ def _names(head: bytes) -> tuple[str, ...]:
 
 
 class Signer:
-    """Signs for ``model`` and ``version`` with ``key``; safe to use from threads."""
+    """Signs for ``model`` and ``version`` with ``key``; safe to use from threads.
+
+    InputError for names that a receipt cannot hold.
+    """
 
     def __init__(self, key_id: str, key: bytes, *, model: str, version: str) -> None:
-        self._packer = Packer(key_id, model, version)
+        self._names = (
+            _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
+        )
+        self._heads: dict[tuple[int, str], bytes] = {}
+        self._plain = self._head(0, ""), b"", SignedReceipt
         try:
-            # Copied for each receipt: hashing the key anew takes as long as hashing the receipt.
-            self._mac = hmac.new(key, DOMAIN, hashlib.sha256)
+            # HMAC (RFC 2104) as its two hashes, each begun with the key and copied for each receipt: hashing
+            # the key anew takes as long as hashing the receipt, and copying hmac's own object as one of both.
+            block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
+            self._inner = hashlib.sha256(block.translate(_INNER) + DOMAIN)
+            self._outer = hashlib.sha256(block.translate(_OUTER))
         except ValueError as error:  # so OpenSSL says that it could not allocate
             raise no_memory(error) from error
 
     def sign(
-        self,
-        predictions: Sequence[tuple[int, float]],
-        nonces: Sequence[bytes],
-        *,
-        time: float,
-        marks: Sequence[Mark] = (),
-    ) -> list[SignedReceipt]:
-        """Sign a receipt for each (predicted class, confidence) of ``predictions``, made at ``time``.
+        self, predicted: int, confidence: float, nonce: bytes, milliseconds: int, mark: Mark = PLAIN
+    ) -> SignedReceipt:
+        """Sign a receipt of a prediction made at a time since 1970; InputError for what none can hold.
 
-        ``nonces`` and ``marks``: one each; without marks every one is ``PLAIN``. InputError for what a
-        receipt cannot hold.
+        ``nonce``: of ``NONCE_BYTES``, which is not looked at here.
         """
-        body_of, begun = self._packer.body, self._mac
-        signed: list[SignedReceipt] = []
-        milliseconds = round(time * 1000)
-        each = zip(predictions, nonces, marks or repeat(PLAIN))  # noqa: B905 - a repeat goes on
-        for (predicted, confidence), nonce, mark in each:
-            body = body_of(milliseconds, nonce, predicted, confidence, mark)
-            try:
-                mac = begun.copy()
-            except ValueError as error:
-                raise no_memory(error) from error
-            mac.update(body)
-            signed.append(SignedReceipt(encoded(body + mac.digest()[:MAC])))
-        if not marks:
-            return signed
-        return [one if mark.wanted else UnwantedReceipt(one) for one, mark in zip(signed, marks, strict=True)]
+        if not 0 <= confidence <= 1:  # also NaN
+            raise InputError(f"confidence must be in [0, 1], got {confidence}")
+        head, more, kind = self._plain if mark is PLAIN else self._around(*mark)
+        try:
+            body = head + _TAIL.pack(milliseconds, nonce, predicted, confidence) + more
+            hashed, mac = self._inner.copy(), self._outer.copy()
+            hashed.update(body)
+            mac.update(hashed.digest())
+        except struct.error as error:
+            raise InputError(f"no receipt holds class {predicted} at {milliseconds} ms") from error
+        except ValueError as error:
+            raise no_memory(error) from error
+        # As ``encoded``, without a call: this runs for every prediction that is served.
+        return kind(_base64(body + mac.digest()[:MAC]).translate(_URL_SAFE, b"=\n").decode())
+
+    def _around(
+        self, segment: str, inclusion: float, wanted: bool, group: int, shadow: Shadow | None
+    ) -> tuple[bytes, bytes, type[SignedReceipt]]:
+        if not 0 < inclusion <= 1:
+            raise InputError(f"inclusion is a probability in (0, 1], got {inclusion}")
+        if not 0 <= group < GROUPS:
+            raise InputError(f"group is a number in [0, 2**63), see group_number, got {group}")
+        flags = _SAMPLED * (inclusion < 1) | _UNWANTED * (not wanted) | _GROUPED * (group > 0)
+        flags |= _SHADOWED * (shadow is not None)
+        head = self._heads.get((flags, segment)) or self._head(flags, segment)
+        more = _INCLUSION.pack(inclusion) if inclusion < 1 else b""
+        if group:
+            more += _GROUP.pack(group)
+        if shadow is not None:
+            more += _packed_shadow(shadow)
+        return head, more, SignedReceipt if wanted else UnwantedReceipt
+
+    def _head(self, flags: int, segment: str) -> bytes:
+        if len(self._heads) >= 1024:  # a server signs for the same few segments
+            self._heads.clear()  # segments may be anybody's texts
+        head = bytes([VERSION, flags]) + self._names + _short(segment, "segment", least=0)
+        self._heads[flags, segment] = head
+        return head
 
 
 def no_memory(error: Exception) -> KeyringError:

@@ -157,19 +157,16 @@ class Observer(Recorder):
         emitter.flush()
         emitter.start()
 
-    def served(
+    def sign(
         self,
         predictions: Sequence[tuple[int, float]],
+        tags: Sequence[Tag] = (),
         *,
         logits: Sequence[NDArray[Any]] = (),
-        tags: Sequence[Tag] = (),
-        invalid: int = 0,
-        counted: Sequence[tuple[int, float]] | None = None,
-        count: bool = True,
-        sign: bool = True,
         shadows: Sequence[tuple[int, float] | None] = (),
+        share: float = 1.0,
     ) -> list[SignedReceipt | None]:
-        """Count and sign predictions, as Recorder does, and bind their ids."""
+        """Sign predictions, as Recorder does, and bind their ids."""
         if self.shadow is not None and predictions:
             try:
                 # Before the receipts are signed: they carry what the shadow would have served.
@@ -177,16 +174,7 @@ class Observer(Recorder):
                 shadows = self.shadow.says(rows, probs=None, logits=np.stack(logits))
             except Exception as error:  # fails open
                 self.broken("shadow", error, times=len(predictions))
-        receipts = super().served(
-            predictions,
-            logits=logits,
-            tags=tags,
-            invalid=invalid,
-            counted=counted,
-            count=count,
-            sign=sign,
-            shadows=shadows,
-        )
+        receipts = super().sign(predictions, tags, logits=logits, shadows=shadows, share=share)
         if any(tag.id for tag in tags):
             try:
                 self._ids.put(tags, receipts)

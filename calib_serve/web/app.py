@@ -30,8 +30,9 @@ from calib_serve.receipts import (
     UnboundReceipt,
 )
 from calib_serve.report import STATIC
+from calib_serve.web.bodies import Waiting
 from calib_serve.web.exporter import Batch, WatchCollector, export
-from calib_serve.web.gate import Bodies, Gate, parser_of, read_model, what_is_wrong
+from calib_serve.web.gate import Gate, parser_of, read_body, read_model, what_is_wrong
 from calib_serve.web.guard import SCHEMES, Guard, id_source, may_correct, secured, source_of, tokens_and_hosts
 from calib_serve.web.monitoring.files import WINDOWS as RULED
 from calib_serve.web.page import render_page
@@ -205,8 +206,8 @@ class _Routes:
         collector: WatchCollector,
         options: AppOptions,
     ) -> None:
-        self._watch, self._registry, self._bodies = watch, registry, Bodies(options.max_bytes)
-        self._collector = collector
+        self._watch, self._registry, self._collector = watch, registry, collector
+        self._bodies = Waiting(options.max_waiting, most=options.max_bytes)
         self._gate, self._runbooks = Gate(watch, most=options.max_waiting), options.runbooks
         # What counts never waits for what looks, which holds so many of the ledger's connections at most.
         self._looks = Gate(watch, most=options.max_waiting, at_once=4)
@@ -219,7 +220,7 @@ class _Routes:
         With an ``Idempotency-Key`` header a batch that is sent again within 30 days is counted once, and gets
         the same receipts. A key stands for one batch of one client: another batch under it is a conflict.
         """
-        parse, content = parser_of(request), await self._bodies.read(request)
+        parse, content = parser_of(request), await read_body(request, self._bodies)
         key = request.headers.get("idempotency-key")
         once = None if key is None else key.encode()
         source = source_of(request)
@@ -240,7 +241,7 @@ class _Routes:
         key = request.headers.get("idempotency-key")
         if key is None:
             raise HTTPException(400, "sums are sent under an Idempotency-Key, so that they count once")
-        content, source = await self._bodies.read(request), source_of(request)
+        content, source = await read_body(request, self._bodies), source_of(request)
 
         def count() -> Response:
             said = read_model(content, SumsIn)
@@ -261,7 +262,7 @@ class _Routes:
 
         One that replaces another, which needs the scope ``correct``, is counted in its place.
         """
-        parse, content = parser_of(request), await self._bodies.read(request)
+        parse, content = parser_of(request), await read_body(request, self._bodies)
         source, whose, corrects = source_of(request), id_source(request), may_correct(request)
 
         def count() -> Response:
@@ -314,7 +315,7 @@ class _Routes:
 
     async def close_incident(self, number: int, request: Request) -> Response:
         """Close an open incident by hand."""
-        said = read_model(await self._bodies.read(request), CloseIn)
+        said = read_model(await read_body(request, self._bodies), CloseIn)
         work = functools.partial(
             self._watch.close_incident, number, by=_who(said.by, request), note=said.note
         )
@@ -326,7 +327,7 @@ class _Routes:
 
     async def register_version(self, request: Request) -> Response:
         """Watch another version from now on, in all programs on this ledger; held items are counted."""
-        said = read_model(await self._bodies.read(request), VersionIn)
+        said = read_model(await read_body(request, self._bodies), VersionIn)
         facts = said.model_dump(exclude={"model", "version"}, exclude_none=True)
         work = functools.partial(self._watch.register_version, (said.model, said.version), facts)
         try:

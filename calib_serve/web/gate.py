@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from calib_serve.core.errors import InputError, KeyringError, LedgerError, UnknownFate
 from calib_serve.monitor import Watch
 from calib_serve.receipts import TooManyItems, batch_items, check_number, read_document, read_lines
+from calib_serve.web.bodies import Full, TooLarge, Waiting
 from calib_serve.web.exporter import Batch
 from calib_serve.web.guard import NDJSON, media_type
 
@@ -47,7 +48,7 @@ class Gate:
     """
 
     def __init__(self, watch: Watch, *, most: int, at_once: int = 1) -> None:
-        self._counts, self._most, self._inside, self._at_once = watch.counts, most, 0, at_once
+        self._counts, self._waiting, self._at_once = watch.counts, Waiting(most), at_once
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, work: Callable[[], Result], *, batch: Batch | None = None) -> Result:
@@ -55,14 +56,13 @@ class Gate:
 
         ``batch``: what it counts, if anything.
         """
-        if self._inside >= self._most:
-            raise HTTPException(429, "too many batches are waiting; send it again", {"Retry-After": "1"})
         # Made here, as it belongs to the event loop that runs.
         self._limiter = self._limiter or CapacityLimiter(self._at_once)
-        self._inside += 1
         try:
-            with fail_after(_IN_LINE):  # the wait in line: what is at work ends
+            with self._waiting.one(), fail_after(_IN_LINE):  # the wait in line: what is at work ends
                 return await run_sync(work, limiter=self._limiter)
+        except Full as error:
+            raise HTTPException(429, str(error), {"Retry-After": "1"}) from error
         except TimeoutError as error:
             if batch is not None:
                 self._counts.errors["ledger"] += 1
@@ -86,34 +86,22 @@ class Gate:
                 "receipts cannot be signed or verified; labels may be sent again, each is counted once",
                 {"Retry-After": "5"},
             ) from error
-        finally:
-            self._inside -= 1
 
 
-class Bodies:
-    """Reads bodies of at most ``max_bytes`` each, and of sixteen times that together."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self._held = max_bytes, 0
-
-    async def read(self, request: Request) -> bytes:
-        """Read a body; HTTP 400, 413, 415 or 429, by its headers before it is read where they tell."""
-        _check_headers(request, self.max_bytes)
-        content = bytearray()
-        try:
+async def read_body(request: Request, waiting: Waiting) -> bytes:
+    """Read a body; HTTP 400, 413, 415 or 429, by its headers before it is read where they tell."""
+    try:
+        _check_headers(request, waiting)
+        with waiting.body() as body:
             async for chunk in request.stream():
-                if len(content) + len(chunk) > self.max_bytes:
-                    raise _too_large(self.max_bytes)
-                if self._held + len(chunk) > 16 * self.max_bytes:
-                    told = "too many batches are being sent; send it again"
-                    raise HTTPException(429, told, {"Retry-After": "1"})
-                self._held += len(chunk)
-                content += chunk
-            return bytes(content)
-        except ClientDisconnect as error:  # nobody reads the answer, and no traceback floods the log
-            raise HTTPException(400, "the body was cut off, or came too slowly") from error
-        finally:
-            self._held -= len(content)
+                body.add(chunk)
+            return body.whole()
+    except TooLarge as error:
+        raise HTTPException(413, str(error)) from error
+    except Full as error:
+        raise HTTPException(429, str(error), {"Retry-After": "1"}) from error
+    except ClientDisconnect as error:  # nobody reads the answer, and no traceback floods the log
+        raise HTTPException(400, "the body was cut off, or came too slowly") from error
 
 
 def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
@@ -146,18 +134,14 @@ def what_is_wrong(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
 
 
-def _check_headers(request: Request, max_bytes: int) -> None:
-    """Raise HTTP 413 or 415 for a body that will not be read."""
+def _check_headers(request: Request, waiting: Waiting) -> None:
+    """Raise TooLarge, or HTTP 415, for a body that will not be read."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise HTTPException(415, f"send the body as it is, without Content-Encoding: {encoding[:40]}")
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > max_bytes:
-        raise _too_large(max_bytes)
-
-
-def _too_large(max_bytes: int) -> HTTPException:
-    return HTTPException(413, f"a body has at most {max_bytes} bytes (--max-megabytes)")
+    if length.isdecimal():
+        waiting.check_size(int(length[:20]))
 
 
 def _items_of_document(body: bytes) -> list[Any]:

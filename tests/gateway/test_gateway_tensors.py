@@ -18,10 +18,10 @@ from hypothesis.extra.numpy import arrays
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
-from calib_serve.gateway.bodies import Full, TooLarge, Waiting
 from calib_serve.gateway.calibration import Calibration
 from calib_serve.gateway.rest import Ask, Reply, decompress, read_infer_request, read_route
 from calib_serve.receipts import Tag
+from calib_serve.web import Full, TooLarge, Waiting
 
 
 class Unsigned:

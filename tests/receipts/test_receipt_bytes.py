@@ -169,9 +169,6 @@ def test_a_group_is_a_number_of_its_name_alone() -> None:
     assert group_number("") == 0
 
 
-# Where OpenSSL cannot allocate
-
-
 # Keyrings and their files
 
 
@@ -197,3 +194,12 @@ def test_of_all_modes_of_a_file_those_that_let_others_in_are_refused(
     path.chmod(0o640)
     with pytest.raises(KeyringError, match="let the group read it"):
         Keyring.load(path)
+
+
+@pytest.mark.parametrize("size", [32, 63, 64, 65, 300])
+def test_a_key_of_any_length_signs_as_hmac_says(size: int) -> None:
+    key = bytes(i % 251 for i in range(size))
+    signed = Keyring("k1", {"k1": key}).sign(
+        model="digits", version="1.0", predicted=7, confidence=0.75, time=WHEN, nonce=NONCE
+    )
+    assert signed == spelled(body(), key)

@@ -12,28 +12,10 @@ from calib_serve.core.options.base import (
     check,
     check_default,
     check_positive,
-    check_share,
 )
+from calib_serve.core.options.samples import OF_FOLDER, SampleOptions
 
-_OF_FOLDER = "is of samples: name the folder to keep them in"
 _LONGEST_RUN = 1e30  # labels; what the detector may multiply it with still fits a float
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleOptions(Checked):
-    """Options of the label budget, and of kept logits and labels, to refit on."""
-
-    label_budget: Any = ""
-    """Labels to ask for of predictions signed here: 500/day, a rate 0.05, or by confidence 0.7:1,1:0.01."""
-    samples: Any = None
-    """Keep logits and labels in this folder, to refit on; by default none are kept."""
-    sample_rate: float = 0.1
-    """The share of predictions to keep there."""
-
-    def _check(self) -> None:
-        check_share("sample_rate", self.sample_rate)
-        if not isinstance(self.samples, (str, Path)):
-            check_default(self, ["sample_rate"], _OF_FOLDER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +64,7 @@ class WatchOptions(SampleOptions, DriftOptions):
         check_positive("ttl_days", self.ttl_days)
         check_positive("sample_days", self.sample_days)
         if not isinstance(self.samples, (str, Path)):
-            check_default(self, ["sample_days"], _OF_FOLDER)
+            check_default(self, ["sample_days"], OF_FOLDER)
 
     @property
     def most_segments(self) -> Any:
@@ -248,7 +230,7 @@ class ServeOptions(SampleOptions):
     def _check(self) -> None:
         check_positive("sample_seconds", self.sample_seconds)
         if self.samples is None:
-            check_default(self, ["sample_seconds"], _OF_FOLDER)
+            check_default(self, ["sample_seconds"], OF_FOLDER)
 
 
 def variable(option: str) -> str:

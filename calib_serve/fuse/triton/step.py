@@ -129,12 +129,10 @@ class Monitor:
         # Sums of half precision end a little above 1.
         numbers[(numbers > 1) & (numbers <= 1 + ROUNDING)] = 1.0
         at = np.flatnonzero((numbers >= 0) & (numbers <= 1)).tolist()
-        tokens = recorder.served(
-            list(zip(predicted.ravel()[at].tolist(), numbers[at].tolist(), strict=True)),
-            tags=[tags[i] for i in at] if tags else (),
-            invalid=len(numbers) - len(at),
-            sign=sign,
-        )
+        pairs = list(zip(predicted.ravel()[at].tolist(), numbers[at].tolist(), strict=True))
+        tags = [tags[i] for i in at] if tags else []
+        recorder.count(pairs, tags, invalid=len(numbers) - len(at))
+        tokens = recorder.sign(pairs, tags) if sign else [None] * len(at)
         recorder.settle()
         found = np.full(len(numbers), b"", np.object_)
         found[at] = [(token or "").encode() for token in tokens]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from calib_serve.core.errors import CalibServeError
-from calib_serve.gateway.http import NoAnswer, Receive
 
 
 class Full(CalibServeError):
@@ -18,7 +17,11 @@ class TooLarge(CalibServeError):
 
 
 class Waiting:
-    """At most ``requests`` in hand, and bodies of at most ``most`` bytes each, sixteen times that together.
+    """Bounds of the requests in hand and of their bodies, which together have sixteen times the bytes of one.
+
+    Args:
+        requests: Requests in hand, at most.
+        most: Bytes of a body, at most.
 
     >>> waiting = Waiting(1, most=10)
     >>> with waiting.one():
@@ -26,7 +29,7 @@ class Waiting:
     1
     """
 
-    def __init__(self, requests: int, *, most: int) -> None:
+    def __init__(self, requests: int, *, most: int = 0) -> None:
         self.most, self.requests, self.held = most, 0, 0
         self._requests = requests
 
@@ -40,6 +43,11 @@ class Waiting:
             yield
         finally:
             self.requests -= 1
+
+    def check_size(self, size: int) -> None:
+        """Raise TooLarge for a body of so many bytes."""
+        if size > self.most:
+            raise TooLarge(f"a body has at most {self.most} bytes (--max-megabytes)")
 
     @contextmanager
     def body(self) -> Iterator[Body]:
@@ -60,8 +68,7 @@ class Body:
 
     def add(self, chunk: bytes) -> None:
         """Append a chunk; TooLarge or Full beyond the bounds."""
-        if self.held + len(chunk) > self._waiting.most:
-            raise TooLarge(f"a body has at most {self._waiting.most} bytes (--max-megabytes)")
+        self._waiting.check_size(self.held + len(chunk))
         self.hold(len(chunk))
         self._chunks.append(chunk)
 
@@ -72,22 +79,8 @@ class Body:
         self._waiting.held += size
         self.held += size
 
-    async def read(self, receive: Receive) -> bytes:
-        """Read the whole body, once; NoAnswer where the client went away."""
-        async for chunk in body_chunks(receive):
-            self.add(chunk)
+    def whole(self) -> bytes:
+        """All that was added, once."""
         whole = b"".join(self._chunks)
         self._chunks.clear()
         return whole
-
-
-async def body_chunks(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the body's bytes as they come; NoAnswer where the client went away."""
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise NoAnswer(400, "the body was cut off")
-        more = message.get("more_body", False)
-        if message.get("body"):
-            yield message["body"]
