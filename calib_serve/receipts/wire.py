@@ -13,7 +13,6 @@ Flag 2: no label is wanted. Lengths are one byte, integers and floats big-endian
 
 from __future__ import annotations
 
-import base64
 import binascii
 import functools
 import hashlib
@@ -21,7 +20,6 @@ import hmac
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
@@ -50,8 +48,8 @@ _TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
 _INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
 _SHADOW = struct.Struct(f">fI{TAG}s")
 _SAMPLED, _UNWANTED, _GROUPED, _SHADOWED = 1, 2, 4, 8
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_LONGEST = len(base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADOW.size + MAC)))
+_URL_SAFE, _STANDARD = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+_LONGEST = len(binascii.b2a_base64(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADOW.size + MAC), newline=False))
 
 
 class Shadow(NamedTuple):
@@ -68,8 +66,7 @@ class Shadow(NamedTuple):
     tag: bytes
 
 
-@dataclass(frozen=True)
-class Receipt:
+class Receipt(NamedTuple):
     """One served prediction.
 
     Args:
@@ -115,8 +112,7 @@ class UnwantedReceipt(SignedReceipt):
     wanted = False
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """The true class of a served prediction.
 
     Args:
@@ -250,7 +246,7 @@ def decoded(token: str) -> tuple[bytes, bytes]:
     if not isinstance(token, str) or len(token) > _LONGEST:
         raise Refused("malformed", f"a receipt is a string of at most {_LONGEST} characters")
     try:
-        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        raw = binascii.a2b_base64(token.encode("ascii").translate(_STANDARD) + b"==")
     except (binascii.Error, ValueError) as error:
         raise Refused("malformed", "the receipt is not base64url") from error
     # base64 decoding ignores stray characters and bits; a receipt has one valid spelling.

@@ -100,7 +100,7 @@ def test_a_failover_under_load_loses_no_acknowledged_label_and_doubles_none(
     assert failed, "nobody noticed: this tests nothing"
     assert set(failed) <= {LedgerError, UnknownFate}
     with psycopg.connect(standby.url) as connection:
-        there = {row[0] for row in connection.execute("select receipt from label").fetchall()}
+        there = {row[0] for row in connection.execute("select receipt from labels").fetchall()}
     lost = [i for i in acknowledged if i.to_bytes(10, "big").hex() not in there]
     assert lost == []
     # What was counted while its answer was lost is a duplicate when it is sent again.
@@ -182,7 +182,7 @@ def test_of_two_primaries_the_old_one_acknowledges_nothing(pair: tuple[Postgres,
     assert acknowledged, "this tests nothing"
     assert max(times.values()) < went_over + 0.5, "the old one went on to acknowledge"
     with psycopg.connect(standby.url) as connection:
-        there = {row[0] for row in connection.execute("select receipt from label").fetchall()}
+        there = {row[0] for row in connection.execute("select receipt from labels").fetchall()}
     assert [i for i in acknowledged if i.to_bytes(10, "big").hex() not in there] == []
     old.close(), new.close()
 
