@@ -337,8 +337,8 @@ class Ledger:
         if not rows:
             return set()
         into = _into_label(connection.dialect)
-        if not self.database.lite:  # a list for each column
-            made = connection.exec_driver_sql(into, tuple(map(list, zip(*rows.values(), strict=True))))
+        if not self.database.lite:
+            made = connection.exec_driver_sql(into, _lists(rows.values()))
             return {(time, receipt) for time, receipt in made}
         keys, seen = list(rows), set[_RowKey]()
         for at in range(0, len(keys), _CHUNK):  # SQLite takes 32,766 values at once
@@ -1042,9 +1042,8 @@ class Ledger:
         if self.database.lite:
             connection.exec_driver_sql(f"{asked} where predicted_at = ? and receipt = ?", keys)
         else:
-            one = "unnest(%s::float8[], %s::bytea[]) as one (time, nonce) where predicted_at = time"
-            columns = tuple(map(list, zip(*keys, strict=True)))
-            connection.exec_driver_sql(f"{asked} from {one} and receipt = nonce", columns)
+            one = f"{_from_lists(2)} as one (time, nonce) where predicted_at = time::float8"
+            connection.exec_driver_sql(f"{asked} from {one} and receipt = nonce::bytea", _lists(keys))
 
 
 def _columns(vector: Floats, bins: int) -> tuple[Floats, Floats]:
@@ -1068,11 +1067,24 @@ def _listed(slices: tuple[Key, ...]) -> tuple[str | None, str]:
 @functools.lru_cache(maxsize=2)
 def _into_label(dialect: Dialect) -> str:
     """The insert of rows of ``label``: one by one in SQLite, from a list of each column in PostgreSQL."""
-    into = f"insert into label ({', '.join(_COLUMNS)})"
+    names = ", ".join(_COLUMNS)
     if dialect.name == "sqlite":
-        return f"{into} values ({', '.join('?' * len(_COLUMNS))})"
-    lists = ", ".join(f"%s::{column.type.compile(dialect)}[]" for column in LABEL.columns)
-    return f"{into} select * from unnest({lists}) on conflict do nothing returning predicted_at, receipt"  # noqa: S608
+        return f"insert into label ({names}) values ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
+    values = ", ".join(f"{column.name}::{column.type.compile(dialect)}" for column in LABEL.columns)
+    source = f"{_from_lists(len(_COLUMNS))} as one ({names})"
+    made = f"insert into label ({names}) select {values} from {source}"  # noqa: S608 - our own names
+    return f"{made} on conflict do nothing returning predicted_at, receipt"
+
+
+def _from_lists(columns: int) -> str:
+    """The rows of ``_lists`` as a table of texts, in PostgreSQL."""
+    return f"rows from ({', '.join(['json_array_elements_text(%s::json)'] * columns)})"
+
+
+def _lists(rows: Iterable[Sequence[object]]) -> tuple[str, ...]:
+    """Columns of rows as JSON, which psycopg passes on as it is: it writes lists a value at a time."""
+    columns = zip(*rows, strict=True)
+    return tuple(json.dumps(one, default=lambda value: f"\\x{value.hex()}") for one in columns)
 
 
 def _by_version(rows: Sequence[_Row]) -> dict[Version, list[bytes]]:
