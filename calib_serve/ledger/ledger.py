@@ -811,15 +811,16 @@ class Ledger:
 
     def _deleted(self, until: float) -> int:
         """Delete receipts of predictions made until then; return their number."""
-        made, gone, last = LABEL.c.predicted_at, 0, _finite(until)
-        old = (LABEL.c.tallied, LABEL.c.fed, made <= last)
+        made, gone = LABEL.c.predicted_at, 0
+        old = (LABEL.c.tallied, LABEL.c.fed, made <= _finite(until))
         edge = select(made).where(*old).order_by(made).offset(_CHUNK - 1).limit(1)
-        while last is not None:
+        while True:
             with self.transaction(patient=True) as connection:
                 last = connection.scalar(edge)
                 some = old if last is None else (*old, made <= last)
                 gone += connection.execute(delete(LABEL).where(*some)).rowcount
-        return gone
+            if last is None:
+                return gone
 
     @_retried
     def revoke(

@@ -47,7 +47,7 @@ insert into label_2 select predicted_at, {nonce}, version_id, arrived_at, confid
 drop table label;
 alter table label_2 rename to label;
 create index label_to_tally on label (predicted_at, receipt) where {untallied};
-create index label_to_feed on label (version_id, predicted_at) where {unfed};
+create index label_to_feed on label (version_id, predicted_at, receipt) where {unfed};
 create index label_by_source on label (source, arrived_at) where source <> ''
 """
 
@@ -181,7 +181,7 @@ LABEL = _table(
 
 
 _partial("label_to_tally", "not tallied", LABEL.c.predicted_at, LABEL.c.receipt, lite="tallied = 0")
-_partial("label_to_feed", "not fed", LABEL.c.version_id, LABEL.c.predicted_at, lite="fed = 0")
+_partial("label_to_feed", "not fed", LABEL.c.version_id, *LABEL.primary_key, lite="fed = 0")
 _partial("label_by_source", OF_A_SOURCE, LABEL.c.source, LABEL.c.arrived_at)
 
 
