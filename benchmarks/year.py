@@ -2,8 +2,8 @@
 
 Ledgers of SQLite and PostgreSQL are filled in bulk with labels of ``--days`` days, by spans as old as they
 would be, the rows of the last 30 days too: one with a quarter of ``--labels``, one with all. Then each look
-and step of a watch that runs is measured in processor time, its database's too, while 100 labels come between:
-none should grow with what is settled. Writes benchmarks/results/year.json.
+and step of a watch that runs is measured in processor time, its database's too, while 100 labels come
+between: none should grow with what is settled. Writes benchmarks/results/year.json.
 
     python benchmarks/year.py --labels 5000000 --versions 50 --segments 10 --classes 10  # an hour
 """
@@ -27,6 +27,7 @@ from calib_serve import Keyring
 from calib_serve.ledger import Ledger
 from calib_serve.ledger.entries import span_of
 from calib_serve.ledger.schema import COLUMNS, DELAY, LABEL, TALLY
+from calib_serve.ledger.spans import note_changes
 from calib_serve.monitor import Watch, Watched
 from calib_serve.receipts import DAY, ServedPrediction, Sums, changes
 from calib_serve.web.exporter import export
@@ -84,6 +85,9 @@ def fill(where: str, args: argparse.Namespace) -> None:
         y, delay = rng.random(each) < c, rng.exponential(60.0, each)
         with ledger.transaction() as connection:
             number = ledger.version_id(connection, (f"m{v}", "1"))
+            spans = {tuple(span_of(t, now)) for t in made} - {(0.0, 0.0)}
+            places = [(number, start, width) for start, width in spans]
+            note_changes(ledger.database, connection, places)
             for table, rows in tallies(number, now, made, c, y, delay, seg, cls):
                 for at in range(0, len(rows), 50_000):
                     connection.execute(insert(table), rows[at : at + 50_000])

@@ -782,18 +782,21 @@ class Ledger:
         names = self._names(connection)
         moved: dict[Bucket, Floats] = {}
         merged, mark = set[tuple[float, float]](), next_mark(self.database, connection)
-        for table in (TALLY, DELAY):
-            spans = select(table.c.start, table.c.width).where(table.c.width > 0).distinct()
-            for start, width in connection.execute(spans).all():
-                wider = coarser(start, width, now=now)
-                if wider == (start, width):
-                    continue
+        # All that have sums are in ``span``, whose rows are fewer by slices and bins.
+        spans = connection.execute(
+            select(SPAN.c.start, SPAN.c.width).where(SPAN.c.width > 0).distinct()
+        ).all()
+        for start, width in spans:
+            wider = coarser(start, width, now=now)
+            if wider == (start, width):
+                continue
+            merged.add((start, width))
+            for table in (TALLY, DELAY):
                 # What goes is what is moved, also where another process adds to the span meanwhile.
                 span = (table.c.start == start, table.c.width == width)
                 went = connection.execute(delete(table).where(*span).returning(*table.c)).all()
                 if wider is None:
                     continue
-                merged.add((start, width))
                 for row in went:
                     self._put(moved, Bucket(Key(*names[row.version_id], row.name, row.kind), *wider), row)
         self._upsert(connection, {place: Sums(self.bins, vector) for place, vector in moved.items()})

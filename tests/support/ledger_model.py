@@ -438,6 +438,9 @@ class LedgerMachine(RuleBasedStateMachine):
             mine = merged(one for key, one in published.sources.items() if key.name == source)
             assert close(mine, self.model.sums(source=source)), "what a source sent does not add up"
         assert self.ledgers[0].check() == []
+        place = "version_id, start, width"
+        lost = ask(self.store.url, f"select {place} from tally except select {place} from span")
+        assert lost == [], "sums that nothing would merge or forget"
 
     def check_rows(self) -> None:
         """The row of a label has the one that counts, and those before it."""
