@@ -109,7 +109,6 @@ _CONFLICT = (
 _FAR = 1e15  # seconds: no prediction is that far from 1970
 _NAMES = list(COLUMNS.values())
 _KEY, _COLUMNS = tuple(LABEL.primary_key), LABEL.columns.keys()
-_NO_SHADOW = (None,) * 4
 _EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
 
 
@@ -275,10 +274,9 @@ class Ledger:
             rows = {key: self._row(connection, chosen[key], detect=detect) for key in sorted(chosen)}
             counted = self._inserted(connection, rows)
             found: dict[_RowKey, Fate] = dict.fromkeys(counted, "counted")
-            if again := [key for key, one in chosen.items() if one.replaces and key not in counted]:
-                found |= self._corrected(
-                    connection, {key: dict(zip(_COLUMNS, rows[key], strict=True)) for key in again}
-                )
+            again = [key for key, one in chosen.items() if one.replaces and key not in counted]
+            if named := {key: dict(zip(_COLUMNS, rows[key], strict=True)) for key in again}:
+                found |= self._corrected(connection, named)
         fates: list[Fate] = []
         for key, entry in zip(keys, entries, strict=True):
             if key[0] <= forgotten:
@@ -356,7 +354,7 @@ class Ledger:
         """A row of ``label``, its columns in their order."""
         (one, label), arrived, slices, source, _ = entry
         segment, listed = _listed(slices)
-        shadow: tuple[object, ...] = _NO_SHADOW
+        shadow: tuple[object, ...] = (None,) * 4
         if one.shadow is not None:
             predicted, confidence, tag = one.shadow
             shadow = confidence, predicted == label, predicted == one.predicted, tag.hex()
@@ -576,10 +574,7 @@ class Ledger:
     @_retried
     def _rolled(self) -> int:
         with self.database.reading() as connection:  # looking takes no lock
-            if (
-                connection.execute(select(LABEL.c.predicted_at).where(~LABEL.c.tallied).limit(1)).first()
-                is None
-            ):
+            if connection.execute(select(LABEL.c.fed).where(~LABEL.c.tallied).limit(1)).first() is None:
                 return 0
         with self.transaction(patient=True) as connection:
             rows = self._rows(connection, ~LABEL.c.tallied, most=_AT_ONCE, lock="free ones")
@@ -783,10 +778,8 @@ class Ledger:
         moved: dict[Bucket, Floats] = {}
         merged, mark = set[tuple[float, float]](), next_mark(self.database, connection)
         # All that have sums are in ``span``, whose rows are fewer by slices and bins.
-        spans = connection.execute(
-            select(SPAN.c.start, SPAN.c.width).where(SPAN.c.width > 0).distinct()
-        ).all()
-        for start, width in spans:
+        spans = select(SPAN.c.start, SPAN.c.width).where(SPAN.c.width > 0).distinct()
+        for start, width in connection.execute(spans).all():
             wider = coarser(start, width, now=now)
             if wider == (start, width):
                 continue
@@ -1064,7 +1057,7 @@ def _finite(seconds: float) -> float:
 def _listed(slices: tuple[Key, ...]) -> tuple[str | None, str]:
     """The segment of slices, if there is one, and the others as JSON."""
     segment = next((each.name for each in slices if each.kind == "segment"), None)
-    others = [[each.kind, each.name] for each in slices if each.kind != "segment"]
+    others = [[each.kind, each.name] for each in slices if (each.kind, each.name) != ("segment", segment)]
     return segment, json.dumps(others, separators=(",", ":"))
 
 

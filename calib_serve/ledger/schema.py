@@ -51,20 +51,18 @@ create index label_to_feed on label (version_id, predicted_at, receipt) where {u
 create index label_by_source on label (source, arrived_at) where source <> ''
 """
 
-STEPS: tuple[Step, ...] = (
-    (
-        _TO_2.format(
-            real="real", bytes="blob", whole="integer", flag="integer", options="strict, without rowid",
-            nonce="unhex(receipt)", json="slices", rest="json_remove(slices, '$[0]')",
-            untallied="tallied = 0", unfed="fed = 0",
-        ).split(";"),
-        _TO_2.format(
-            real="double precision", bytes="bytea", whole="bigint", flag="boolean", options="",
-            nonce="decode(receipt, 'hex')", json="slices::json", rest="(slices::jsonb - 0)::text",
-            untallied="not tallied", unfed="not fed",
-        ).split(";"),
-    ),
-)  # fmt: skip
+STEPS: tuple[Step, ...] = ((
+    _TO_2.format(
+        real="real", bytes="blob", whole="integer", flag="integer", options="strict, without rowid",
+        json="slices", nonce="unhex(receipt)", rest="json_remove(slices, '$[0]')", untallied="tallied = 0",
+        unfed="fed = 0",
+    ).split(";"),
+    _TO_2.format(
+        real="float8", bytes="bytea", whole="bigint", flag="boolean", options="", json="slices::json",
+        nonce="decode(receipt, 'hex')", rest="(slices::jsonb - 0)::text", untallied="not tallied",
+        unfed="not fed",
+    ).split(";"),
+),)  # fmt: skip
 """From format 1 to 2, from 2 to 3 and so on; views are made anew."""
 
 SCHEMA = 1 + len(STEPS)

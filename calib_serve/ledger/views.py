@@ -59,18 +59,16 @@ MEANINGS = {
 }
 """The columns of each view: their kinds, and what they mean."""
 
-_MADE = {
-    "model": "version.model",
-    "version": "version.version",
-    "correct": "label.predicted = label.label",
-    "segment": "coalesce(label.segment, '')",
-}
-"""SQL of the columns that are no column of their table."""
-
 
 def create_views(*, lite: bool) -> list[str]:
     """The SQL that makes the views, in SQLite or PostgreSQL."""
-    made = _MADE | {"receipt": "lower(hex(label.receipt))" if lite else "encode(label.receipt, 'hex')"}
+    made = {
+        "receipt": "lower(hex(label.receipt))" if lite else "encode(label.receipt, 'hex')",
+        "model": "version.model",
+        "version": "version.version",
+        "correct": "label.predicted = label.label",
+        "segment": "coalesce(label.segment, '')",
+    }
     return [
         f"create view {view} as select "  # noqa: S608 - our own names
         + ", ".join(f"{made.get(name, f'{table}.{name}')} as {name}" for name in columns)
