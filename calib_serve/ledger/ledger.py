@@ -112,8 +112,7 @@ _KEY, _COLUMNS = tuple(LABEL.primary_key), LABEL.columns.keys()
 _EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
 
 
-_RowKey = tuple[float, bytes]
-"""When a prediction was made, and its receipt's nonce."""
+_RowKey = tuple[float, bytes]  # when a prediction was made, and its receipt's nonce
 
 
 class _Row(NamedTuple):

@@ -163,16 +163,13 @@ LABEL = _table(
     _must("label", _WHOLE),
     _must("inclusion", _REAL),
     _must("group_id", _WHOLE),
-    _must("tallied", _FLAG),
-    _must("fed", _FLAG),
-    _must("revoked", _FLAG),
+    *(_must(name, _FLAG) for name in ("tallied", "fed", "revoked")),
     _must("source", _TEXT),
     Column("segment", _TEXT),  # NULL: it counts in none
     _must("slices", _TEXT),  # JSON: the kinds and names of the others
     _must("history", _TEXT),  # JSON: the labels that this one took the place of, the first one first
     Column("shadow_confidence", _REAL),
-    Column("shadow_correct", _FLAG),
-    Column("shadow_same", _FLAG),
+    *(Column(name, _FLAG) for name in ("shadow_correct", "shadow_same")),
     Column("shadow_tag", _TEXT),
     sqlite_with_rowid=False,
 )

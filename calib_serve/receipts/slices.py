@@ -56,16 +56,14 @@ class Names:
 
     def under(self, version: Version, name: str, *, most: int | None = None) -> str:
         """The slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
-        if not name:
-            return name
         most = self.most if most is None else most
         if self._only is not None:
-            return name if name in self._only else OTHER
+            return name if not name or name in self._only else OTHER
         with self._lock:
             names = self._names.get(version)
             if names is None:
                 names = self._names[version] = {sys.intern(key.name) for key in self._known(version)}
-            if name in names:
+            if not name or name in names:
                 return name
             if len(names - {"", OTHER}) >= most or not self._frequent(version, name):
                 return OTHER
