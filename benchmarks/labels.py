@@ -133,6 +133,9 @@ def main() -> None:
     result["processes"] = stores.over_processes(args.labels, args.rounds)
     for name, found in result["processes"].items():
         print(f"{name:38} {found['hmacs']:6.1f} HMACs {found['per_cpu_second']:15,.0f} per CPU second")
+    result["bulk"] = stores.beside_bulk(args.labels, args.rounds)
+    for name, found in result["bulk"].items():
+        print(f"{name:38} {found:.2f} times the database's own bulk insert")
     result["bytes"] = stores.kept(args.labels)
     for name, found in result["bytes"].items():
         print(f"{name:38} {found:.0f} bytes a label")

@@ -11,20 +11,24 @@ import hmac
 import multiprocessing
 import os
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import peers
 import psutil
+import psycopg
+from sqlalchemy import schema
 
 from calib_serve.ledger import Ledger
 from calib_serve.ledger.intake import Intake
+from calib_serve.ledger.schema import LABEL
 from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 
@@ -106,14 +110,14 @@ def together(stores: list[str], labels: int, *, server: psutil.Process, turn: in
         spawn.Process(target=_work, args=(store, f"{turn}.{i}", labels, begin, told))
         for i, store in enumerate(stores)
     ]
-    before = _cpu(server)
+    before = processor_seconds(server)
     for one in workers:
         one.start()
     runs = [told.get() for _ in workers]
     for one in workers:
         one.join()
     wall = max(run["ended"] for run in runs) - min(run["began"] for run in runs)
-    spent = (_cpu(server) - before) / (labels * len(stores)) if "://" in stores[0] else 0.0
+    spent = (processor_seconds(server) - before) / (labels * len(stores)) if "://" in stores[0] else 0.0
     return {
         "per_cpu_second": sum(labels / run["cpu"] for run in runs),
         "per_wall_second": labels * len(stores) / wall,
@@ -142,6 +146,67 @@ def _work(store: str, version: str, labels: int, begin: Any, told: Any) -> None:
     told.put({"cpu": cpu, "began": began, "ended": ended, "hmac": _hmac_of(items[0]["receipt"])})
 
 
+def beside_bulk(labels: int, rounds: int) -> dict[str, float]:
+    """Processor time of labels, times that of the database's own bulk insert of their rows; turn by turn.
+
+    As durable, as many a transaction, into a table with the same primary key and no index: sqlite3's
+    ``executemany``, and PostgreSQL's ``COPY``, whose server's time counts on both sides.
+    """
+    found: dict[str, list[float]] = {"SQLite": [], "PostgreSQL": []}
+    with tempfile.TemporaryDirectory() as folder, postgresql() as (address, server):
+        for turn in range(rounds):
+            for name, where in (("SQLite", f"{folder}/{turn}.db"), ("PostgreSQL", address)):
+                ring, version = Keyring.new(), f"bulk {turn}"
+                of = {"model": "digits", "version": version, "confidence": 0.9}
+                items = [
+                    {"receipt": ring.sign(**of, predicted=i % 10), "label": i % 10} for i in range(labels)
+                ]
+                ledger = Ledger(where)
+                intake = Intake(ring, ledger, models={("digits", version): Classes(10)}, detect=False)
+
+                def spent(of_server: bool = name == "PostgreSQL") -> float:
+                    return time.process_time() + (processor_seconds(server) if of_server else 0.0)
+
+                ours = spent()
+                for at in range(0, labels, REQUEST):
+                    intake.take(items[at : at + REQUEST])
+                ours = spent() - ours
+                with ledger.database.reading() as connection:
+                    asked = "select * from label where version_id = (select max(id) from version)"
+                    rows = [tuple(row) for row in connection.exec_driver_sql(asked)]
+                assert len(rows) == labels
+                made = [str(schema.CreateTable(LABEL).compile(ledger.database._engine))]
+                ledger.close()
+                write = _executemany if name == "SQLite" else _copy
+                found[name].append(ours / write(where, made[0].replace("label (", "bulk (", 1), rows, spent))
+    return {name: statistics.median(ratios) for name, ratios in found.items()}
+
+
+def _executemany(where: str, made: str, rows: list[tuple[Any, ...]], spent: Callable[[], float]) -> float:
+    with contextlib.closing(sqlite3.connect(f"{where}.bulk", isolation_level=None)) as file:
+        file.executescript(f"pragma journal_mode = wal; pragma synchronous = full; {made}")
+        began = spent()
+        for at in range(0, len(rows), REQUEST):
+            file.execute("begin immediate")
+            file.executemany(
+                f"insert into bulk values ({', '.join('?' * len(rows[0]))})", rows[at : at + REQUEST]
+            )
+            file.execute("commit")
+        return spent() - began
+
+
+def _copy(where: str, made: str, rows: list[tuple[Any, ...]], spent: Callable[[], float]) -> float:
+    with psycopg.connect(where, autocommit=True) as connection:
+        connection.execute("drop table if exists bulk")
+        connection.execute(made)
+        began = spent()
+        for at in range(0, len(rows), REQUEST):
+            with connection.cursor().copy("copy bulk from stdin") as copy:
+                for row in rows[at : at + REQUEST]:
+                    copy.write_row(row)
+        return spent() - began
+
+
 def _hmac_of(receipt: str, times: int = 20_000) -> float:
     """CPU seconds of the HMAC-SHA256 that a receipt needs, over as many bytes as it has."""
     key, body = bytes(32), receipt.encode()
@@ -151,7 +216,7 @@ def _hmac_of(receipt: str, times: int = 20_000) -> float:
     return (time.process_time() - began) / times
 
 
-def _cpu(server: psutil.Process) -> float:
+def processor_seconds(server: psutil.Process) -> float:
     """Processor seconds of a PostgreSQL, also of its processes that have ended."""
     own = server.cpu_times()
     living = [one.cpu_times() for one in server.children()]

@@ -1,23 +1,25 @@
 """What does a watch cost after a year: scrape, page, label, retention, opening and size of a ledger?
 
-A ledger is filled in bulk with labels of ``--days`` days, by spans as old as they would be, the rows of the
-last 30 days too; then each look and step is timed in a new process's first and later turns.
+Ledgers of SQLite and PostgreSQL are filled in bulk with labels of ``--days`` days, by spans as old as they
+would be, the rows of the last 30 days too: one with a quarter of ``--labels``, one with all. Then each look
+and step of a watch that runs is measured in processor time, its database's too, while 100 labels come
+between: none should grow with what is settled. Writes benchmarks/results/year.json.
 
-    python benchmarks/year.py --labels 5000000 --versions 50 --days 365
-    python benchmarks/year.py --ledger postgresql://127.0.0.1/year
+    python benchmarks/year.py --labels 5000000 --versions 50 --segments 10 --classes 10  # an hour
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
+import peers
+import psutil
+import psycopg
+import stores
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import insert
 
@@ -25,6 +27,7 @@ from calib_serve import Keyring
 from calib_serve.ledger import Ledger
 from calib_serve.ledger.entries import span_of
 from calib_serve.ledger.schema import COLUMNS, DELAY, LABEL, TALLY
+from calib_serve.ledger.spans import note_changes
 from calib_serve.monitor import Watch, Watched
 from calib_serve.receipts import DAY, ServedPrediction, Sums, changes
 from calib_serve.web.exporter import export
@@ -37,28 +40,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--labels", type=int, default=5_000_000)
-    parser.add_argument("--versions", type=int, default=50)
+    parser.add_argument("--labels", type=int, default=60_000, help="of the larger ledger")
+    parser.add_argument("--versions", type=int, default=2)
     parser.add_argument("--days", type=float, default=365.0)
-    parser.add_argument("--segments", type=int, default=10)
-    parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--ledger", default="", help="an empty database; default: a new file")
-    parser.add_argument("--out", type=Path, default=None)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        where = args.ledger or f"{folder}/ledger.db"
-        took = timed(lambda: fill(where, args))
-        result = {"asked": vars(args) | {"out": None}, "fill_seconds": took, **measured(where, args)}
-    print(json.dumps(result, indent=1))
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Seconds of one turn, on the clock."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    parser.add_argument("--segments", type=int, default=2)
+    parser.add_argument("--classes", type=int, default=2)
+    args = peers.arguments(parser, labels=6_000)
+    result: dict[str, object] = vars(args).copy()
+    with tempfile.TemporaryDirectory() as folder, stores.postgresql() as (address, server):
+        for kind in ("SQLite", "PostgreSQL"):
+            looks = []
+            for labels in (args.labels // 4, args.labels):
+                where = f"{folder}/{labels}.db"
+                if kind == "PostgreSQL":
+                    where = address.replace("/postgres", f"/of_{labels}")
+                    with psycopg.connect(address, autocommit=True) as connection:
+                        connection.execute(f"create database of_{labels}")
+                args.labels = labels
+                fill(where, args)
+                looks.append(measured(where, args, server if kind == "PostgreSQL" else None))
+            result[kind] = {
+                name: {"quarter": looks[0][name], "whole": now, "growth": now / looks[0][name]}
+                for name, now in looks[1].items()
+            }
+            for name, found in result[kind].items():
+                print(
+                    f"{kind:12}{name:12}{found['quarter']:11.4g}{found['whole']:11.4g}{found['growth']:6.2f}x"
+                )
+    peers.save("year", result, args)
 
 
 def fill(where: str, args: argparse.Namespace) -> None:
@@ -76,6 +85,9 @@ def fill(where: str, args: argparse.Namespace) -> None:
         y, delay = rng.random(each) < c, rng.exponential(60.0, each)
         with ledger.transaction() as connection:
             number = ledger.version_id(connection, (f"m{v}", "1"))
+            spans = {tuple(span_of(t, now)) for t in made} - {(0.0, 0.0)}
+            places = [(number, start, width) for start, width in spans]
+            note_changes(ledger.database, connection, places)
             for table, rows in tallies(number, now, made, c, y, delay, seg, cls):
                 for at in range(0, len(rows), 50_000):
                     connection.execute(insert(table), rows[at : at + 50_000])
@@ -117,26 +129,22 @@ def tallies(number, now, made, c, y, delay, seg, cls):  # type: ignore[no-untype
 
 def label_row(number, rng, made, c, y, delay, seg, cls):  # type: ignore[no-untyped-def]
     """A row of ``label`` that is in the tallies."""
-    slices = json.dumps([["segment", f"s{seg}"], ["class", str(cls)]])
     return {
-        "day": int(made // DAY), "receipt": rng.bytes(10).hex(), "version_id": number,
-        "predicted_at": float(made), "arrived_at": float(made + delay), "confidence": float(c),
-        "correct": bool(y), "predicted": int(cls), "label": int(cls if y else 0), "history": "",
-        "inclusion": 1.0, "segment": f"s{seg}", "source": "", "group_id": 0, "slices": slices,
-        "tallied": True, "fed": True, "revoked": False,
+        "predicted_at": float(made), "receipt": rng.bytes(10), "version_id": number,
+        "arrived_at": float(made + delay), "confidence": float(c), "predicted": int(cls),
+        "label": int(cls if y else cls + 1), "inclusion": 1.0, "group_id": 0, "source": "",
+        "segment": f"s{seg}", "slices": f'[["class","{cls}"]]', "history": "", "tallied": True, "fed": True,
+        "revoked": False,
     }  # fmt: skip
 
 
-def measured(where: str, args: argparse.Namespace) -> dict[str, object]:
-    """Seconds of each look and step, first and then the median of five."""
-    models = {(f"m{v}", "1"): Watched.of(args.classes) for v in range(args.versions)}
-    began = time.perf_counter()
+def measured(where: str, args: argparse.Namespace, server: psutil.Process | None) -> dict[str, float]:
+    """Processor seconds of each look and step of a running watch, its database's too; the least of five."""
     ledger = Ledger(where)
-    opening = time.perf_counter() - began
+    models = {(f"m{v}", "1"): Watched.of(args.classes) for v in range(args.versions)}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0, segments=64)
-    registry = CollectorRegistry()
+    registry, turn = CollectorRegistry(), iter(range(10**6))
     export(watch, registry)
-    turn = iter(range(10**6))
 
     def served() -> None:
         version = f"m{next(turn) % args.versions}"
@@ -145,28 +153,27 @@ def measured(where: str, args: argparse.Namespace) -> dict[str, object]:
         watch.labels([{"receipt": str(one), "label": 1} for one in receipts])
         ledger.roll_up()
 
-    text = ""
+    def spent(work: Callable[[], object]) -> float:
+        began = time.process_time() + (stores.processor_seconds(server) if server else 0.0)
+        work()
+        return time.process_time() + (stores.processor_seconds(server) if server else 0.0) - began
 
-    def scrape() -> None:
-        nonlocal text
-        text = generate_latest(registry).decode()
-
-    found: dict[str, object] = {"opening": opening, "bytes": ledger.database.size()}
-    for name, work in {
-        "labels_100": served,
-        "scrape": scrape,
-        "page": lambda: render_page(watch),
-        "page_all": lambda: render_page(watch, model="m0", version="1", window="all"),
-        "retention": ledger.sweep,
-    }.items():
-        first, later = timed(work), []
+    found: dict[str, float] = {}
+    for name, work, times in (
+        ("opening", lambda: Ledger(where).close(), 20),
+        ("100 labels", served, 5),
+        ("scrape", lambda: generate_latest(registry), 5),
+        ("page", lambda: render_page(watch), 5),
+        ("retention", ledger.sweep, 5),
+    ):
+        work()  # the first turn of a process reads what the later ones keep
+        turns = []
         for _ in range(5):
-            if name != "labels_100":
-                served()
-            later.append(timed(work))
-        found[name] = {"first": first, "later": statistics.median(later)}
-    found["series"] = sum(not line.startswith("#") for line in text.splitlines())
-    found["scrape_bytes"] = len(text)
+            served()
+            turns.append(spent(lambda work=work, times=times: [work() for _ in range(times)]) / times)
+        found[name] = min(turns)
+    found["bytes"] = float(ledger.database.size())
+    ledger.close()
     return found
 
 

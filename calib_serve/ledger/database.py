@@ -372,6 +372,7 @@ class Database:
             connection.execute("pragma fullfsync = on")  # macOS: else what is synced lies in the disk's cache
             if connection.execute("pragma synchronous").fetchone() != (2,):
                 raise LedgerError(f"SQLite does not sync commits of {self.path} to disk; use another build")
+            connection.create_function("unhex", 1, bytes.fromhex, deterministic=True)  # SQLite's since 3.41
         except BaseException:
             connection.close()
             raise

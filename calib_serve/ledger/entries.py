@@ -26,8 +26,7 @@ SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), 
 _MOST_RANGES = 1_000  # of a sender's numbers: 10 KB
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A label to be counted.
 
     Args:

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from calib_serve.core.errors import Reason, Refused
 from calib_serve.ledger.entries import Entry, Held
@@ -37,6 +37,9 @@ from calib_serve.receipts import (
 
 MOST_HELD = 100_000
 """Predictions and labels that may wait for their versions."""
+
+_Item = Mapping[str, Any]
+_NOTHING: _Item = {}  # for an item that is no mapping, and is refused as one without keys
 
 _OUTCOMES: dict[str, Outcome] = {
     "counted": Outcome(True),
@@ -142,26 +145,30 @@ class Intake:
             LedgerError: Where the ledger cannot keep them, or ids cannot be looked up: send all again, and
                 each is counted once.
         """
-        times, found = [self._clock()] * len(items) if at is None else at, self._found(items, ids_of)
+        times = [self._clock()] * len(items) if at is None else at
+        given = [item if isinstance(item, Mapping) else _NOTHING for item in items]
+        found = self._found(given, ids_of)
         ttl = self._ttl + self.ledger.time.lag  # none expires on the word of a clock that is ahead
-        checked = [self._check(item, now, found, ttl) for item, now in zip(items, times, strict=True)]
+        checked = [self._check(item, now, found, ttl) for item, now in zip(given, times, strict=True)]
         senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
             Entry(
                 one,
                 now,
-                self._slices.of_label(one.receipt, segment=_segment(item), source=who, label=one.label),
+                self._slices.of_label(
+                    one.receipt, segment=item.get("segment", ""), source=who, label=one.label
+                ),
                 who,
                 _replaces(item),
             )
-            for item, one, who, now in zip(items, checked, senders, times, strict=True)
+            for item, one, who, now in zip(given, checked, senders, times, strict=True)
             if isinstance(one, Label)
         ]
         fates = self.ledger.accept(entries, detect=self._detect)
         pairs = [(one.label, fate) for one, fate in zip(entries, fates, strict=True)]
         counted = [label for label, fate in pairs if fate in ("counted", "corrected")]
         # After the ledger took the others: a full waiting room keeps no label of a known version out.
-        held = self._held(items, checked, senders, times)
+        held = self._held(given, checked, senders, times)
         news = iter(fates)
         outcomes = [
             _OUTCOMES[next(news)]
@@ -183,7 +190,7 @@ class Intake:
 
     def _held(
         self,
-        items: Sequence[Any],
+        items: Sequence[_Item],
         checked: Sequence[Label | Refused],
         senders: Sequence[str],
         times: Sequence[float],
@@ -208,14 +215,14 @@ class Intake:
         )
         return True
 
-    def _found(self, items: Sequence[object], source: str | None) -> ReceiptsById:
+    def _found(self, items: Sequence[_Item], source: str | None) -> ReceiptsById:
         """The receipts, by model, of each id of ``source`` that an item names."""
         ids = {item["id"]: None for item in items if _names_id(item) and is_id(item["id"])}
         if not ids or self._ids is None:
             return {}
         return dict(zip(ids, self._ids.find(list(ids), source=source), strict=True))
 
-    def _check(self, item: object, now: float, found: ReceiptsById, ttl: float) -> Label | Refused:
+    def _check(self, item: _Item, now: float, found: ReceiptsById, ttl: float) -> Label | Refused:
         try:
             return self._label(item, now, found, ttl)
         except Refused as refusal:
@@ -226,9 +233,9 @@ class Intake:
         if seconds > 1.0:  # as far as clocks of hosts are apart when all is well
             self.ahead = (seconds, time.monotonic())
 
-    def _label(self, item: object, now: float, found: ReceiptsById, ttl: float) -> Label:
+    def _label(self, item: _Item, now: float, found: ReceiptsById, ttl: float) -> Label:
         """The label of an item, or Refused; ``found``: receipts of ids."""
-        if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
+        if "label" not in item or not ("receipt" in item or "id" in item):
             raise Refused(
                 "malformed",
                 'an item is {"receipt": "...", "label": class id or name}, or has "id" for "receipt"',
@@ -253,7 +260,7 @@ class Intake:
             raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
         return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))
 
-    def _receipt(self, item: Mapping[str, Any], found: ReceiptsById) -> str:
+    def _receipt(self, item: _Item, found: ReceiptsById) -> str:
         if not is_id(item["id"]):
             raise Refused("malformed", f"an id is a text of 1 to {LONGEST_ID} characters")
         if self._ids is None:
@@ -261,14 +268,10 @@ class Intake:
         return receipt_of(found[item["id"]], id=item["id"], model=item.get("model") or None)
 
 
-def _names_id(item: object) -> TypeGuard[Mapping[str, Any]]:
+def _names_id(item: _Item) -> bool:
     """Whether an item names its prediction by an id; a receipt takes precedence."""
-    return isinstance(item, Mapping) and "id" in item and item.get("receipt") in (None, "")
+    return "id" in item and item.get("receipt") in (None, "")
 
 
-def _replaces(item: object) -> bool:
-    return isinstance(item, Mapping) and item.get("replaces") is True
-
-
-def _segment(item: object) -> str:
-    return str(item.get("segment", "")) if isinstance(item, Mapping) else ""
+def _replaces(item: _Item) -> bool:
+    return item.get("replaces") is True

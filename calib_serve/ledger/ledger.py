@@ -23,6 +23,7 @@ import numpy as np
 from sqlalchemy import (
     ColumnClause,
     Connection,
+    Dialect,
     and_,
     bindparam,
     delete,
@@ -32,6 +33,7 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
+    tuple_,
     update,
 )
 
@@ -79,7 +81,7 @@ from calib_serve.ledger.schema import (
 )
 from calib_serve.ledger.spans import KeptSpans, Moment, next_mark, note_changes
 from calib_serve.ledger.upgrade import check_format
-from calib_serve.ledger.views import VIEWS
+from calib_serve.ledger.views import create_views
 from calib_serve.receipts import (
     BATCH_LIFE,
     DAY,
@@ -106,17 +108,16 @@ _CONFLICT = (
 )
 _FAR = 1e15  # seconds: no prediction is that far from 1970
 _NAMES = list(COLUMNS.values())
+_KEY, _COLUMNS = tuple(LABEL.primary_key), LABEL.columns.keys()
 _EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
 
 
-_RowKey = tuple[int, str]
+_RowKey = tuple[float, bytes]  # when a prediction was made, and its receipt's nonce
 
 
 class _Row(NamedTuple):
     """A row of ``label`` as it is read."""
 
-    day: int
-    receipt: str
     record: LabelRecord
     source: str
     tallied: bool
@@ -124,6 +125,11 @@ class _Row(NamedTuple):
     revoked: bool
     label: int
     history: str
+
+    @property
+    def key(self) -> _RowKey:
+        """Its primary key."""
+        return self.record.time, self.record.nonce
 
 
 @dataclass(frozen=True)
@@ -205,7 +211,7 @@ class Ledger:
                 if must_exist:
                     raise LedgerError(f"there is no ledger in {self.database.name}")
                 METADATA.create_all(connection)
-                for view in VIEWS:
+                for view in create_views(lite=self.database.lite):
                     connection.exec_driver_sql(view)
                 retention = _RETENTION if retention is None else retention
                 row = {"id": 1, "uuid": str(uuid.uuid4()), "schema": SCHEMA, "bins": self.bins}
@@ -255,28 +261,26 @@ class Ledger:
         """
         if not entries:
             return []
+        keys = [(receipt.time, receipt.nonce) for (receipt, _), *_ in entries]
         with self.transaction() as connection:
             forgotten = self.hold_forgetting(connection)
-            rows: dict[_RowKey, dict[str, Any]] = {}
             chosen: dict[_RowKey, Entry] = {}
-            for entry in entries:
-                key = _key(entry)
+            for key, entry in zip(keys, entries, strict=True):
                 # Of one receipt the first of a batch, or the last that replaces another.
-                if entry.label.receipt.time > forgotten and (entry.replaces or key not in rows):
-                    rows[key], chosen[key] = self._row(connection, entry, key, detect), entry
+                if key[0] > forgotten and (entry.replaces or key not in chosen):
+                    chosen[key] = entry
             # Sorted: two batches never wait for each other.
-            counted = self._inserted(connection, [rows[key] for key in sorted(rows)])
+            rows = {key: self._row(connection, chosen[key], detect=detect) for key in sorted(chosen)}
+            counted = self._inserted(connection, rows)
             found: dict[_RowKey, Fate] = dict.fromkeys(counted, "counted")
-            if again := {
-                key: rows[key] for key, one in chosen.items() if one.replaces and key not in counted
-            }:
-                found |= self._corrected(connection, again)
+            again = [key for key, one in chosen.items() if one.replaces and key not in counted]
+            if named := {key: dict(zip(_COLUMNS, rows[key], strict=True)) for key in again}:
+                found |= self._corrected(connection, named)
         fates: list[Fate] = []
-        for entry in entries:
-            if entry.label.receipt.time <= forgotten:
+        for key, entry in zip(keys, entries, strict=True):
+            if key[0] <= forgotten:
                 fates.append("forgotten")
             else:
-                key = _key(entry)
                 fates.append(found.pop(key, "duplicate") if chosen[key] is entry else "duplicate")
         return fates
 
@@ -290,7 +294,7 @@ class Ledger:
         gone: list[_Row] = []
         made: list[dict[str, Any]] = []
         for old in self._locked(connection, fresh):
-            key, same = (old.day, old.receipt), old.label == fresh[old.day, old.receipt]["label"]
+            key, same = old.key, old.label == fresh[old.key]["label"]
             fates[key] = "revoked" if old.revoked else "duplicate" if same else "corrected"
             if fates[key] == "corrected":
                 gone.append(old)
@@ -300,21 +304,18 @@ class Ledger:
                 made.append({**fresh[key], "fed": old.fed, "history": history})
         if gone:
             self._take_out(connection, gone)
-            own = (LABEL.c.day == bindparam("of_day"), LABEL.c.receipt == bindparam("of_receipt"))
-            keys = [{"of_day": row["day"], "of_receipt": row["receipt"]} for row in made]
-            connection.execute(
-                update(LABEL).where(*own), [row | key for row, key in zip(made, keys, strict=True)]
-            )
+            own = (LABEL.c.predicted_at == bindparam("of_time"), LABEL.c.receipt == bindparam("of_receipt"))
+            keyed = [row | {"of_time": row["predicted_at"], "of_receipt": row["receipt"]} for row in made]
+            connection.execute(update(LABEL).where(*own), keyed)
             for version, of in sorted(_by_version(gone).items()):
                 self._next_edition(connection, "labels were corrected", version, labels=len(of))
         return fates
 
     def _locked(self, connection: Connection, keys: Iterable[_RowKey]) -> Iterator[_Row]:
         """Rows of ``label`` by their keys, locked until the transaction ends."""
-        for day, of in itertools.groupby(sorted(keys), key=lambda key: key[0]):  # which the index finds
-            receipts = [receipt for _, receipt in of]
-            where = and_(LABEL.c.day == day, LABEL.c.receipt.in_(receipts))
-            yield from self._rows(connection, where, lock="all")
+        of = sorted(keys)
+        for at in range(0, len(of), _CHUNK):
+            yield from self._rows(connection, tuple_(*_KEY).in_(of[at : at + _CHUNK]), lock="all")
 
     def hold_forgetting(self, connection: Connection) -> float:
         """Lock the time until which labels are refused, and return it: nothing is forgotten meanwhile.
@@ -328,68 +329,39 @@ class Ledger:
         asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
         return float(connection.execute(asked).scalar_one())
 
-    def _inserted(self, connection: Connection, rows: list[dict[str, Any]]) -> set[tuple[int, str]]:
-        """Insert rows of ``label``; return the keys of the new ones."""
+    def _inserted(self, connection: Connection, rows: Mapping[_RowKey, tuple[object, ...]]) -> set[_RowKey]:
+        """Insert rows of ``label``, by their keys; return the keys of the new ones."""
         if not rows:
             return set()
-        names = [column.name for column in LABEL.columns]
-        if self.database.lite:  # nobody else writes until this transaction ends
-            keys = json.dumps([[row["day"], row["receipt"]] for row in rows])
-            source, there = self._keys
-            asked = f"select day, receipt from {source} join label on {there}"  # noqa: S608 - our own names
-            seen = {(day, receipt) for day, receipt in connection.execute(text(asked), {"keys": keys})}
-            fresh = [row for row in rows if (row["day"], row["receipt"]) not in seen]
-            if fresh:
-                into = f"insert into label ({', '.join(names)}) values ({', '.join('?' * len(names))})"  # noqa: S608
-                connection.exec_driver_sql(into, [tuple(row[name] for name in names) for row in fresh])
-            return {(row["day"], row["receipt"]) for row in fresh}
-        source = f"select {', '.join(names)} from json_populate_recordset(null::label, cast(:rows as json))"  # noqa: S608
-        into = f"insert into label {source} on conflict do nothing returning day, receipt"
-        return {(day, receipt) for day, receipt in connection.execute(text(into), {"rows": json.dumps(rows)})}
+        into = _into_label(connection.dialect)
+        if not self.database.lite:
+            made = connection.exec_driver_sql(into, _lists(rows.values()))
+            return {(time, receipt) for time, receipt in made}
+        keys, seen = list(rows), set[_RowKey]()
+        for at in range(0, len(keys), _CHUNK):  # SQLite takes 32,766 values at once
+            some = keys[at : at + _CHUNK]
+            one = f"with one (time, nonce) as (values {', '.join(['(?, ?)'] * len(some))})"
+            asked = "select time, nonce from one join label on predicted_at = time and receipt = nonce"
+            found = connection.exec_driver_sql(f"{one} {asked}", tuple(itertools.chain.from_iterable(some)))
+            seen.update((time, receipt) for time, receipt in found)
+        # Nobody else writes until this transaction ends.
+        if fresh := [row for key, row in rows.items() if key not in seen]:
+            connection.exec_driver_sql(into, fresh)
+        return rows.keys() - seen
 
-    @property
-    def _keys(self) -> tuple[str, str]:
-        """SQL to read ``:keys``, a JSON list of (day, receipt), as a table ``one``, and to join labels to it.
-
-        So written that the primary key finds each of them: SQLite does not use all of it for ``in``.
-        """
-        if self.database.lite:
-            day, receipt = "json_extract(one.value, '$[0]')", "json_extract(one.value, '$[1]')"
-            source = "json_each(:keys) as one"
-        else:
-            day, receipt = "(one ->> 0)::int", "one ->> 1"
-            source = "json_array_elements(cast(:keys as json)) as one"
-        return source, f"label.day = {day} and label.receipt = {receipt}"
-
-    def _row(
-        self, connection: Connection, entry: Entry, key: tuple[int, str], detect: bool
-    ) -> dict[str, Any]:
-        one, beside = entry.label.receipt, entry.label.receipt.shadow
-        segments = [each.name for each in entry.slices if each.kind == "segment"]
-        return {
-            "day": key[0],
-            "receipt": key[1],
-            "version_id": self.version_id(connection, (one.model, one.version)),
-            "predicted_at": one.time,
-            "arrived_at": entry.arrived,
-            "confidence": one.confidence,
-            "correct": bool(entry.label.correct),
-            "predicted": one.predicted,
-            "inclusion": one.inclusion,
-            "segment": segments[0] if segments else "",
-            "source": entry.source,
-            "group_id": one.group,
-            "slices": _listed(entry.slices),
-            "shadow_confidence": beside.confidence if beside else None,
-            "shadow_correct": beside.predicted == entry.label.label if beside else None,
-            "shadow_same": beside.predicted == one.predicted if beside else None,
-            "shadow_tag": beside.tag.hex() if beside else None,
-            "tallied": False,
-            "fed": not detect,
-            "revoked": False,
-            "label": entry.label.label,
-            "history": "",
-        }
+    def _row(self, connection: Connection, entry: Entry, *, detect: bool) -> tuple[object, ...]:
+        """A row of ``label``, its columns in their order."""
+        (one, label), arrived, slices, source, _ = entry
+        segment, listed = _listed(slices)
+        shadow: tuple[object, ...] = (None,) * 4
+        if one.shadow is not None:
+            predicted, confidence, tag = one.shadow
+            shadow = confidence, predicted == label, predicted == one.predicted, tag.hex()
+        return (
+            one.time, one.nonce, self.version_id(connection, (one.model, one.version)), arrived,
+            one.confidence, one.predicted, label, one.inclusion, one.group, False, not detect, False, source,
+            segment, listed, "", *shadow,
+        )  # fmt: skip
 
     @_retried
     def add(self, sums: Mapping[Key, Sums], *, time: float, once: BatchKey | None = None) -> bool:
@@ -601,7 +573,7 @@ class Ledger:
     @_retried
     def _rolled(self) -> int:
         with self.database.reading() as connection:  # looking takes no lock
-            if connection.execute(select(LABEL.c.day).where(~LABEL.c.tallied).limit(1)).first() is None:
+            if connection.execute(select(LABEL.c.fed).where(~LABEL.c.tallied).limit(1)).first() is None:
                 return 0
         with self.transaction(patient=True) as connection:
             rows = self._rows(connection, ~LABEL.c.tallied, most=_AT_ONCE, lock="free ones")
@@ -682,8 +654,7 @@ class Ledger:
             if not self._alone(connection, version):
                 return []
             where = and_(~LABEL.c.fed, LABEL.c.predicted_at < _finite(until), *self._of(connection, version))
-            order = (LABEL.c.predicted_at, LABEL.c.day, LABEL.c.receipt)
-            rows = self._rows(connection, where, most=most, lock="all", order=order)
+            rows = self._rows(connection, where, most=most, lock="all")
             self._set(connection, rows, fed=True)
             return [row.record for row in rows]
 
@@ -805,18 +776,19 @@ class Ledger:
         names = self._names(connection)
         moved: dict[Bucket, Floats] = {}
         merged, mark = set[tuple[float, float]](), next_mark(self.database, connection)
-        for table in (TALLY, DELAY):
-            spans = select(table.c.start, table.c.width).where(table.c.width > 0).distinct()
-            for start, width in connection.execute(spans).all():
-                wider = coarser(start, width, now=now)
-                if wider == (start, width):
-                    continue
+        # All that have sums are in ``span``, whose rows are fewer by slices and bins.
+        spans = select(SPAN.c.start, SPAN.c.width).where(SPAN.c.width > 0).distinct()
+        for start, width in connection.execute(spans).all():
+            wider = coarser(start, width, now=now)
+            if wider == (start, width):
+                continue
+            merged.add((start, width))
+            for table in (TALLY, DELAY):
                 # What goes is what is moved, also where another process adds to the span meanwhile.
                 span = (table.c.start == start, table.c.width == width)
                 went = connection.execute(delete(table).where(*span).returning(*table.c)).all()
                 if wider is None:
                     continue
-                merged.add((start, width))
                 for row in went:
                     self._put(moved, Bucket(Key(*names[row.version_id], row.name, row.kind), *wider), row)
         self._upsert(connection, {place: Sums(self.bins, vector) for place, vector in moved.items()})
@@ -834,17 +806,16 @@ class Ledger:
 
     def _deleted(self, until: float) -> int:
         """Delete receipts of predictions made until then; return their number."""
-        day = LABEL.c.day <= math.floor(_finite(until) / DAY)
-        old = and_(day, LABEL.c.predicted_at <= until, LABEL.c.tallied, LABEL.c.fed)
-        # The database's own number of a row: the quickest way back to it.
-        row: ColumnClause[int] = literal_column("rowid" if self.database.lite else "ctid")
-        some = delete(LABEL).where(row.in_(select(row).select_from(LABEL).where(old).limit(_CHUNK)))
-        gone, went = 0, _CHUNK
-        while went == _CHUNK:
+        made, gone = LABEL.c.predicted_at, 0
+        old = (LABEL.c.tallied, LABEL.c.fed, made <= _finite(until))
+        edge = select(made).where(*old).order_by(made).offset(_CHUNK - 1).limit(1)
+        while True:
             with self.transaction(patient=True) as connection:
-                went = connection.execute(some).rowcount
-            gone += went
-        return gone
+                last = connection.scalar(edge)
+                some = old if last is None else (*old, made <= last)
+                gone += connection.execute(delete(LABEL).where(*some)).rowcount
+            if last is None:
+                return gone
 
     @_retried
     def revoke(
@@ -1043,18 +1014,17 @@ class Ledger:
         *,
         most: int | None = None,
         lock: str = "",
-        order: Any = None,
     ) -> list[_Row]:
         """Rows of ``label`` in the order of their keys.
 
         ``lock`` "all": wait for who else is at work on them; "free ones": leave these out.
         """
         names = self._names(connection)
-        asked = select(LABEL).where(where).order_by(*(order or (LABEL.c.day, LABEL.c.receipt)))
+        asked = select(LABEL).where(where).order_by(*_KEY)
         asked = asked if most is None else asked.limit(most)
         if lock:  # which SQLite leaves out: a file has one writer
             asked = asked.with_for_update(skip_locked=lock == "free ones")
-        slices: dict[tuple[int, str], tuple[Key, ...]] = {}  # few are different
+        slices: dict[tuple[object, ...], tuple[Key, ...]] = {}  # few are different
         try:
             return [_read(row, names, slices) for row in connection.execute(asked)]
         except (ValueError, TypeError, KeyError) as error:
@@ -1063,11 +1033,13 @@ class Ledger:
     def _set(self, connection: Connection, rows: Sequence[_Row], **values: bool) -> None:
         if not rows:
             return
-        keys = json.dumps([[row.day, row.receipt] for row in rows])
         told = ", ".join(f"{name} = {str(value).lower()}" for name, value in values.items())
-        source, there = self._keys
-        asked = f"update label set {told} from {source} where {there}"  # noqa: S608 - our own names
-        connection.execute(text(asked), {"keys": keys})
+        asked, keys = f"update label set {told}", [row.key for row in rows]  # noqa: S608 - our own names
+        if self.database.lite:
+            connection.exec_driver_sql(f"{asked} where predicted_at = ? and receipt = ?", keys)
+        else:
+            one = f"{_from_lists(2)} as one (time, nonce) where predicted_at = time::float8"
+            connection.exec_driver_sql(f"{asked} from {one} and receipt = nonce::bytea", _lists(keys))
 
 
 def _columns(vector: Floats, bins: int) -> tuple[Floats, Floats]:
@@ -1081,14 +1053,34 @@ def _finite(seconds: float) -> float:
 
 
 @functools.lru_cache(maxsize=4096)  # few are different
-def _listed(slices: tuple[Key, ...]) -> str:
-    return json.dumps([[each.kind, each.name] for each in slices])
+def _listed(slices: tuple[Key, ...]) -> tuple[str | None, str]:
+    """The segment of slices, if there is one, and the others as JSON."""
+    segment = next((each.name for each in slices if each.kind == "segment"), None)
+    others = [[each.kind, each.name] for each in slices if (each.kind, each.name) != ("segment", segment)]
+    return segment, json.dumps(others, separators=(",", ":"))
 
 
-def _key(entry: Entry) -> _RowKey:
-    """The key of a receipt: the day of its prediction, and its nonce."""
-    one = entry.label.receipt
-    return math.floor(one.time / DAY), one.nonce.hex()
+@functools.lru_cache(maxsize=2)
+def _into_label(dialect: Dialect) -> str:
+    """The insert of rows of ``label``: one by one in SQLite, from a list of each column in PostgreSQL."""
+    names = ", ".join(_COLUMNS)
+    if dialect.name == "sqlite":
+        return f"insert into label ({names}) values ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
+    values = ", ".join(f"{column.name}::{column.type.compile(dialect)}" for column in LABEL.columns)
+    source = f"{_from_lists(len(_COLUMNS))} as one ({names})"
+    made = f"insert into label ({names}) select {values} from {source}"  # noqa: S608 - our own names
+    return f"{made} on conflict do nothing returning predicted_at, receipt"
+
+
+def _from_lists(columns: int) -> str:
+    """The rows of ``_lists`` as a table of texts, in PostgreSQL."""
+    return f"rows from ({', '.join(['json_array_elements_text(%s::json)'] * columns)})"
+
+
+def _lists(rows: Iterable[Sequence[object]]) -> tuple[str, ...]:
+    """Columns of rows as JSON, which psycopg passes on as it is: it writes lists a value at a time."""
+    columns = zip(*rows, strict=True)
+    return tuple(json.dumps(one, default=lambda value: f"\\x{value.hex()}") for one in columns)
 
 
 def _by_version(rows: Sequence[_Row]) -> dict[Version, list[bytes]]:
@@ -1110,23 +1102,21 @@ def _progress(row: Any) -> Progress:
     )
 
 
-def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[int, str], tuple[Key, ...]]) -> _Row:
+def _read(row: Any, names: Mapping[int, Version], known: dict[tuple[object, ...], tuple[Key, ...]]) -> _Row:
     """Read a row of ``label``, its columns in their order; ``known``: slices that were read before."""
     (
-        day, receipt, number, predicted_at, arrived_at, confidence, correct, predicted, inclusion, _, source,
-        group, listed, shadow_confidence, shadow_correct, shadow_same, shadow_tag, *state,
+        predicted_at, receipt, number, arrived_at, confidence, predicted, label, inclusion, group, tallied,
+        fed, revoked, source, segment, listed, history, *beside,
     ) = row  # fmt: skip
     version = names[number]
-    slices = known.get((number, listed))
+    slices = known.get((number, segment, listed))
     if slices is None:
-        slices = tuple(Key(*version, name, kind) for kind, name in json.loads(listed))
-        known[number, listed] = slices
-    shadow = None
-    if shadow_tag is not None:
-        shadow = Shadowed(shadow_confidence, shadow_correct, shadow_same, shadow_tag)
-    nonce = bytes.fromhex(receipt)
+        own = [] if segment is None else [Key(*version, segment)]
+        slices = (*own, *(Key(*version, name, kind) for kind, name in json.loads(listed)))
+        known[number, segment, listed] = slices
+    shadow = None if beside[-1] is None else Shadowed(*beside)
     record = LabelRecord(
-        *version, predicted_at, nonce, arrived_at, confidence, correct, predicted, inclusion, group, slices,
-        shadow,
+        *version, predicted_at, receipt, arrived_at, confidence, predicted == label, predicted, inclusion,
+        group, slices, shadow,
     )  # fmt: skip
-    return _Row(day, receipt, record, source, *state)
+    return _Row(record, source, tallied, fed, revoked, label, history)

@@ -32,7 +32,37 @@ from calib_serve.receipts import SUMS
 Step = tuple[Sequence[str], Sequence[str]]
 """The SQL that makes a ledger one of the next format, in SQLite and in PostgreSQL."""
 
-STEPS: tuple[Step, ...] = ()
+_TO_2 = """
+create table label_2 (
+  predicted_at {real} not null, receipt {bytes} not null, version_id {whole} not null,
+  arrived_at {real} not null, confidence {real} not null, predicted {whole} not null,
+  label {whole} not null, inclusion {real} not null, group_id {whole} not null, tallied {flag} not null,
+  fed {flag} not null, revoked {flag} not null, source text not null, segment text, slices text not null,
+  history text not null, shadow_confidence {real}, shadow_correct {flag}, shadow_same {flag},
+  shadow_tag text, primary key (predicted_at, receipt)) {options};
+insert into label_2 select predicted_at, {nonce}, version_id, arrived_at, confidence, predicted, label,
+  inclusion, group_id, tallied, fed, revoked, source, case {json} -> 0 ->> 0 when 'segment' then segment end,
+  case {json} -> 0 ->> 0 when 'segment' then {rest} else slices end, history, shadow_confidence,
+  shadow_correct, shadow_same, shadow_tag from label;
+drop table label;
+alter table label_2 rename to label;
+create index label_to_tally on label (predicted_at, receipt) where {untallied};
+create index label_to_feed on label (version_id, predicted_at, receipt) where {unfed};
+create index label_by_source on label (source, arrived_at) where source <> ''
+"""
+
+STEPS: tuple[Step, ...] = ((
+    _TO_2.format(
+        real="real", bytes="blob", whole="integer", flag="integer", options="strict, without rowid",
+        json="slices", nonce="unhex(receipt)", rest="json_remove(slices, '$[0]')", untallied="tallied = 0",
+        unfed="fed = 0",
+    ).split(";"),
+    _TO_2.format(
+        real="float8", bytes="bytea", whole="bigint", flag="boolean", options="", json="slices::json",
+        nonce="decode(receipt, 'hex')", rest="(slices::jsonb - 0)::text", untallied="not tallied",
+        unfed="not fed",
+    ).split(";"),
+),)  # fmt: skip
 """From format 1 to 2, from 2 to 3 and so on; views are made anew."""
 
 SCHEMA = 1 + len(STEPS)
@@ -59,8 +89,8 @@ def _key(name: str, kind: Any) -> Column[Any]:
     return Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def _table(name: str, *columns: Any) -> Table:
-    return Table(name, METADATA, *columns, sqlite_strict=True)
+def _table(name: str, *columns: Any, **more: Any) -> Table:
+    return Table(name, METADATA, *columns, sqlite_strict=True, **more)
 
 
 def _number() -> Column[Any]:
@@ -124,33 +154,29 @@ VERSION = _table(
 
 LABEL = _table(
     "label",
-    _key("day", _WHOLE),
-    _key("receipt", _TEXT),
+    _key("predicted_at", _REAL),  # first: what comes together lies together, and is forgotten together
+    _key("receipt", _BYTES),
     _must("version_id", _WHOLE),
-    _must("predicted_at", _REAL),
     _must("arrived_at", _REAL),
     _must("confidence", _REAL),
-    _must("correct", _FLAG),
     _must("predicted", _WHOLE),
-    _must("inclusion", _REAL),
-    _must("segment", _TEXT),
-    _must("source", _TEXT),
-    _must("group_id", _WHOLE),
-    _must("slices", _TEXT),
-    Column("shadow_confidence", _REAL),
-    Column("shadow_correct", _FLAG),
-    Column("shadow_same", _FLAG),
-    Column("shadow_tag", _TEXT),
-    _must("tallied", _FLAG),
-    _must("fed", _FLAG),
-    _must("revoked", _FLAG),
     _must("label", _WHOLE),
+    _must("inclusion", _REAL),
+    _must("group_id", _WHOLE),
+    *(_must(name, _FLAG) for name in ("tallied", "fed", "revoked")),
+    _must("source", _TEXT),
+    Column("segment", _TEXT),  # NULL: it counts in none
+    _must("slices", _TEXT),  # JSON: the kinds and names of the others
     _must("history", _TEXT),  # JSON: the labels that this one took the place of, the first one first
+    Column("shadow_confidence", _REAL),
+    *(Column(name, _FLAG) for name in ("shadow_correct", "shadow_same")),
+    Column("shadow_tag", _TEXT),
+    sqlite_with_rowid=False,
 )
 
 
-_partial("label_to_tally", "not tallied", LABEL.c.day, LABEL.c.receipt, lite="tallied = 0")
-_partial("label_to_feed", "not fed", LABEL.c.version_id, LABEL.c.predicted_at, lite="fed = 0")
+_partial("label_to_tally", "not tallied", LABEL.c.predicted_at, LABEL.c.receipt, lite="tallied = 0")
+_partial("label_to_feed", "not fed", LABEL.c.version_id, *LABEL.primary_key, lite="fed = 0")
 _partial("label_by_source", OF_A_SOURCE, LABEL.c.source, LABEL.c.arrived_at)
 
 

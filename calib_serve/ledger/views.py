@@ -59,10 +59,19 @@ MEANINGS = {
 }
 """The columns of each view: their kinds, and what they mean."""
 
-_OF_VERSION = ("model", "version")
-VIEWS = [
-    f"create view {view} as select "  # noqa: S608 - our own names
-    + ", ".join(f"{'version' if name in _OF_VERSION else table}.{name}" for name in columns)
-    + f" from {table} join version on version.id = {table}.version_id"
-    for (view, columns), table in zip(MEANINGS.items(), ("label", "tally", "incident"), strict=True)
-]
+
+def create_views(*, lite: bool) -> list[str]:
+    """The SQL that makes the views, in SQLite or PostgreSQL."""
+    made = {
+        "receipt": "lower(hex(label.receipt))" if lite else "encode(label.receipt, 'hex')",
+        "model": "version.model",
+        "version": "version.version",
+        "correct": "label.predicted = label.label",
+        "segment": "coalesce(label.segment, '')",
+    }
+    return [
+        f"create view {view} as select "  # noqa: S608 - our own names
+        + ", ".join(f"{made.get(name, f'{table}.{name}')} as {name}" for name in columns)
+        + f" from {table} join version on version.id = {table}.version_id"
+        for (view, columns), table in zip(MEANINGS.items(), ("label", "tally", "incident"), strict=True)
+    ]

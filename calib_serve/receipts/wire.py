@@ -13,13 +13,11 @@ Flag 2: no label is wanted. Lengths are one byte, integers and floats big-endian
 
 from __future__ import annotations
 
-import base64
 import binascii
 import functools
 import hashlib
 import re
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from calib_serve.core.errors import InputError, KeyringError, Refused
@@ -48,10 +46,10 @@ _INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
 _SHADOW = struct.Struct(f">fI{TAG}s")
 _SAMPLED, _UNWANTED, _GROUPED, _SHADOWED = 1, 2, 4, 8
 _base64 = binascii.b2a_base64
-_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_URL_SAFE, _STANDARD = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 _BLOCK = hashlib.sha256().block_size
 _INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
-_LONGEST = len(base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADOW.size + MAC)))
+_LONGEST = len(_base64(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADOW.size + MAC), newline=False))
 
 
 class Shadow(NamedTuple):
@@ -68,8 +66,7 @@ class Shadow(NamedTuple):
     tag: bytes
 
 
-@dataclass(frozen=True)
-class Receipt:
+class Receipt(NamedTuple):
     """One served prediction.
 
     Args:
@@ -115,8 +112,7 @@ class UnwantedReceipt(SignedReceipt):
     wanted = False
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """The true class of a served prediction.
 
     Args:
@@ -202,7 +198,7 @@ def decoded(token: str) -> tuple[bytes, bytes]:
     if not isinstance(token, str) or len(token) > _LONGEST:
         raise Refused("malformed", f"a receipt is a string of at most {_LONGEST} characters")
     try:
-        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        raw = binascii.a2b_base64(token.encode("ascii").translate(_STANDARD) + b"==")
     except (binascii.Error, ValueError) as error:
         raise Refused("malformed", "the receipt is not base64url") from error
     # base64 decoding ignores stray characters and bits; a receipt has one valid spelling.

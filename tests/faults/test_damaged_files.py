@@ -152,7 +152,7 @@ def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
 SPOILED = [
     "update tally set feedback = 'many'",
     "update tally set width = -1",
-    "update label set confidence = 'high', correct = 7",
+    "update label set confidence = 'high', predicted = 7",
     "update label set slices = 'no JSON'",
     "update label set receipt = 'no hex'",
     "update ledger set bins = 'some'",

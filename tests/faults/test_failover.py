@@ -95,7 +95,7 @@ def test_a_failover_under_load_loses_no_acknowledged_label_and_doubles_none(
     assert failed, "nobody noticed: this tests nothing"
     assert set(failed) <= {LedgerError, UnknownFate}
     with psycopg.connect(standby.url) as connection:
-        there = {row[0] for row in connection.execute("select receipt from label").fetchall()}
+        there = {row[0] for row in connection.execute("select receipt from labels").fetchall()}
     lost = [i for i in acknowledged if i.to_bytes(10, "big").hex() not in there]
     assert lost == []
     # What was counted while its answer was lost is a duplicate when it is sent again.
@@ -174,7 +174,7 @@ def test_of_two_primaries_the_old_one_acknowledges_nothing(pair: tuple[Postgres,
         "the old one went on to acknowledge, and more than it was about to"
     )
     with psycopg.connect(standby.url) as connection:
-        there = {row[0] for row in connection.execute("select receipt from label").fetchall()}
+        there = {row[0] for row in connection.execute("select receipt from labels").fetchall()}
     assert [i for i in acknowledged if i.to_bytes(10, "big").hex() not in there] == []
     old.close(), new.close()
 

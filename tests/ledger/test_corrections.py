@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +26,7 @@ def sent(
 ) -> list[Entry]:
     """Labels in slices of every kind, the true class of wrong ones among them."""
     return [
-        replace(
-            one,
+        one._replace(
             replaces=replaces,
             slices=(
                 *one.slices,

@@ -1,4 +1,4 @@
-"""From a ledger of format 1 to a made-up format 2, when asked and not before, and back by its backup."""
+"""From a ledger's format to a made-up next one, when asked and not before, and back by its backup."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from ledgers import accept, ask, make_label
 
 from calib_serve.core.errors import InputError, LedgerError
 from calib_serve.ledger import Ledger, upgrade, upgrade_ledger
-from calib_serve.ledger.schema import STEPS, Step
+from calib_serve.ledger.schema import SCHEMA, STEPS, Step
 
 pytestmark = pytest.mark.store
 
-BOTH = (
-    "create table made_up (receipt text not null primary key, why text not null)",
-    "insert into made_up select receipt, 'of format 1' from label",
-)
+MADE = "create table made_up (receipt %s not null primary key, why text not null)"
+FILLED = "insert into made_up select receipt, 'of the format before' from label"
 ALTERED = "alter table label add column cost %s not null default 7"
-TWO: Step = ((ALTERED % "integer", *BOTH), (ALTERED % "bigint", *BOTH))
+TWO: Step = (
+    (ALTERED % "integer", MADE % "blob", FILLED),
+    (ALTERED % "bigint", MADE % "bytea", FILLED),
+)
 THREE: Step = (("update label set cost = cost + 1",),) * 2
 BROKEN: Step = tuple((*one, "select no_such_thing") for one in TWO)  # type: ignore[assignment]
 NEWEST = (*STEPS, TWO)
@@ -49,15 +50,19 @@ def backup(filled: str, tmp_path: Path) -> Path:
 def test_a_kept_ledger_goes_to_the_next_format_and_back_by_its_backup(tmp_path: Path) -> None:
     host = Host(tmp_path)
     file = host.folder / "ledger.db"
-    before = ask(str(file), "select count(*), sum(confidence), sum(tallied) from label")
+    seen = "receipt, predicted_at, arrived_at, predicted, confidence, correct, inclusion, segment, source"
+    counted = f"select {seen}, group_id, revoked, label, history from labels order by receipt"
+    rows = ask(str(file), counted)
     sums = ask(str(file), "select * from sums order by kind, name, start, width, bin")
     backup = tmp_path / "before.db"
     assert upgrade_ledger(file, backup, steps=NEWEST) == 1
-    assert ask(str(file), "select schema from ledger") == [(2,)]
-    assert ask(str(file), "select count(*), sum(confidence), sum(tallied) from label") == before
+    assert ask(str(file), "select schema from ledger") == [(SCHEMA + 1,)]
+    assert ask(str(file), counted) == rows
     assert ask(str(file), "select * from sums order by kind, name, start, width, bin") == sums
     assert ask(str(file), "select count(*), min(cost) from label join made_up using (receipt)") == [(85, 7)]
-    with pytest.raises(LedgerError, match=r"format 2, which a newer .* put the backup from before"):
+    with pytest.raises(
+        LedgerError, match=rf"format {SCHEMA + 1}, which a newer .* put the backup from before"
+    ):
         Ledger(file)
     shutil.copy(backup, file)
     with host.watch() as watch:
@@ -69,21 +74,21 @@ def test_a_kept_ledger_goes_to_the_next_format_and_back_by_its_backup(tmp_path: 
 def test_an_older_format_is_refused_with_the_command_until_it_is_asked_for(
     filled: str, backup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upgrade, "SCHEMA", 2)
+    monkeypatch.setattr(upgrade, "SCHEMA", SCHEMA + 1)
     before = ask(filled, "select schema from ledger")
-    with pytest.raises(LedgerError, match=r"format 1, and this calib-serve writes 2: .* ledger upgrade"):
+    with pytest.raises(LedgerError, match=rf"format {SCHEMA}, and this calib-serve writes {SCHEMA + 1}: "):
         Ledger(filled)
     assert ask(filled, "select schema from ledger") == before
-    assert upgrade_ledger(filled, backup, steps=NEWEST) == 1
+    assert upgrade_ledger(filled, backup, steps=NEWEST) == SCHEMA
     ledger = Ledger(filled)
     assert ledger.sums()[V_OF].labels.sum() == 20
     ledger.close()
-    assert upgrade_ledger(filled, backup, steps=NEWEST) == 2  # nothing is done, nor copied
+    assert upgrade_ledger(filled, backup, steps=NEWEST) == SCHEMA + 1  # nothing is done, nor copied
 
 
 def test_several_steps_are_one_transaction_in_their_order(filled: str, backup: Path) -> None:
-    assert upgrade_ledger(filled, backup, steps=(*NEWEST, THREE)) == 1
-    assert ask(filled, "select schema from ledger") == [(3,)]
+    assert upgrade_ledger(filled, backup, steps=(*NEWEST, THREE)) == SCHEMA
+    assert ask(filled, "select schema from ledger") == [(SCHEMA + 2,)]
     assert ask(filled, "select min(cost), max(cost) from label") == [(8, 8)]
 
 
@@ -110,9 +115,9 @@ def test_a_program_that_has_the_ledger_open_is_refused_after_the_upgrade(filled:
     ledger = Ledger(filled)
     accept(ledger, [make_label(50)])
     upgrade_ledger(filled, backup, steps=NEWEST)
-    with pytest.raises(LedgerError, match="format 2"):
+    with pytest.raises(LedgerError, match=f"format {SCHEMA + 1}"):
         accept(ledger, [make_label(51)])
-    with pytest.raises(LedgerError, match="format 2"):
+    with pytest.raises(LedgerError, match=f"format {SCHEMA + 1}"):
         ledger.roll_up()
     assert ask(filled, "select count(*) from label") == [(21,)]
     ledger.close()
@@ -120,7 +125,7 @@ def test_a_program_that_has_the_ledger_open_is_refused_after_the_upgrade(filled:
 
 def test_the_command_says_the_format_and_makes_no_ledger(filled: str, tmp_path: Path) -> None:
     done = calib_serve("ledger", "upgrade", filled, tmp_path / "copy")
-    assert (done.exit_code, "was of format 1, and is of this version's" in done.stdout) == (0, True)
+    assert (done.exit_code, f"was of format {SCHEMA}, and is of this version's" in done.stdout) == (0, True)
     assert not (tmp_path / "copy").exists()
     missing = calib_serve("ledger", "upgrade", tmp_path / "none.db", tmp_path / "copy")
     assert missing.exit_code != 0

@@ -43,7 +43,7 @@ def test_an_app_serves_predictions_labels_metrics_and_the_page(tmp_path: Path) -
             found = client.post("/calibration/v1/labels", json=items).json()
             assert (found["accepted"], found["refused"]) == (1, 1)
             text = client.get("/calibration/metrics").text
-            (row,) = [line for line in text.splitlines() if 'calib_predictions_total{bin="10"' in line]
+            (row,) = [line for line in text.splitlines() if line.startswith("calib_feedback_total{")]
             assert row.endswith(" 1.0")
             page = client.get("/calibration")
             assert page.status_code == 200

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
-from calib_serve.ledger import Ledger
+from calib_serve.ledger import Ledger, upgrade_ledger
 from calib_serve.monitor import Detector
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
@@ -53,6 +53,8 @@ class Host:
     @contextmanager
     def watch(self) -> Iterator[Watch]:
         """What ``calib-serve watch`` would be over these files, at the time of the host."""
+        with tempfile.TemporaryDirectory() as other:  # as its format is the first one
+            upgrade_ledger(self.folder / "ledger.db", Path(other) / "before.db")
         with watching(self.folder, lambda: self.now) as watch:
             yield watch
 

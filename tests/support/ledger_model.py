@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,8 @@ def of_source(some: list[int], source: str) -> list[Entry]:
 
 def corrected(some: list[int], new: int, source: str, delay: float) -> list[Entry]:
     """Labels that are now ``new``, and come so late."""
-    made = entries([replace(LABELS[i], label=new) for i in some], source=source, delay=delay)
-    return [replace(one, replaces=True) for one in made]
+    made = entries([LABELS[i]._replace(label=new) for i in some], source=source, delay=delay)
+    return [one._replace(replaces=True) for one in made]
 
 
 def batch_key(number: int, sent: float, expires: float) -> BatchKey:
@@ -438,11 +438,14 @@ class LedgerMachine(RuleBasedStateMachine):
             mine = merged(one for key, one in published.sources.items() if key.name == source)
             assert close(mine, self.model.sums(source=source)), "what a source sent does not add up"
         assert self.ledgers[0].check() == []
+        place = "version_id, start, width"
+        lost = ask(self.store.url, f"select {place} from tally except select {place} from span")
+        assert lost == [], "sums that nothing would merge or forget"
 
     def check_rows(self) -> None:
         """The row of a label has the one that counts, and those before it."""
         number = {LABELS[i].receipt.nonce.hex(): i for i in self.model.counted}
-        for receipt, now, before in ask(self.store.url, "select receipt, label, history from label"):
+        for receipt, now, before in ask(self.store.url, "select receipt, label, history from labels"):
             told = [one["label"] for one in json.loads(before or "[]")]
             assert [*told, now] == self.model.history[number[receipt]]
 
