@@ -285,10 +285,11 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float)
     """Compute metrics of the ranked confidences: equal-mass errors, and areas of right against wrong."""
     alike = rows.groups is None and np.ptp(rows.weight) == 0
     if alike:
-        (c, right), w, order = _sorted(rows.confidence, rows.right), rows.weight, slice(None)
+        (c, right), w, groups = _sorted(rows.confidence, rows.right), rows.weight, None
     else:
         order = np.argsort(rows.confidence)
         c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
+        groups = None if rows.groups is None else rows.groups[order]
     ends = tie_ends(c)
     mass, said, came, noise = (cumulative(row)[ends] for row in (w, w * c, w * right, w * w * c * (1 - c)))
     ranked, n = Ranked(mass, said, came), float(mass[-1])
@@ -298,7 +299,6 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float)
         of_noise = np.diff(np.interp(equal_mass_edges(n, count), mass, noise))
         found[name] = draw(of_said - of_came, of_noise, lambda g: np.abs(g).sum(axis=1) / n, elsewhere)
     del ranked, mass, said, came, noise  # of millions of rows, gigabytes beside what the areas take
-    groups = None if rows.groups is None else rows.groups[order]
     return found | area_intervals(c, right, None if alike else w, groups, level=level)
 
 

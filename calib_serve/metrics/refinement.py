@@ -202,11 +202,11 @@ def area_intervals(
         level: Coverage of the intervals, a fraction.
     """
     whole, influences = ranked_areas(confidence, right, weight)
-    areas, optimism, rights = whole.areas(), whole.optimism(), np.count_nonzero(right)
+    areas, optimism, rights = whole.areas(), whole.optimism(), int(np.count_nonzero(right))
     units = math.inf if groups is None else float(groups.max()) + 1
     found = {}
     for name, influence in influences:
-        freedom = max(min(units, rights, len(right) - rights) - 1, 1.0)
+        freedom = max(min(units, float(rights), float(len(right) - rights)) - 1, 1.0)
         error = math.hypot(mean_error(influence, groups, weight), optimism.get(name, 0.0))
         error *= math.sqrt(1 + 1 / freedom)
         if name == "refinement_auroc" and groups is None:
