@@ -220,7 +220,13 @@ def floor_interval(
         level: Coverage of the interval, a fraction.
     """
     freedom = math.inf if groups is None else float(groups.max())
-    error = mean_error(floor_influence(bins, probs, code, weight), groups, weight)
+    w = np.broadcast_to(1.0, len(probs)) if weight is None else weight
+    squares = np.bincount(code, (w * w * probs * (1 - probs)) ** 2, len(bins))
+    # What roots of sums of few lose in mean, which resamples would lose again, is an error too.
+    full = bins.noise > 0
+    curved = float((squares[full] / bins.noise[full] ** 1.5).sum())
+    loss = math.sqrt(2 / math.pi) * curved / 8 / bins.n
+    error = math.hypot(mean_error(floor_influence(bins, probs, code, weight), groups, weight), loss)
     return share_interval(bins.noise_floor(), error, level=level, freedom=freedom)
 
 
