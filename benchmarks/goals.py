@@ -207,6 +207,48 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        name="waiting",
+        minutes=1.5,
+        options=("--repeats", "2"),
+        alone=True,
+        goals=tuple(
+            Goal(
+                says=says,
+                measured=lambda r, verbs=verbs: max(r["verbs"][verb]["times_script"] for verb in verbs),
+                beside="a script of pandas and scikit-learn, without intervals",
+                at_most=at_most,
+                show="{:.2f}",
+                reason=reason,
+            )
+            for says, verbs, at_most, reason in (
+                (
+                    "`evaluate` of 20,000 x 10, CSV and npz, whole process: processor time",
+                    ("evaluate, csv", "evaluate, npz"),
+                    1.3,
+                    "imports, and the draws of labels behind the intervals of calibration errors",
+                ),
+                (
+                    "the same of a million rows, CSV and Parquet",
+                    ("evaluate, csv, rows", "evaluate, parquet, rows"),
+                    1.0,
+                    "imports, and a verdict and bins that the script does not make",
+                ),
+                (
+                    "`report` of 20,000 x 10",
+                    ("report",),
+                    1.5,
+                    "imports, figures, and the draws of labels behind intervals",
+                ),
+                (
+                    "the same with an artifact",
+                    ("report, artifact",),
+                    3.0,
+                    "two models are measured, and compared by further draws; the fitters are imported",
+                ),
+            )
+        ),
+    ),
+    Benchmark(
         name="interval_coverage",
         minutes=8,
         options=("--core-minutes", "14"),

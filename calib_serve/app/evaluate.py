@@ -73,11 +73,9 @@ def _evaluate(
     shown: Annotated[_Shown, OfOutput] = _Shown(),
 ) -> None:
     """Judge and measure scores."""
-    from calib_serve.artifact import Artifact
-    from calib_serve.fit import seen
     from calib_serve.metrics import decision_curve, evaluate, evaluate_labels, judge, of_own_samples
 
-    calibration = None if options.artifact is None else Artifact.load(options.artifact)
+    calibration = None if options.artifact is None else _loaded(options.artifact)
     if source.from_ is not None:
         found, calibration = archive_scores(data, source, calibration, quiet=shown.json)
     else:
@@ -85,7 +83,7 @@ def _evaluate(
         found = file_scores(data, source, split=source.split, expected=expected)
     how = fields_of(MeasureOptions, options)
     # Before it is calibrated: the artifact knows its fit's samples by the scores that the model gave.
-    own = None if calibration is None else seen(calibration, found)
+    own = None if calibration is None else _own(calibration, found)
     found = _calibrated(found, calibration)
     result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
     verdict = judge(found, tolerance=options.tolerance, class_tolerance=options.class_tolerance)
@@ -113,6 +111,18 @@ def _evaluate(
     title = Path(source.from_ or data).name
     for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
+
+
+def _loaded(folder: Path) -> "Artifact":
+    from calib_serve.artifact import Artifact
+
+    return Artifact.load(folder)
+
+
+def _own(calibration: "Artifact", found: "Scores") -> str | None:
+    from calib_serve.fit import seen  # fitters take longer to import than all the rest
+
+    return seen(calibration, found)
 
 
 def _shown(

@@ -102,8 +102,6 @@ def _names(options: _Options) -> tuple[str, str]:
 
 def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samples:
     """Read scores, and put them into the artifact's order of classes."""
-    from calib_serve.fit import seen
-
     expected = None if fitted is None else fitted.schema
     scores = file_scores(data, source, split=source.split, expected=expected)
     found = scores if fitted is None else scores.in_order(fitted.class_names)
@@ -118,7 +116,11 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
             )
         return artifact.probs(found)
 
-    own = None if fitted is None else seen(fitted, scores)  # a report on samples of the fit says so
+    own = None
+    if fitted is not None:  # a report on samples of the fit says so
+        from calib_serve.fit import seen  # fitters take longer to import than all the rest
+
+        own = seen(fitted, scores)
     beside = {"groups": scores.clusters, "sample_weight": scores.weights, "own": own}
     return _Samples(found.name, probs, found.labelled(), found.class_names, beside)
 

@@ -1,8 +1,8 @@
 """Every metric in one pass over the rows: for millions of rows, and for weighted rows.
 
 A row is kept as its confidence and whether it is right. Values are exact; intervals are normal: of means and
-the AUROC by the influence of each row, over groups where there are any; of calibration errors by drawing the
-gaps of their cells; of areas by those of a smaller sample whose rows are drawn by their weights.
+areas by the influence of each row, over groups where there are any; of calibration errors by drawing the
+gaps of their cells.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.calibration import Ranked, cumulative, equal_mass_edges, gap_errors, tie_ends
 from calib_serve.metrics.distributions import student_quantile
-from calib_serve.metrics.intervals import Estimate, calibrated_share, inverted, quantile_of, share_interval
+from calib_serve.metrics.intervals import Estimate, calibrated_share, floor_interval, inverted, quantile_of
 from calib_serve.metrics.plausible import REACH, STEPS
-from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.refinement import area_intervals
 from calib_serve.metrics.samples import MEANS, measured_rows, row_slices
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed
 
@@ -169,7 +169,7 @@ def class_cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floa
 def estimates(
     rows: Rows, options: MeasureOptions, *, draws: int
 ) -> tuple[dict[str, Estimate], Bins, Bins | None]:
-    """Each metric, the bins, and the bins of P(y = 1); areas and noise floors have no interval yet."""
+    """Each metric, the bins, and the bins of P(y = 1)."""
     bins, edges, level, seed = options.bins, options.edges, options.level, options.seed
     found = _means(rows, level)
     draw = _Drawn(draws, level, seed)
@@ -190,7 +190,9 @@ def estimates(
         lambda g: np.abs(g).sum(axis=(1, 2)) / scale,
         calibrated_share(gaps.ravel(), cells.ravel()),
     )
-    found["noise_floor"] = Estimate(top.noise_floor())
+    weighing = (None if np.ptp(rows.weight) == 0 else rows.weight, rows.groups)
+    code = bin_index(rows.confidence, bins=bins, edges=edges)
+    found["noise_floor"] = floor_interval(top, rows.confidence, code, *weighing, level=level)
     of_event = None
     if rows.positive is not None:
         came = rows.labels == 1
@@ -202,7 +204,8 @@ def estimates(
             lambda g: np.abs(g).sum(axis=1) / mass,
             calibrated_share(gaps, of_event.noise),
         )
-        found["positive_noise_floor"] = Estimate(of_event.noise_floor())
+        code = bin_index(rows.positive, bins=bins, edges=edges)
+        found["positive_noise_floor"] = floor_interval(of_event, rows.positive, code, *weighing, level=level)
     return found, top, of_event
 
 
@@ -282,11 +285,11 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float)
     """Compute metrics of the ranked confidences: equal-mass errors, and areas of right against wrong."""
     alike = rows.groups is None and np.ptp(rows.weight) == 0
     if alike:
-        c, right = _sorted(rows.confidence, rows.right)
-        w = rows.weight
+        (c, right), w, groups = _sorted(rows.confidence, rows.right), rows.weight, None
     else:
         order = np.argsort(rows.confidence)
         c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
+        groups = None if rows.groups is None else rows.groups[order]
     ends = tie_ends(c)
     mass, said, came, noise = (cumulative(row)[ends] for row in (w, w * c, w * right, w * w * c * (1 - c)))
     ranked, n = Ranked(mass, said, came), float(mass[-1])
@@ -295,20 +298,8 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float)
         _, of_said, of_came = ranked.sums(count)
         of_noise = np.diff(np.interp(equal_mass_edges(n, count), mass, noise))
         found[name] = draw(of_said - of_came, of_noise, lambda g: np.abs(g).sum(axis=1) / n, elsewhere)
-    separation = Separation(came, mass - came)
-    del c, ranked, mass, said, came, noise  # of millions of rows, gigabytes beside what the areas take
-    areas = {name: float(area) for name, area in separation.areas().items()}
-    error = float(separation.auroc_error())
-    # DeLong's error holds for unweighted rows; for weighted rows their influence is summed.
-    if not alike:
-        won, lost = (np.repeat(one, np.diff(ends)) for one in separation.influence())
-        influence = w * np.where(right, won, lost)
-        if rows.groups is not None:
-            influence = np.bincount(rows.groups[order], influence).astype(np.float64)
-        error = math.sqrt(float((influence**2).sum()))
-    found |= {name: Estimate(area) for name, area in areas.items()}
-    found["refinement_auroc"] = share_interval(areas["refinement_auroc"], error, level=level)
-    return found
+    del ranked, mass, said, came, noise  # of millions of rows, gigabytes beside what the areas take
+    return found | area_intervals(c, right, None if alike else w, groups, level=level)
 
 
 def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:

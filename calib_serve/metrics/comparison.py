@@ -16,8 +16,8 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import p_value, percent, percent_change
 from calib_serve.metrics._error_intervals import error_changes
 from calib_serve.metrics.distributions import student_beyond, student_quantile
-from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of, resamples
-from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of
+from calib_serve.metrics.refinement import ranked_areas
 from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
 
@@ -95,8 +95,8 @@ def paired_changes(
 ) -> dict[str, Change]:
     """Return the change of each metric between two models of the same samples.
 
-    Everything is compared with a paired z-test: that of means by its formula; of areas with the standard
-    error of paired resamples; of calibration errors with that of the difference when labels are drawn from
+    Everything is compared with a paired z-test: that of means by its formula; of areas by each
+    sample's influence on them; of calibration errors with that of the difference when labels are drawn from
     what the models' recalibrations say, and after taking off what chance adds to one of them more than to
     the other. MCE and ACE depend on nearly empty bins: there the two models are swapped at random, sample by
     sample (Fisher 1935). An interval excludes 0 where p is below 1 - ``level``.
@@ -107,10 +107,10 @@ def paired_changes(
         labels: Class ids (n,).
         bins: Number of bins, of equal width.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-        replicates: Number of resamples and of draws of labels.
+        replicates: Number of draws of labels.
         level: Coverage of the intervals, a fraction.
         seed: Seed of the random draws.
-        groups: Which samples belong together (n,): they are resampled, and their errors turned, whole.
+        groups: Which samples belong together (n,): their errors turn together.
     """
     quantile_of(level)
     samples = [Sample(probs, labels, bins=bins, edges=edges) for probs in (before, after)]
@@ -127,23 +127,15 @@ def paired_changes(
         changes = {name: change_of_mean(new[name] - old[name], level, codes) for name in old}
     whole = [sample.values() for sample in samples]
     values = {name: value - whole[0][name] for name, value in whole[1].items()}
-    drawn = [_differences(samples, w) for w in resamples(first.n, replicates, seed=seed, groups=codes)]
-    errors = error_changes(samples, draws=min(replicates, _DRAWS), seed=seed, groups=codes)
+    (was, parts_were), (now, parts_are) = (sample.influences() for sample in samples)
+    for name, one in now.items():
+        moves = parts_are[name] - parts_were[name]
+        changes[name] = change_of_mean(moves - moves.mean() + (one - was[name]), level, codes)
+    count = min(replicates, _DRAWS)
+    errors = error_changes(samples, draws=count, seed=seed, groups=codes)
     for name, value in values.items():
-        if name in errors:
-            excess, error, count = *errors[name], min(replicates, _DRAWS)
-        else:
-            block = np.concatenate([d[name] for d in drawn]) if drawn else np.empty(0)
-            block = block[np.isfinite(block)]
-            count = len(block)
-            excess, error = 0.0, float(block.std(ddof=1)) if count > 1 else math.nan
-        changes[name] = _tested(value, excess, error, count - 1, level)
+        changes[name] = _tested(value, *errors[name], count - 1, level)
     return changes
-
-
-def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
-    before, after = (sample.weighted(weights[:, sample.order]) for sample in samples)
-    return {name: after[name] - before[name] for name in before}
 
 
 def _tested(value: float, excess: float, error: float, freedom: int, level: float) -> Change:
@@ -309,10 +301,11 @@ class Moved:
 
 def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
     """The AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
-    ranks = Separation.of(tops.confidence, tops.right, w)
-    place = np.unique(tops.confidence, return_inverse=True)[1]
-    won, lost = (one[place] * w.sum() for one in ranks.influence())
-    return float(ranks.auroc()), np.where(tops.right > 0, won, lost)
+    order = np.argsort(tops.confidence)
+    ranks, influences = ranked_areas(tops.confidence[order], tops.right[order], w[order])
+    part = np.empty(len(order))
+    part[order] = dict(influences)["refinement_auroc"]
+    return float(ranks.auroc()), part
 
 
 def _facts(one: tuple[float, float, Change]) -> dict[str, Any]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calib_serve.core.arrays import Floats, some_of
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import changed, fields_of
@@ -21,15 +17,14 @@ from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import (
     Estimate,
     EstimateRecord,
+    floor_interval,
     mean_interval,
-    resampled_interval,
-    resamples,
-    share_interval,
     wilson_interval,
 )
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
 from calib_serve.metrics.likelihood_ratios import cllr, eer, log_ratios, min_cllr, min_dcf
-from calib_serve.metrics.measured import MOST_ROWS_RESAMPLED, ROWS_DRAWN_FOR_AREAS
+from calib_serve.metrics.measured import MOST_ROWS_RESAMPLED
+from calib_serve.metrics.refinement import area_intervals
 from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
 from calib_serve.metrics.skill_scores import skill
@@ -41,10 +36,6 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import EvaluateKeywords
 
 
-SMOOTH = ("aupr_correct", "aupr_incorrect", "aurc", "e_aurc")
-"""Metrics that are smooth in the sample's sums, so that resamples tell their errors."""
-
-FLOORS = frozenset(("noise_floor", "positive_noise_floor"))
 _SHARE = 8  # of the replicates are drawn from each of as many possible truths
 
 
@@ -187,41 +178,7 @@ def evaluate_probs(
     p, y, _, codes = weighing_rows(p, y, sample_weight, groups)
     rows = Rows.of(p, y, None if raw is None else raw[raw > 0], codes, bins=options.bins, edges=options.edges)
     found, top, of_event = estimates(rows, options, draws=min(options.replicates // _SHARE, 100))
-    if options.replicates:
-        found |= _areas(found, p, rows, options)
     return Evaluation(n=len(y), classes=p.shape[1], bins=top, positive_bins=of_event, **dict[str, Any](found))
-
-
-def _areas(found: Mapping[str, Estimate], p: Any, rows: Rows, options: MeasureOptions) -> dict[str, Estimate]:
-    """Give areas and noise floors the intervals of a smaller sample, narrowed to the size of all.
-
-    Its rows are drawn by their weights, so that it is one of the weighted population. Of groups it is their
-    number that counts.
-    """
-    rng = np.random.default_rng([options.seed, 6])
-    n = len(rows.weight)
-    if np.ptp(rows.weight):
-        drawn = rng.choice(n, min(n, ROWS_DRAWN_FOR_AREAS), p=rows.weight / rows.mass)
-    else:
-        drawn = some_of(n, ROWS_DRAWN_FOR_AREAS)
-    small = _of_samples(
-        p.take(drawn, axis=0),
-        rows.labels[drawn],
-        None if rows.groups is None else rows.groups[drawn],
-        replace(options, replicates=min(options.replicates, 200)),
-    ).estimates()
-    if rows.groups is None:
-        narrower = math.sqrt(len(drawn) * float((rows.weight**2).sum())) / rows.mass
-    else:
-        narrower = math.sqrt(len(np.unique(rows.groups[drawn])) / (int(rows.groups.max()) + 1))
-    return {
-        name: Estimate(
-            found[name].value,
-            max(found[name].value - narrower * (small[name].value - small[name].low), 0.0),
-            min(found[name].value + narrower * (small[name].high - small[name].value), 1.0),
-        )
-        for name in (*SMOOTH, *sorted(FLOORS & found.keys()))
-    }
 
 
 def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOptions) -> Evaluation:
@@ -234,35 +191,24 @@ def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOption
     found = {name: mean_interval(values, level=level, groups=codes) for name, values in columns.items()}
     right = float(sample.correct.sum())
     found["accuracy"] = wilson_interval(right / effect, sample.n / effect, level=level)
-    weighted = resamples(sample.n, replicates, seed=seed, groups=codes)
-    drawn = _joined([sample.weighted(weights) for weights in weighted])
-    values = sample.values()
-    resampled = {*SMOOTH, *(FLOORS & values.keys())}
-    if codes is None:
-        auroc = values.pop("refinement_auroc")
-        found["refinement_auroc"] = share_interval(auroc, sample.auroc_error(), level=level)
-    else:
-        resampled.add("refinement_auroc")
-    independent = math.inf if codes is None else float(codes.max()) + 1
-    # An average precision is a mean over the predictions to be found.
-    positives = {"aupr_correct": right, "aupr_incorrect": sample.n - right}
-    for name in resampled:
-        samples = min(independent, positives.get(name, math.inf))
-        found[name] = resampled_interval(values.pop(name), drawn[name], level=level, samples=samples)
+    found |= area_intervals(sample.confidence, sample.correct, None, codes, level=level)
+    values, event = sample.values(), sample.positive
+    found["noise_floor"] = floor_interval(
+        sample.tally, sample.confidence, sample.code(), None, codes, level=level
+    )
+    tally = sample.positive_tally()
+    if event is not None and tally is not None:
+        found["positive_noise_floor"] = floor_interval(
+            tally, event.probs, event.code, None, codes, level=level
+        )
     found |= error_intervals(sample, values, draws=replicates // _SHARE, level=level, seed=seed, groups=codes)
     return Evaluation(
         n=sample.n,
         classes=sample.classes,
         bins=sample.tally,
-        positive_bins=sample.positive_tally(),
+        positive_bins=tally,
         **dict[str, Any](found),
     )
-
-
-def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
-    names = blocks[0] if blocks else ()
-    found = {name: np.concatenate([block[name] for block in blocks]) for name in names}
-    return defaultdict(lambda: np.empty(0), found)
 
 
 def evaluate(
@@ -273,8 +219,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model's scores against its labels: every metric, with intervals of the given level.
 
-    Of logits the NLL stays finite where a probability rounds to 0. Means, shares and the AUROC have analytic
-    intervals; areas and noise floors are bootstrapped from ``replicates`` resamples (0: no intervals). Errors
+    Of logits the NLL stays finite where a probability rounds to 0. Means, shares, areas and noise
+    floors have analytic intervals. Errors have none with 0 ``replicates``; else they
     are debiased and have the interval of the true errors under which what is observed is no surprise; it
     starts at 0 where a calibrated model often shows as much, and may end below an observed error that is
     mostly chance. Intervals hold although samples of one of the ``groups`` move together.

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Floats, as_floats, finite, frame, html_table
+from calib_serve.core.arrays import Codes, Floats, as_floats, finite, frame, html_table
+from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.distributions import (
     accuracy_at_least,
@@ -205,30 +206,34 @@ def share_interval(value: float, error: float, *, level: float, freedom: float =
     return Estimate(value, min(low, value), max(high, value))
 
 
-def resampled_interval(value: float, drawn: Floats, *, level: float, samples: float = math.inf) -> Estimate:
-    """The interval of a number in [0, 1] from its values (r,) in resamples, symmetric in its log-odds.
+def floor_interval(
+    bins: Bins, probs: Floats, code: Codes, weight: Floats | None, groups: Codes | None, *, level: float
+) -> Estimate:
+    """A noise floor with its interval, by the influence of each probability (n,), of bin ``code`` (n,).
 
-    Its error is the root mean square distance of the drawn values from it: resamples repeat samples, and what
-    that adds to a number in mean, such as to an average precision, is an error too. ``samples``: how many the
-    number is a mean over. Few of them know their spread badly (Student's quantile), and their resamples show
-    too little of it (the narrowness bias: Hesterberg 2015).
+    Args:
+        bins: Sums over the bins.
+        probs: Confidences, or P(y = 1) (n,).
+        code: Bin of each (n,).
+        weight: (n,); None: all weigh the same.
+        groups: Group of each, from 0 (n,); None: each is its own.
+        level: Coverage of the interval, a fraction.
     """
-    known = drawn[np.isfinite(drawn)]
-    if len(known) < 2:
-        return Estimate(value)
-    error = _root_mean_square(known - value)
-    # Log-odds know how the error grows towards the middle of the range. At its ends, where resamples of few
-    # errors often lie, they are not defined: then the number's own distance is the larger one.
-    inside = known[(known > 0) & (known < 1)]
-    if 0 < value < 1 and len(inside):
-        logit = scipy_special().logit
-        error = max(error, value * (1 - value) * _root_mean_square(logit(inside) - logit(value)))
-    freedom = max(samples - 1, 1.0)
-    return share_interval(value, error * math.sqrt(1 + 1 / freedom), level=level, freedom=freedom)
+    freedom = math.inf if groups is None else float(groups.max())
+    w = np.broadcast_to(1.0, len(probs)) if weight is None else weight
+    squares = np.bincount(code, (w * w * probs * (1 - probs)) ** 2, len(bins))
+    # What roots of sums of few lose in mean, which resamples would lose again, is an error too.
+    full = bins.noise > 0
+    curved = float((squares[full] / bins.noise[full] ** 1.5).sum())
+    loss = math.sqrt(2 / math.pi) * curved / 8 / bins.n
+    error = math.hypot(mean_error(floor_influence(bins, probs, code, weight), groups, weight), loss)
+    return share_interval(bins.noise_floor(), error, level=level, freedom=freedom)
 
 
-def _root_mean_square(values: Floats) -> float:
-    return float(np.sqrt((values**2).mean()))
+def floor_influence(bins: Bins, probs: Floats, code: Codes, weight: Floats | None = None) -> Floats:
+    """The influence (n,) of each probability on the noise floor of as many, as in ``floor_interval``."""
+    each = probs * (1 - probs) / np.sqrt(np.maximum(2 * math.pi * bins.noise, 1e-300))[code]
+    return each if weight is None else each * weight
 
 
 def inverted(

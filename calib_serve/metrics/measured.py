@@ -9,8 +9,8 @@ MOST_ROWS_RESAMPLED = 200_000
 file's memory, and in 3.3 times numpy's time for a softmax, a sum and a sort.
 """
 
-ROWS_DRAWN_FOR_AREAS = 10_000
-"""Rows that intervals of areas and noise floors are drawn from where there are more, or weights."""
+STEPS_OF_AN_INFLUENCE = 10_000
+"""Confidences, of all distinct ones, at which the influence of a prediction on an area is computed."""
 
 MOST_SAMPLES_JUDGED = 500_000
 """Samples that a verdict takes; of more, as many, evenly spread."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Floats, as_floats
+from calib_serve.core.arrays import Codes, Floats, as_floats, some_of
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.metrics.calibration import cumulative, tie_ends
-from calib_serve.metrics.samples import top_label
+from calib_serve.metrics.intervals import Estimate, share_interval
+from calib_serve.metrics.measured import STEPS_OF_AN_INFLUENCE
+from calib_serve.metrics.samples import mean_error, top_label
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +71,42 @@ class Separation:
             _ratio(self.rights[..., 1:] + self.rights[..., :-1], 2 * right),
         )
 
-    def influence(self) -> tuple[Floats, Floats]:
-        """A right and a wrong prediction's influence on the AUROC at each confidence (g,) (DeLong 1988)."""
-        wrong_below, right_below = self.placements()
-        area = self.auroc()
-        return (
-            _ratio(wrong_below - area, self.rights[..., -1:]),
-            _ratio(1 - right_below - area, self.wrongs[..., -1:]),
-        )
+    def influences(self) -> dict[str, tuple[Floats, Floats]]:
+        """How a right and a wrong prediction at each confidence (g,) move each area, by its metric's name.
+
+        In units of its share of all (Hampel 1974; of the AUROC: DeLong 1988); NaN where the area is.
+        """
+        right, wrong, rights, wrongs = self.right, self.wrong, self.rights[-1], self.wrongs[-1]
+        n, mass, share = rights + wrongs, right + wrong, float(rights / (rights + wrongs))
+        ranks = self.rights + self.wrongs
+        above, below = n - ranks[:-1], ranks[1:]
+        risk, late = (wrongs - self.wrongs[:-1]) / above, self.wrongs[1:] / below
+        # A prediction moves the risk at its own confidence, and at each that is lower.
+        seen, errors = np.cumsum(mass / above), np.cumsum(mass / above * risk)
+        of_right = risk - errors - float(mass @ risk) / n
+        slope = math.log(share) if share > 0 else 0.0  # of the best order's AURC along the accuracy
+        hits, of_hits = (np.cumsum(right / above * part) for part in (1, 1 - risk))
+        misses, of_misses = (np.cumsum((wrong / below * part)[::-1])[::-1] for part in (1, late))
+        (lost, won), area = self.placements(), self.auroc()
+        to_right, to_wrong = (n / part if part else math.nan for part in (rights, wrongs))
+        first, last = 1 - risk - self.aupr_right(), late - self.aupr_wrong()
+        return {
+            "refinement_auroc": (to_right * (lost - area), to_wrong * (1 - won - area)),
+            "aupr_correct": (to_right * (first + hits - of_hits), -to_right * of_hits),
+            "aupr_incorrect": (-to_wrong * of_misses, to_wrong * (last + misses - of_misses)),
+            "aurc": (of_right, of_right + seen),
+            "e_aurc": (of_right - slope * (1 - share), of_right + seen + slope * share),
+        }
+
+    def optimism(self) -> dict[str, float]:
+        """What each average precision gains because a prediction counts at its own rank."""
+        seen = self.rights + self.wrongs
+        above, below = seen[-1] - seen[:-1], seen[1:]
+        risk, late = (self.wrongs[-1] - self.wrongs[:-1]) / above, self.wrongs[1:] / below
+        return {
+            "aupr_correct": float(_ratio(self.right @ (risk / above), self.rights[-1])),
+            "aupr_incorrect": float(_ratio(self.wrong @ ((1 - late) / below), self.wrongs[-1])),
+        }
 
     def auroc_error(self) -> Floats:
         """The AUROC's standard error (DeLong 1988); NaN with fewer than two right or wrong predictions."""
@@ -126,6 +158,62 @@ class Separation:
             "aurc": aurc,
             "e_aurc": aurc - self.best_aurc(),
         }
+
+
+def ranked_areas(
+    confidence: Floats, right: NDArray[Any], weight: Floats | None
+) -> tuple[Separation, Iterator[tuple[str, Floats]]]:
+    """The separation of ranked predictions, and the influence (n,) of each of them on each area, by name.
+
+    Args:
+        confidence: (n,), rising.
+        right: 1 where the prediction is right, else 0 (n,).
+        weight: (n,); None: all weigh the same.
+    """
+    w = np.broadcast_to(1.0, len(confidence)) if weight is None else weight
+    ends = tie_ends(confidence)
+    whole = Separation(*(cumulative(w * part)[ends] for part in (right, 1 - right)))
+    # Near confidences are moved alike: of millions of rows one in many tells.
+    kept = np.append(some_of(len(ends) - 1, STEPS_OF_AN_INFLUENCE), len(ends) - 1)
+    kept[0] = 0
+    few = Separation(whole.rights[kept], whole.wrongs[kept])
+
+    def influences() -> Iterator[tuple[str, Floats]]:
+        step = np.repeat(np.arange(len(kept) - 1), np.diff(ends[kept]))
+        for name, (won, lost) in few.influences().items():
+            yield name, np.where(right, won[step], lost[step])
+
+    return whole, influences()
+
+
+def area_intervals(
+    confidence: Floats, right: NDArray[Any], weight: Floats | None, groups: Codes | None, *, level: float
+) -> dict[str, Estimate]:
+    """Each area of ranked predictions with its interval, symmetric in its log-odds.
+
+    By the influence of each prediction, or group; the AUROC of independent ones by DeLong's error. Student's,
+    over the fewer of right and wrong predictions: of few of them the influence knows its spread badly.
+
+    Args:
+        confidence: (n,), rising.
+        right: 1 where the prediction is right, else 0 (n,).
+        weight: (n,); None: all weigh the same.
+        groups: Group of each, from 0 (n,); None: each is its own.
+        level: Coverage of the intervals, a fraction.
+    """
+    whole, influences = ranked_areas(confidence, right, weight)
+    areas, optimism, rights = whole.areas(), whole.optimism(), int(np.count_nonzero(right))
+    units = math.inf if groups is None else float(groups.max()) + 1
+    found = {}
+    for name, influence in influences:
+        freedom = max(min(units, float(rights), float(len(right) - rights)) - 1, 1.0)
+        error = math.hypot(mean_error(influence, groups, weight), optimism.get(name, 0.0))
+        error *= math.sqrt(1 + 1 / freedom)
+        if name == "refinement_auroc" and groups is None:
+            freedom = math.inf
+            error = float(whole.auroc_error()) if weight is None else mean_error(influence, None, weight)
+        found[name] = share_interval(float(areas[name]), error, level=level, freedom=freedom)
+    return found
 
 
 def _harmonic(n: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""A sample's metrics under weights and under truths: what resampling does not change is made once."""
+"""A sample's errors under possible truths: what these do not change is made once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, Edges, check_binning
 from calib_serve.metrics.calibration import Ranked, cumulative, gap_errors, tie_ends
 from calib_serve.metrics.classwise import Residuals
+from calib_serve.metrics.intervals import floor_influence
 from calib_serve.metrics.plausible import Event
-from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.refinement import ranked_areas
 from calib_serve.metrics.samples import BLOCK, MEANS, checked, measure_count, measured_rows, row_slices
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed
 from calib_serve.scores import ProbsView
@@ -83,44 +84,30 @@ class Sample:
         return None if self.positive is None else self.positive.tally(self.came_true)
 
     def values(self) -> dict[str, float]:
-        """Every metric that is not a plain mean."""
-        whole = np.ones((1, self.n))
-        found = {**self.errors(self.correct[None]), **self.weighted(whole)}
+        """Every calibration error."""
+        found = self.errors(self.correct[None])
         if self.positive is not None:
             found["positive_ece"] = self.positive.ece(self.came_true[None])
         values = {name: float(value[0]) for name, value in found.items()}
         return {**values, "classwise_ece": self.residuals.ece(self.labels)}
 
-    def auroc_error(self) -> float:
-        """The standard error of the whole sample's refinement AUROC."""
-        rights = cumulative(self.correct)
-        ranks = np.arange(self.n + 1.0)
-        whole = Separation(rights=rights[self.tie_ends], wrongs=(ranks - rights)[self.tie_ends])
-        return float(whole.auroc_error())
-
-    def weighted(self, weights: Floats) -> dict[str, Floats]:
-        """The metrics that are no errors (r,), of predictions by rising confidence under weights (r, n)."""
-        found = _in_blocks(lambda part: self._weighted(weights[part]), weights.shape)
-        if self.positive is not None:
-            tallies = [self.positive.tally(self.came_true, w) for w in weights]
-            found["positive_noise_floor"] = np.array([tally.noise_floor() for tally in tallies])
-        return found
+    def influences(self) -> tuple[dict[str, float], dict[str, Floats]]:
+        """The metrics that are no errors, and the influence (n,) of each row of ``probs`` on each."""
+        whole, found = ranked_areas(self.confidence, self.correct, None)
+        values = {name: float(area) for name, area in whole.areas().items()}
+        parts = dict(found)
+        values["noise_floor"] = self.tally.noise_floor()
+        parts["noise_floor"] = floor_influence(self.tally, self.confidence, self.code())
+        tally, event = self.positive_tally(), self.positive
+        if event is not None and tally is not None:
+            values["positive_noise_floor"] = tally.noise_floor()
+            parts["positive_noise_floor"] = floor_influence(tally, event.probs, event.code)
+        back = np.argsort(self.order)
+        return values, {name: part[back] for name, part in parts.items()}
 
     def errors(self, correct: Floats) -> dict[str, Floats]:
         """Calibration errors (r,) of predictions, by rising confidence, under outcomes ``correct`` (r, n)."""
         return _in_blocks(lambda part: self._errors(correct[part]), correct.shape)
-
-    def _weighted(self, weights: Floats) -> dict[str, Floats]:
-        said = self.confidence
-        columns = (weights, weights * said, weights * self.correct, weights * (said * (1 - said)))
-        sums = [cumulative(s) for s in columns]
-        tallies = np.stack([np.diff(s[:, self.bin_ends]) for s in sums], axis=1)
-        floors = [Bins(*tally).noise_floor() for tally in tallies]
-        seen, rights = sums[0][:, self.tie_ends], sums[2][:, self.tie_ends]
-        return {
-            "noise_floor": np.array(floors),
-            **Separation(rights=rights, wrongs=seen - rights).areas(),
-        }
 
     def _errors(self, correct: Floats) -> dict[str, Floats]:
         rights = cumulative(correct)

@@ -188,7 +188,7 @@ def event_auroc(
     p, y = np.asarray(probs, np.float64), np.asarray(came, np.float64)
     w = np.ones(len(p)) if weight is None else weight
     ranks, place = Separation.of(p, y, w), np.unique(p, return_inverse=True)[1]
-    won, lost = (one[place] * w.sum() for one in ranks.influence())
+    won, lost = (one[place] for one in ranks.influences()["refinement_auroc"])
     area = float(ranks.auroc())
     if math.isnan(area):
         return Estimate(area)

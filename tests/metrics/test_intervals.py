@@ -11,6 +11,7 @@ from scipy import special, stats
 from calib_serve import metrics
 from calib_serve.metrics import distributions as tails
 from calib_serve.metrics import intervals
+from calib_serve.metrics.refinement import ranked_areas
 
 
 def draw(rng: np.random.Generator, n: int, power: float) -> tuple[np.ndarray, np.ndarray]:
@@ -107,19 +108,23 @@ def test_the_interval_of_a_share_lies_within_its_range_and_is_wider_towards_the_
     assert math.isnan(intervals.share_interval(0.4, math.nan, level=0.95).low)
 
 
-def test_the_interval_of_resamples_is_students_and_holds_what_they_add_in_mean() -> None:
-    drawn = 0.3 + 0.001 * np.random.default_rng(0).standard_normal(10_000)
-    # Errors so small that log-odds are straight: t of 7 degrees of freedom, and 8 / 7 of the variance.
-    found = intervals.resampled_interval(0.3, drawn, level=0.95, samples=8)
-    half = stats.t.ppf(0.975, 7) * 0.001 * math.sqrt(8 / 7)
-    assert (found.low, found.high) == pytest.approx((0.3 - half, 0.3 + half), rel=3e-4)
-    moved = intervals.resampled_interval(0.3, drawn + 0.002, level=0.95)
-    assert moved.high - moved.low == pytest.approx(2 * 1.96 * 0.001 * math.sqrt(5), rel=0.02)
-    # Draws at an end of the range, which have no log-odds, are as far away as they are.
-    ends = intervals.resampled_interval(0.1, np.array([0.0, 0.1, 0.0, 0.1]), level=0.95)
-    assert ends == intervals.share_interval(0.1, 0.1 / math.sqrt(2), level=0.95)
-    assert intervals.resampled_interval(1.0, np.ones(9), level=0.95).low == 1.0
-    assert math.isnan(intervals.resampled_interval(0.4, np.full(9, math.nan), level=0.95).low)
+def test_an_influence_is_what_a_little_more_of_a_prediction_does_to_an_area() -> None:
+    rng = np.random.default_rng(0)
+    c, n, more = np.sort(rng.integers(1, 40, 4000) / 40), 4000, 1e-3
+    right, weight = (rng.random(n) < c).astype(float), rng.random(n) + 0.5
+    whole, influences = ranked_areas(c, right, weight)
+    influences, areas = dict(influences), whole.areas()
+    for row in (0, 1, n // 2, n - 2, n - 1):
+        heavier = weight.copy()
+        heavier[row] += more * weight.sum()
+        moved = ranked_areas(c, right, heavier)[0].areas()
+        for name, influence in influences.items():
+            # Counts of few predictions differ from shares by terms of 1 / n.
+            assert (moved[name] - areas[name]) / more == pytest.approx(influence[row], rel=0.02, abs=0.02), (
+                name
+            )
+    for name, influence in influences.items():
+        assert np.average(influence, weights=weight) == pytest.approx(0, abs=2e-3), name
 
 
 def test_chance_lies_in_the_bins_that_may_be_calibrated() -> None:

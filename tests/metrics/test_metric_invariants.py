@@ -123,21 +123,3 @@ def test_ece_terms_add_up_to_the_ece(sample) -> None:
     assert total == pytest.approx(terms.ece, abs=1e-12)
     assert terms.residual == pytest.approx(terms.of_bins + terms.of_equation_8, abs=1e-12)
     assert terms.of_bins >= -1e-12  # only a bin that is not overconfident adds to it
-
-
-@given(samples(max_n=12), st.integers(0, 2**31))
-@settings(deadline=None, max_examples=40)
-def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
-    """What the bootstrap computes from weights is what it would from the drawn rows themselves."""
-    from calib_serve.metrics.resampled import Sample
-
-    probs, labels = sample
-    n = len(labels)
-    drawn = np.random.default_rng(seed).integers(n, size=n)
-    whole = Sample(probs, labels, bins=15, edges="right")
-    weights = np.bincount(drawn, minlength=n).astype(float)[whole.order]
-    weighted = whole.weighted(weights[None])
-    copied = metrics.evaluate(probs[drawn], labels[drawn], replicates=0, outputs="probabilities").estimates()
-    for name, values in weighted.items():
-        # The noise floor takes the root of a variance, which may be 0 but for its last bits.
-        assert values[0] == pytest.approx(copied[name].value, abs=1e-7, nan_ok=True), name

@@ -1,0 +1,123 @@
+"""What does a person wait for, beside the few lines that one would write instead?
+
+    python benchmarks/waiting.py [--rows 1000000] [--repeats 3]
+
+``evaluate`` of 20,000 samples of ten classes and of ``--rows`` (CSV, npz and Parquet), and ``report`` of the
+former, without and with an artifact, each a process of its own from its start to its end. Beside each, in
+turns, a script that reads the same file with pandas or numpy and prints scikit-learn's accuracy, log loss and
+Brier score and an ECE in numpy, without any interval. A number is processor time over the script's, of all
+repeats the least of both: a busy machine takes longer and measures the same.
+
+Writes benchmarks/results/waiting.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import peers
+
+SMALL = 20_000
+CLASSES = 10
+SCRIPT = """
+import sys
+import numpy as np
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
+path = sys.argv[1]
+if path.endswith(".npz"):
+    arrays = np.load(path)
+    p, y = arrays["probs"], arrays["labels"]
+else:
+    import pandas as pd
+    table = pd.read_csv(path) if path.endswith(".csv") else pd.read_parquet(path)
+    p, y = table[[name for name in table if name != "label"]].to_numpy(), table["label"].to_numpy()
+p = p / p.sum(axis=1, keepdims=True)
+confidence, right = p.max(axis=1), p.argmax(axis=1) == y
+place = np.clip(np.ceil(confidence * 15).astype(int) - 1, 0, 14)
+ece = np.abs(np.bincount(place, confidence - right, 15)).sum() / len(y)
+classes = np.arange(p.shape[1])
+print(accuracy_score(y, p.argmax(axis=1)), log_loss(y, p, labels=classes))
+print(brier_score_loss(y, p, labels=classes), ece)
+"""
+
+
+def written(folder: Path, rows: int) -> dict[str, Path]:
+    """Files of overconfident probabilities and labels, by format."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    z = 3 * rng.standard_normal((rows, CLASSES), dtype=np.float32)
+    y = (z / 1.5 + rng.gumbel(size=z.shape)).argmax(axis=1)
+    p = np.exp(z - z.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    paths = {kind: folder / f"{rows}.{kind}" for kind in ("npz", "csv", "parquet")}
+    np.savez(paths["npz"], probs=p, labels=y)
+    table = pd.DataFrame(p, columns=[f"p{k}" for k in range(CLASSES)]).assign(label=y)
+    table.to_csv(paths["csv"], index=False)
+    table.to_parquet(paths["parquet"])
+    return paths
+
+
+def run(arguments: list[str], folder: Path) -> tuple[float, int]:
+    """Processor seconds and the largest resident bytes of a process of its own."""
+    child = os.fork()
+    if not child:
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+            os.chdir(folder)
+            os.execv(sys.executable, [sys.executable, *arguments])
+    _, status, used = os.wait4(child, 0)
+    if status:
+        sys.exit(f"{' '.join(arguments)} failed")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    asked = peers.arguments(parser, rows=100_000, repeats=1)
+    ours = ["-m", "calib_serve"]
+    result = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = folder / "script.py"
+        script.write_text(SCRIPT)
+        small, large = written(folder, SMALL), written(folder, asked.rows)
+        artifact = folder / "artifact"
+        fit = ["fit", "--method", "temperature", "--data", str(small["npz"]), "--out", str(artifact)]
+        run([*ours, *fit], folder)
+        told = ["--artifact", str(artifact)]
+        rows = {
+            **{f"evaluate, {kind}": (["evaluate"], small[kind]) for kind in ("csv", "npz")},
+            **{f"evaluate, {kind}, rows": (["evaluate"], large[kind]) for kind in ("csv", "parquet")},
+            "report": (["report"], small["npz"]),
+            "report, artifact": (["report", *told], small["npz"]),
+        }
+        for title, ((verb, *options), path) in rows.items():
+            taken = [
+                (run([*ours, verb, str(path), *options], folder), run([str(script), str(path)], folder))
+                for _ in range(asked.repeats)
+            ]
+            (seconds, memory), (peer, peer_memory) = (
+                map(min, zip(*one, strict=True)) for one in zip(*taken, strict=True)
+            )
+            result[title] = {
+                "seconds": seconds,
+                "script_seconds": peer,
+                "times_script": seconds / peer,
+                "memory": memory,
+                "script_memory": peer_memory,
+            }
+            print(f"{title}: {seconds:.2f} s, {seconds / peer:.2f} times the script's", flush=True)
+    print(peers.save("waiting", {"rows": asked.rows, "verbs": result}, asked))
+
+
+if __name__ == "__main__":
+    main()
