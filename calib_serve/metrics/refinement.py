@@ -78,15 +78,13 @@ class Separation:
         """
         right, wrong, rights, wrongs = self.right, self.wrong, self.rights[-1], self.wrongs[-1]
         n, mass, share = rights + wrongs, right + wrong, float(rights / (rights + wrongs))
-        ranks = self.rights + self.wrongs
-        above, below = n - ranks[:-1], ranks[1:]
-        risk, late = (wrongs - self.wrongs[:-1]) / above, self.wrongs[1:] / below
+        above, below, risk, late = self._beyond()
         # A prediction moves the risk at its own confidence, and at each that is lower.
-        seen, errors = np.cumsum(mass / above), np.cumsum(mass / above * risk)
+        seen, errors = np.cumsum(mass * above), np.cumsum(mass * above * risk)
         of_right = risk - errors - float(mass @ risk) / n
         slope = math.log(share) if share > 0 else 0.0  # of the best order's AURC along the accuracy
-        hits, of_hits = (np.cumsum(right / above * part) for part in (1, 1 - risk))
-        misses, of_misses = (np.cumsum((wrong / below * part)[::-1])[::-1] for part in (1, late))
+        hits, of_hits = (np.cumsum(right * above * part) for part in (1, 1 - risk))
+        misses, of_misses = (np.cumsum((wrong * below * part)[::-1])[::-1] for part in (1, late))
         (lost, won), area = self.placements(), self.auroc()
         to_right, to_wrong = (n / part if part else math.nan for part in (rights, wrongs))
         first, last = 1 - risk - self.aupr_right(), late - self.aupr_wrong()
@@ -100,13 +98,17 @@ class Separation:
 
     def optimism(self) -> dict[str, float]:
         """What each average precision gains because a prediction counts at its own rank."""
-        seen = self.rights + self.wrongs
-        above, below = seen[-1] - seen[:-1], seen[1:]
-        risk, late = (self.wrongs[-1] - self.wrongs[:-1]) / above, self.wrongs[1:] / below
+        above, below, risk, late = self._beyond()
         return {
-            "aupr_correct": float(_ratio(self.right @ (risk / above), self.rights[-1])),
-            "aupr_incorrect": float(_ratio(self.wrong @ ((1 - late) / below), self.wrongs[-1])),
+            "aupr_correct": float(_ratio(self.right @ (risk * above), self.rights[-1])),
+            "aupr_incorrect": float(_ratio(self.wrong @ ((1 - late) * below), self.wrongs[-1])),
         }
+
+    def _beyond(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """One over the mass above and below each confidence, and the errors there; 0 where nothing weighs."""
+        seen = self.rights + self.wrongs
+        above, below = (_ratio(np.float64(1), mass, empty=0.0) for mass in (seen[-1] - seen[:-1], seen[1:]))
+        return above, below, (self.wrongs[-1] - self.wrongs[:-1]) * above, self.wrongs[1:] * below
 
     def auroc_error(self) -> Floats:
         """The AUROC's standard error (DeLong 1988); NaN with fewer than two right or wrong predictions."""

@@ -194,10 +194,15 @@ class Counters:
         return sums
 
     def feedback(self) -> Bins:
-        """The bins that the feedback counters hold."""
-        columns = [self.by(f"calib_feedback{part}_total", "bin") for part in ("", "_confidence", "_correct")]
-        order = sorted(columns[0], key=int)
-        return Bins(*(np.array([column.get(b, 0.0) for b in order]) for column in columns))
+        """The bins that the labels of the last day fill."""
+        columns: dict[str, Counter[int]] = {"feedback": Counter(), "feedback_confidence": Counter()}
+        columns["feedback_correct"] = Counter()
+        for labels, value in self.samples.get("calib_window_sums", {}).items():
+            of = dict(labels)
+            if of["window"] == "24h" and of["sum"] in columns:
+                columns[of["sum"]][int(of["bin"])] += value  # type: ignore[assignment]
+        order = sorted(set().union(*columns.values()))
+        return Bins(*(np.array([float(column[place]) for place in order]) for column in columns.values()))
 
 
 def _same(counted: Bins, expected: Bins) -> bool:

@@ -166,7 +166,7 @@ def _predict_and_label(story: Story, server: Server, deployed: Deployed) -> Answ
 
 def _compare(story: Story, server: Server, answers: Answers) -> None:
     live, offline = Counters.scrape(server).feedback(), answers.bins
-    story.say(f"live ECE, from the per-bin counters of {server.metrics}/metrics: {live.ece():.9f}")
+    story.say(f"live ECE, from the sums of a day of {server.metrics}/metrics: {live.ece():.9f}")
     story.say(f"offline ECE of the same {offline.n:.0f} predictions:                 {offline.ece():.9f}")
     story.say(f"difference {abs(live.ece() - offline.ece()):.1e}, over {len(answers.workers)} workers")
     if abs(live.ece() - offline.ece()) > 1e-6 or len(answers.workers) < 2:
