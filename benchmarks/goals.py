@@ -208,8 +208,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="waiting",
-        minutes=1.5,
-        options=("--repeats", "2"),
+        minutes=0.8,
+        options=("--repeats", "1"),
         alone=True,
         goals=tuple(
             Goal(
@@ -481,8 +481,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="serving",
-        minutes=2.8,
-        options=("--rounds", "5", "--seconds", "1"),
+        minutes=2.3,
+        options=("--rounds", "4", "--seconds", "1"),
         alone=True,
         goals=(
             Goal(
@@ -505,8 +505,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="reporter_servers",
-        minutes=1.9,
-        options=("--seconds", "2", "--rounds", "5"),
+        minutes=1.6,
+        options=("--seconds", "2", "--rounds", "4"),
         alone=True,
         goals=(
             Goal(
@@ -530,8 +530,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="gateway",
-        minutes=1.3,
-        options=("--rounds", "5", "--seconds", "1"),
+        minutes=1.1,
+        options=("--rounds", "4", "--seconds", "1"),
         alone=True,
         goals=(
             Goal(

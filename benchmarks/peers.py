@@ -231,8 +231,14 @@ def save(name: str, content: Mapping[str, Any], asked: argparse.Namespace) -> Pa
     }
     path = result(name, asked)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"run": run, **content}, indent=1) + "\n")
+    path.write_text(written({"run": run, **content}))
     return path
+
+
+def written(content: Mapping[str, Any]) -> str:
+    """A result as text: a line for each of its parts."""
+    lines = (f"{json.dumps(key)}: {json.dumps(part)}" for key, part in content.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def result(name: str, asked: argparse.Namespace) -> Path:
