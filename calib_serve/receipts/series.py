@@ -235,9 +235,6 @@ GATEWAY: tuple[Series, ...] = (
 
 WATCH: tuple[Series, ...] = (
     Series(
-        "calib_shift_alarms_total", "counter", _MODEL, "Alarms of the label-free confidence shift detector."
-    ),
-    Series(
         "calib_expected_accuracy", "gauge", _MODEL, "Accuracy to expect from confidences, without labels."
     ),
     *(

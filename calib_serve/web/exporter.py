@@ -114,9 +114,6 @@ class WatchCollector(Collector):
         # A version has at most one that is open.
         gaps = {(one.model, one.version): one.gap for one in watch.incidents() if one.open}
         yield _family("calib_incident_gap", [(v, gap) for v, gap in gaps.items() if v in watch.models])
-        yield _family(
-            "calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v in versions if v in watch.shifts]
-        )
 
     def _windows(self, sums: Mapping[Version, Sums]) -> Iterator[Metric]:
         found = self._gauges.rows(sums)
