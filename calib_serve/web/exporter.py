@@ -24,7 +24,6 @@ from calib_serve.monitor import (
     Check,
     Watch,
     detector_rows,
-    expected_accuracy,
     sum_rows,
     sums_of,
     trouble_rows,
@@ -94,16 +93,11 @@ class WatchCollector(Collector):
             for version in beyond:
                 add_at(own, _REST, own.pop(version))
             yield from _families(sum_rows(own, published))
-            expected = [(v, expected_accuracy(sums).accuracy) for v, sums in own.items()]
-            yield _family("calib_expected_accuracy", expected)
-            told_by = {key: one.labels for key, one in published.sources.items() if key.of in own}
-            rows = [((*k.of, k.name, *published.labels(k.of)), n.sum()) for k, n in told_by.items()]
-            yield _family("calib_source_labels_total", rows)
             yield from told
         yield from self._troubles(versions)
 
     def _looks(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        """Yield the reference, open incidents, and statistics that need no labels."""
+        """Yield the reference and open incidents."""
         watch = self._watch
         shares = {
             v: (reference.count / reference.n).tolist()
