@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from calib_serve.core.bins import Bins, psi
 from calib_serve.monitor import (
@@ -36,17 +37,17 @@ _STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
 class WindowGauges:
     """The window series of versions of ``watch``, made anew when their sums changed (``Kept``)."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, watch: Watch, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._watch, self._clock = watch, clock
         self._gaps: dict[Version, Mapping[tuple[str, Key], tuple[Sums, Number]]] = {}
         self._asked: tuple[str, ...] = (_SLICED,)
-        self._kept = Kept(self._of)
+        self._kept = Kept(self._of, clock=clock)
 
     def ask(self, window: str) -> None:
         """Have the numbers of a window of ``monitoring.files.WINDOWS`` from now on."""
         if window not in self._asked:
             self._asked = (*self._asked, window)
-            self._kept = Kept(self._of)
+            self._kept = Kept(self._of, clock=self._clock)
 
     def age(self) -> float:
         """Seconds since the oldest rows were made; NaN without any."""
