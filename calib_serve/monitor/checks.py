@@ -22,7 +22,6 @@ from sqlalchemy import and_, insert, or_, select
 from calib_serve.core.errors import CalibServeError, InputError, LedgerError
 from calib_serve.core.files import LEAST_ROOM, FollowedFile
 from calib_serve.ledger import APART, GIVEN, LEDGER_ITSELF, PROGRAM, Intake, Ledger, note_timeline
-from calib_serve.monitor.feed import DriftFeed
 from calib_serve.receipts import DAY, SampleLog
 
 log = logging.getLogger(__name__)
@@ -341,11 +340,6 @@ def _ahead(intake: Intake) -> str | None:
     return (
         f"receipts are dated {seconds:.0f} s ahead of this host's clock; set the clocks of all hosts by NTP"
     )
-
-
-def drift_check(feed: DriftFeed) -> Check:
-    """Make a check that labels reach the drift detectors, by one set of options and no lost state."""
-    return Check("drift", lambda: feed.trouble or feed.contested() or feed.recent_recovery())
 
 
 def samples_check(samples: SampleLog) -> Check:

@@ -33,7 +33,6 @@ from calib_serve.monitor.checks import (
     Check,
     Checks,
     counting_checks,
-    drift_check,
     file_check,
     samples_check,
 )
@@ -207,7 +206,7 @@ class Watch:
                 ttl=ttl,
                 given=lambda: self._shared(maturity),
             ),
-            drift_check(self.feed),
+            Check("drift", self.feed.wrong),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
             Check("versions", self._check_versions),
