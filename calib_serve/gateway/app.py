@@ -235,7 +235,7 @@ def of_watch_elsewhere(watch: HttpUpstream, registry: CollectorRegistry, guard: 
         labels = scope["path"] == LABELS
         try:
             request = Request(scope)
-            await guard.needs("label" if labels else "scrape")(request)
+            await guard.needs(request, "label" if labels else "scrape")
         except HTTPException as error:
             found: Response = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
         else:

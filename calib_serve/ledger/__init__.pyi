@@ -1,5 +1,6 @@
 """The record of accepted labels: each is counted once, whoever sends it, however often."""
 
+from calib_serve.ledger.clock import APART as APART
 from calib_serve.ledger.database import check_address as check_address
 from calib_serve.ledger.entries import SPANS as SPANS
 from calib_serve.ledger.entries import Entry as Entry

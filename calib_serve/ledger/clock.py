@@ -21,9 +21,11 @@ from calib_serve.ledger.database import Database
 from calib_serve.ledger.schema import LEDGER
 from calib_serve.receipts import DAY
 
+APART = 60.0
+"""Seconds between clocks of hosts that are set by NTP, at most."""
+
 _LOOK = 10.0  # seconds for which the server's answer is taken on from a steady clock
 _NEAR = 3600.0  # seconds: a clock no further ahead is followed at once
-_APART = 60.0  # seconds between clocks of hosts that are set by NTP
 
 
 def steady_seconds() -> float:
@@ -53,7 +55,7 @@ class LedgerClock:
         if not self._database.lite:
             return self._of_server()
         ours, passed = self._clock(), self._passed()
-        return ours if ours > passed - _APART else passed
+        return ours if ours > passed - APART else passed
 
     @property
     def lag(self) -> float:
@@ -74,7 +76,7 @@ class LedgerClock:
         ahead = self._clock() - passed
         self._apart_at = min(self._apart_at, self._steady()) if ahead > _NEAR else math.inf
         # A clock is followed in small steps: a steady one is off by seconds a month.
-        followed = ahead > -_APART and (ahead <= _NEAR or self._steady() - self._apart_at > DAY)
+        followed = ahead > -APART and (ahead <= _NEAR or self._steady() - self._apart_at > DAY)
         now = self._clock() if followed else passed
         self._set(connection, max(known, now))
         self._base = now
@@ -102,14 +104,14 @@ class LedgerClock:
         """
         ahead, of = self._clock() - self._there(), "ledger's time" if self._database.lite else "database's"
         repair = "calib-serve ledger clock --repair"
-        if forgotten_until > self.now() + _APART:
+        if forgotten_until > self.now() + APART:
             return (
                 f"labels of predictions made until {when(forgotten_until)}, which is to come, are refused as "
                 f"forgotten, by a clock that was ahead: run {repair}"
             )
-        if ahead < -_APART:
+        if ahead < -APART:
             return f"this host's clock is {-ahead:.0f} s behind the {of}; set it by NTP, or run {repair}"
-        if ahead > (DAY if self._database.lite else _APART):
+        if ahead > (DAY if self._database.lite else APART):
             after = f"; nothing is forgotten by it for a day, or until {repair} says that it is right"
             return (
                 f"this host's clock is {ahead:.0f} s ahead of the {of}{after if self._database.lite else ''}"

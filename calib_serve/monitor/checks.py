@@ -21,8 +21,7 @@ from sqlalchemy import and_, insert, or_, select
 
 from calib_serve.core.errors import CalibServeError, InputError, LedgerError
 from calib_serve.core.files import LEAST_ROOM, FollowedFile
-from calib_serve.ledger import GIVEN, LEDGER_ITSELF, PROGRAM, Intake, Ledger, note_timeline
-from calib_serve.monitor.feed import DriftFeed
+from calib_serve.ledger import APART, GIVEN, LEDGER_ITSELF, PROGRAM, Intake, Ledger, note_timeline
 from calib_serve.receipts import DAY, SampleLog
 
 log = logging.getLogger(__name__)
@@ -34,7 +33,6 @@ TOLD_FOR = 900.0
 """Seconds for which a trouble that comes with a batch is told."""
 
 _ROUND = 2.0  # seconds to wait for the round of checks that runs
-_APART = 60.0  # seconds between clocks
 _REPLIES = "replies"
 _REFUSED = 15.0  # seconds for which it is told that the ledger refused a write
 _HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
@@ -257,12 +255,12 @@ class _Peers:
             others = connection.execute(PROGRAM.select().where(name != self._name)).all()
             self._others = {one.name: (one.wrote_at, one.ttl) for one in others}
             # Those that run write again, also where their clocks are others.
-            gone = or_(PROGRAM.c.wrote_at < now - DAY, PROGRAM.c.wrote_at > now + _APART)
+            gone = or_(PROGRAM.c.wrote_at < now - DAY, PROGRAM.c.wrote_at > now + APART)
             connection.execute(PROGRAM.delete().where(gone, name != self._name))
         self._behind = {
             one: now - wrote
             for one, (wrote, _) in self._others.items()
-            if one in before and wrote != before[one][0] and now - wrote > _APART
+            if one in before and wrote != before[one][0] and now - wrote > APART
         }
         if self._behind:
             self._ledger.time.doubt()
@@ -274,7 +272,7 @@ class _Peers:
         """A reason where clocks are apart: this one, the ledger's, or another program's."""
         now = self._clock()
         for name, (wrote, _) in self._others.items():
-            if wrote - now > _APART:
+            if wrote - now > APART:
                 return f"this host's clock is {wrote - now:.0f} s behind that of {name}; set both by NTP"
         for name, seconds in self._behind.items():
             return f"this host's clock is {seconds:.0f} s ahead of that of {name}; set both by NTP"
@@ -337,16 +335,11 @@ class _Guesses:
 
 def _ahead(intake: Intake) -> str | None:
     seconds, at = intake.ahead
-    if not seconds > _APART or time.monotonic() - at > TOLD_FOR:
+    if not seconds > APART or time.monotonic() - at > TOLD_FOR:
         return None
     return (
         f"receipts are dated {seconds:.0f} s ahead of this host's clock; set the clocks of all hosts by NTP"
     )
-
-
-def drift_check(feed: DriftFeed) -> Check:
-    """Make a check that labels reach the drift detectors, by one set of options and no lost state."""
-    return Check("drift", lambda: feed.trouble or feed.contested() or feed.recent_recovery())
 
 
 def samples_check(samples: SampleLog) -> Check:

@@ -343,26 +343,16 @@ class Bounds:
     unseen: float
     confidence: float = math.nan
 
-    @property
-    def useful(self) -> bool:
-        """Whether the bounds exclude at least half of the possible accuracies."""
-        return self.accuracy[1] - self.accuracy[0] <= 0.5
+    def says(self, event: str = "") -> str:
+        """The bounds in a sentence: of the share of an ``event``, where one is named, else of accuracy.
 
-    @property
-    def says(self) -> str:
-        """The bounds in a sentence.
-
-        >>> Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1).says
+        >>> Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1).says()
         'With the 10 % of predictions not known all wrong, or all right, accuracy is 80.0 or 90.0 %.'
         """
-        return self.says_of("")
-
-    def says_of(self, event: str) -> str:
-        """The bounds in a sentence: of the share of an ``event``, where one is named, else of accuracy."""
         low, high = (100 * x for x in self.accuracy)
         share = f"{100 * self.unseen:.0f} %"
         what = f"the share of {event}" if event else "accuracy"
-        if not self.useful:
+        if not high - low <= 50:  # also NaN
             return f"Outcomes of {share} of the predictions are not known: {what} could be nearly anything."
         every = f"not {event}, or all {event}" if event else "wrong, or all right"
         return f"With the {share} of predictions not known all {every}, {what} is {low:.1f} or {high:.1f} %."

@@ -120,17 +120,16 @@ class DriftFeed:
             raise
         self.trouble = None
 
-    def contested(self) -> str | None:
-        """A reason where a program that started later feeds a detector with other options."""
+    def wrong(self) -> str | None:
+        """A reason where labels do not reach the detectors, by one set of options and no lost state."""
+        if self.trouble is not None:
+            return self.trouble
+        # A program that started later feeds a detector with other options.
         for (model, version), (arl, tolerance, _, block) in list(self._others.items()):
             return (
                 f"another program on this ledger, started later, feeds the detector of {model} {version} by "
                 f"--arl {arl:g} --tolerance {tolerance:g} --block {block:g}: give both the same"
             )
-        return None
-
-    def recent_recovery(self) -> str | None:
-        """A reason where a follower's state began anew in the last day: see ``ledger.recovery``."""
         return recent_recovery(self._ledger, now=self._clock())
 
     def _ready(self) -> list[Version]:

@@ -44,12 +44,12 @@ def judge_estimates(estimates: Estimates, *, tolerance: float = TOLERANCE, event
         raise InputError(f"tolerance is a difference of probabilities, in (0, 1), got {tolerance}")
     e = estimates
     if not e.labels > 0:
-        return Verdict("too_little", "Too little to say anything: no labels yet.", (e.bounds.says_of(event),))
+        return Verdict("too_little", "Too little to say anything: no labels yet.", (e.bounds.says(event),))
     if e.missing == "unknown" and e.worst.unseen > 0:
         return _of_bounds(e, tolerance, event)
     if e.labels < LEAST:
         says = f"Too little to say anything: {e.labels:,.0f} labels."
-        return Verdict("too_little", says, (e.bounds.says_of(event),))
+        return Verdict("too_little", says, (e.bounds.says(event),))
     if event:
         came = e.accuracy.value
         tolerance = held_to_share(tolerance, max(min(came, 1 - came), 1 / e.labels))
@@ -91,7 +91,7 @@ def _cells(e: Estimates, count: int) -> Cells:
 
 def _of_bounds(e: Estimates, tolerance: float, event: str) -> Verdict:
     low, high = e.worst.gap
-    why = ("Labels may be missing for what the outcome was.", e.worst.says_of(event))
+    why = ("Labels may be missing for what the outcome was.", e.worst.says(event))
     if low > tolerance or high < -tolerance:
         ways = _WAYS_OF_EVENT if event else _WAYS
         kind = f"{f'P({event}) is ' if event else ''}{ways[0] if low > 0 else ways[1]}"

@@ -33,13 +33,11 @@ from calib_serve.monitor.checks import (
     Check,
     Checks,
     counting_checks,
-    drift_check,
     file_check,
     samples_check,
 )
 from calib_serve.monitor.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.monitor.drift.detector import TOLERANCE, Detector
-from calib_serve.monitor.drift.statistics import ConfidenceShift
 from calib_serve.monitor.feed import DriftFeed
 from calib_serve.monitor.incidents import Incident
 from calib_serve.monitor.priors import TrafficShares, traffic_shares
@@ -103,7 +101,6 @@ def _digest(facts: object) -> str:
 class _Counts:
     invalid: Counter[Version] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    shifts: Counter[Version] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
 
 
@@ -195,7 +192,6 @@ class Watch:
         self._divided: dict[Version, float] = {}
         self.models: dict[Version, Watched] = {}
         self.policies: dict[Version, LabelPolicy] = {}
-        self.shifts: dict[Version, ConfidenceShift] = {}
         # Once here: counting may begin before the feed's thread, and needs the versions and their budgets.
         self.refresh_versions()
         self._observe_served()
@@ -210,7 +206,7 @@ class Watch:
                 ttl=ttl,
                 given=lambda: self._shared(maturity),
             ),
-            drift_check(self.feed),
+            Check("drift", self.feed.wrong),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
             Check("versions", self._check_versions),
@@ -401,12 +397,6 @@ class Watch:
             if self._policy is not None:
                 all_of = (*models, *self.policies)
                 self.policies = {v: self.policies.get(v) or self._policy() for v in all_of}
-            # Its promise is of independent predictions; decisions on labels of one sample are dependent.
-            self.shifts = {
-                v: self.shifts.get(v) or ConfidenceShift(w.reference)
-                for v, w in models.items()
-                if w.reference is not None and not w.classes.pairs
-            }
             self.models = dict(models)
 
     def label_policy(self, version: Version) -> LabelPolicy | None:
@@ -548,8 +538,6 @@ class Watch:
                         if (one.model, one.version) not in models
                     ]
                 )
-        if fresh:
-            self._look_for_shift(sums)
         self._beside("samples", lambda: self._sample(told))
         ring, own = self.keyring.current(), [chances[i] for i in places]
         receipts = signed(good, nonces, own, ring=ring, time=now)
@@ -593,8 +581,6 @@ class Watch:
                         if (one.model, one.version) not in models
                     ]
                 )
-        if fresh:
-            self._look_for_shift(added)
         return [one if isinstance(one, Refused) else None for one in found]
 
     def _wrong_sums(self, one: ServedSums) -> Refused | None:
@@ -870,12 +856,6 @@ class Watch:
             if dated:
                 whole = merge_slices((one.key, one.sums) for one in dated)[version]
                 policy.observe(whole, seconds=max(now - min(one.start for one in dated), 1.0))
-
-    def _look_for_shift(self, sums: Mapping[Key, Sums]) -> None:
-        with self._lock:
-            for version, more in merge_slices(sums).items():
-                if version in self.shifts and self.shifts[version].update(more.predictions):
-                    self.counts.shifts[version] += 1
 
 
 def _each_once(

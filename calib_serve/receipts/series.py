@@ -234,12 +234,6 @@ GATEWAY: tuple[Series, ...] = (
 """Published by ``calib-serve gateway`` alone."""
 
 WATCH: tuple[Series, ...] = (
-    Series(
-        "calib_shift_alarms_total", "counter", _MODEL, "Alarms of the label-free confidence shift detector."
-    ),
-    Series(
-        "calib_expected_accuracy", "gauge", _MODEL, "Accuracy to expect from confidences, without labels."
-    ),
     *(
         Series(f"calib_window_{name}", "gauge", _WINDOW, told)
         for name, told in (
@@ -265,32 +259,12 @@ WATCH: tuple[Series, ...] = (
     Series("calib_slice_gap", "gauge", _SLICE, "Mean confidence minus accuracy of a segment or class."),
     Series("calib_slice_gap_error", "gauge", _SLICE, "Its standard error."),
     Series(
-        "calib_source_labels_total",
-        "counter",
-        (*_MODEL, "source", *LEDGER_LABELS),
-        "Labels counted, by who sent them.",
-    ),
-    Series(
         "calib_source_gap_difference",
         "gauge",
         (*_MODEL, "source"),
         "Gap of a source's labels over 24 h less that of all others at the same confidences.",
     ),
     Series("calib_source_gap_difference_error", "gauge", (*_MODEL, "source"), "Its standard error."),
-    Series(
-        "calib_class_share",
-        "gauge",
-        (*_MODEL, "class"),
-        "Class share over 24 h: labels are counted, the rest is estimated without.",
-    ),
-    Series("calib_class_share_error", "gauge", (*_MODEL, "class"), "Its standard error."),
-    Series("calib_class_shares_moved", "gauge", _MODEL, "1: class shares are not the calibration set's."),
-    Series(
-        "calib_class_shares_explain",
-        "gauge",
-        _MODEL,
-        "1: class shares alone explain what is predicted; 0: not.",
-    ),
     Series("calib_incident_gap", "gauge", _MODEL, "Gap since the onset of the drift incident that is open."),
     Series("calib_windows_age_seconds", "gauge", (), "Age of the oldest window that is published."),
     Series("calib_label_rate_moved", "gauge", _MODEL, "1: labels come at another rate than the week before."),

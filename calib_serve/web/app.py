@@ -33,7 +33,7 @@ from calib_serve.report import STATIC
 from calib_serve.web.bodies import Waiting
 from calib_serve.web.exporter import Batch, WatchCollector, export
 from calib_serve.web.gate import Gate, parser_of, read_body, read_model, what_is_wrong
-from calib_serve.web.guard import SCHEMES, Guard, id_source, may_correct, secured, source_of, tokens_and_hosts
+from calib_serve.web.guard import Guard, id_source, may_correct, source_of, tokens_and_hosts
 from calib_serve.web.monitoring.files import WINDOWS as RULED
 from calib_serve.web.page import render_page
 from calib_serve.web.runbooks import render_runbooks
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import AppKeywords
 
 from anyio.to_thread import run_sync
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
@@ -131,7 +131,7 @@ def create_app(
     routes = _Routes(watch, registry, collector, options)
 
     def needs(*scopes: Scope) -> dict[str, Any]:
-        return {"dependencies": [Depends(guard.needs(*scopes))], "openapi_extra": secured(*scopes)}
+        return {"dependencies": [Security(guard.check, scopes=scopes)]}
 
     for name, secured_by, batch, reply, more, route in (
         ("predictions", needs("predict"), PredictionsIn, PredictionsOut, (409,), routes.predictions),
@@ -139,8 +139,7 @@ def create_app(
         ("labels", needs("label"), LabelsIn, LabelsOut, (), routes.labels),
     ):
         responses = answers(reply, 400, 401, 403, *more, 413, 415, 429, 503)
-        secured_by["openapi_extra"] |= body(batch)
-        app.post(f"/v1/{name}", **secured_by, responses=responses)(route)
+        app.post(f"/v1/{name}", **secured_by, openapi_extra=body(batch), responses=responses)(route)
     app.get(
         "/metrics",
         **needs("scrape"),
@@ -157,23 +156,22 @@ def create_app(
     ):
         app.get(f"/v1/{name}", **looking, responses=answers(told, 401, 403, 404, 429, 503))(look)
     app.get("/v1/incidents", **looking, responses=answers(IncidentsOut, 401, 403, 429, 503))(routes.incidents)
-    closing = needs("admin")
-    closing["openapi_extra"] |= body(CloseIn)
     app.post(
         "/v1/incidents/{number}/close",
-        **closing,
+        **needs("admin"),
+        openapi_extra=body(CloseIn),
         responses=answers(IncidentOut, 400, 401, 403, 404, 413, 415, 429, 503),
     )(routes.close_incident)
-    telling = needs("admin")
-    telling["openapi_extra"] |= body(VersionIn)
-    app.post("/v1/versions", **telling, responses=answers(VersionOut, 400, 401, 403, 413, 415, 429, 503))(
-        routes.register_version
-    )
+    app.post(
+        "/v1/versions",
+        **needs("admin"),
+        openapi_extra=body(VersionIn),
+        responses=answers(VersionOut, 400, 401, 403, 413, 415, 429, 503),
+    )(routes.register_version)
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
-    app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
+    app.get("/", **looking, include_in_schema=False)(routes.page)
     app.get("/runbooks", include_in_schema=False)(routes.runbooks)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.openapi = functools.partial(_schema, app.openapi)  # type: ignore[method-assign]
     return app
 
 
@@ -187,13 +185,6 @@ def _follow(tokens: TokenFile, watch: Watch) -> None:
 
     tokens.failed = failed
     watch.checks.add(file_check("tokens", tokens))
-
-
-def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Add the ways to send a token to FastAPI's schema."""
-    schema = made()
-    schema.setdefault("components", {})["securitySchemes"] = SCHEMES
-    return schema
 
 
 class _Routes:

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,7 +24,6 @@ from calib_serve.monitor import (
     Check,
     Watch,
     detector_rows,
-    expected_accuracy,
     sum_rows,
     sums_of,
     trouble_rows,
@@ -37,9 +36,6 @@ log = logging.getLogger(__name__)
 Row = tuple[tuple[str, ...], float]
 Batch = Literal["labels", "predictions", "predictions_without_key"]
 """What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
-
-MAX_VERSIONS = AppOptions.max_versions
-"""Versions with series of their own: of some 150 series each, a scrape is told within a second."""
 
 _VERSION = ("model", "version")
 _REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
@@ -55,7 +51,7 @@ class WatchCollector(Collector):
     one set of rules reads.
     """
 
-    def __init__(self, watch: Watch, *, max_versions: int = MAX_VERSIONS) -> None:
+    def __init__(self, watch: Watch, *, max_versions: int = AppOptions.max_versions) -> None:
         self._watch, self._most = watch, max_versions
         self._gauges = WindowGauges(watch)
         self.ask = self._gauges.ask
@@ -94,29 +90,20 @@ class WatchCollector(Collector):
             for version in beyond:
                 add_at(own, _REST, own.pop(version))
             yield from _families(sum_rows(own, published))
-            expected = [(v, expected_accuracy(sums).accuracy) for v, sums in own.items()]
-            yield _family("calib_expected_accuracy", expected)
-            told_by = {key: one.labels for key, one in published.sources.items() if key.of in own}
-            rows = [((*k.of, k.name, *published.labels(k.of)), n.sum()) for k, n in told_by.items()]
-            yield _family("calib_source_labels_total", rows)
             yield from told
         yield from self._troubles(versions)
 
     def _looks(self, versions: Sequence[Version]) -> Iterator[Metric]:
-        """Yield the reference, open incidents, and statistics that need no labels."""
+        """Yield the reference and open incidents."""
         watch = self._watch
-        shares = {
-            v: (reference.count / reference.n).tolist()
-            for v in versions
-            if (reference := watch.models[v].reference)
-        }
-        yield _family("calib_reference_share", _binned(shares))
+        known = ((v, reference) for v in versions if (reference := watch.models[v].reference))
+        yield _family(
+            "calib_reference_share",
+            [((*v, str(b)), n / one.n) for v, one in known for b, n in enumerate(one.count.tolist())],
+        )
         # A version has at most one that is open.
         gaps = {(one.model, one.version): one.gap for one in watch.incidents() if one.open}
         yield _family("calib_incident_gap", [(v, gap) for v, gap in gaps.items() if v in watch.models])
-        yield _family(
-            "calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v in versions if v in watch.shifts]
-        )
 
     def _windows(self, sums: Mapping[Version, Sums]) -> Iterator[Metric]:
         found = self._gauges.rows(sums)
@@ -144,10 +131,6 @@ def _families(rows: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Me
         yield _family(name, of)
 
 
-def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
-    return [((*key, str(b)), float(x)) for key, column in columns.items() for b, x in enumerate(column)]
-
-
 def _family(name: str, rows: Sequence[Row]) -> Metric:
     """Make one metric family; sums of predictions are of a ledger, and over all bins."""
     series = BY_NAME[name]
@@ -160,7 +143,9 @@ def _family(name: str, rows: Sequence[Row]) -> Metric:
     return family
 
 
-def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX_VERSIONS) -> WatchCollector:
+def export(
+    watch: Watch, registry: CollectorRegistry, *, max_versions: int = AppOptions.max_versions
+) -> WatchCollector:
     """Publish ``watch`` in ``registry``; return what publishes it.
 
     ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import HTTPException, Request
+from fastapi import Depends, HTTPException, Request
+from fastapi.security import (
+    HTTPAuthorizationCredentials,
+    HTTPBasic,
+    HTTPBasicCredentials,
+    HTTPBearer,
+    SecurityScopes,
+)
 from starlette.responses import JSONResponse
 
 from calib_serve.core.errors import InputError
@@ -27,11 +32,10 @@ _PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{1,5})?")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OWN = (b"same-origin", b"none")  # Sec-Fetch-Site of the server's own pages, or of a typed address
 
-SCHEMES: dict[str, Any] = {
-    "token": {"type": "http", "scheme": "bearer"},
-    "password": {"type": "http", "scheme": "basic", "description": "The token is the password."},
-}
-"""How a token is sent, as OpenAPI says it."""
+_TOKEN = HTTPBearer(scheme_name="token", auto_error=False)
+_PASSWORD = HTTPBasic(
+    scheme_name="password", realm="watch", description="The token is the password.", auto_error=False
+)
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -109,24 +113,43 @@ class Guard:
         one = find(self._tokens(), token)
         return one is not None and scope in one.scopes
 
-    def needs(self, *scopes: Scope) -> Callable[[Request], Awaitable[None]]:
+    async def check(
+        self,
+        request: Request,
+        wanted: SecurityScopes,
+        bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_TOKEN)],
+        basic: Annotated[HTTPBasicCredentials | None, Depends(_PASSWORD)],
+    ) -> None:
         """Require a token of one of these scopes; HTTP 401 without a known token, else 403.
 
         What is posted must be JSON, or 415.
+
+        Args:
+            request: The request.
+            wanted: The scopes, as ``Security`` names them.
+            bearer: The token that was sent by itself.
+            basic: The token that was sent as a password.
         """
+        if tokens := self._tokens():
+            secret = bearer.credentials if bearer else basic.password if basic else ""
+            request.state.token = _token_of(tokens, secret, wanted.scopes)
+        if request.method == "POST" and media_type(request) not in _KINDS:
+            raise HTTPException(415, f"send {' or '.join(_KINDS)}")
 
-        async def check(request: Request) -> None:
-            if tokens := self._tokens():
-                request.state.token = _token_of(tokens, request, scopes)
-            if request.method == "POST" and media_type(request) not in _KINDS:
-                raise HTTPException(415, f"send {' or '.join(_KINDS)}")
+    async def needs(self, request: Request, *scopes: Scope) -> None:
+        """Check a request as ``check`` does, outside of FastAPI.
 
-        return check
+        Args:
+            request: The request.
+            *scopes: Scopes of which its token must have one.
+        """
+        sent = await _TOKEN(request), await _PASSWORD(request)
+        await self.check(request, SecurityScopes([*scopes]), *sent)
 
 
-def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]) -> Token:
-    """The request's token; HTTP 401 or 403 where it has none with one of the scopes."""
-    one = find(tokens, _secret(request.headers.get("authorization", "")))
+def _token_of(tokens: Sequence[Token], secret: str, scopes: Sequence[str]) -> Token:
+    """The token of this secret; HTTP 401 or 403 where there is none with one of the scopes."""
+    one = find(tokens, secret)
     if one is None:
         told = {"WWW-Authenticate": 'Basic realm="watch"'}
         raise HTTPException(401, "send Authorization: Bearer TOKEN", told)
@@ -141,11 +164,6 @@ def _token_of(tokens: Sequence[Token], request: Request, scopes: Sequence[Scope]
 def media_type(request: Request) -> str:
     """The content type of a request, without its parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def secured(*scopes: Scope) -> dict[str, Any]:
-    """The OpenAPI security entry of an operation that needs one of these scopes."""
-    return {"security": [{scheme: [scope]} for scope in scopes for scheme in SCHEMES]}
 
 
 def source_of(request: Request) -> str:
@@ -170,18 +188,6 @@ def _name(place: str) -> str:
     """The name in HOST:PORT, "" for any other text."""
     found = _PLACE.fullmatch(place.lower())
     return found[1].strip("[]") if found else ""
-
-
-def _secret(header: str) -> str:
-    scheme, _, rest = header.partition(" ")
-    if scheme.lower() == "bearer":
-        return rest.strip()
-    if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
-    return ""
 
 
 def allowed_hosts(host: str, *, guarded: bool, named: Sequence[str] = ()) -> tuple[str, ...]:

@@ -219,9 +219,9 @@ def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
     """Sentences on predictions without labels, and signs that labels mislead."""
     said = []
     if found.labels and round(found.coverage, 3) < 1 and found.weighed_by == "predictions":
-        said.append(found.bounds.says)
+        said.append(found.bounds.says())
     if found.labels and round(found.label_share, 3) < 1:
-        said.append(f"If labels were missing for what the outcome was: {found.worst.says}")
+        said.append(f"If labels were missing for what the outcome was: {found.worst.says()}")
     week = (
         window
         if window.name == "7d" and not window.provisional

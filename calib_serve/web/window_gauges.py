@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from calib_serve.core.bins import Bins, psi
 from calib_serve.monitor import (
     ClauseState,
     Kept,
     Number,
-    TrafficShares,
     Watch,
     Window,
     estimated_gap,
@@ -37,17 +37,17 @@ _STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
 class WindowGauges:
     """The window series of versions of ``watch``, made anew when their sums changed (``Kept``)."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, watch: Watch, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._watch, self._clock = watch, clock
         self._gaps: dict[Version, Mapping[tuple[str, Key], tuple[Sums, Number]]] = {}
         self._asked: tuple[str, ...] = (_SLICED,)
-        self._kept = Kept(self._of)
+        self._kept = Kept(self._of, clock=clock)
 
     def ask(self, window: str) -> None:
         """Have the numbers of a window of ``monitoring.files.WINDOWS`` from now on."""
         if window not in self._asked:
             self._asked = (*self._asked, window)
-            self._kept = Kept(self._of)
+            self._kept = Kept(self._of, clock=self._clock)
 
     def age(self) -> float:
         """Seconds since the oldest rows were made; NaN without any."""
@@ -69,10 +69,7 @@ class WindowGauges:
     def _of(self, version: Version) -> Rows:
         rows: Rows = defaultdict(list)
         self._add_windows(rows, version)
-        watch = self._watch
-        for series, values in _shares(watch.class_shares(version, "24h")).items():
-            rows[series] += [((*version, *more), value) for more, value in values]
-        for clause in watch.contract_states(version):
+        for clause in self._watch.contract_states(version):
             for series, values in _of_clause(clause).items():
                 rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
         return rows
@@ -181,18 +178,4 @@ def _of_clause(one: ClauseState) -> Rows:
         **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
         "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
         "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
-    }
-
-
-def _shares(found: TrafficShares) -> Rows:
-    """The class shares and the results of their tests; unknown shares are left out."""
-    if found.kind == "unknown":
-        return {}
-    if found.kind == "other":  # the shares are of an explanation that does not hold
-        return {"calib_class_shares_explain": [((), 0.0)]}
-    return {
-        "calib_class_share": [((one.name,), one.share) for one in found.classes],
-        "calib_class_share_error": [((one.name,), one.error) for one in found.classes],
-        "calib_class_shares_moved": [((), float(found.kind == "moved"))],
-        "calib_class_shares_explain": [((), 1.0)],
     }

@@ -130,44 +130,8 @@ class Alarm:
     threshold: float
     classes: tuple[ShiftedClass, ...] = ()
 
-    @classmethod
-    def of(
-        cls, wealth: Wealth, *, since: Sequence[float], time: float, classes: Sequence[int],
-        evidence: float, threshold: float,
-    ) -> Alarm:  # fmt: skip
-        """The alarm of bets over the labels since a change.
 
-        Args:
-            wealth: Worth of all bets when the threshold was crossed.
-            since: Number and prediction time of the label at which the change began (2,).
-            time: Prediction time of the latest label, in seconds since 1970.
-            classes: Predicted class id of each slot of the bets.
-            evidence: The statistic, in labels.
-            threshold: The threshold that it crossed, in labels.
-        """
-        bets = wealth.by_bin
-        at = _start_near(bets, since[0])
-        bins = shifted_bins(bets, at)
-        named = shifted_classes(wealth.by_class, _start_near(wealth.by_class, since[0]), classes)
-        count, confidence, correct = bets.seen[:, :, at].sum(axis=1).tolist()
-        gap = (confidence - correct) / max(count, 1)
-        gaps = [*(one.gap for one in bins), *(one.gap for one in named)]
-        both = min(gaps) < 0 < max(gaps)
-        return cls(
-            label=wealth.labels,
-            time=time,
-            since_label=int(since[0]),
-            since_time=float(since[1]),
-            direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
-            bins=bins,
-            gap=gap,
-            evidence=evidence,
-            threshold=threshold,
-            classes=named,
-        )
-
-
-def shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
+def _shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
     """The bins that speak for a shift since start ``at``, strongest first; at least one."""
     evidence = bets.evidence(at)
     bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
@@ -177,7 +141,7 @@ def shifted_bins(bets: PartBets, at: int) -> tuple[ShiftedBin, ...]:
     )
 
 
-def shifted_classes(bets: PartBets, at: int, classes: Sequence[int]) -> tuple[ShiftedClass, ...]:
+def _shifted_classes(bets: PartBets, at: int, classes: Sequence[int]) -> tuple[ShiftedClass, ...]:
     """The predicted classes that speak for a shift since start ``at``, strongest first."""
     if not classes:
         return ()
@@ -325,13 +289,27 @@ class Detector:
         return math.log(self.arl)
 
     def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
-        return Alarm.of(
-            wealth,
-            since=wealth.began(self._stakes).tolist(),
+        """The alarm of bets that crossed the threshold at their latest label, made at ``time``."""
+        since, since_time = wealth.began(self._stakes).tolist()
+        at = _start_near(wealth.by_bin, since)
+        bins = _shifted_bins(wealth.by_bin, at)
+        of_classes = _start_near(wealth.by_class, since)
+        classes = _shifted_classes(wealth.by_class, of_classes, self._incoming.classes)
+        count, confidence, correct = wealth.by_bin.seen[:, :, at].sum(axis=1).tolist()
+        gap = (confidence - correct) / max(count, 1)
+        gaps = [*(one.gap for one in bins), *(one.gap for one in classes)]
+        both = min(gaps) < 0 < max(gaps)
+        return Alarm(
+            label=wealth.labels,
             time=time,
-            classes=self._incoming.classes,
+            since_label=int(since),
+            since_time=float(since_time),
+            direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
+            bins=bins,
+            gap=gap,
             evidence=evidence,
             threshold=self.arl,
+            classes=classes,
         )
 
     def state(self) -> bytes:

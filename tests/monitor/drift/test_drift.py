@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_detector import PlainDetector
 
-from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.monitor import Detector
 from calib_serve.monitor.drift.bets import SPACING, PartBets
 from calib_serve.monitor.drift.rounds import BlockCells, payoffs
-from calib_serve.monitor.drift.statistics import ConfidenceShift
 
 
 def draw(rng, n):
@@ -161,15 +159,3 @@ def test_the_surest_of_wrong_predictions_are_heard_at_once_and_overflow_nothing(
 def test_a_spoilt_state_is_refused(spoilt):
     with pytest.raises(InputError):
         Detector.restore(spoilt)
-
-
-def test_confidences_that_move_are_found_without_a_label_and_others_are_left_alone():
-    rng = np.random.default_rng(10)
-    reference = Bins.tally(draw(rng, 5000), np.ones(5000))
-    quiet, moved = (ConfidenceShift(reference, arl=100_000) for _ in range(2))
-    for _ in range(200):
-        assert not quiet.update(Bins.tally(draw(rng, 100), np.zeros(100)).count)
-    alarms = 0
-    for _ in range(20):
-        alarms += moved.update(Bins.tally(draw(rng, 100) ** 1.5, np.zeros(100)).count)
-    assert alarms >= 1
