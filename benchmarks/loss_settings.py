@@ -60,10 +60,13 @@ EVERY = {
     **{smoothing(e): partial(losses.label_smoothing, epsilon=e) for e in SMOOTHINGS},
     **{norm(s): partial(losses.logit_norm_regularised, strength=s) for s in NORMS},
     **{focal(g): partial(losses.focal, gamma=float(g)) for g in FOCAL_GAMMAS},
-    **{inverse_focal(g): partial(losses.inverse_focal, gamma=float(g)) for g in INVERSE_GAMMAS},
-    "FLSD-53": losses.flsd,
+    **{
+        inverse_focal(g): weighted(losses.inverse_focal_weight(gamma=float(g)), gradient=False)
+        for g in INVERSE_GAMMAS
+    },
+    "FLSD-53": weighted(losses.flsd_weight(), gradient=False),
     "FLSD-53-GRA": weighted(losses.flsd_weight(), gradient=True),
-    "dual focal, gamma 5": partial(losses.dual_focal, gamma=5.0),
+    "dual focal, gamma 5": weighted(losses.dual_focal_weight(gamma=5.0), gradient=False),
     "dual focal-GRA, gamma 5": weighted(losses.dual_focal_weight(gamma=5.0), gradient=True),
     "BSCE, gamma 4": weighted(losses.brier_weight(gamma=4.0, beta=2.0), gradient=False),
     **{

@@ -1,4 +1,4 @@
-"""Values are used like numbers, read by name and shown in a line, in a notebook and as a frame."""
+"""Values are used like numbers, read by name and shown in a line and in a notebook."""
 
 from __future__ import annotations
 

@@ -147,10 +147,25 @@ def test_a_verb_documents_its_keywords_and_no_others(verb: str) -> None:
     assert not undocumented(found(verb))
 
 
-@pytest.mark.parametrize("display", [one for name, one in PUBLIC if hasattr(one, "from_estimator")])
-def test_a_classifier_is_drawn_by_the_keywords_of_its_probabilities(display: Any) -> None:
-    named = {one.name for one in parameters(display.from_predictions) if one.kind is one.KEYWORD_ONLY}
-    assert {*keywords(display.from_estimator)} == named - {"labels", "name"}
+def test_a_classifier_is_drawn_by_the_keywords_of_its_probabilities() -> None:
+    displays: list[Any] = [one for _, one in PUBLIC if hasattr(one, "from_estimator")]
+    taken = [one for display in displays for one in parameters(display.from_predictions)]
+    named = {one.name for one in taken if one.kind is one.KEYWORD_ONLY} - {"labels", "name"}
+    assert named
+    assert [{*keywords(display.from_estimator)} for display in displays] == [named] * len(displays)
+
+
+@pytest.mark.parametrize("display", [one for _, one in PUBLIC if hasattr(one, "from_estimator")])
+def test_a_display_refuses_the_keywords_of_another(display: Any) -> None:
+    class Known:
+        classes_ = (0, 1)
+        predict_proba = staticmethod(lambda x: x)
+
+    others = {*keywords(display.from_estimator)} - {one.name for one in parameters(display.from_predictions)}
+    assert others
+    for name in others:
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            display.from_estimator(Known(), [[0.5, 0.5]], [0], **{name: None})
 
 
 def calls(name: str) -> Iterator[str]:

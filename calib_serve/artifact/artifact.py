@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +24,6 @@ from calib_serve.artifact.facts import (
     FitRecord,
     ModelFacts,
     Selection,
-    as_frame,
     as_html,
     read_metrics,
     summary_line,
@@ -70,9 +69,6 @@ from calib_serve.scores import (
     to_logits,
     two_columns,
 )
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 S = TypeVar("S", bound=Step)
 
@@ -508,10 +504,6 @@ class Artifact:
     def metrics_after(self) -> dict[str, Estimate]:
         """Metrics on held-out data with the calibration, by name."""
         return read_metrics(self.after)
-
-    def to_frame(self) -> DataFrame:
-        """Return a pandas frame, a row per metric, before and after; MissingDependency without pandas."""
-        return as_frame(self.metrics_before, self.metrics_after)
 
     def __repr__(self) -> str:
         return f"Artifact({self._line()})"

@@ -6,19 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from types import UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from calib_serve.artifact.decisions import DecisionFacts
 from calib_serve.artifact.manifest import plain
 from calib_serve.artifact.preprocessing import Preprocessing
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
-from calib_serve.core.arrays import frame, html_table
+from calib_serve.core.arrays import html_table
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import Estimate
 from calib_serve.scores import Outputs, check_outputs
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Metrics = Mapping[str, Estimate]
 
@@ -333,19 +330,3 @@ def as_html(title: str, before: Metrics, after: Metrics) -> str:
         for name in dict.fromkeys((*before, *after))
     ]
     return html_table(title, ("metric", "before", "after"), rows)
-
-
-def as_frame(before: Metrics, after: Metrics) -> DataFrame:
-    """A pandas frame, a row per metric: before and after, each with the ends of its interval.
-
-    NaN where not measured.
-    """
-    sides = {"before": before, "after": after}
-    names = list(dict.fromkeys(name for found in sides.values() for name in found))
-    columns: dict[str, list[float]] = {}
-    for side, found in sides.items():
-        rows = [found.get(name, Estimate(math.nan)) for name in names]
-        columns[side] = [row.value for row in rows]
-        columns[f"{side}_low"] = [row.low for row in rows]
-        columns[f"{side}_high"] = [row.high for row in rows]
-    return frame(columns, names, name="metric")

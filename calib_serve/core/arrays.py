@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.core.errors import InputError, MissingDependency
+from calib_serve.core.errors import InputError
 
 Floats = NDArray[np.float64]
 AnyFloats = NDArray[np.floating[Any]]
@@ -141,10 +141,6 @@ def _of_objects(array: NDArray[Any], keep: bool) -> NDArray[Any]:
     return (plain if plain.dtype.kind != "O" else plain.astype(np.float64)).reshape(array.shape)
 
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Write an HTML table whose first column names the rows; every text is escaped.
 
@@ -158,18 +154,6 @@ def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
     )
     caption = f"<caption>{escape(title)}</caption>"
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def frame(columns: Mapping[str, Sequence[Any]], index: Sequence[str], *, name: str) -> DataFrame:
-    """Make a pandas DataFrame of equally long columns; its index is called ``name``.
-
-    Raises MissingDependency where pandas is not installed: no extra of this package installs it.
-    """
-    try:
-        import pandas  # noqa: PLC0415 - only frames need it
-    except ImportError as error:
-        raise MissingDependency("pandas") from error
-    return pandas.DataFrame(dict(columns), index=pandas.Index(index, name=name))
 
 
 def rows_at_once(

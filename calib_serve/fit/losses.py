@@ -241,45 +241,6 @@ def focal(logits: Tensor, labels: Tensor, *, gamma: float = 3.0, reduction: Redu
     return weighted_nll(logits, labels, focal_weight(gamma=gamma), reduction=reduction)
 
 
-def flsd(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Return the focal loss whose gamma depends on the sample: FLSD-53 (Mukhoti 2020).
-
-    Args:
-        logits: (..., K).
-        labels: Class ids (...,).
-        reduction: "mean", "sum" or "none".
-    """
-    return weighted_nll(logits, labels, flsd_weight(), reduction=reduction)
-
-
-def dual_focal(
-    logits: Tensor, labels: Tensor, *, gamma: float = 5.0, reduction: Reduction = "mean"
-) -> Tensor:
-    """Return the dual focal loss, DFL: -(1 - p_y + p_j)^gamma log p_y (Tao 2023, eq. 5).
-
-    Args:
-        logits: (..., K).
-        labels: Class ids (...,).
-        gamma: Exponent.
-        reduction: "mean", "sum" or "none".
-    """
-    return weighted_nll(logits, labels, dual_focal_weight(gamma=gamma), reduction=reduction)
-
-
-def inverse_focal(
-    logits: Tensor, labels: Tensor, *, gamma: float = 2.0, reduction: Reduction = "mean"
-) -> Tensor:
-    """Return -(1 + p_y)^gamma log p_y (Wang 2021, eq. 4).
-
-    Args:
-        logits: (..., K).
-        labels: Class ids (...,).
-        gamma: Exponent.
-        reduction: "mean", "sum" or "none".
-    """
-    return weighted_nll(logits, labels, inverse_focal_weight(gamma=gamma), reduction=reduction)
-
-
 def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Return -log p_y.
 

@@ -8,12 +8,12 @@ from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Codes, Floats, as_floats, finite, frame, html_table
+from calib_serve.core.arrays import Codes, Floats, as_floats, finite, html_table
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.distributions import (
@@ -23,10 +23,6 @@ from calib_serve.metrics.distributions import (
     student_quantile,
 )
 from calib_serve.metrics.samples import mean_error, row_blocks
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 NORMAL_95 = 1.96
 """``quantile_of(0.95)``, rounded."""
@@ -99,7 +95,7 @@ class Estimate(float):
 
 
 class EstimateRecord:
-    """Give a record of ``Estimate`` fields their common forms: a dict, JSON, a frame, a notebook's table."""
+    """Give a record of ``Estimate`` fields their common forms: a dict, JSON, a notebook's table."""
 
     HEADLINE: ClassVar[tuple[str, str, str]]
     """What the ECE to be named first is of, its name, and that of the ECE that chance alone gives."""
@@ -116,12 +112,6 @@ class EstimateRecord:
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON: counts, and each metric as {value, low, high}, debiased if biased."""
         return {**self.counts(), **{name: e.as_dict() for name, e in self.estimates().items()}}
-
-    def to_frame(self) -> DataFrame:
-        """A pandas frame, a row per metric; MissingDependency without pandas."""
-        found = self.estimates()
-        columns = {end: [getattr(e, end) for e in found.values()] for end in self._ENDS}
-        return frame(columns, list(found), name="metric")
 
     def _repr_html_(self) -> str:
         found = self.estimates().items()

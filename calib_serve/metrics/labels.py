@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Floats, are_counts, as_array, as_floats, frame, repeated
+from calib_serve.core.arrays import Floats, are_counts, as_array, as_floats, repeated
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.evaluate import MeasureOptions
@@ -23,9 +23,6 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.plausible import Event, plausible_probs, recalibrate_event, signs
 from calib_serve.metrics.samples import checked_weights, weighing_rows
 from calib_serve.scores import LEAST, labels01
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _STEPS = np.linspace(0, 1, 16) ** 1.5
 """Where possible truths lie between calibrated and much further off than it looks."""
@@ -114,12 +111,6 @@ class LabelsEvaluation(EstimateRecord):
             for row in self.labels
         ]
         return {**super().as_dict(), "labels": rows}
-
-    def to_frame(self) -> DataFrame:
-        """Return a pandas frame of one row per label. Raises MissingDependency without pandas."""
-        names = [f.name for f in fields(LabelEvaluation)]
-        columns = {name: [float(getattr(row, name)) for row in self.labels] for name in names}
-        return frame(columns, [str(k) for k in range(len(self.labels))], name="label")
 
     def __repr__(self) -> str:
         counts = f"n={self.n}, labels={len(self.labels)}"

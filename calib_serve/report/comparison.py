@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import are_counts, as_floats, repeated
-from calib_serve.core.bins import Edges
+from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.core.text import p_value, percent
 from calib_serve.metrics import (
     CALIBRATE,
@@ -37,20 +37,9 @@ _LONGEST = 80  # characters of a name
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class How:
-    """Options of a report's measures: bins, resamples, weights and groups (n,), names, the calibration.
+class How(ReportOptions):
+    """Options of a report, its classes' names known, with the calibration and the rows of its figures."""
 
-    ``target_risk`` is the share of errors to abstain down to.
-    """
-
-    bins: int = 15
-    edges: Edges = "right"
-    replicates: int = 1000
-    seed: int = 0
-    target_risk: float | None = None
-    sample_weight: ArrayLike | None = None
-    groups: ArrayLike | None = None
-    class_names: tuple[str, ...] = ()
     artifact: Artifact | None = None
 
     @property

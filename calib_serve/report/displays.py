@@ -62,13 +62,8 @@ Data = TypeVar("Data")
 _BINS = 15
 
 
-class _Drawn(TypedDict, total=False):
-    ax: Axes | None
-    color: str | None
-
-
-class ReliabilityKeywords(_Drawn, total=False):
-    """Keywords of a reliability diagram, but for ``labels`` and ``name``."""
+class DisplayKeywords(TypedDict, total=False):
+    """Keywords of every display's ``from_predictions`` but ``labels`` and ``name``; each takes its own."""
 
     of: Literal["event", "top"] | None
     kind: Literal["bins", "smooth"]
@@ -76,22 +71,11 @@ class ReliabilityKeywords(_Drawn, total=False):
     bins: int
     edges: Edges
     level: float
+    target: float | None
     pos_label: Any
     sample_weight: ArrayLike | None
-
-
-class HistogramKeywords(_Drawn, total=False):
-    """Keywords of a histogram of confidences, but for ``labels`` and ``name``."""
-
-    bins: int
-    edges: Edges
-
-
-class RiskCoverageKeywords(_Drawn, total=False):
-    """Keywords of a risk-coverage curve, but for ``labels`` and ``name``."""
-
-    target: float | None
-    level: float
+    ax: Axes | None
+    color: str | None
 
 
 class _Display(ABC, Generic[Data]):
@@ -114,12 +98,41 @@ class _Display(ABC, Generic[Data]):
         """
         dark = is_dark(mpl.rcParams["axes.facecolor"])
         with drawing(dark=dark) if ax is None else nullcontext():
-            ax = _new_axes() if ax is None else ax
+            if ax is None:
+                # pyplot, as notebooks show its figures automatically.
+                import matplotlib.pyplot as plt  # noqa: PLC0415
+
+                ax = plt.subplots(figsize=(5.6, 5.0), layout="constrained")[1]
             self._draw(ax, self.name if name is None else name, color or _next_color(ax))
         figure = ax.get_figure(root=True)
         assert figure is not None, "axes that were drawn into belong to a figure"
         self.ax_, self.figure_ = ax, figure
         return self
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: ArrayLike,
+        *,
+        name: str | None = None,
+        **options: Unpack[DisplayKeywords],
+    ) -> Self:
+        """Draw the predictions of a fitted classifier.
+
+        Args:
+            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
+            X: Samples (n, d).
+            y: True labels (n,).
+            name: Entry in the legend; the estimator's class by default.
+            **options: Keywords of this display's ``from_predictions``, of these: ``of``, ``kind``,
+                ``strategy``, ``bins``, ``edges``, ``level``, ``target``, ``pos_label``, ``sample_weight``,
+                ``ax``, ``color``.
+        """
+        name = type(estimator).__name__ if name is None else name
+        p = estimator.predict_proba(X)
+        return cls.from_predictions(y, p, labels=estimator.classes_, name=name, **options)
 
     @classmethod
     @abstractmethod
@@ -149,28 +162,6 @@ class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
     def __init__(self, data: Any, *, name: str = "classifier", event: str = "") -> None:
         super().__init__(data, name=name)
         self.event = event
-
-    @classmethod
-    def from_estimator(
-        cls,
-        estimator: Any,
-        X: Any,
-        y: ArrayLike,
-        *,
-        name: str | None = None,
-        **options: Unpack[ReliabilityKeywords],
-    ) -> Self:
-        """Draw the predictions of a fitted classifier.
-
-        Args:
-            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
-            X: Samples (n, d).
-            y: True labels (n,).
-            name: Entry in the legend; the estimator's class by default.
-            **options: Keywords of ``from_predictions``: ``of``, ``kind``, ``strategy``, ``bins``, ``edges``,
-                ``level``, ``pos_label``, ``sample_weight``, ``ax``, ``color``.
-        """
-        return cls.from_predictions(y, **_predicted(estimator, X, name), **options)
 
     @classmethod
     def from_predictions(
@@ -282,27 +273,6 @@ class ConfidenceHistogramDisplay(_Display[Histogram]):
     bars_: tuple[Any, ...]
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator: Any,
-        X: Any,
-        y: ArrayLike,
-        *,
-        name: str | None = None,
-        **options: Unpack[HistogramKeywords],
-    ) -> Self:
-        """Draw the predictions of a fitted classifier.
-
-        Args:
-            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
-            X: Samples (n, d).
-            y: True labels (n,).
-            name: Entry in the legend; the estimator's class by default.
-            **options: Keywords of ``from_predictions``: ``bins``, ``edges``, ``ax``, ``color``.
-        """
-        return cls.from_predictions(y, **_predicted(estimator, X, name), **options)
-
-    @classmethod
     def from_predictions(
         cls,
         y: ArrayLike,
@@ -363,27 +333,6 @@ class RiskCoverageDisplay(_Display[RiskCoverage]):
         self.marked = marked
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator: Any,
-        X: Any,
-        y: ArrayLike,
-        *,
-        name: str | None = None,
-        **options: Unpack[RiskCoverageKeywords],
-    ) -> Self:
-        """Draw the predictions of a fitted classifier.
-
-        Args:
-            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
-            X: Samples (n, d).
-            y: True labels (n,).
-            name: Entry in the legend; the estimator's class by default.
-            **options: Keywords of ``from_predictions``: ``target``, ``level``, ``ax``, ``color``.
-        """
-        return cls.from_predictions(y, **_predicted(estimator, X, name), **options)
-
-    @classmethod
     def from_predictions(
         cls,
         y: ArrayLike,
@@ -432,36 +381,6 @@ class DecisionCurveDisplay(_Display[DecisionCurve]):
     """
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator: Any,
-        X: Any,
-        y: ArrayLike,
-        *,
-        level: float = 0.95,
-        pos_label: Any = None,
-        sample_weight: ArrayLike | None = None,
-        name: str | None = None,
-        ax: Axes | None = None,
-        color: str | None = None,
-    ) -> Self:
-        """Draw the predictions of a fitted classifier.
-
-        Args:
-            estimator: Fitted classifier with ``predict_proba`` and ``classes_``.
-            X: Samples (n, d).
-            y: True labels (n,).
-            level: Coverage of the intervals, each of its threshold alone, a fraction.
-            pos_label: Class of the event; the second of two by default.
-            sample_weight: (n,).
-            name: Entry in the legend; the estimator's class by default.
-            ax: Where to draw; a new figure by default.
-            color: By default the first that no line there has.
-        """
-        how: dict[str, Any] = {"level": level, "pos_label": pos_label, "sample_weight": sample_weight}
-        return cls.from_predictions(y, **_predicted(estimator, X, name), **how, ax=ax, color=color)
-
-    @classmethod
     def from_predictions(
         cls,
         y: ArrayLike,
@@ -500,13 +419,6 @@ class DecisionCurveDisplay(_Display[DecisionCurve]):
         legend_beside(ax)
 
 
-def _new_axes() -> Axes:
-    # pyplot, as notebooks show its figures automatically.
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    return plt.subplots(figsize=(5.6, 5.0), layout="constrained")[1]
-
-
 def _next_color(ax: Axes) -> str:
     """The first of our colours that no line of ``ax`` has yet.
 
@@ -515,11 +427,6 @@ def _next_color(ax: Axes) -> str:
     used, colors = [line.get_color() for line in ax.lines], colors_on(ax)
     free = [name for name in LINES if not any(same_color(colors[name], one) for one in used)]
     return colors[free[0] if free else LINES[0]]
-
-
-def _predicted(estimator: Any, X: Any, name: str | None) -> dict[str, Any]:
-    name = type(estimator).__name__ if name is None else name
-    return {"p": estimator.predict_proba(X), "labels": estimator.classes_, "name": name}
 
 
 def _scores(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> Scores:

@@ -216,7 +216,7 @@ def _densities(sides: Sequence[ComparedClassifier]) -> Picture:
     figure = Figure(figsize=(_WIDTH, 2.9 * len(sides)), layout="constrained")
     panels = figure.subplots(len(sides), 1, squeeze=False)[:, 0]
     for axes, side in zip(panels, sides, strict=True):
-        plot_density(axes, side.density, title=side.name)
+        plot_density(axes, side.density).set_title(side.name)
     return Picture(
         "densities",
         "Does confidence tell right from wrong?",

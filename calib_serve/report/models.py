@@ -149,7 +149,7 @@ def _by_name(one: Scores, other: Scores) -> Scores:
 
 def _of_models(contents: Contents, before: Any, asked: ReportOptions, doubt: list[str]) -> Contents:
     """Speak of two models where a report speaks of a calibration."""
-    both = (judge_pair(before, asked, contents.class_names), contents.verdict)
+    both = (judge_pair(before, replace(asked, class_names=contents.class_names)), contents.verdict)
     verdicts = []
     for side, found in zip(contents.sides, both, strict=True):
         advice = tuple(line for line in found.do if line != DEPLOY and "this calibration" not in line)

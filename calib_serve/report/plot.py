@@ -190,7 +190,7 @@ def _grid(axes: Axes, axis: Any = "both") -> None:
     axes.tick_params(length=0)
 
 
-def plot_reliability(axes: Axes, data: Reliability, *, color: str | None = None, title: str = "") -> Axes:
+def plot_reliability(axes: Axes, data: Reliability, *, color: str | None = None) -> Axes:
     """Draw accuracy against confidence, with the range that chance gives a calibrated model.
 
     A point outside of its box is more than chance; one of few predictions is small and pale.
@@ -199,13 +199,12 @@ def plot_reliability(axes: Axes, data: Reliability, *, color: str | None = None,
         axes: Where to draw; they are returned.
         data: As ``reliability`` prepares it.
         color: Of the points and boxes; by default that of calibrated scores.
-        title: Of the axes.
     """
     color = color or colors_on(axes)["after"]
     full = data.count > 0
     x, y = data.confidence[full], data.accuracy[full]
     left, width = data.edges[:-1][full], np.diff(data.edges)[full]
-    _of_accuracy(axes, title)
+    _of_accuracy(axes)
     axes.bar(
         left + width / 2,
         (data.expected_high - data.expected_low)[full],
@@ -227,17 +226,17 @@ def plot_reliability(axes: Axes, data: Reliability, *, color: str | None = None,
     return axes
 
 
-def _of_accuracy(axes: Axes, title: str) -> None:
+def _of_accuracy(axes: Axes) -> None:
     """Begin a diagram of accuracy against confidence, with the line on which the two are equal."""
     _grid(axes)
     axes.plot([0, 1], [0, 1], color=colors_on(axes)["muted"], linewidth=1, linestyle=(0, (4, 3)))
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=title)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
     axes.set_aspect("equal", adjustable="box")
     _percent(axes, x=True, y=True)
 
 
 def plot_smooth_reliability(
-    axes: Axes, data: SmoothReliability, *, color: str | None = None, label: str = "", title: str = ""
+    axes: Axes, data: SmoothReliability, *, color: str | None = None, label: str = ""
 ) -> Axes:
     """Draw accuracy against confidence as a curve with its pointwise band, thick where many predictions lie.
 
@@ -246,10 +245,9 @@ def plot_smooth_reliability(
         data: As ``calib_serve.metrics.smooth_reliability`` prepares it.
         color: Of lines and markers; by default that of calibrated scores.
         label: Entry in the legend.
-        title: Of the axes.
     """
     color = color or colors_on(axes)["after"]
-    _of_accuracy(axes, title)
+    _of_accuracy(axes)
     x = data.confidence
     axes.fill_between(x, data.low, data.high, color=color, alpha=0.16, linewidth=0)
     axes.plot(x, data.accuracy, color=color, linewidth=1, label=label or None)
@@ -259,14 +257,13 @@ def plot_smooth_reliability(
     return axes
 
 
-def plot_histogram(axes: Axes, data: Histogram, *, color: str | None = None, title: str = "") -> Axes:
+def plot_histogram(axes: Axes, data: Histogram, *, color: str | None = None) -> Axes:
     """Draw the histogram of confidences as shares, with the mean confidence and the accuracy as lines.
 
     Args:
         axes: Where to draw; they are returned.
         data: As ``confidence_histogram`` prepares it.
         color: Of lines and markers; by default that of calibrated scores.
-        title: Of the axes.
     """
     color = color or colors_on(axes)["after"]
     width = np.diff(data.edges)
@@ -279,19 +276,18 @@ def plot_histogram(axes: Axes, data: Histogram, *, color: str | None = None, tit
     ):
         label = f"{name} {at:.1%}"
         axes.axvline(at, color=colors_on(axes)["ink"], linewidth=1.3, linestyle=dash, label=label)
-    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions", title=title)
+    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions")
     legend_beside(axes)
     _percent(axes, x=True, y=True)
     return axes
 
 
-def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
+def plot_density(axes: Axes, data: Density) -> Axes:
     """Draw where right and wrong predictions have their confidence, evenly spaced in log-odds.
 
     Args:
         axes: Where to draw; they are returned.
         data: As ``confidence_density`` prepares it.
-        title: Of the axes.
     """
     x = data.log_odds
     for name, density, count in (("right", data.right, data.n_right), ("wrong", data.wrong, data.n_wrong)):
@@ -303,7 +299,7 @@ def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
     ticks = np.array([t for t in _ODDS_TICKS if data.grid[0] <= t <= data.grid[-1]])
     axes.set_xticks(np.log(ticks) - np.log1p(-ticks), [f"{100 * t:.6g}%" for t in ticks])
     axes.tick_params("x", labelsize=8)
-    axes.set(xlim=(x[0], x[-1]), xlabel="confidence, in log-odds", ylabel="density", title=title)
+    axes.set(xlim=(x[0], x[-1]), xlabel="confidence, in log-odds", ylabel="density")
     axes.set_ylim(0, 1.45 * max(data.right.max(), data.wrong.max(), 1e-9))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.legend(loc="upper left", title=f"AUROC {data.auroc:.3f}", alignment="left", ncols=2)
@@ -474,37 +470,10 @@ class CurveLike(Protocol):
     def high(self) -> Sequence[float]: ...  # noqa: D102
 
 
-def plot_curves(axes: Axes, lines: Iterable[CurveLike], *, log_x: bool = False) -> Axes:
-    """Draw each line in its own colour and dash, its spread shaded."""
-    colors = colors_on(axes)
-    for i, line in enumerate(lines):
-        color = colors[LINES[i % len(LINES)]]
-        marker = "o" if len(line.x) < 50 else ""
-        axes.plot(
-            line.x,
-            line.y,
-            color=color,
-            linestyle=_DASHES[i // 2 % len(_DASHES)],
-            marker=marker,
-            markersize=4,
-            label=line.label,
-        )
-        if line.low:
-            axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.12, linewidth=0)
-    if log_x:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
-        axes.xaxis.set_minor_locator(NullLocator())
-    _grid(axes)
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    return axes
-
-
 def draw_curves(
     lines: Iterable[CurveLike], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
-    """Draw a figure of ``plot_curves``, in the report's style.
+    """Draw each line in its own colour and dash, its spread shaded, in the report's style.
 
     Args:
         lines: Lines, with their names and spread.
@@ -515,6 +484,20 @@ def draw_curves(
     """
     with drawing():
         figure = Figure(figsize=(8, 4.4), layout="constrained")
-        axes = plot_curves(figure.subplots(), lines, log_x=log_x)
+        axes = figure.subplots()
+        for i, line in enumerate(lines):
+            color = PALETTE[LINES[i % len(LINES)]]
+            how: dict[str, Any] = {"linestyle": _DASHES[i // 2 % len(_DASHES)], "markersize": 4}
+            marker = "o" if len(line.x) < 50 else ""
+            axes.plot(line.x, line.y, color=color, marker=marker, label=line.label, **how)
+            if line.low:
+                axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.12, linewidth=0)
+        if log_x:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
+            axes.xaxis.set_minor_locator(NullLocator())
+        _grid(axes)
+        axes.set_ylim(bottom=0)
+        axes.legend()
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
     return figure

@@ -18,7 +18,7 @@ from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisio
 from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.core.options.base import changed
+from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.evaluate import ReportOptions
 from calib_serve.core.text import count, decimals, percent
 from calib_serve.metrics import (
@@ -425,21 +425,15 @@ def _fact(contents: Contents, name: str, value: str, note: str, old: str | None)
     return Fact(name, f"{old} · {value}", " · ".join(side.name for side in contents.sides))
 
 
-def judge_pair(pair: Predictions, asked: ReportOptions, class_names: Sequence[str]) -> Verdict:
-    """The verdict on probabilities and labels, by the options of their report.
-
-    Args:
-        pair: Probabilities (n, K) and class ids (n,), or both (n, L).
-        asked: The options of the report.
-        class_names: A name for each class or label.
-    """
+def judge_pair(pair: Predictions, asked: ReportOptions) -> Verdict:
+    """The verdict on probabilities and labels, by the options of their report."""
     return judge_probs(
         *pair,
         tolerance=asked.tolerance,
         class_tolerance=asked.class_tolerance,
         sample_weight=asked.sample_weight,
         groups=asked.groups,
-        class_names=class_names,
+        class_names=asked.class_names,
     )
 
 
@@ -473,22 +467,12 @@ def prepare_report(
     pairs = [task.checked(pair) for pair in ((after,) if before is None else (before, after))]
     _refuse_other_samples(pairs)
     named = tuple(printable(n) for n in asked.class_names or (artifact.class_names if artifact else ()))
-    how = How(
-        bins=asked.bins,
-        edges=asked.edges,
-        replicates=asked.replicates,
-        seed=asked.seed,
-        target_risk=asked.target_risk,
-        sample_weight=asked.sample_weight,
-        groups=asked.groups,
-        class_names=named,
-        artifact=artifact,
-    )
+    how = How(**{**fields_of(ReportOptions, asked), "class_names": named}, artifact=artifact)
     sides = task.sides(pairs, [printable(name) for name in asked.names[-len(pairs) :]], how)
     changes = task.changes(pairs, sides, how) if before is not None else {}
     rest = task.rest(pairs, sides, how)
     verdict = compared(
-        judge_pair(pairs[-1], asked, named),
+        judge_pair(pairs[-1], how),
         sides[-1].metrics,
         before=sides[0].metrics if before is not None else None,
         changes=changes,

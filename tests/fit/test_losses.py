@@ -25,9 +25,6 @@ WEIGHTS = {
 LOSSES = {
     "cross entropy": L.cross_entropy,
     "focal": L.focal,
-    "flsd": L.flsd,
-    "dual focal": L.dual_focal,
-    "inverse focal": L.inverse_focal,
     "brier": L.brier,
     "label smoothing": L.label_smoothing,
     "entropy regularised": L.entropy_regularised,
@@ -61,7 +58,7 @@ GOLDEN = {
         0.02948594279587269,
     ),
     "flsd-53": (
-        partial(L.flsd, reduction="sum"),
+        partial(L.weighted_nll, weight=WEIGHTS["flsd"], reduction="sum"),
         613.9229736328125,
         15.788704872131348,
         0.030471589416265488,
@@ -75,7 +72,7 @@ GOLDEN = {
         -1.0806940736074466e-05,
     ),
     "dual focal 5": (
-        partial(L.dual_focal, gamma=5.0, reduction="sum"),
+        partial(L.weighted_nll, weight=WEIGHTS["dual focal"], reduction="sum"),
         660.3548583984375,
         24.906578063964844,
         0.02890712209045887,
