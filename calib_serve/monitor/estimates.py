@@ -352,7 +352,7 @@ class Bounds:
         low, high = (100 * x for x in self.accuracy)
         share = f"{100 * self.unseen:.0f} %"
         what = f"the share of {event}" if event else "accuracy"
-        if not high - low <= 50:  # also NaN
+        if not self.accuracy[1] - self.accuracy[0] <= 0.5:  # also NaN
             return f"Outcomes of {share} of the predictions are not known: {what} could be nearly anything."
         every = f"not {event}, or all {event}" if event else "wrong, or all right"
         return f"With the {share} of predictions not known all {every}, {what} is {low:.1f} or {high:.1f} %."

@@ -15,7 +15,7 @@ from ledgers import NOW, sweep
 from real_watch import make_watch
 from sizes import sized
 
-from calib_serve.monitor import Watch, windows
+from calib_serve.monitor import Watch, estimate, windows
 from calib_serve.receipts import DAY, ServedPrediction, Sums
 from calib_serve.web.window_gauges import WindowGauges
 
@@ -105,6 +105,14 @@ class Story:
             watch.close()
 
 
+def check_estimates(watch: Watch) -> None:
+    """Each kept estimate is that of its own sums and groups."""
+    for window in watch.windows(V, ("1h", "24h", "7d")).values():
+        assert repr(window.estimates) == repr(estimate(window.sums, groups=window.groups))
+        for sums in window.by_name("class").values():
+            assert repr(window.judged(sums)[0]) == repr(estimate(sums))
+
+
 def plain(rows: dict[str, list[tuple[tuple[str, ...], float]]]) -> dict[str, list[str]]:
     """Rows as texts, as NaN is unlike itself."""
     return {name: sorted(map(repr, of)) for name, of in rows.items() if of}
@@ -122,6 +130,7 @@ def test_kept_estimates_equal_those_found_anew_whatever_happens(
         made: tuple[float, bytes, int] | None = None
         for what, *how in (("serve", 60, "", "g"), ("label", 30, "desk"), *steps):
             getattr(story, what)(*how)
+            check_estimates(story.watch)
             sums = story.sums()
             kept = plain(story.gauges.rows({V: sums}))
             stamp, asked = sums.vector.tobytes(), len({"24h", *story.asked})
