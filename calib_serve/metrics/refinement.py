@@ -107,7 +107,9 @@ class Separation:
     def _beyond(self) -> tuple[Floats, Floats, Floats, Floats]:
         """One over the mass above and below each confidence, and the errors there; 0 where nothing weighs."""
         seen = self.rights + self.wrongs
-        above, below = (_ratio(np.float64(1), mass, empty=0.0) for mass in (seen[-1] - seen[:-1], seen[1:]))
+        above, below = (
+            _ratio(np.ones_like(mass), mass, empty=0.0) for mass in (seen[-1] - seen[:-1], seen[1:])
+        )
         return above, below, (self.wrongs[-1] - self.wrongs[:-1]) * above, self.wrongs[1:] * below
 
     def auroc_error(self) -> Floats:
