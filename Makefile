@@ -54,7 +54,7 @@ $(DEVELOPED): $(INSTALLED)
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python -m calib_serve.app.demo $(ARGS)
+	$(BIN)/python examples/demo $(ARGS)
 
 test: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh

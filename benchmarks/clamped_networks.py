@@ -6,7 +6,9 @@ MNIST; a split has a training of its own. The residual networks of CIFAR-10 come
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,10 @@ import torch
 from cifar import cifar10_test, data_dir
 from torch import nn
 
-from calib_serve.app.demo import digits
 from calib_serve.models import from_module, load_model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo"))
+import digits
 
 __all__ = ["NAMES", "SIZES", "Given", "given", "network"]
 

@@ -5,6 +5,7 @@ The small networks are trained here, to the end, on few images: 1,000 of MNIST, 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import torch
 from cifar import data_dir
 from torch import nn
 
-from calib_serve.app.demo import digits
 from calib_serve.artifact import Head
 from calib_serve.fit.losses import cross_entropy, mixup
 from calib_serve.models import from_module, load_model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo"))
+import digits
 
 NETWORKS = ("resnet20", "mnist", "digits")
 

@@ -11,15 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import digits
 import numpy as np
 import onnxruntime
 import pytest
 from processes import end, with_sigint_ignored
 
 from calib_serve import Artifact
-from calib_serve.app.demo import digits
 
 pytestmark = pytest.mark.server
+
+DEMO = Path(digits.__file__).parent
 
 
 class Demo:
@@ -27,7 +29,7 @@ class Demo:
 
     def __init__(self, out: Path, *options: str) -> None:
         self.out, self.log = out, out.with_suffix(".log")
-        command = [sys.executable, "-m", "calib_serve.app.demo", "--out", str(out)]
+        command = [sys.executable, str(DEMO), "--out", str(out)]
         command += ["--model-store", str(out.with_suffix(".store")), *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import digits
 import numpy as np
 import pytest
 from sizes import sized
 
 from calib_serve import calibrate, judge
-from calib_serve.app.demo import digits
 from calib_serve.artifact import Head, InputShift
 from calib_serve.fit.on_model import ON_MODEL, FitOnModel
 from calib_serve.metrics import ece, nll

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import digits
 import numpy as np
 import torch
+from digits import Digits
 from numpy.typing import NDArray
 
-from calib_serve.app.demo import digits
-from calib_serve.app.demo.digits import Digits
 from calib_serve.artifact import Artifact
 from calib_serve.fit import (
     Masking,

@@ -1,4 +1,4 @@
-"""``python -m calib_serve.app.demo``: the whole way on scikit-learn's digits, to a dashboard query."""
+"""``python examples/demo``: the whole way on scikit-learn's digits, to a dashboard query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calib_serve.core.process import interruptible
 
 def main(words: Sequence[str] | None = None) -> int:
     """Show the whole way on real data: fit, fuse, serve, label, watch, report; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m calib_serve.app.demo", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python examples/demo", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="where everything is written")
     parser.add_argument(
         "--model-store", type=Path, default=Path("model_store"), help="where the archives are written"
@@ -39,8 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _tell(asked: argparse.Namespace) -> None:
     from rich.console import Console
-
-    from calib_serve.app.demo.story import Story, tell
+    from story import Story, tell
 
     width = max(Console().width, 116)  # columns that the demo's table needs; a pipe claims 80
     with interruptible():

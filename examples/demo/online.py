@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 import numpy as np
+from digits import Split
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from calib_serve.app.demo.digits import Split
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ServerError
 from calib_serve.receipts import LabelledSamples, read_samples

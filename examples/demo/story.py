@@ -9,14 +9,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import digits
 import numpy as np
+import offline
+import online
+from digits import Split
+from offline import CalibrationChoice, Deployed, Fused
+from online import Answers, Counters, predict, refusals, sampled, send_labels
 from rich.box import SIMPLE
 from rich.table import Table
 
-from calib_serve.app.demo import digits, offline, online
-from calib_serve.app.demo.digits import Split
-from calib_serve.app.demo.offline import CalibrationChoice, Deployed, Fused
-from calib_serve.app.demo.online import Answers, Counters, predict, refusals, sampled, send_labels
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, ServerError
 from calib_serve.fit import refit

@@ -1,1 +1,0 @@
-"""The whole way on scikit-learn's digits, with nothing faked."""
