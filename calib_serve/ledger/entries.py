@@ -182,14 +182,12 @@ class Published:
         editions: Ids by version that change when its sums go down, which tell its series from those before;
             None: of versions of which nothing was taken out.
         segments: Sums by segment.
-        sources: Sums by sender of labels.
     """
 
     ledger: str
     edition: str
     editions: Mapping[Version | None, str]
     segments: Mapping[Key, Sums]
-    sources: Mapping[Key, Sums]
 
     def labels(self, version: Version) -> tuple[str, str]:
         """The ledger and edition that label the series of a version.

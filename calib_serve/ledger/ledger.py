@@ -522,14 +522,14 @@ class Ledger:
             asked = select(EDITION.c.version_id, func.max(EDITION.c.number)).group_by(EDITION.c.version_id)
             numbers = dict(map(tuple, connection.execute(asked)))
             names: dict[int, Version] = self._names(connection) if len(numbers) > 1 else {}
-            segments, sources = self.slices("segment"), self.slices("source")
+            segments = self.slices("segment")
             timeline = self.database.timeline(connection)
         timeline = f".{timeline}" if timeline else ""
         whole = numbers.pop(None)
         editions: dict[Version | None, str] = {None: f"{whole}{timeline}"}
         editions |= {names[id_]: f"{max(last, whole)}{timeline}" for id_, last in numbers.items()}
         last = f"{max(whole, *numbers.values())}{timeline}" if numbers else editions[None]
-        return Published(self.uuid[:8], last, editions, segments, sources)
+        return Published(self.uuid[:8], last, editions, segments)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None

@@ -17,7 +17,7 @@ from calib_serve.core.text import p_value, percent, percent_change
 from calib_serve.metrics._error_intervals import error_changes
 from calib_serve.metrics.distributions import student_beyond, student_quantile
 from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of
-from calib_serve.metrics.refinement import ranked_areas
+from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.resampled import Sample
 from calib_serve.metrics.samples import checked_weights, group_codes, mean_error, row_blocks
 
@@ -301,11 +301,10 @@ class Moved:
 
 def _influence(tops: Tops, w: Floats) -> tuple[float, Floats]:
     """The AUROC of confidence, and the influence (n,) of each sample on it, of mean 0."""
-    order = np.argsort(tops.confidence)
-    ranks, influences = ranked_areas(tops.confidence[order], tops.right[order], w[order])
-    part = np.empty(len(order))
-    part[order] = dict(influences)["refinement_auroc"]
-    return float(ranks.auroc()), part
+    ranks = Separation.of(tops.confidence, tops.right, w)
+    place = np.unique(tops.confidence, return_inverse=True)[1]
+    won, lost = (one[place] * w.sum() for one in ranks.influence())
+    return float(ranks.auroc()), np.where(tops.right > 0, won, lost)
 
 
 def _facts(one: tuple[float, float, Change]) -> dict[str, Any]:

@@ -71,10 +71,19 @@ class Separation:
             _ratio(self.rights[..., 1:] + self.rights[..., :-1], 2 * right),
         )
 
+    def influence(self) -> tuple[Floats, Floats]:
+        """A right and a wrong prediction's influence on the AUROC at each confidence (g,) (DeLong 1988)."""
+        wrong_below, right_below = self.placements()
+        area = self.auroc()
+        return (
+            _ratio(wrong_below - area, self.rights[..., -1:]),
+            _ratio(1 - right_below - area, self.wrongs[..., -1:]),
+        )
+
     def influences(self) -> dict[str, tuple[Floats, Floats]]:
         """How a right and a wrong prediction at each confidence (g,) move each area, by its metric's name.
 
-        In units of its share of all (Hampel 1974; of the AUROC: DeLong 1988); NaN where the area is.
+        In units of its share of all (Hampel 1974); NaN where the area is.
         """
         right, wrong, rights, wrongs = self.right, self.wrong, self.rights[-1], self.wrongs[-1]
         n, mass, share = rights + wrongs, right + wrong, float(rights / (rights + wrongs))
@@ -85,11 +94,11 @@ class Separation:
         slope = math.log(share) if share > 0 else 0.0  # of the best order's AURC along the accuracy
         hits, of_hits = (np.cumsum(right * above * part) for part in (1, 1 - risk))
         misses, of_misses = (np.cumsum((wrong * below * part)[::-1])[::-1] for part in (1, late))
-        (lost, won), area = self.placements(), self.auroc()
+        won, lost = self.influence()
         to_right, to_wrong = (n / part if part else math.nan for part in (rights, wrongs))
         first, last = 1 - risk - self.aupr_right(), late - self.aupr_wrong()
         return {
-            "refinement_auroc": (to_right * (lost - area), to_wrong * (1 - won - area)),
+            "refinement_auroc": (n * won, n * lost),
             "aupr_correct": (to_right * (first + hits - of_hits), -to_right * of_hits),
             "aupr_incorrect": (-to_wrong * of_misses, to_wrong * (last + misses - of_misses)),
             "aurc": (of_right, of_right + seen),
