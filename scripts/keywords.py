@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args, get_origin
 
 from calib_serve.core.options.audit import AuditOptions
+from calib_serve.core.options.base import Seeded
 from calib_serve.core.options.data import ArchiveOptions, ScoresOptions
 from calib_serve.core.options.evaluate import (
     CompareOptions,
@@ -37,9 +38,15 @@ from calib_serve.core.options.fit import (
     RefitOptions,
     ServedRefitOptions,
 )
-from calib_serve.core.options.fuse import ModuleOptions, OnnxOptions, TorchOptions, TritonOptions
+from calib_serve.core.options.fuse import (
+    GraphOptions,
+    ModuleOptions,
+    OnnxOptions,
+    TorchOptions,
+    TritonOptions,
+)
 from calib_serve.core.options.label import CollectOptions, LabelOptions
-from calib_serve.core.options.pack import AroundOptions, FeedbackOptions, PackOptions
+from calib_serve.core.options.pack import AroundOptions, FeedbackOptions, Packed, PackOptions
 from calib_serve.core.options.servers import (
     AppOptions,
     DriftOptions,
@@ -59,6 +66,9 @@ FILE = Path(__file__).resolve().parents[1] / "calib_serve" / "core" / "options" 
 
 OPTIONS = (
     *(
+        Seeded,
+        GraphOptions,
+        Packed,
         ScoresOptions,
         EvaluateOptions,
         CompareOptions,
@@ -80,7 +90,7 @@ OPTIONS = (
         ServeOptions,
     ),
 )
-"""Classes whose fields are all keywords that a function takes."""
+"""Classes whose fields are all keywords that a function takes; the first three are parts of others."""
 
 ON_SCORES = (*CANDIDATES.values(), *TWO_CLASSES.values(), select, fit_labels, select_labels)
 """What ``calibrate`` passes keywords on to."""
@@ -91,7 +101,8 @@ WIDER = {"ignore_label": "Any"}
 HEADER = '''\
 """The keywords of public functions, by the options classes that hold them: for readers and type checkers.
 
-Written by scripts/keywords.py. Nothing is imported from here when the program runs.
+Written by scripts/keywords.py. Nothing is imported from here when the program runs. ``XKeywords`` are the
+fields of ``XOptions``; those of a fit, of a model or of an archive, and the options of its methods.
 """
 
 from __future__ import annotations
@@ -212,43 +223,32 @@ def of_models() -> dict[str, str]:
     return {name: found[name] for name in model_options()}
 
 
-def typed_dict(name: str, says: str, keys: dict[str, str], before: dict[str, dict[str, str]]) -> str:
+def typed_dict(name: str, keys: dict[str, str], before: dict[str, dict[str, str]]) -> str:
     """Write a class, with the classes before it that it holds, the largest first, as its bases."""
     held = [other for other in before if before[other].items() <= keys.items()]
     held = [one for one in held if not any(before[one].items() < before[other].items() for other in held)]
     own = dict(sorted(keys.items() - {pair for other in held for pair in before[other].items()}))
     head = f"class {name}({', '.join(held or ['TypedDict'])}, total=False):"
-    return "\n".join(
-        [head, f'    """{says}"""', *([""] if own else []), *(f"    {k}: {v}" for k, v in own.items())]
-    )
+    return "\n".join([head, *([f"    {k}: {v}" for k, v in own.items()] or ["    pass"])])
 
 
 def module() -> str:
     """Write the module."""
     on_scores = of_methods(ON_SCORES, method_options())
-    every = {
-        f"{cls.__name__.removesuffix('Options')}Keywords": (f"Fields of ``{cls.__name__}``.", of_class(cls))
-        for cls in OPTIONS
-    }
-    every["MethodKeywords"] = (
-        "The options of the methods on scores.",
-        of_methods([*CANDIDATES.values(), *TWO_CLASSES.values()], own_options()),
-    )
-    every["FitMethodKeywords"] = ("What ``calibrate`` passes on to the methods and their choice.", on_scores)
-    for cls in (FitOptions, ArchiveFitOptions):
-        every[f"{cls.__name__.removesuffix('Options')}Keywords"] = (
-            f"Fields of ``{cls.__name__}``, and the options of the methods on scores.",
-            {**on_scores, **of_class(cls)},
-        )
-    every["ModelFitKeywords"] = (
-        "Fields of ``ModelFitOptions``, and the options of all methods.",
-        {**of_models(), **of_class(ModelFitOptions)},
-    )
+    every = {_name(cls): of_class(cls) for cls in OPTIONS}
+    every["MethodKeywords"] = of_methods([*CANDIDATES.values(), *TWO_CLASSES.values()], own_options())
+    every["FitMethodKeywords"] = on_scores
+    every |= {_name(cls): {**on_scores, **of_class(cls)} for cls in (FitOptions, ArchiveFitOptions)}
+    every["ModelFitKeywords"] = {**of_models(), **of_class(ModelFitOptions)}
     classes, before = [], dict[str, dict[str, str]]()
-    for name, (says, keys) in every.items():
-        classes.append(typed_dict(name, says, keys, before))
+    for name, keys in every.items():
+        classes.append(typed_dict(name, keys, before))
         before[name] = keys
     return "\n\n\n".join([HEADER, *classes]) + "\n"
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__name__.removesuffix('Options')}Keywords"
 
 
 if __name__ == "__main__":

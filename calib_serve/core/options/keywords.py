@@ -1,6 +1,7 @@
 """The keywords of public functions, by the options classes that hold them: for readers and type checkers.
 
-Written by scripts/keywords.py. Nothing is imported from here when the program runs.
+Written by scripts/keywords.py. Nothing is imported from here when the program runs. ``XKeywords`` are the
+fields of ``XOptions``; those of a fit, of a model or of an archive, and the options of its methods.
 """
 
 from __future__ import annotations
@@ -16,9 +17,37 @@ if TYPE_CHECKING:
     from calib_serve.core.options.data import Kind
 
 
-class ScoresKeywords(TypedDict, total=False):
-    """Fields of ``ScoresOptions``."""
+class SeededKeywords(TypedDict, total=False):
+    seed: int
 
+
+class GraphKeywords(TypedDict, total=False):
+    against: Any
+    decisions: bool
+    features: str | None
+    input_name: str | None
+    inputs: Any
+    normalization: Any
+    output_name: str | None
+    outputs: Kind | None
+    samples: int
+    strict: bool
+    unproven: bool
+
+
+class PackedKeywords(TypedDict, total=False):
+    against: Any
+    extra: Sequence[str | Path]
+    flush_seconds: float
+    last_linear: str | None
+    outputs: Kind | None
+    standalone: bool
+    threshold: float
+    unproven: bool
+    version: str | None
+
+
+class ScoresKeywords(TypedDict, total=False):
     class_names: Sequence[str] | None
     columns: Sequence[str] | None
     groups: Any
@@ -29,33 +58,23 @@ class ScoresKeywords(TypedDict, total=False):
     schema: Any
 
 
-class EvaluateKeywords(ScoresKeywords, total=False):
-    """Fields of ``EvaluateOptions``."""
-
+class EvaluateKeywords(SeededKeywords, ScoresKeywords, total=False):
     bins: int
     edges: Literal["right", "left"]
     level: float
     replicates: int
-    seed: int
 
 
-class CompareKeywords(ScoresKeywords, total=False):
-    """Fields of ``CompareOptions``."""
-
+class CompareKeywords(SeededKeywords, ScoresKeywords, total=False):
     replicates: int
-    seed: int
 
 
 class JudgeKeywords(ScoresKeywords, total=False):
-    """Fields of ``JudgeOptions``."""
-
     class_tolerance: float | None
     tolerance: float
 
 
-class DecideKeywords(ScoresKeywords, total=False):
-    """Fields of ``DecideOptions``."""
-
+class DecideKeywords(SeededKeywords, ScoresKeywords, total=False):
     coverage: float | None
     free_ranks: int | None
     level: float
@@ -63,12 +82,9 @@ class DecideKeywords(ScoresKeywords, total=False):
     per_class: bool
     risk: float | None
     score: Literal["lac", "aps", "raps"]
-    seed: int
 
 
-class ReportKeywords(TypedDict, total=False):
-    """Fields of ``ReportOptions``."""
-
+class ReportKeywords(SeededKeywords, total=False):
     bins: int
     class_names: Sequence[str]
     class_tolerance: float | None
@@ -78,14 +94,11 @@ class ReportKeywords(TypedDict, total=False):
     own: str | None
     replicates: int
     sample_weight: Any
-    seed: int
     target_risk: float | None
     tolerance: float
 
 
 class AuditKeywords(TypedDict, total=False):
-    """Fields of ``AuditOptions``."""
-
     bins: int
     by: Sequence[str] | None
     class_names: Sequence[str] | None
@@ -107,75 +120,46 @@ class AuditKeywords(TypedDict, total=False):
     until: Any
 
 
-class ContractKeywords(TypedDict, total=False):
-    """Fields of ``ContractOptions``."""
-
+class ContractKeywords(SeededKeywords, total=False):
     level: float
     predictions_per_day: float | None
     replicates: int
-    seed: int
     segments: Any
 
 
-class PlanKeywords(TypedDict, total=False):
-    """Fields of ``PlanOptions``."""
-
+class PlanKeywords(SeededKeywords, total=False):
     kept: int
     power: float
     predictions_per_day: float | None
-    seed: int
 
 
-class RefitKeywords(ScoresKeywords, total=False):
-    """Fields of ``RefitOptions``."""
-
+class RefitKeywords(SeededKeywords, ScoresKeywords, total=False):
     alpha: float
     method: str
-    seed: int
 
 
-class ServedRefitKeywords(TypedDict, total=False):
-    """Fields of ``ServedRefitOptions``."""
-
+class ServedRefitKeywords(SeededKeywords, total=False):
     alpha: float
     days: float
     method: str
     model: str
-    seed: int
 
 
 class ArchiveKeywords(TypedDict, total=False):
-    """Fields of ``ArchiveOptions``."""
-
     batch_size: int | None
     outputs: Kind | None
     probe_timeout: float
     seam: str | None
 
 
-class OnnxKeywords(TypedDict, total=False):
-    """Fields of ``OnnxOptions``."""
-
-    against: Any
+class OnnxKeywords(GraphKeywords, total=False):
     custom_ops: str | Path | None
-    decisions: bool
     device: str
-    features: str | None
-    input_name: str | None
-    inputs: Any
     keep_raw: bool
-    normalization: Any
-    output_name: str | None
-    outputs: Kind | None
     returns: Literal["same", "probabilities", "all"]
-    samples: int
-    strict: bool
-    unproven: bool
 
 
 class ModuleKeywords(TypedDict, total=False):
-    """Fields of ``ModuleOptions``."""
-
     decisions: bool
     fold: bool
     last_linear: str | None
@@ -185,8 +169,6 @@ class ModuleKeywords(TypedDict, total=False):
 
 
 class TorchKeywords(ModuleKeywords, total=False):
-    """Fields of ``TorchOptions``."""
-
     against: Any
     device: str
     input_shape: Sequence[int] | None
@@ -195,80 +177,44 @@ class TorchKeywords(ModuleKeywords, total=False):
     unproven: bool
 
 
-class TritonKeywords(TypedDict, total=False):
-    """Fields of ``TritonOptions``."""
-
-    against: Any
+class TritonKeywords(GraphKeywords, total=False):
     backend: Literal["onnxruntime", "python"]
-    decisions: bool
     delay: int
     device: Literal["gpu", "cpu"]
-    features: str | None
-    input_name: str | None
-    inputs: Any
     instances: int
     max_batch: int
-    normalization: Any
-    output_name: str | None
-    outputs: Kind | None
     receipts: bool
-    samples: int
-    strict: bool
     tensorrt: Literal["FP32", "FP16"] | None
     trt_cache: str | None
-    unproven: bool
     version: int
     versions: int
 
 
-class PackKeywords(TypedDict, total=False):
-    """Fields of ``PackOptions``."""
-
+class PackKeywords(PackedKeywords, total=False):
     abstain_below: float | None
-    against: Any
     allow_cpu_fallback: bool
-    extra: Sequence[str | Path]
-    flush_seconds: float
     handler: str | Path | None
     input_dtype: str | None
     input_shape: Sequence[int | None] | None
     inputs: Any
-    last_linear: str | None
     max_pixels: int
-    outputs: Kind | None
     probabilities: bool
     shadow: Any
-    standalone: bool
     threads: int | None
-    threshold: float
     top: int
-    unproven: bool
-    version: str | None
     weights: str | Path | None
 
 
-class AroundKeywords(ArchiveKeywords, total=False):
-    """Fields of ``AroundOptions``."""
-
-    against: Any
+class AroundKeywords(PackedKeywords, ArchiveKeywords, total=False):
     batch_delay: int | None
-    extra: Sequence[str | Path]
-    flush_seconds: float
-    last_linear: str | None
     probe: str | Path | None
     probe_data: str | None
     receipts: Literal["header", "body"]
-    standalone: bool
-    threshold: float
-    unproven: bool
     untried: bool
-    version: str | None
     workers: int | None
 
 
 class FeedbackKeywords(TypedDict, total=False):
-    """Fields of ``FeedbackOptions``."""
-
     arl: float | None
     block: int | None
     flush_seconds: float
@@ -281,8 +227,6 @@ class FeedbackKeywords(TypedDict, total=False):
 
 
 class LabelKeywords(TypedDict, total=False):
-    """Fields of ``LabelOptions``."""
-
     batch: int
     by: Literal["id", "name"] | None
     id_column: str | None
@@ -295,8 +239,6 @@ class LabelKeywords(TypedDict, total=False):
 
 
 class CollectKeywords(TypedDict, total=False):
-    """Fields of ``CollectOptions``."""
-
     batch: int
     by: Literal["id", "name"] | None
     every: float
@@ -310,16 +252,12 @@ class CollectKeywords(TypedDict, total=False):
 
 
 class DriftKeywords(TypedDict, total=False):
-    """Fields of ``DriftOptions``."""
-
     arl: float
     block: int
     tolerance: float
 
 
 class WatchKeywords(DriftKeywords, total=False):
-    """Fields of ``WatchOptions``."""
-
     follow: str | Path | None
     keyring: Any
     label_budget: Any
@@ -333,8 +271,6 @@ class WatchKeywords(DriftKeywords, total=False):
 
 
 class AppKeywords(TypedDict, total=False):
-    """Fields of ``AppOptions``."""
-
     allowed_hosts: Sequence[str]
     max_megabytes: float
     max_versions: int
@@ -344,8 +280,6 @@ class AppKeywords(TypedDict, total=False):
 
 
 class ListenKeywords(TypedDict, total=False):
-    """Fields of ``ListenOptions``."""
-
     host: str
     max_connections: int
     port: int
@@ -356,8 +290,6 @@ class ListenKeywords(TypedDict, total=False):
 
 
 class GatewayKeywords(AppKeywords, ListenKeywords, total=False):
-    """Fields of ``GatewayOptions``."""
-
     grpc_port: int | None
     grpc_upstream: str | None
     keyring: Any
@@ -376,8 +308,6 @@ class GatewayKeywords(AppKeywords, ListenKeywords, total=False):
 
 
 class ServeKeywords(TypedDict, total=False):
-    """Fields of ``ServeOptions``."""
-
     folder: str | Path
     keyring: str | Path | None
     label_budget: Any
@@ -389,8 +319,6 @@ class ServeKeywords(TypedDict, total=False):
 
 
 class MethodKeywords(TypedDict, total=False):
-    """The options of the methods on scores."""
-
     bins: int
     folds: int
     grid: Literal["fine", "medium", "coarse"] | ArrayLike
@@ -403,8 +331,6 @@ class MethodKeywords(TypedDict, total=False):
 
 
 class FitMethodKeywords(TypedDict, total=False):
-    """What ``calibrate`` passes on to the methods and their choice."""
-
     bins: int | None
     candidates: Sequence[str] | None
     criterion: Literal["nll", "brier", "ece"]
@@ -421,25 +347,17 @@ class FitMethodKeywords(TypedDict, total=False):
     tolerance: float
 
 
-class FitKeywords(ScoresKeywords, FitMethodKeywords, total=False):
-    """Fields of ``FitOptions``, and the options of the methods on scores."""
-
+class FitKeywords(SeededKeywords, ScoresKeywords, FitMethodKeywords, total=False):
     class_weight: Any
     cross_validate: bool
     prior: Any
-    seed: int
 
 
-class ArchiveFitKeywords(ArchiveKeywords, FitMethodKeywords, total=False):
-    """Fields of ``ArchiveFitOptions``, and the options of the methods on scores."""
-
+class ArchiveFitKeywords(SeededKeywords, ArchiveKeywords, FitMethodKeywords, total=False):
     prior: Any
-    seed: int
 
 
-class ModelFitKeywords(TypedDict, total=False):
-    """Fields of ``ModelFitOptions``, and the options of all methods."""
-
+class ModelFitKeywords(SeededKeywords, total=False):
     batch_size: int
     bins: int | None
     candidates: Sequence[str] | None
@@ -479,7 +397,6 @@ class ModelFitKeywords(TypedDict, total=False):
     sample_weight: Any
     schedule: Literal["ours", "paper", "toolkit"]
     search: Literal["nll", "ece"]
-    seed: int
     smoothing: float | None
     start: Literal["zero", "data", "random"]
     strength: float | None
