@@ -80,16 +80,20 @@ class Separation:
             _ratio(1 - right_below - area, self.wrongs[..., -1:]),
         )
 
-    def influences(self) -> dict[str, tuple[Floats, Floats]]:
+    def influences(self) -> tuple[dict[str, tuple[Floats, Floats]], dict[str, float]]:
         """How a right and a wrong prediction at each confidence (g,) move each area, by its metric's name.
 
-        In units of its share of all (Hampel 1974); NaN where the area is.
+        In units of its share of all (Hampel 1974); NaN where the area is. With what each average precision
+        gains because a prediction counts at its own rank.
         """
         right, wrong, rights, wrongs = self.right, self.wrong, self.rights[-1], self.wrongs[-1]
         n, mass, share = rights + wrongs, right + wrong, float(rights / (rights + wrongs))
-        above, below, risk, late = self._beyond()
+        # One over the mass above and below each confidence, and the errors there; 0 where nothing weighs.
+        seen = self.rights + self.wrongs
+        above, below = (_ratio(np.ones_like(of), of, empty=0.0) for of in (n - seen[:-1], seen[1:]))
+        risk, late = (wrongs - self.wrongs[:-1]) * above, self.wrongs[1:] * below
         # A prediction moves the risk at its own confidence, and at each that is lower.
-        seen, errors = np.cumsum(mass * above), np.cumsum(mass * above * risk)
+        passed, errors = np.cumsum(mass * above), np.cumsum(mass * above * risk)
         of_right = risk - errors - float(mass @ risk) / n
         slope = math.log(share) if share > 0 else 0.0  # of the best order's AURC along the accuracy
         hits, of_hits = (np.cumsum(right * above * part) for part in (1, 1 - risk))
@@ -97,29 +101,18 @@ class Separation:
         won, lost = self.influence()
         to_right, to_wrong = (n / part if part else math.nan for part in (rights, wrongs))
         first, last = 1 - risk - self.aupr_right(), late - self.aupr_wrong()
-        return {
+        moved = {
             "refinement_auroc": (n * won, n * lost),
             "aupr_correct": (to_right * (first + hits - of_hits), -to_right * of_hits),
             "aupr_incorrect": (-to_wrong * of_misses, to_wrong * (last + misses - of_misses)),
-            "aurc": (of_right, of_right + seen),
-            "e_aurc": (of_right - slope * (1 - share), of_right + seen + slope * share),
+            "aurc": (of_right, of_right + passed),
+            "e_aurc": (of_right - slope * (1 - share), of_right + passed + slope * share),
         }
-
-    def optimism(self) -> dict[str, float]:
-        """What each average precision gains because a prediction counts at its own rank."""
-        above, below, risk, late = self._beyond()
-        return {
-            "aupr_correct": float(_ratio(self.right @ (risk * above), self.rights[-1])),
-            "aupr_incorrect": float(_ratio(self.wrong @ ((1 - late) * below), self.wrongs[-1])),
+        gains = {
+            "aupr_correct": float(_ratio(right @ (risk * above), rights)),
+            "aupr_incorrect": float(_ratio(wrong @ ((1 - late) * below), wrongs)),
         }
-
-    def _beyond(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """One over the mass above and below each confidence, and the errors there; 0 where nothing weighs."""
-        seen = self.rights + self.wrongs
-        above, below = (
-            _ratio(np.ones_like(mass), mass, empty=0.0) for mass in (seen[-1] - seen[:-1], seen[1:])
-        )
-        return above, below, (self.wrongs[-1] - self.wrongs[:-1]) * above, self.wrongs[1:] * below
+        return moved, gains
 
     def auroc_error(self) -> Floats:
         """The AUROC's standard error (DeLong 1988); NaN with fewer than two right or wrong predictions."""
@@ -175,8 +168,10 @@ class Separation:
 
 def ranked_areas(
     confidence: Floats, right: NDArray[Any], weight: Floats | None
-) -> tuple[Separation, Iterator[tuple[str, Floats]]]:
+) -> tuple[Separation, Iterator[tuple[str, Floats]], dict[str, float]]:
     """The separation of ranked predictions, and the influence (n,) of each of them on each area, by name.
+
+    With the optimism of each average precision.
 
     Args:
         confidence: (n,), rising.
@@ -191,12 +186,13 @@ def ranked_areas(
     kept[0] = 0
     few = Separation(whole.rights[kept], whole.wrongs[kept])
 
-    def influences() -> Iterator[tuple[str, Floats]]:
-        step = np.repeat(np.arange(len(kept) - 1), np.diff(ends[kept]))
-        for name, (won, lost) in few.influences().items():
-            yield name, np.where(right, won[step], lost[step])
-
-    return whole, influences()
+    moved, gains = few.influences()
+    step = np.repeat(np.arange(len(kept) - 1), np.diff(ends[kept]))
+    return (
+        whole,
+        ((name, np.where(right, won[step], lost[step])) for name, (won, lost) in moved.items()),
+        gains,
+    )
 
 
 def area_intervals(
@@ -214,8 +210,8 @@ def area_intervals(
         groups: Group of each, from 0 (n,); None: each is its own.
         level: Coverage of the intervals, a fraction.
     """
-    whole, influences = ranked_areas(confidence, right, weight)
-    areas, optimism, rights = whole.areas(), whole.optimism(), int(np.count_nonzero(right))
+    whole, influences, optimism = ranked_areas(confidence, right, weight)
+    areas, rights = whole.areas(), int(np.count_nonzero(right))
     units = math.inf if groups is None else float(groups.max()) + 1
     found = {}
     for name, influence in influences:

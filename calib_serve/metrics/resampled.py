@@ -93,7 +93,7 @@ class Sample:
 
     def influences(self) -> tuple[dict[str, float], dict[str, Floats]]:
         """The metrics that are no errors, and the influence (n,) of each row of ``probs`` on each."""
-        whole, found = ranked_areas(self.confidence, self.correct, None)
+        whole, found, _ = ranked_areas(self.confidence, self.correct, None)
         values = {name: float(area) for name, area in whole.areas().items()}
         parts = dict(found)
         values["noise_floor"] = self.tally.noise_floor()

@@ -289,7 +289,7 @@ def plot_density(axes: Axes, data: Density) -> Axes:
         axes: Where to draw; they are returned.
         data: As ``confidence_density`` prepares it.
     """
-    x = data.log_odds
+    x = np.log(data.grid) - np.log1p(-data.grid)  # evenly spaced
     for name, density, count in (("right", data.right, data.n_right), ("wrong", data.wrong, data.n_wrong)):
         color = colors_on(axes)[name]
         axes.fill_between(x, density, color=color, alpha=0.18, linewidth=0)

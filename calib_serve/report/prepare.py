@@ -188,7 +188,7 @@ def event_auroc(
     p, y = np.asarray(probs, np.float64), np.asarray(came, np.float64)
     w = np.ones(len(p)) if weight is None else weight
     ranks, place = Separation.of(p, y, w), np.unique(p, return_inverse=True)[1]
-    won, lost = (one[place] for one in ranks.influences()["refinement_auroc"])
+    won, lost = (one[place] * w.sum() for one in ranks.influence())
     area = float(ranks.auroc())
     if math.isnan(area):
         return Estimate(area)
@@ -236,11 +236,6 @@ class Density:
     n_right: int
     n_wrong: int
     auroc: float
-
-    @property
-    def log_odds(self) -> Floats:
-        """The grid, evenly spaced in log-odds."""
-        return np.log(self.grid) - np.log1p(-self.grid)
 
 
 def confidence_density(probs: ArrayLike, labels: ArrayLike, *, points: int = 201) -> Density:

@@ -112,7 +112,7 @@ def test_an_influence_is_what_a_little_more_of_a_prediction_does_to_an_area() ->
     rng = np.random.default_rng(0)
     c, n, more = np.sort(rng.integers(1, 40, 4000) / 40), 4000, 1e-3
     right, weight = (rng.random(n) < c).astype(float), rng.random(n) + 0.5
-    whole, influences = ranked_areas(c, right, weight)
+    whole, influences, _ = ranked_areas(c, right, weight)
     influences, areas = dict(influences), whole.areas()
     for row in (0, 1, n // 2, n - 2, n - 1):
         heavier = weight.copy()

@@ -63,10 +63,11 @@ def test_a_histogram_counts_every_prediction_once() -> None:
 def test_the_densities_integrate_to_one_over_log_odds_and_sit_where_their_samples_are() -> None:
     data = confidence_density(PROBS, LABELS)
     odds = np.log(CONFIDENCE / (1 - CONFIDENCE))
-    step = data.log_odds[1] - data.log_odds[0]
+    x = np.log(data.grid) - np.log1p(-data.grid)
+    step = x[1] - x[0]
     for density, part in ((data.right, CORRECT), (data.wrong, ~CORRECT)):
         assert density.sum() * step == pytest.approx(1, abs=0.02)
-        assert (density * data.log_odds).sum() * step == pytest.approx(odds[part].mean(), abs=0.1)
+        assert (density * x).sum() * step == pytest.approx(odds[part].mean(), abs=0.1)
     assert (data.n_right, data.n_wrong) == (CORRECT.sum(), (~CORRECT).sum())
 
 

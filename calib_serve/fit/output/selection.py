@@ -182,7 +182,12 @@ class _Comparison:
             return raced(fits[name], samples, fold, rivals, criterion)
 
         def harm(none: HeldOut, held: HeldOut) -> str | None:
-            pays = criterion != "ece" and _better(none, held, samples, level)
+            nll, brier = (
+                mean_interval(new - old, level=level, **weighing(samples))
+                for new, old in ((held.nll, none.nll), (held.brier, none.brier))
+            )
+            # The proper scores gain, refinement included.
+            pays = criterion != "ece" and nll.value < 0 and brier.low <= 0
             return _harm(
                 none, held, samples, pays, doubts, tolerance=how["tolerance"], level=level, seed=seed
             )
@@ -273,15 +278,6 @@ def harm_to_accuracy(
         f"accuracy falls by {-accuracy.value:.4f} (interval {-accuracy.high:.4f} to "
         f"{-accuracy.low:.4f}), more than {tolerance:g}"
     )
-
-
-def _better(none: HeldOut, held: HeldOut, samples: Samples, level: float) -> bool:
-    """Whether the proper scores gain, refinement included: NLL falls, and Brier does not surely rise."""
-    nll, brier = (
-        mean_interval(new - old, level=level, **weighing(samples))
-        for new, old in ((held.nll, none.nll), (held.brier, none.brier))
-    )
-    return nll.value < 0 and brier.low <= 0
 
 
 def _harm(
