@@ -9,21 +9,22 @@ those samples: a shift that memorised its images is then at least not overconfid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, InputShift
 from calib_serve.core.arrays import AnyFloats
-from calib_serve.core.errors import InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import checked_inputs
 from calib_serve.fit.clamping.objective import (
     Candidate,
     Objective,
+    Overtaken,
     Penalty,
     QuasiNewton,
     Solution,
@@ -42,12 +43,14 @@ from calib_serve.fit.output.held_out import facts_of_probabilities
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
-from calib_serve.scores import softmax
+from calib_serve.scores import log_softmax, softmax
 
 GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 """The paper's candidates: 0 to 1 in steps of 0.05 (section 3.3)."""
 
 Judge = Literal["folds", "calibration-ece"]
+
+_BEHIND = 3.0  # standard errors of the mean difference of two settings' losses
 
 
 def fit_neural_clamping(
@@ -130,7 +133,7 @@ def fit_neural_clamping(
     solve, logits = solver or QuasiNewton(progress=progress), classifier.logits(inputs)
     search = _Search(base, logits, candidates(gamma, penalty, resolution), solve, begin)
     chosen = search.choose(judge, folds=folds, seed=seed)
-    objective, found = replace(search, settings=[chosen.setting]).solved()[0]
+    _, objective, found = next(replace(search, settings=[chosen.setting]).solved())
     # Beside the scores, to see what delta adds to a temperature on the same folds.
     alone = _held_out_nll(logits, y, _fold_of(len(y), folds, seed))
     artifact = clamped(
@@ -186,15 +189,20 @@ class _Search:
     solve: Solver
     begin: Callable[[Objective, NDArray[np.float32]], NDArray[np.float64]]
 
-    def solved(self) -> list[tuple[Objective, Solution]]:
-        """Solve each setting; each starts where its neighbour of the same resolution ended."""
-        found: list[tuple[Objective, Solution]] = []
+    def solved(self, race: _Race | None = None) -> Iterator[tuple[Candidate, Objective, Solution]]:
+        """Solve each setting from its neighbour's end at the same resolution; skip those overtaken."""
+        ends: dict[int | None, NDArray[np.float64]] = {}
         for setting in self.settings:
             objective = setting.objective(self.base, self.logits)
-            near = found[-1][1] if found and found[-1][0].resolution == setting.resolution else None
-            first = self.begin(objective, self.logits) if near is None else near.coefficients
-            found.append((objective, self.solve(objective, first)))
-        return found
+            if race is not None:
+                objective = replace(objective, watch=race.watch(objective))
+            first = ends.get(setting.resolution)
+            try:
+                found = self.solve(objective, self.begin(objective, self.logits) if first is None else first)
+            except Overtaken:
+                continue
+            ends[setting.resolution] = found.coefficients
+            yield setting, objective, found
 
     def choose(self, judge: Judge, *, folds: int, seed: int) -> _Chosen:
         """Choose by the least NLL on held-out folds, or the least ECE of the calibration set itself."""
@@ -203,32 +211,78 @@ class _Search:
         if judge == "calibration-ece":
             if len(self.settings) == 1:
                 return _Chosen(self.settings[0], [])
-            ends = [one for _, one in self.solved()]
-            scores = [reference_bins(softmax(e.logits / e.temperature), labels).ece() for e in ends]
-            return _Chosen(self.settings[int(np.argmin(scores))], self._table(scores))
+            ends = [(one, softmax(found.logits / found.temperature)) for one, _, found in self.solved()]
+            scores = {one: reference_bins(probs, labels).ece() for one, probs in ends}
+            return _Chosen(min(scores, key=scores.__getitem__), self._table(scores))
         if judge != "folds":
             raise InputError(f"judge must be 'folds' or 'calibration-ece', got {judge!r}")
         fold = _fold_of(len(labels), folds, seed)
         held_out = self._held_out(fold)
-        scores = [_held_out_nll(z, labels, fold) for z in held_out]
-        best = int(np.argmin(scores))
+        scores = {one: _held_out_nll(z, labels, fold) for one, z in held_out.items()}
+        best = min(scores, key=scores.__getitem__)
         # Of held-out logits: a T that was fitted along with a delta that overfits is too low.
         t = best_temperature(held_out[best], labels, 0.0)
-        return _Chosen(self.settings[best], self._table(scores), held_out[best], t)
+        return _Chosen(best, self._table(scores), held_out[best], t)
 
-    def _held_out(self, fold: NDArray[np.intp]) -> list[NDArray[np.float32]]:
-        """Each setting's logits of every sample, under the shift that was fitted without its fold."""
-        base, found = self.base, [np.empty_like(self.logits) for _ in self.settings]
+    def _held_out(self, fold: NDArray[np.intp]) -> dict[Candidate, NDArray[np.float32]]:
+        """The logits of every sample under the shift fitted without its fold, of settings never overtaken."""
+        base, found = self.base, {one: np.empty_like(self.logits) for one in self.settings}
         for f in np.unique(fold):
             kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
             part = replace(base, inputs=base.inputs[kept], labels=base.labels[kept])
-            ends = replace(self, base=part, logits=self.logits[kept]).solved()
-            for z, (objective, one) in zip(found, ends, strict=True):
-                z[held] = base.classifier.logits(base.inputs[held], shift=objective.shift(one.coefficients))
+            race = _Race(base.classifier, base.inputs[held], base.labels[held])
+            search = replace(self, base=part, logits=self.logits[kept], settings=list(found))
+            for one, objective, end in search.solved(race):
+                found[one][held] = race.finished(one, objective.shift(end.coefficients))
+            found = {one: found[one] for one in race.losses}
         return found
 
-    def _table(self, scores: Sequence[float]) -> list[dict[str, Any]]:
-        return [{**vars(s), "score": score} for s, score in zip(self.settings, scores, strict=True)]
+    def _table(self, scores: Mapping[Candidate, float]) -> list[dict[str, Any]]:
+        return [{**vars(s), "score": scores.get(s)} for s in self.settings]
+
+
+@dataclass(frozen=True, eq=False)
+class _Race:
+    """The settings of a search on one held-out fold, and the held-out ``losses`` of those solved.
+
+    Full-size deltas learn their images by heart in a few steps: such a search is not run to its end.
+    """
+
+    classifier: Classifier
+    inputs: AnyFloats
+    labels: NDArray[np.intp]
+    losses: dict[Candidate, NDArray[np.float64]] = field(default_factory=dict)
+
+    def finished(self, setting: Candidate, shift: InputShift) -> NDArray[np.float32]:
+        """Enter a solved setting; return the fold's logits under its shift."""
+        logits = self.classifier.logits(self.inputs, shift=shift)
+        self.losses[setting] = self._losses(logits)
+        return logits
+
+    def watch(self, objective: Objective) -> Callable[[NDArray[np.float64]], None] | None:
+        """Raise Overtaken where the loss rises and is beyond chance above the least of those solved."""
+        if not self.losses:
+            return None
+        rival, least = min(self.losses.values(), key=np.mean), np.inf
+
+        def judge(coefficients: NDArray[np.float64]) -> None:
+            nonlocal least
+            own = self._losses(self.classifier.logits(self.inputs, shift=objective.shift(coefficients)))
+            behind = own - rival
+            if own.mean() > least and behind.mean() > _BEHIND * behind.std() / np.sqrt(len(own)):
+                raise Overtaken
+            least = min(least, own.mean())
+
+        return judge
+
+    def _losses(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Each sample's loss at the T of least loss, or at 1 where none is: every sample is right."""
+        try:
+            t = best_temperature(logits, self.labels, 0.0)
+        except FitError:
+            t = 1.0
+        log_p: NDArray[np.float64] = log_softmax(logits / t)[np.arange(len(logits)), self.labels]
+        return -log_p
 
 
 def _held_out_probs(

@@ -40,6 +40,10 @@ Solver = Callable[["Objective", Vector], "Solution"]
 """(objective, first coefficients) -> solution."""
 
 
+class Overtaken(Exception):
+    """Another setting is better on held-out samples, beyond chance."""
+
+
 @dataclass(frozen=True, eq=False)
 class Objective:
     """Eq. 9 as a function of one vector: delta's coefficients, then log T.
@@ -48,7 +52,8 @@ class Objective:
     norm. ``scale`` (input_shape or broadcast to it) multiplies delta, and is the preprocessing's
     standard deviation where delta lives after normalisation. ``resolution`` r gives each channel of
     delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range of shifted inputs.
-    With ``checkpoints`` every value is stored: a repeated search reuses them.
+    With ``checkpoints`` every value is stored: a repeated search reuses them. ``QuasiNewton`` calls ``watch``
+    with the coefficients of each new least value; it may raise ``Overtaken``.
     """
 
     classifier: Classifier
@@ -61,6 +66,7 @@ class Objective:
     resolution: int | None = None
     clip: tuple[float, float] | None = None
     checkpoints: Checkpoints | None = None
+    watch: Callable[[Vector], None] | None = None
     _enlarge: tuple[Vector, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -229,6 +235,8 @@ class QuasiNewton:
             # scipy returns where it stopped, which need not be its best.
             if value < least:
                 best, least = vector.copy(), value
+                if objective.watch:
+                    objective.watch(best[:-1])
             calls += 1
             if self.progress:
                 self.progress(min(calls, self.passes), self.passes)
@@ -280,10 +288,8 @@ def candidates(
     resolution: int | Sequence[int | None] | None,
 ) -> list[Candidate]:
     """Every combination, resolutions outermost so that neighbours can start from each other."""
-    settings = [
-        Candidate(g, p, r)
-        for r, p, g in itertools.product(_several(resolution), _several(penalty), _several(gamma))
-    ]
+    every = itertools.product(_several(resolution), _several(penalty), _several(gamma))
+    settings = list(dict.fromkeys(Candidate(g, p, r) for r, p, g in every))
     for one in settings:
         if not 0 <= one.gamma <= 10:
             raise InputError(f"gamma must lie in 0..10, got {one.gamma}")

@@ -122,6 +122,28 @@ def test_a_delta_fitted_to_few_samples_takes_the_temperature_of_those_held_out(c
     assert nll(artifact.probs(shifted), labels[1_000:]) < nll(by_heart, labels[1_000:]) - 0.1
 
 
+def test_a_size_that_learns_by_heart_ends_early_and_changes_nothing(classifier, drawn) -> None:
+    inputs, labels = drawn[0][:300], drawn[1][:300]
+    both, one = (
+        fit_neural_clamping(classifier, inputs, labels, penalty=1e-4, resolution=sizes)
+        for sizes in ((1, None), 1)
+    )
+    assert both.fit["candidates"][1]["score"] is None
+    np.testing.assert_array_equal(both.input_shift.delta, one.input_shift.delta)
+    assert both.fit["temperature"] == one.fit["temperature"]
+
+
+def test_a_size_that_begins_behind_and_catches_up_is_solved_and_chosen(classifier, drawn) -> None:
+    inputs = drawn[0]
+    fine = np.indices(SHAPE).sum(axis=0) % 2 - 0.5  # 1 x 1 sees nothing of it
+    probs = softmax(classifier.logits(inputs, shift=InputShift(3 * fine)) / TRUE_T)
+    labels = np.minimum((probs.cumsum(axis=1) < np.random.default_rng(1).random((3_000, 1))).sum(axis=1), 3)
+    found = fit_neural_clamping(
+        classifier, inputs, labels, penalty=1e-4, resolution=(1, None), start="random", seed=3
+    )
+    assert found.fit["resolution"] is None
+
+
 @given(
     st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20),
     st.integers(0, 1000),
