@@ -157,12 +157,13 @@ class Intake:
             for item, token, receipt in zip(given, tokens, receipts, strict=True)
         ]
         senders = [source] * len(items) if isinstance(source, str) else source
-        of_label = self._slices.of_label
         entries = [
             Entry(
                 one,
                 now,
-                of_label(one.receipt, segment=item.get("segment", ""), source=who, label=one.label),
+                self._slices.of_label(
+                    one.receipt, segment=item.get("segment", ""), source=who, label=one.label
+                ),
                 who,
                 _replaces(item),
             )

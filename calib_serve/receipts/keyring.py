@@ -19,7 +19,7 @@ import time as _time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from calib_serve.core.errors import InputError, KeyringError, Refused, of_a_newer
 from calib_serve.core.files import FollowedFile, lock, private_folder, read_private, write_whole
@@ -65,8 +65,31 @@ class KeyTimes:
     demoted: float | None = None
 
 
+class _Verifies(Protocol):
+    def verify_all(
+        self, tokens: Sequence[object], *, now: Sequence[float], ttl: float
+    ) -> list[Receipt | Refused]: ...
+
+    def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
+        """Verify a receipt and return it.
+
+        Args:
+            token: Receipt as it was sent.
+            now: Seconds since 1970; the present by default.
+            ttl: Seconds after its time for which labels are accepted; 30 days by default.
+
+        Raises:
+            Refused: Where it is not ours, too old or dated ahead; ``reason`` says which.
+            KeyringError: Where it could not be verified, as memory is short.
+        """
+        (found,) = self.verify_all([token], now=[_time.time() if now is None else now], ttl=ttl)
+        if isinstance(found, Refused):
+            raise found
+        return found
+
+
 @dataclass(frozen=True, repr=False)
-class Keyring:
+class Keyring(_Verifies):
     """Named signing keys: one signs, all of them verify.
 
     Args:
@@ -86,7 +109,6 @@ class Keyring:
     _signers: dict[tuple[str, str], Signer] = field(
         default_factory=dict, init=False, compare=False, repr=False, hash=False
     )
-
     _begun: dict[str, tuple[hashlib._Hash, hashlib._Hash]] = field(
         default_factory=dict, init=False, compare=False, repr=False, hash=False
     )
@@ -166,23 +188,6 @@ class Keyring:
                 self._signers.clear()
             found = Signer(self.active, self.keys[self.active], model=model, version=version)
             self._signers[model, version] = found
-        return found
-
-    def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
-        """Verify a receipt and return it.
-
-        Args:
-            token: Receipt as it was sent.
-            now: Seconds since 1970; the present by default.
-            ttl: Seconds after its time for which labels are accepted; 30 days by default.
-
-        Raises:
-            Refused: Where it is not ours, too old or dated ahead; ``reason`` says which.
-            KeyringError: Where it could not be verified, as memory is short.
-        """
-        (found,) = self.verify_all([token], now=[_time.time() if now is None else now], ttl=ttl)
-        if isinstance(found, Refused):
-            raise found
         return found
 
     def verify_all(
@@ -494,7 +499,7 @@ def _write_file(path: Path, active: str, keys: Mapping[str, bytes], times: Times
         raise KeyringError(f"cannot write the keyring {path}: {error}") from error
 
 
-class LiveKeyring(FollowedFile[Keyring]):
+class LiveKeyring(FollowedFile[Keyring], _Verifies):
     """The keyring in a file, read again when the file has changed; take ``current`` once for a batch.
 
     Args:

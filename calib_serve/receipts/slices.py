@@ -186,10 +186,10 @@ class Slices:
             label: True class id, whose slice is among them where another was predicted.
         """
         _, model, version, _, _, predicted, confidence, named, _, _, group, _ = receipt
-        asked = (model, version, predicted, named, group, label, segment, source)
+        asked = (model, version, predicted, named or segment, group, label, source)
         if (keys := self._made.get(asked)) is not None:
             return keys
-        of, under, given = (model, version), named, source
+        of, under, sender = (model, version), named, source
         if not named:  # whoever sends labels must not take the places of what is served
             under = self._segments.under(of, segment, most=(self._segments.most + 1) // 2)
         keys = self.of(model, version, predicted, segment=under, group=group)
@@ -197,9 +197,9 @@ class Slices:
         if label not in (None, predicted) and of in self._few:
             keys = (*keys, Key(*of, str(label), "truth"))
         if source:
-            given = self._sources.under(of, source)
-            keys = (*keys, Key(*of, given, "source"))
-        own = keys[0].name == (named or segment) and given == source  # names of their own, for good
+            sender = self._sources.under(of, source)
+            keys = (*keys, Key(*of, sender, "source"))
+        own = keys[0].name == (named or segment) and sender == source  # names of their own, for good
         if own and of in self._few and of not in self._contracts and not group:
             self._keep(asked, keys)
         return keys
