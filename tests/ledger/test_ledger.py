@@ -179,7 +179,10 @@ def test_what_a_source_sent_is_taken_out_of_everything_once(ledger: Ledger, url:
     assert ledger.revoke("lab", by="me").labels == {V: 4}
     np.testing.assert_allclose(ledger.sums()[V].vector, Sums.labelled([0.9], [1]).vector, atol=1e-9)
     after = ledger.published()
-    assert {key.name: one.labels.sum() for key, one in after.sources.items()} == {"lab": 0, "desk": 1}
+    assert {key.name: one.labels.sum() for key, one in ledger.slices("source").items()} == {
+        "lab": 0,
+        "desk": 1,
+    }
     assert ledger.waiting() == {V: 1}
     assert (ledger.revoke("lab").labels, ledger.published().edition) == ({}, after.edition)
     assert after.edition != before.edition

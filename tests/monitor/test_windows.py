@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from ledgers import NOW, accept, entries, make_label, sweep
+from ledgers import NOW as LATELY
+from ledgers import accept, entries, make_label, sweep
 
 from calib_serve.ledger import Entry, Ledger
 from calib_serve.monitor.live_verdict import judge_estimates
@@ -14,6 +15,7 @@ from calib_serve.receipts.sums import Key, Sums
 
 pytestmark = pytest.mark.store
 
+NOW = LATELY - LATELY % 300 - 150  # the middle of a span: what is a minute apart is in the same one
 V = ("m", "1")
 AT_ONCE, UNKNOWN = Maturity(0.0, given=True), Maturity(math.inf, given=False)
 HOUR = Maturity(3600.0, given=True)

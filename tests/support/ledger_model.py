@@ -434,8 +434,9 @@ class LedgerMachine(RuleBasedStateMachine):
         published = self.ledgers[1].published()
         assert published.edition.partition(".")[0] == str(self.model.edition)
         assert close(merged(published.segments.values()), expected)
+        sources = self.ledgers[1].slices("source")
         for source in SOURCES[1:]:
-            mine = merged(one for key, one in published.sources.items() if key.name == source)
+            mine = merged(one for key, one in sources.items() if key.name == source)
             assert close(mine, self.model.sums(source=source)), "what a source sent does not add up"
         assert self.ledgers[0].check() == []
         place = "version_id, start, width"
