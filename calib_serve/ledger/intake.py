@@ -149,13 +149,7 @@ class Intake:
         given = [item if isinstance(item, Mapping) else _NOTHING for item in items]
         found = self._found(given, ids_of)
         ttl = self._ttl + self.ledger.time.lag  # none expires on the word of a clock that is ahead
-        tokens = [self._token(item, found) for item in given]
-        receipts = self.keyring.verify_all(tokens, now=times, ttl=ttl)
-        self._note_ahead(receipts, times)
-        checked = [
-            receipt if isinstance(receipt, Refused) else self._label(item, receipt, token)
-            for item, token, receipt in zip(given, tokens, receipts, strict=True)
-        ]
+        checked = [self._check(item, now, found, ttl) for item, now in zip(given, times, strict=True)]
         senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
             Entry(
@@ -171,10 +165,8 @@ class Intake:
             if isinstance(one, Label)
         ]
         fates = self.ledger.accept(entries, detect=self._detect)
-        of_fate: dict[str, list[Label]] = {"counted": [], "corrected": []}
-        for entry, fate in zip(entries, fates, strict=True):
-            if fate in of_fate:
-                of_fate[fate].append(entry.label)
+        pairs = [(one.label, fate) for one, fate in zip(entries, fates, strict=True)]
+        counted = [label for label, fate in pairs if fate in ("counted", "corrected")]
         # After the ledger took the others: a full waiting room keeps no label of a known version out.
         held = self._held(given, checked, senders, times)
         news = iter(fates)
@@ -187,10 +179,10 @@ class Intake:
             for one in checked
         ]
         with self._lock:
-            for counts, labels in zip((self.accepted, self.corrected), of_fate.values(), strict=True):
-                counts.update([(receipt.model, receipt.version) for receipt, _ in labels])
+            for counts, of in ((self.accepted, "counted"), (self.corrected, "corrected")):
+                counts.update((one.receipt.model, one.receipt.version) for one, fate in pairs if fate == of)
             self.refused.update(o.reason for o in outcomes if o.reason)
-        return Taken(outcomes, [*of_fate["counted"], *of_fate["corrected"]])
+        return Taken(outcomes, counted)
 
     def has_room(self, more: int) -> bool:
         """Whether so many more predictions and labels may wait for their versions."""
@@ -230,49 +222,43 @@ class Intake:
             return {}
         return dict(zip(ids, self._ids.find(list(ids), source=source), strict=True))
 
-    def _note_ahead(self, receipts: Sequence[Receipt | Refused], times: Sequence[float]) -> None:
-        """Note by how much the last receipt that is dated ahead is so, also one within the tolerance.
-
-        So a check warns before clocks drift beyond it.
-        """
-        for one, now in zip(receipts, times, strict=True):
-            seconds = one.ahead if isinstance(one, Refused) else one.time - now
-            if seconds > 1.0:  # as far as clocks of hosts are apart when all is well
-                self.ahead = (seconds, time.monotonic())
-
-    def _token(self, item: _Item, found: ReceiptsById) -> object:
-        """The receipt that an item comes with, or why it is refused; ``found``: receipts of ids."""
+    def _check(self, item: _Item, now: float, found: ReceiptsById, ttl: float) -> Label | Refused:
         try:
-            if "label" not in item or not ("receipt" in item or "id" in item):
-                raise Refused(
-                    "malformed",
-                    'an item is {"receipt": "...", "label": class id or name}, or has "id" for "receipt"',
-                )
-            if "segment" in item and not is_segment(item["segment"]):
-                raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
-            if item.get("by") not in (None, "id", "name"):
-                raise Refused("malformed", 'what a label is "by" is "id" or "name"')
-            if not isinstance(item.get("replaces", False), bool):
-                raise Refused("malformed", "replaces is true or false")
-            return self._receipt(item, found) if _names_id(item) else item["receipt"]
+            return self._label(item, now, found, ttl)
         except Refused as refusal:
+            self._note_ahead(refusal.ahead)
             return refusal.with_traceback(None)  # which would keep the whole batch alive
 
-    def _label(self, item: _Item, receipt: Receipt, token: object) -> Label | Refused:
-        """The label of an item with a verified receipt, or why it is refused."""
-        version = receipt.model, receipt.version
-        classes = self.models.get(version)
+    def _note_ahead(self, seconds: float) -> None:
+        if seconds > 1.0:  # as far as clocks of hosts are apart when all is well
+            self.ahead = (seconds, time.monotonic())
+
+    def _label(self, item: _Item, now: float, found: ReceiptsById, ttl: float) -> Label:
+        """The label of an item, or Refused; ``found``: receipts of ids."""
+        if "label" not in item or not ("receipt" in item or "id" in item):
+            raise Refused(
+                "malformed",
+                'an item is {"receipt": "...", "label": class id or name}, or has "id" for "receipt"',
+            )
+        if "segment" in item and not is_segment(item["segment"]):
+            raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
+        if item.get("by") not in (None, "id", "name"):
+            raise Refused("malformed", 'what a label is "by" is "id" or "name"')
+        if not isinstance(item.get("replaces", False), bool):
+            raise Refused("malformed", "replaces is true or false")
+        token = self._receipt(item, found) if _names_id(item) else item["receipt"]
+        receipt = self.keyring.verify(token, now=now, ttl=ttl)
+        # Accepted within the tolerance; a check warns before clocks drift beyond it.
+        self._note_ahead(receipt.time - now)
+        classes = self.models.get((receipt.model, receipt.version))
         if classes is None and _replaces(item):  # one that waits could overtake the other label
-            told = f"no model {version[0]!r} version {version[1]!r} here; what replaces is not held"
-            return Refused("unknown_version", told)
+            told = f"no model {receipt.model!r} version {receipt.version!r} here; what replaces is not held"
+            raise Refused("unknown_version", told)
         if classes is None:
-            return _UnknownVersion(receipt, str(token))
+            raise _UnknownVersion(receipt, token)
         if not receipt.wanted:
-            return Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
-        try:
-            return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))
-        except Refused as refusal:
-            return refusal.with_traceback(None)
+            raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
+        return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))
 
     def _receipt(self, item: _Item, found: ReceiptsById) -> str:
         if not is_id(item["id"]):

@@ -13,7 +13,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,6 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 
 from calib_serve.core.arrays import Floats, finite
 from calib_serve.core.errors import ConflictError, InputError, LedgerError
@@ -111,7 +110,7 @@ _FAR = 1e15  # seconds: no prediction is that far from 1970
 _NAMES = list(COLUMNS.values())
 _KEY, _COLUMNS = tuple(LABEL.primary_key), LABEL.columns.keys()
 _EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
-_NO_SHADOW = (None,) * 4
+
 
 _RowKey = tuple[float, bytes]  # when a prediction was made, and its receipt's nonce
 
@@ -262,7 +261,7 @@ class Ledger:
         """
         if not entries:
             return []
-        keys = [(entry.label.receipt.time, entry.label.receipt.nonce) for entry in entries]
+        keys = [(receipt.time, receipt.nonce) for (receipt, _), *_ in entries]
         with self.transaction() as connection:
             forgotten = self.hold_forgetting(connection)
             chosen: dict[_RowKey, Entry] = {}
@@ -271,10 +270,8 @@ class Ledger:
                 if key[0] > forgotten and (entry.replaces or key not in chosen):
                     chosen[key] = entry
             # Sorted: two batches never wait for each other.
-            rows = self._as_rows(connection, [chosen[key] for key in sorted(chosen)], detect=detect)
+            rows = {key: self._row(connection, chosen[key], detect=detect) for key in sorted(chosen)}
             counted = self._inserted(connection, rows)
-            if len(counted) == len(entries):  # as nearly always
-                return ["counted"] * len(entries)
             found: dict[_RowKey, Fate] = dict.fromkeys(counted, "counted")
             again = [key for key, one in chosen.items() if one.replaces and key not in counted]
             if named := {key: dict(zip(_COLUMNS, rows[key], strict=True)) for key in again}:
@@ -332,7 +329,7 @@ class Ledger:
         asked = select(LEDGER.c.forgotten_until).with_for_update(read=True)
         return float(connection.execute(asked).scalar_one())
 
-    def _inserted(self, connection: Connection, rows: Mapping[_RowKey, tuple[object, ...]]) -> Set[_RowKey]:
+    def _inserted(self, connection: Connection, rows: Mapping[_RowKey, tuple[object, ...]]) -> set[_RowKey]:
         """Insert rows of ``label``, by their keys; return the keys of the new ones."""
         if not rows:
             return set()
@@ -340,12 +337,6 @@ class Ledger:
         if not self.database.lite:
             made = connection.exec_driver_sql(into, _lists(rows.values()))
             return {(time, receipt) for time, receipt in made}
-        connection.exec_driver_sql("savepoint fresh")
-        try:
-            connection.exec_driver_sql(into, list(rows.values()))
-            return rows.keys()
-        except IntegrityError:  # some are there; to ask first takes longer than to insert
-            connection.exec_driver_sql("rollback to fresh")
         keys, seen = list(rows), set[_RowKey]()
         for at in range(0, len(keys), _CHUNK):  # SQLite takes 32,766 values at once
             some = keys[at : at + _CHUNK]
@@ -358,26 +349,19 @@ class Ledger:
             connection.exec_driver_sql(into, fresh)
         return rows.keys() - seen
 
-    def _as_rows(
-        self, connection: Connection, entries: Iterable[Entry], *, detect: bool
-    ) -> dict[_RowKey, tuple[object, ...]]:
-        """Rows of ``label`` by their keys, their columns in their order."""
-        rows: dict[_RowKey, tuple[object, ...]] = {}
-        numbers: dict[Version, int] = {}
-        for (receipt, label), arrived, slices, source, _ in entries:
-            (
-                _, model, name, time, nonce, predicted, confidence, _, inclusion, _, group, beside,
-            ) = receipt  # fmt: skip
-            if (number := numbers.get((model, name))) is None:
-                number = numbers[model, name] = self.version_id(connection, (model, name))
-            shadow = _NO_SHADOW if beside is None else (
-                beside.confidence, beside.predicted == label, beside.predicted == predicted, beside.tag.hex(),
-            )  # fmt: skip
-            rows[time, nonce] = (
-                time, nonce, number, arrived, confidence, predicted, label, inclusion, group, False,
-                not detect, False, source, *_listed(slices), "", *shadow,
-            )  # fmt: skip
-        return rows
+    def _row(self, connection: Connection, entry: Entry, *, detect: bool) -> tuple[object, ...]:
+        """A row of ``label``, its columns in their order."""
+        (one, label), arrived, slices, source, _ = entry
+        segment, listed = _listed(slices)
+        shadow: tuple[object, ...] = (None,) * 4
+        if one.shadow is not None:
+            predicted, confidence, tag = one.shadow
+            shadow = confidence, predicted == label, predicted == one.predicted, tag.hex()
+        return (
+            one.time, one.nonce, self.version_id(connection, (one.model, one.version)), arrived,
+            one.confidence, one.predicted, label, one.inclusion, one.group, False, not detect, False, source,
+            segment, listed, "", *shadow,
+        )  # fmt: skip
 
     @_retried
     def add(self, sums: Mapping[Key, Sums], *, time: float, once: BatchKey | None = None) -> bool:

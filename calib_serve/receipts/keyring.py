@@ -10,29 +10,28 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import hmac
 import json
 import secrets
 import time
 import time as _time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from calib_serve.core.errors import InputError, KeyringError, Refused, of_a_newer
 from calib_serve.core.files import FollowedFile, lock, private_folder, read_private, write_whole
 from calib_serve.receipts.nonces import NONCE_BYTES, Nonces
 from calib_serve.receipts.wire import (
     DAY,
+    DOMAIN,
     MAC,
     Mark,
     Receipt,
     Shadow,
     SignedReceipt,
     Signer,
-    begun_hmac,
     decoded,
     no_memory,
     parsed,
@@ -65,31 +64,8 @@ class KeyTimes:
     demoted: float | None = None
 
 
-class _Verifies(Protocol):
-    def verify_all(
-        self, tokens: Sequence[object], *, now: Sequence[float], ttl: float
-    ) -> list[Receipt | Refused]: ...
-
-    def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
-        """Verify a receipt and return it.
-
-        Args:
-            token: Receipt as it was sent.
-            now: Seconds since 1970; the present by default.
-            ttl: Seconds after its time for which labels are accepted; 30 days by default.
-
-        Raises:
-            Refused: Where it is not ours, too old or dated ahead; ``reason`` says which.
-            KeyringError: Where it could not be verified, as memory is short.
-        """
-        (found,) = self.verify_all([token], now=[_time.time() if now is None else now], ttl=ttl)
-        if isinstance(found, Refused):
-            raise found
-        return found
-
-
 @dataclass(frozen=True, repr=False)
-class Keyring(_Verifies):
+class Keyring:
     """Named signing keys: one signs, all of them verify.
 
     Args:
@@ -107,9 +83,6 @@ class Keyring(_Verifies):
     keys: Mapping[str, bytes]
     times: Mapping[str, KeyTimes] = field(default_factory=dict)
     _signers: dict[tuple[str, str], Signer] = field(
-        default_factory=dict, init=False, compare=False, repr=False, hash=False
-    )
-    _begun: dict[str, tuple[hashlib._Hash, hashlib._Hash]] = field(
         default_factory=dict, init=False, compare=False, repr=False, hash=False
     )
 
@@ -190,55 +163,33 @@ class Keyring(_Verifies):
             self._signers[model, version] = found
         return found
 
-    def verify_all(
-        self, tokens: Sequence[object], *, now: Sequence[float], ttl: float
-    ) -> list[Receipt | Refused]:
-        """Verify receipts that came together: each, or why it is refused.
+    def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
+        """Verify a receipt and return it.
 
         Args:
-            tokens: Receipts as they were sent; a refusal among them is passed on.
-            now: When each came, in seconds since 1970.
-            ttl: Seconds after its time for which the label of a receipt is accepted.
+            token: Receipt as it was sent.
+            now: Seconds since 1970; the present by default.
+            ttl: Seconds after its time for which labels are accepted; 30 days by default.
 
         Raises:
-            KeyringError: Where they could not be verified, as memory is short.
+            Refused: Where it is not ours, too old or dated ahead; ``reason`` says which.
+            KeyringError: Where it could not be verified, as memory is short.
         """
-        found: list[Receipt | Refused] = []
-        for token, came in zip(tokens, now, strict=True):
-            try:
-                if isinstance(token, Refused):
-                    raise token
-                body, mac = decoded(token)
-                receipt = parsed(body)
-                # The signature first: a forged token learns nothing of ages and clocks.
-                if not hmac.compare_digest(mac, self._mac(receipt.key_id, body)):
-                    raise Refused("bad_signature", "the receipt's signature does not match its content")
-                age = came - receipt.time
-                if age > ttl:
-                    told = f"the receipt is {age:.0f} s old; labels are accepted for {ttl:.0f} s"
-                    raise Refused("expired", told)
-                if age < -SKEW:
-                    told = f"the receipt is dated {-age:.0f} s ahead; check the hosts' clocks"
-                    raise Refused("dated_ahead", told, ahead=-age)
-                found.append(receipt)
-            except Refused as refusal:
-                found.append(refusal.with_traceback(None))  # which would keep the whole batch alive
-        return found
-
-    def _mac(self, key_id: str, body: bytes) -> bytes:
-        """The signature of a receipt's body by one of the keys; Refused where there is none of that id."""
-        begun = self._begun.get(key_id)
-        if begun is None:
-            if key_id not in self.keys:
-                raise Refused("unknown_key", f"no key {key_id!r} in the keyring; was it retired?")
-            begun = self._begun[key_id] = begun_hmac(self.keys[key_id])
-        try:
-            hashed, mac = begun[0].copy(), begun[1].copy()
-            hashed.update(body)
-            mac.update(hashed.digest())
-        except ValueError as error:
-            raise no_memory(error) from error
-        return mac.digest()[:MAC]
+        body, mac = decoded(token)
+        receipt = parsed(body)
+        # The signature first: a forged token learns nothing of ages and clocks.
+        key = self.keys.get(receipt.key_id)
+        if key is None:
+            raise Refused("unknown_key", f"no key {receipt.key_id!r} in the keyring; was it retired?")
+        if not hmac.compare_digest(mac, _mac(key, body)):
+            raise Refused("bad_signature", "the receipt's signature does not match its content")
+        age = (_time.time() if now is None else now) - receipt.time
+        if age > ttl:
+            raise Refused("expired", f"the receipt is {age:.0f} s old; labels are accepted for {ttl:.0f} s")
+        if age < -SKEW:
+            told = f"the receipt is dated {-age:.0f} s ahead; check the hosts' clocks"
+            raise Refused("dated_ahead", told, ahead=-age)
+        return receipt
 
     @classmethod
     def load(cls, path: str | Path) -> Keyring:
@@ -446,7 +397,18 @@ def told_time(when: float) -> str:
 
 
 def _name(key: bytes) -> str:
-    return hmac.digest(key, b"calib-serve key id", "sha256").hex()[:8]
+    return _hmac(key, b"calib-serve key id").hex()[:8]
+
+
+def _mac(key: bytes, body: bytes) -> bytes:
+    return _hmac(key, DOMAIN + body)[:MAC]
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    try:
+        return hmac.digest(key, message, "sha256")
+    except ValueError as error:  # so OpenSSL says that it could not allocate
+        raise no_memory(error) from error
 
 
 def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
@@ -499,7 +461,7 @@ def _write_file(path: Path, active: str, keys: Mapping[str, bytes], times: Times
         raise KeyringError(f"cannot write the keyring {path}: {error}") from error
 
 
-class LiveKeyring(FollowedFile[Keyring], _Verifies):
+class LiveKeyring(FollowedFile[Keyring]):
     """The keyring in a file, read again when the file has changed; take ``current`` once for a batch.
 
     Args:
@@ -522,23 +484,21 @@ class LiveKeyring(FollowedFile[Keyring], _Verifies):
     ) -> None:
         super().__init__(path, Keyring.load, every=every, clock=clock, failed=failed)
 
-    def verify_all(
-        self, tokens: Sequence[object], *, now: Sequence[float], ttl: float
-    ) -> list[Receipt | Refused]:
-        """Verify receipts that came together; for an unknown key the file is read again first.
+    def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
+        """Verify a receipt; for an unknown key the file is read again first.
 
         Args:
-            tokens: Receipts as they were sent; a refusal among them is passed on.
-            now: When each came, in seconds since 1970.
+            token: Receipt as it was sent.
+            now: Seconds since 1970; None: the clock's.
             ttl: Longest age of a receipt, in seconds.
+
+        Raises:
+            Refused: As ``Keyring.verify``.
         """
         ring = self.current()
-        found = ring.verify_all(tokens, now=now, ttl=ttl)
-        unknown = [
-            i for i, one in enumerate(found) if isinstance(one, Refused) and one.reason == "unknown_key"
-        ]
-        if unknown and (changed := self.changed()) is not ring:
-            some, came = [tokens[i] for i in unknown], [now[i] for i in unknown]
-            for i, one in zip(unknown, changed.verify_all(some, now=came, ttl=ttl), strict=True):
-                found[i] = one
-        return found
+        try:
+            return ring.verify(token, now=now, ttl=ttl)
+        except Refused as refusal:
+            if refusal.reason != "unknown_key" or (changed := self.changed()) is ring:
+                raise
+        return changed.verify(token, now=now, ttl=ttl)

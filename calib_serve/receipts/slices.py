@@ -111,7 +111,7 @@ class Slices:
             for version, contract in self._contracts.items()
         }
         self._few = {version for version, count in counts.items() if count <= classes}
-        self._made: dict[tuple[object, ...], tuple[Key, ...]] = {}
+        self._made: dict[tuple[str, str, int, str], tuple[Key, ...]] = {}
         if isinstance(segments, int):
             self._segments = Names(segments, known=lambda version: known(version, "segment"))
         else:
@@ -147,14 +147,11 @@ class Slices:
             name = str(predicted) if few else self._classes.under(of, str(predicted))
             keys = (Key(*of, under), Key(*of, name, "class"))
             if few and under == segment:  # it has a name of its own for good
-                self._keep(asked, keys)
+                if len(self._made) >= 20_000:
+                    self._made.clear()
+                self._made[asked] = keys
         keys = (*keys, *self._counting((model, version), predicted, confidence, segment))
         return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
-
-    def _keep(self, asked: tuple[object, ...], keys: tuple[Key, ...]) -> None:
-        if len(self._made) >= 20_000:
-            self._made.clear()
-        self._made[asked] = keys
 
     def _counting(self, of: Version, predicted: int, confidence: float, segment: str) -> tuple[Key, ...]:
         """The slices of the clauses that count a prediction."""
@@ -185,24 +182,22 @@ class Slices:
             source: Name of its sender, whose slice is among them; empty: not known.
             label: True class id, whose slice is among them where another was predicted.
         """
-        _, model, version, _, _, predicted, confidence, named, _, _, group, _ = receipt
-        asked = (model, version, predicted, named or segment, group, label, source)
-        if (keys := self._made.get(asked)) is not None:
-            return keys
-        of, under, sender = (model, version), named, source
-        if not named:  # whoever sends labels must not take the places of what is served
-            under = self._segments.under(of, segment, most=(self._segments.most + 1) // 2)
-        keys = self.of(model, version, predicted, segment=under, group=group)
-        keys = (*keys, *self._counting(of, predicted, confidence, named))
-        if label not in (None, predicted) and of in self._few:
+        of = (receipt.model, receipt.version)
+        if not receipt.segment:  # whoever sends labels must not take the places of what is served
+            segment = self._segments.under(of, segment, most=(self._segments.most + 1) // 2)
+        keys = self.of(
+            receipt.model,
+            receipt.version,
+            receipt.predicted,
+            segment=receipt.segment or segment,
+            group=receipt.group,
+        )
+        keys = (*keys, *self._counting(of, receipt.predicted, receipt.confidence, receipt.segment))
+        if label not in (None, receipt.predicted) and of in self._few:
             keys = (*keys, Key(*of, str(label), "truth"))
-        if source:
-            sender = self._sources.under(of, source)
-            keys = (*keys, Key(*of, sender, "source"))
-        own = keys[0].name == (named or segment) and sender == source  # names of their own, for good
-        if own and of in self._few and of not in self._contracts and not group:
-            self._keep(asked, keys)
-        return keys
+        if not source:
+            return keys
+        return (*keys, Key(*of, self._sources.under(of, source), "source"))
 
 
 def scope_of(clause: Clause) -> str:

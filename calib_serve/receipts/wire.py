@@ -45,12 +45,6 @@ _TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
 _INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
 _SHADOW = struct.Struct(f">fI{TAG}s")
 _SAMPLED, _UNWANTED, _GROUPED, _SHADOWED = 1, 2, 4, 8
-_AFTER = tuple(  # bytes behind the tail, by flags
-    _INCLUSION.size * bool(flags & _SAMPLED)
-    + _GROUP.size * bool(flags & _GROUPED)
-    + _SHADOW.size * bool(flags & _SHADOWED)
-    for flags in range(2 * _SHADOWED)
-)
 _base64 = binascii.b2a_base64
 _URL_SAFE, _STANDARD = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 _BLOCK = hashlib.sha256().block_size
@@ -199,7 +193,7 @@ def encoded(raw: bytes) -> str:
     return _base64(raw).translate(_URL_SAFE, b"=\n").decode()
 
 
-def decoded(token: object) -> tuple[bytes, bytes]:
+def decoded(token: str) -> tuple[bytes, bytes]:
     """Decode a token into its signed body and MAC; Refused for a text that is no receipt."""
     if not isinstance(token, str) or len(token) > _LONGEST:
         raise Refused("malformed", f"a receipt is a string of at most {_LONGEST} characters")
@@ -236,22 +230,21 @@ def nonce_of(token: str) -> bytes:
 
 def _read(body: bytes) -> Receipt:
     flags = body[1]
-    end = len(body) - _AFTER[flags]  # IndexError for unknown flags
+    sampled, grouped, shadowed = flags & _SAMPLED, flags & _GROUPED, flags & _SHADOWED
+    after = _INCLUSION.size * bool(sampled) + _GROUP.size * bool(grouped) + _SHADOW.size * bool(shadowed)
+    end = len(body) - after
     at = end - _TAIL.size
-    if at < 2:
-        raise IndexError("shorter than a receipt")
+    if at < 2 or flags & ~(_SAMPLED | _UNWANTED | _GROUPED | _SHADOWED):
+        raise IndexError("shorter than a receipt, or of unknown flags")
     key_id, model, version, segment = _names(body[:at])
     milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, at)
-    inclusion, wanted, group, shadow = 1.0, True, 0, None
-    if flags:
-        wanted = not flags & _UNWANTED
-        if flags & _SAMPLED:
-            (inclusion,) = _INCLUSION.unpack_from(body, end)
-        if flags & _GROUPED:
-            (group,) = _GROUP.unpack_from(body, end + _AFTER[flags & _SAMPLED])
-        if flags & _SHADOWED:
-            beside, instead, tag = _SHADOW.unpack_from(body, len(body) - _SHADOW.size)
-            shadow = Shadow(instead, beside, tag)
+    inclusion = _INCLUSION.unpack_from(body, end)[0] if sampled else 1.0
+    group = _GROUP.unpack_from(body, end + _INCLUSION.size * bool(sampled))[0] if grouped else 0
+    shadow = None
+    if shadowed:
+        beside, instead, tag = _SHADOW.unpack_from(body, len(body) - _SHADOW.size)
+        shadow = Shadow(instead, beside, tag)
+    wanted = not flags & _UNWANTED
     return Receipt(
         key_id, model, version, milliseconds / 1000, nonce, predicted, confidence, segment, inclusion, wanted,
         group, shadow,
@@ -271,18 +264,6 @@ def _names(head: bytes) -> tuple[str, ...]:
     return tuple(names)
 
 
-def begun_hmac(key: bytes) -> tuple[hashlib._Hash, hashlib._Hash]:
-    """The two hashes of receipts' HMACs (RFC 2104), inner and outer, each begun with the key, to be copied.
-
-    Hashing the key anew takes as long as hashing a receipt, and copying hmac's own object as one of both.
-    """
-    try:
-        block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
-        return hashlib.sha256(block.translate(_INNER) + DOMAIN), hashlib.sha256(block.translate(_OUTER))
-    except ValueError as error:  # so OpenSSL says that it could not allocate
-        raise no_memory(error) from error
-
-
 class Signer:
     """Signs for ``model`` and ``version`` with ``key``; safe to use from threads.
 
@@ -295,7 +276,14 @@ class Signer:
         )
         self._heads: dict[tuple[int, str], bytes] = {}
         self._plain = self._head(0, ""), b"", SignedReceipt
-        self._inner, self._outer = begun_hmac(key)
+        try:
+            # HMAC (RFC 2104) as its two hashes, each begun with the key and copied for each receipt: hashing
+            # the key anew takes as long as hashing the receipt, and copying hmac's own object as one of both.
+            block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
+            self._inner = hashlib.sha256(block.translate(_INNER) + DOMAIN)
+            self._outer = hashlib.sha256(block.translate(_OUTER))
+        except ValueError as error:  # so OpenSSL says that it could not allocate
+            raise no_memory(error) from error
 
     def sign(
         self, predicted: int, confidence: float, nonce: bytes, milliseconds: int, mark: Mark = PLAIN

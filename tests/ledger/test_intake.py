@@ -1,9 +1,5 @@
 """Every item of a batch is judged alone, and every refusal is counted with its reason."""
 
-import base64
-import hmac
-import struct
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,10 +10,9 @@ from calib_serve.ledger import Ledger
 from calib_serve.ledger.intake import Intake
 from calib_serve.monitor import Detector
 from calib_serve.monitor.feed import DriftFeed
-from calib_serve.receipts import DAY, Keyring
+from calib_serve.receipts import Keyring
 from calib_serve.receipts.classes import Classes
 from calib_serve.receipts.sums import Key
-from tests.support.sizes import sized
 
 pytestmark = pytest.mark.store
 
@@ -108,68 +103,6 @@ def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
     assert [o.reason for o in outcomes[1:]] == [reason for reason, group in items.items() for _ in group]
     assert intake.refused == {reason: len(group) for reason, group in items.items()}
     assert intake.ledger.sums()["digits", "1.0"].feedback.n == 1
-
-
-def spoiled(at):
-    """A token of which one bit is another, re-encoded, so that its bytes are read."""
-    raw = bytearray(base64.urlsafe_b64decode(TOKEN + "=" * (-len(TOKEN) % 4)))
-    raw[at] ^= 1
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def packed(*, flags=0, confidence=0.9, more=b"", key=b"k1"):
-    """A token with a valid signature over fields that no signer would sign."""
-    names = b"".join(bytes([len(name)]) + name for name in (key, b"digits", b"1.0", b""))
-    tail = struct.pack(">Q10sId", round(1000 * (NOW - 5)), b"0123456789", 1, confidence)
-    body = bytes([1, flags]) + names + tail + more
-    signed = body + hmac.digest(RING.keys["k1"], b"calib-serve receipt\0" + body, "sha256")[:16]
-    return base64.urlsafe_b64encode(signed).decode().rstrip("=")
-
-
-TOKEN, KNOWN, FIXED = token(), token(), [token(segment=name, predicted=i) for i, name in enumerate("ab")]
-FORGER, STRANGER = Keyring("k1", {"k1": bytes([9]) * 32}), Keyring("zz", {"zz": bytes([9]) * 32})
-HOSTILE = [
-    *FIXED,
-    *(token(Keyring("k2", dict(RING.keys)), group=group, inclusion=0.5) for group in (0, 7)),
-    *(TOKEN[:-n] for n in (1, 4, 22, 60, len(TOKEN))),
-    *(TOKEN + more for more in ("A", "=", "\n", "AAAA", "é", "\ud800")),
-    *(spoiled(at) for at in (0, 1, 2, 3, 8, 20, 40, -30, -1)),
-    *(packed(confidence=bad) for bad in (float("nan"), -0.1, 1.1, float("inf"))),
-    *(packed(flags=1, more=struct.pack(">d", bad)) for bad in (float("nan"), 0.0, 1.5)),
-    packed(flags=4, more=struct.pack(">Q", 2**63)),
-    packed(flags=8, more=struct.pack(">fI4s", float("nan"), 1, b"tag!")),
-    *(packed(flags=flags) for flags in (1, 4, 8, 16, 255)),
-    *(packed(key=key) for key in (b"", b"\xff", b"k2", b"k3")),
-    *(token(FORGER, time=when) for when in (NOW - 5, NOW - 40 * DAY)),
-    token(STRANGER),
-    *(token(time=NOW + s) for s in (-30 * DAY, -30 * DAY - 1, 300, 301, 1e6)),
-    *(token(version="2.0", wanted=wanted) for wanted in (True, False)),
-    token(wanted=False),
-    None, 5, b"bytes", ["list"],
-]  # fmt: skip
-ITEMS = st.builds(
-    dict,
-    receipt=st.sampled_from([TOKEN, *HOSTILE]),
-    label=st.sampled_from([0, 1, 2, "one", 3, -1, True, None, float("nan")]),
-    segment=st.sampled_from(["", "a", "b", "c", 5]),
-) | st.sampled_from([None, {}, {"receipt": TOKEN}, {"label": 1}, {"receipt": TOKEN, "label": 1, "by": 5}])
-
-
-@settings(max_examples=sized(12, 300), deadline=None)
-@given(st.lists(ITEMS, max_size=30), st.booleans(), st.integers(0, 2))
-def test_a_batch_ends_as_its_items_one_by_one(tmp_path_factory, items, replaces, label):
-    folder, found = tmp_path_factory.mktemp("l"), []
-    items.insert(len(items) // 2, {"receipt": KNOWN, "label": label, "replaces": replaces})
-    for name in ("batch", "alone"):
-        intake = make_intake(folder / name)
-        intake.take([{"receipt": KNOWN, "label": 1}])
-        batches = [items] if name == "batch" else [[item] for item in items]
-        outcomes = [one for batch in batches for one in intake.take(batch, source="lab").outcomes]
-        with intake.ledger.database.reading() as connection:
-            rows = connection.exec_driver_sql("select * from label order by receipt").fetchall()
-        found.append((outcomes, rows, intake.accepted, intake.corrected, intake.refused))
-        intake.ledger.close()
-    assert found[0] == found[1]
 
 
 @settings(max_examples=50, deadline=None)
