@@ -306,9 +306,9 @@ def _shifts(cells: Cells) -> Floats:
 
     Efron and Morris 1973. Of few labels the gaps themselves are mostly noise, along which errors look large.
     """
-    gaps, noise = cells.gaps, np.maximum(cells.noise, 1e-300)
-    of_bins = gaps.sum(axis=0) / noise.sum(axis=0)
-    of_classes = (gaps - of_bins * noise).sum(axis=1) / noise.sum(axis=1)
+    gaps, noise = cells.gaps, np.maximum(cells.noise, 0)
+    of_bins = gaps.sum(axis=0) / np.maximum(noise.sum(axis=0), 1e-9)
+    of_classes = (gaps - of_bins * noise).sum(axis=1) / np.maximum(noise.sum(axis=1), 1e-9)
     excess = float((of_classes**2 * noise.sum(axis=1)).sum())
     kept = max(0.0, 1 - len(gaps) / excess) if excess > 0 else 0.0
     return np.asarray(noise * (of_bins + kept * of_classes[:, None]))

@@ -163,7 +163,7 @@ class Drawn:
             return Estimate(observed)
         none = cells.shown(np.zeros_like(gaps), 1.0, self.draws, self.seed)[1]
         # Where all gaps are 0 there is no direction; chance gives one.
-        shape = toward if np.abs(toward).sum() > 0 else none[0]
+        shape = next((way for way in (toward, gaps) if np.abs(way).sum() > 1e-9), none[0])
         far = (observed + REACH * max(float(error(none).std()), 1e-12)) / max(
             float(error(shape[None])[0]), 1e-300
         )
