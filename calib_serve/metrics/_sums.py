@@ -24,7 +24,7 @@ from calib_serve.metrics.calibration import Ranked, cumulative, equal_mass_edges
 from calib_serve.metrics.distributions import student_quantile
 from calib_serve.metrics.intervals import Estimate, floor_interval, quantile_of, wilson_interval
 from calib_serve.metrics.measured import LABELS_A_CLASS_THAT_TELL
-from calib_serve.metrics.plausible import Cells, Drawn, ece_interval
+from calib_serve.metrics.plausible import CellGaps, Drawn, ece_interval
 from calib_serve.metrics.refinement import area_intervals
 from calib_serve.metrics.samples import MEANS, measured_rows, of_classes, row_slices
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed
@@ -181,7 +181,7 @@ def estimates(
     found = _means(rows, level)
     code = bin_index(rows.confidence, bins=bins, edges=edges)
     top, effect = rows.by_bin(rows.confidence, rows.right, code, bins)
-    cells = Cells.of(top)
+    cells = CellGaps.of(top)
     elsewhere, smooth = cells.calibrated_share(), cells.shrunk()
     full = top.count > 0
     for name, error in gap_errors(top.count[full], top.confidence[full]).items():
@@ -253,7 +253,7 @@ def _ranked(rows: Rows, bins: int, draw: Drawn, effect: Floats, elsewhere: float
     found = {}
     for name, count in (("adaptive_ece", bins), ("sweep_ece", ranked.rising_bins())):
         of_noise = np.diff(np.interp(equal_mass_edges(n, count), mass, noise))
-        cells = Cells.of(Bins(*ranked.sums(count), of_noise))
+        cells = CellGaps.of(Bins(*ranked.sums(count), of_noise))
         found[name] = draw(
             cells, lambda g: np.abs(g).sum(axis=1) / n, toward=cells.shrunk(), elsewhere=elsewhere
         )
@@ -275,7 +275,7 @@ def _classwise(rows: Rows, draw: Drawn, effect: float) -> Estimate:
     gaps, mass = rows.said - rows.came, rows.mass
     # Of two classes one's gaps are the other's, turned: chance moves both at once.
     own = slice(1, None) if len(gaps) == 2 else slice(None)
-    cells = Cells(
+    cells = CellGaps(
         gaps[own],
         effect * rows.noise[own],
         effect * rows.spread[own],
@@ -301,7 +301,7 @@ def _classwise(rows: Rows, draw: Drawn, effect: float) -> Estimate:
     return Estimate(found.value, min(found.low, hidden.low), max(found.high, hidden.high), found.debiased)
 
 
-def _shifts(cells: Cells) -> Floats:
+def _shifts(cells: CellGaps) -> Floats:
     """The gaps (K, bins) of a shift of the log-odds by bin, and of one by class, as far as classes tell.
 
     Efron and Morris 1973. Of few labels the gaps themselves are mostly noise, along which errors look large.
@@ -328,7 +328,7 @@ def _smooth(rows: Rows, draw: Drawn, effect: Floats, elsewhere: float) -> Estima
         )
         return np.asarray(low + high)
 
-    cells = Cells(*_summed(sums, len(rows.confidence)))
+    cells = CellGaps(*_summed(sums, len(rows.confidence)))
 
     def error(g: Floats) -> Floats:
         return smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6)

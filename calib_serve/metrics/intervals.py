@@ -280,7 +280,7 @@ def inverted(
         observed,
         low,
         min(_crossing(truth, mean + below, usual), max(1.0, observed)),
-        min(_crossing(truth, mean, observed), max(1.0, observed)),
+        min(_crossing(truth, mean, observed), observed),  # chance only adds
     )
 
 

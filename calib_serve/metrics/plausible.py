@@ -64,7 +64,7 @@ def _logistic(log_odds: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class CellGaps:
     """Summed gaps of cells (...,), and what chance makes of them.
 
     Their variances are ``noise`` in a calibrated model, ``spread`` in one as far off as this one looks.
@@ -96,7 +96,7 @@ class Cells:
         return self.unit * (said - came), self.unit * (said - drawn)
 
     @classmethod
-    def of(cls, bins: Bins) -> Cells:
+    def of(cls, bins: Bins) -> CellGaps:
         """The cells that bins are which hold predictions; those of one bin are as one binomial number."""
         full = bins.count > 0
         count, noise, gaps = bins.count[full], bins.noise[full], bins.gaps()[full]
@@ -138,7 +138,7 @@ class Drawn:
 
     def __call__(
         self,
-        cells: Cells,
+        cells: CellGaps,
         error: Callable[[Floats], Floats],
         *,
         toward: Floats,
@@ -182,7 +182,7 @@ def ece_interval(bins: Bins, *, draws: int, level: float, seed: int) -> Estimate
         level: Coverage of the interval, a fraction.
         seed: Seed of the draws.
     """
-    cells, n = Cells.of(bins), bins.n
+    cells, n = CellGaps.of(bins), bins.n
     return Drawn(draws, level, seed)(
         cells,
         lambda g: np.abs(g).sum(axis=1) / n,
