@@ -1,8 +1,8 @@
-"""Every metric in one pass over the rows: for millions of rows, and for weighted rows.
+"""Every metric in one pass over the rows.
 
-A row is kept as its confidence and whether it is right. Values are exact; intervals are normal: of means and
-areas by the influence of each row, over groups where there are any; of calibration errors by drawing the
-gaps of their cells.
+A row is kept as its confidence and whether it is right. Values are exact. Intervals of means and areas are
+by the influence of each row, over groups where there are any; of calibration errors by drawing the gaps of
+their cells, never rows: in absolute values resampling adds its noise on top of the sample's.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.core.options.evaluate import MeasureOptions
 from calib_serve.metrics.calibration import Ranked, cumulative, equal_mass_edges, gap_errors, tie_ends
 from calib_serve.metrics.distributions import student_quantile
-from calib_serve.metrics.intervals import Estimate, calibrated_share, floor_interval, inverted, quantile_of
-from calib_serve.metrics.plausible import REACH, STEPS
+from calib_serve.metrics.intervals import Estimate, floor_interval, quantile_of, wilson_interval
+from calib_serve.metrics.measured import LABELS_A_CLASS_THAT_TELL
+from calib_serve.metrics.plausible import CellGaps, Drawn, ece_interval
 from calib_serve.metrics.refinement import area_intervals
-from calib_serve.metrics.samples import MEANS, measured_rows, row_slices
+from calib_serve.metrics.samples import MEANS, measured_rows, of_classes, row_slices
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed
 
 _THREADS = 2
+_OF_SOME = ("mce", "overconfidence_error", "underconfidence_error")  # errors that some of the bins make
 _ROWS_OF_A_RUN = 1 << 17  # rows of which one number each is read
 
 
@@ -38,8 +40,8 @@ class Rows:
 
     ``weight`` (n,) are counts, or of mean 1; ``groups`` (n,) codes or None.
     ``sums`` (3, m) are of w x, w^2 x and w^2 x^2; with groups ``totals`` (m, G) of w x by group. ``said``,
-    ``came`` and ``noise`` (K, bins) are sums of w p, w y and w^2 p (1 - p); ``positive`` is P(y = 1) (n,) of
-    two classes.
+    ``came``, ``noise`` and ``spread`` (K, bins) are sums of w p, w y, w^2 p (1 - p) and w^2 (p - y)^2;
+    ``positive`` is P(y = 1) (n,) of two classes.
     """
 
     confidence: Floats
@@ -51,6 +53,7 @@ class Rows:
     said: Floats
     came: Floats
     noise: Floats
+    spread: Floats
     positive: Floats | None
     labels: Codes
 
@@ -87,7 +90,7 @@ class Rows:
             parts = list(pool.map(block, row_slices(p.shape, size=1 << 17)))
         sums = _added(found for found, _, _ in parts)
         of_groups = [totals for _, totals, _ in parts if totals is not None]
-        said, came, noise = _added(cells for _, _, cells in parts)
+        said, came, noise, spread = _added(cells for _, _, cells in parts)
         return cls(
             confidence=confidence,
             right=right,
@@ -98,6 +101,7 @@ class Rows:
             said=said,
             came=came,
             noise=noise,
+            spread=spread,
             positive=positive,
             labels=y,
         )
@@ -107,21 +111,20 @@ class Rows:
         """The weight of all rows."""
         return float(self.weight.sum())
 
-    def by_bin(self, values: Floats, came: NDArray[Any], bins: int, edges: Edges) -> Bins:
-        """Sums over cells of ``values`` (n,)."""
+    def by_bin(self, values: Floats, came: NDArray[Any], code: Codes, bins: int) -> tuple[Bins, Floats]:
+        """Sums over the bins ``code`` (n,) of ``values`` (n,), and each gap's design effect."""
 
         def sums(rows: slice) -> Floats:
             v, true, w = values[rows], came[rows], self.weight[rows]
-            code = bin_index(v, bins=bins, edges=edges)
             columns = (w, w * v, w * true, w * w * v * (1 - v))
-            return np.stack([np.bincount(code, column, bins) for column in columns])
+            return np.stack([np.bincount(code[rows], column, bins) for column in columns])
 
         count, said, true, noise = _summed(sums, len(values))
+        effect = np.ones(bins)
         if self.groups is not None:
-            code = bin_index(values, bins=bins, edges=edges)
             gaps = ((said - true) / np.maximum(count, 1e-300))[code]
-            noise *= self._effect(self.weight * (values - came - gaps), code, bins)
-        return Bins(count, said, true, noise)
+            effect = self._effect(self.weight * (values - came - gaps), code, bins)
+        return Bins(count, said, true, effect * noise), effect
 
     def _effect(self, errors: Floats, code: Codes, bins: int) -> Floats:
         """The design effect of groups on the gap of each bin, at least 1."""
@@ -152,7 +155,7 @@ def _counts(weight: Floats) -> Floats:
 
 
 def class_cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floats:
-    """Sums (3, K, bins) of w p, w y and w^2 p (1 - p) by class and bin."""
+    """Sums (4, K, bins) of w p, w y, w^2 p (1 - p) and w^2 (p - y)^2 by class and bin."""
     classes = p.shape[1]
     code = bin_index(np.minimum(p, 1).ravel(), bins=bins, edges=edges).reshape(p.shape)
     code += bins * np.arange(classes)
@@ -162,49 +165,46 @@ def class_cells(p: Floats, y: Codes, w: Floats, bins: int, edges: Edges) -> Floa
     once, twice = (1.0, 1.0) if of_all else (w[:, None], (w * w)[:, None])
     said = np.bincount(code.ravel(), (once * p).ravel(), size)
     noise = np.bincount(code.ravel(), (twice * p * (1 - p)).ravel(), size)
-    came = np.bincount(code[np.arange(len(p)), y], w, size)
-    return np.stack([said, came, noise]).astype(np.float64).reshape(3, classes, bins)
+    right, true = code[np.arange(len(p)), y], of_classes(p, y)
+    came = np.bincount(right, w, size)
+    squared = said if of_all else np.bincount(code.ravel(), (twice * p).ravel(), size)
+    spread = squared - noise + np.bincount(right, w * w * (1 - 2 * true), size)
+    return np.stack([said, came, noise, spread]).astype(np.float64).reshape(4, classes, bins)
 
 
 def estimates(
     rows: Rows, options: MeasureOptions, *, draws: int
 ) -> tuple[dict[str, Estimate], Bins, Bins | None]:
     """Each metric, the bins, and the bins of P(y = 1)."""
-    bins, edges, level, seed = options.bins, options.edges, options.level, options.seed
+    bins, edges, level = options.bins, options.edges, options.level
+    draw = Drawn(draws, level, options.seed)
     found = _means(rows, level)
-    draw = _Drawn(draws, level, seed)
-    top = rows.by_bin(rows.confidence, rows.right, bins, edges)
-    elsewhere = calibrated_share(top.gaps(), top.noise)
-    found |= _binned(top, draw, elsewhere)
-    if not are_counts(rows.weight):  # weights change the variance that chance has
-        full = top.count > 0
-        squares = (top.gaps()[full] ** 2 - top.noise[full]) / top.count[full]
-        found["rms_debiased"] = _between(found["rms"], float(squares.sum()) / top.n)
-    found |= _ranked(rows, bins, draw, level, elsewhere)
-    found["smooth_ece"] = _smooth(rows, draw, elsewhere)
-    gaps, cells = rows.said - rows.came, rows.noise
-    scale = rows.said.shape[0] * rows.mass
-    found["classwise_ece"] = draw(
-        gaps,
-        cells,
-        lambda g: np.abs(g).sum(axis=(1, 2)) / scale,
-        calibrated_share(gaps.ravel(), cells.ravel()),
-    )
-    weighing = (None if np.ptp(rows.weight) == 0 else rows.weight, rows.groups)
     code = bin_index(rows.confidence, bins=bins, edges=edges)
+    top, effect = rows.by_bin(rows.confidence, rows.right, code, bins)
+    cells = CellGaps.of(top)
+    elsewhere, smooth = cells.calibrated_share(), cells.shrunk()
+    full = top.count > 0
+    for name, error in gap_errors(top.count[full], top.confidence[full]).items():
+        # Of squares chance adds as much wherever they are.
+        of_all = None if name == "rms" else elsewhere
+        toward = cells.gaps if name in _OF_SOME else smooth
+        found[name] = draw(cells, error, toward=toward, elsewhere=of_all)
+    square = top.debiased_l2_squared()
+    if not are_counts(rows.weight):  # weights change the variance that chance has
+        square = float(((cells.gaps**2 - cells.noise) / top.count[full]).sum()) / top.n
+    rms, debiased = found["rms"], math.sqrt(max(square, 0.0))
+    found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
+    by_row = effect[code]
+    found |= _ranked(rows, bins, draw, by_row, elsewhere)
+    found["smooth_ece"] = _smooth(rows, draw, by_row, elsewhere)
+    found["classwise_ece"] = _classwise(rows, draw, float(by_row.mean()))
+    weighing = (None if np.ptp(rows.weight) == 0 else rows.weight, rows.groups)
     found["noise_floor"] = floor_interval(top, rows.confidence, code, *weighing, level=level)
     of_event = None
     if rows.positive is not None:
-        came = rows.labels == 1
-        of_event = rows.by_bin(rows.positive, came, bins, edges)
-        mass, gaps = rows.mass, of_event.gaps()
-        found["positive_ece"] = draw(
-            gaps,
-            of_event.noise,
-            lambda g: np.abs(g).sum(axis=1) / mass,
-            calibrated_share(gaps, of_event.noise),
-        )
         code = bin_index(rows.positive, bins=bins, edges=edges)
+        of_event, _ = rows.by_bin(rows.positive, rows.labels == 1, code, bins)
+        found["positive_ece"] = ece_interval(of_event, draws=draws, level=level, seed=options.seed)
         found["positive_noise_floor"] = floor_interval(of_event, rows.positive, code, *weighing, level=level)
     return found, top, of_event
 
@@ -229,59 +229,14 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
     for name, value, wide in zip(MEANS, mean, half, strict=False):
         ends = (value - wide, value + wide) if math.isfinite(value) and math.isfinite(wide) else ()
         found[name] = Estimate(float(value), *(float(end) for end in ends))
-    accuracy = found["accuracy"]
-    found["accuracy"] = Estimate(accuracy.value, max(accuracy.low, 0.0), min(accuracy.high, 1.0))
+    hits, worth = found["accuracy"].value, mass**2 / float((rows.weight**2).sum())
+    if 0 < hits < 1:  # as many equal samples as vary as much
+        worth = min(worth, hits * (1 - hits) * (quantile / max(float(half[0]), 1e-300)) ** 2)
+    found["accuracy"] = wilson_interval(hits * worth, worth, level=level)
     return found
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """Intervals of calibration errors, by normal draws of the gaps that they are made of."""
-
-    draws: int
-    level: float
-    seed: int
-
-    def __call__(
-        self, gaps: Floats, variance: Floats, error: Callable[[Floats], Floats], elsewhere: float | None
-    ) -> Estimate:
-        """The error of gaps (...,) with these variances; ``error`` takes (r, ...).
-
-        ``elsewhere`` is that of ``inverted``.
-        """
-        observed = float(error(gaps[None])[0])
-        if self.draws < 2:
-            return Estimate(observed)
-        rng = np.random.default_rng([self.seed, 5])
-        noise = rng.standard_normal((self.draws, *gaps.shape)) * np.sqrt(np.maximum(variance, 0))
-        usual = float(error(noise).std()) if self.draws else 0.0
-        # Where all gaps are 0 there is no direction; chance gives one.
-        shape = gaps if np.abs(gaps).sum() > 0 else noise[0]
-        far = (observed + REACH * max(usual, 1e-12)) / max(float(error(shape[None])[0]), 1e-300)
-        line = (STEPS * far).reshape(-1, *[1] * gaps.ndim) * shape
-        drawn = np.stack([error(truth + noise) for truth in line])
-        return inverted(observed, error(line), drawn, level=self.level, elsewhere=elsewhere)
-
-
-def _binned(top: Bins, draw: _Drawn, elsewhere: float) -> dict[str, Estimate]:
-    full = top.count > 0
-    gaps, variance = top.gaps()[full], top.noise[full]
-    errors = gap_errors(top.count[full], top.confidence[full])
-    found = {
-        # Of squares chance adds as much wherever they are.
-        name: draw(gaps, variance, error, None if name == "rms" else elsewhere)
-        for name, error in errors.items()
-    }
-    found["rms_debiased"] = _between(found["rms"], top.debiased_l2_squared())
-    return found
-
-
-def _between(rms: Estimate, square: float) -> Estimate:
-    value = math.sqrt(max(square, 0.0))
-    return Estimate(value, min(rms.low, value), max(rms.high, value))
-
-
-def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float) -> dict[str, Estimate]:
+def _ranked(rows: Rows, bins: int, draw: Drawn, effect: Floats, elsewhere: float) -> dict[str, Estimate]:
     """Compute metrics of the ranked confidences: equal-mass errors, and areas of right against wrong."""
     alike = rows.groups is None and np.ptp(rows.weight) == 0
     if alike:
@@ -289,17 +244,21 @@ def _ranked(rows: Rows, bins: int, draw: _Drawn, level: float, elsewhere: float)
     else:
         order = np.argsort(rows.confidence)
         c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
-        groups = None if rows.groups is None else rows.groups[order]
+        groups, effect = None if rows.groups is None else rows.groups[order], effect[order]
     ends = tie_ends(c)
-    mass, said, came, noise = (cumulative(row)[ends] for row in (w, w * c, w * right, w * w * c * (1 - c)))
+    mass, said, came, noise = (
+        cumulative(row)[ends] for row in (w, w * c, w * right, w * w * c * (1 - c) * effect)
+    )
     ranked, n = Ranked(mass, said, came), float(mass[-1])
     found = {}
     for name, count in (("adaptive_ece", bins), ("sweep_ece", ranked.rising_bins())):
-        _, of_said, of_came = ranked.sums(count)
         of_noise = np.diff(np.interp(equal_mass_edges(n, count), mass, noise))
-        found[name] = draw(of_said - of_came, of_noise, lambda g: np.abs(g).sum(axis=1) / n, elsewhere)
+        cells = CellGaps.of(Bins(*ranked.sums(count), of_noise))
+        found[name] = draw(
+            cells, lambda g: np.abs(g).sum(axis=1) / n, toward=cells.shrunk(), elsewhere=elsewhere
+        )
     del ranked, mass, said, came, noise  # of millions of rows, gigabytes beside what the areas take
-    return found | area_intervals(c, right, None if alike else w, groups, level=level)
+    return found | area_intervals(c, right, None if alike else w, groups, level=draw.level)
 
 
 def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
@@ -312,18 +271,66 @@ def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArr
     return key.view(np.float64), right
 
 
-def _smooth(rows: Rows, draw: _Drawn, elsewhere: float) -> Estimate:
+def _classwise(rows: Rows, draw: Drawn, effect: float) -> Estimate:
+    gaps, mass = rows.said - rows.came, rows.mass
+    # Of two classes one's gaps are the other's, turned: chance moves both at once.
+    own = slice(1, None) if len(gaps) == 2 else slice(None)
+    cells = CellGaps(
+        gaps[own],
+        effect * rows.noise[own],
+        effect * rows.spread[own],
+        None if len(gaps) == 2 else rows.said,
+        effect * float((rows.weight**2).sum()) / mass,
+    )
+
+    def along(toward: Floats, elsewhere: float | None) -> Estimate:
+        return draw(
+            cells,
+            lambda g: np.abs(g).sum(axis=(1, 2)) / len(cells.gaps) / mass,
+            toward=toward,
+            elsewhere=elsewhere,
+            value=float(np.abs(gaps).sum()) / len(gaps) / mass,
+        )
+
+    found = along(cells.shrunk() if len(gaps) == 2 else _shifts(cells), cells.calibrated_share())
+    if len(rows.labels) >= LABELS_A_CLASS_THAT_TELL * len(gaps):
+        return found
+    # Few labels do not tell which classes are off: noise hides most of an error spread over all classes.
+    turns = np.random.default_rng([draw.seed, 5]).choice([-1.0, 1.0], (len(cells.gaps), 1))
+    hidden = along(turns * cells.noise, None)
+    return Estimate(found.value, min(found.low, hidden.low), max(found.high, hidden.high), found.debiased)
+
+
+def _shifts(cells: CellGaps) -> Floats:
+    """The gaps (K, bins) of a shift of the log-odds by bin, and of one by class, as far as classes tell.
+
+    Efron and Morris 1973. Of few labels the gaps themselves are mostly noise, along which errors look large.
+    """
+    gaps, noise = cells.gaps, np.maximum(cells.noise, 0)
+    of_bins = gaps.sum(axis=0) / np.maximum(noise.sum(axis=0), 1e-9)
+    of_classes = (gaps - of_bins * noise).sum(axis=1) / np.maximum(noise.sum(axis=1), 1e-9)
+    excess = float((of_classes**2 * noise.sum(axis=1)).sum())
+    kept = max(0.0, 1 - len(gaps) / excess) if excess > 0 else 0.0
+    return np.asarray(noise * (of_bins + kept * of_classes[:, None]))
+
+
+def _smooth(rows: Rows, draw: Drawn, effect: Floats, elsewhere: float) -> Estimate:
     mass = rows.mass
 
     def sums(run: slice) -> Floats:
         c, w = rows.confidence[run], rows.weight[run] / mass
         node, share = on_grid(c)
-        columns = (w * (c - rows.right[run]), w * w * c * (1 - c))
+        gaps, scale = c - rows.right[run], w * w * effect[run]
+        columns = (w * gaps, scale * c * (1 - c), scale * gaps**2)
         low, high = (
             np.stack([np.bincount(node + side, x * part, NODES + 1) for x in columns])
             for side, part in ((0, 1 - share), (1, share))
         )
         return np.asarray(low + high)
 
-    gaps, variance = _summed(sums, len(rows.confidence))
-    return draw(gaps, variance, lambda g: smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6), elsewhere)
+    cells = CellGaps(*_summed(sums, len(rows.confidence)))
+
+    def error(g: Floats) -> Floats:
+        return smoothed(g, tolerance=1e-9 if len(g) == 1 else 1e-6)
+
+    return draw(cells, error, toward=cells.shrunk(), elsewhere=elsewhere)

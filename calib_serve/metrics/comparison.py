@@ -14,7 +14,7 @@ from calib_serve.core.arrays import Codes, Floats, as_floats, finite
 from calib_serve.core.bins import Edges
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import p_value, percent, percent_change
-from calib_serve.metrics._error_intervals import error_changes
+from calib_serve.metrics._error_changes import error_changes
 from calib_serve.metrics.distributions import student_beyond, student_quantile
 from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of
 from calib_serve.metrics.refinement import Separation

@@ -12,21 +12,11 @@ from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.evaluate import EvaluateOptions, MeasureOptions
-from calib_serve.metrics._error_intervals import error_intervals
 from calib_serve.metrics._sums import Rows, estimates
-from calib_serve.metrics.intervals import (
-    Estimate,
-    EstimateRecord,
-    floor_interval,
-    mean_interval,
-    wilson_interval,
-)
+from calib_serve.metrics.intervals import Estimate, EstimateRecord
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
 from calib_serve.metrics.likelihood_ratios import cllr, eer, log_ratios, min_cllr, min_dcf
-from calib_serve.metrics.measured import MOST_ROWS_RESAMPLED
-from calib_serve.metrics.refinement import area_intervals
-from calib_serve.metrics.resampled import Sample
-from calib_serve.metrics.samples import checked, design_effect, group_codes, weighing_rows
+from calib_serve.metrics.samples import checked, weighing_rows
 from calib_serve.metrics.skill_scores import skill
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
 
@@ -167,48 +157,12 @@ def evaluate_probs(
     """
     options = MeasureOptions(level=level, replicates=replicates, bins=bins, edges=edges, seed=seed)
     p, y = (probs, np.asarray(labels)) if isinstance(probs, ProbsView) else checked(probs, labels)
-    # Two engines, as neither serves for the other. Samples are resampled, and labels are drawn for them from
-    # possible truths, some thousand passes over all rows: that holds its level where bins are nearly empty.
-    # Rows that weigh have no such labels to draw, and of ten million rows it is too much work, and 56 bytes
-    # each too much memory. Sums keep nine bytes of a row and take gaps for normal, as those of many rows are.
-    if sample_weight is None and len(y) <= MOST_ROWS_RESAMPLED:
-        return _of_samples(p, y, groups, options)
     # Counts stay counts: divided by their mean they would not say how many rows there are.
     raw = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     p, y, _, codes = weighing_rows(p, y, sample_weight, groups)
     rows = Rows.of(p, y, None if raw is None else raw[raw > 0], codes, bins=options.bins, edges=options.edges)
     found, top, of_event = estimates(rows, options, draws=min(options.replicates // _SHARE, 100))
     return Evaluation(n=len(y), classes=p.shape[1], bins=top, positive_bins=of_event, **dict[str, Any](found))
-
-
-def _of_samples(p: Any, y: Any, groups: ArrayLike | None, options: MeasureOptions) -> Evaluation:
-    """Evaluate samples of equal weight, by resampling them."""
-    level, seed, replicates = options.level, options.seed, options.replicates
-    sample = Sample(p, y, bins=options.bins, edges=options.edges)
-    codes = group_codes(groups, sample.n)
-    codes = None if codes is None else codes[sample.order]  # samples are by rising confidence
-    columns, effect = sample.columns(), design_effect(sample.correct, codes)
-    found = {name: mean_interval(values, level=level, groups=codes) for name, values in columns.items()}
-    right = float(sample.correct.sum())
-    found["accuracy"] = wilson_interval(right / effect, sample.n / effect, level=level)
-    found |= area_intervals(sample.confidence, sample.correct, None, codes, level=level)
-    values, event = sample.values(), sample.positive
-    found["noise_floor"] = floor_interval(
-        sample.tally, sample.confidence, sample.code(), None, codes, level=level
-    )
-    tally = sample.positive_tally()
-    if event is not None and tally is not None:
-        found["positive_noise_floor"] = floor_interval(
-            tally, event.probs, event.code, None, codes, level=level
-        )
-    found |= error_intervals(sample, values, draws=replicates // _SHARE, level=level, seed=seed, groups=codes)
-    return Evaluation(
-        n=sample.n,
-        classes=sample.classes,
-        bins=sample.tally,
-        positive_bins=tally,
-        **dict[str, Any](found),
-    )
 
 
 def evaluate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from functools import lru_cache
@@ -22,7 +22,7 @@ from calib_serve.metrics.distributions import (
     scipy_special,
     student_quantile,
 )
-from calib_serve.metrics.samples import mean_error, row_blocks
+from calib_serve.metrics.samples import mean_error
 
 NORMAL_95 = 1.96
 """``quantile_of(0.95)``, rounded."""
@@ -270,7 +270,7 @@ def inverted(
         observed,
         low,
         min(_crossing(truth, mean + below, usual), max(1.0, observed)),
-        _crossing(truth, mean, observed),
+        min(_crossing(truth, mean, observed), observed),  # chance only adds
     )
 
 
@@ -312,30 +312,6 @@ def _crossing(truth: Floats, seen: Floats, observed: float) -> float:
     if observed >= seen[-1]:
         return float(truth[-1] + observed - seen[-1])
     return float(np.interp(observed, seen, truth))
-
-
-def drawn_labels(
-    probs: NDArray[np.floating[Any]],
-    replicates: int,
-    *,
-    seed: int,
-    truth: Callable[[Floats], Floats] = np.asarray,
-) -> Iterator[NDArray[np.intp]]:
-    """Draw class ids (r, n) from the ``truth`` of rows of probs (n, K), in blocks of bounded memory."""
-    rng = np.random.default_rng([seed, 2])
-    n, classes = probs.shape
-    step = max(1, _BLOCK // n)
-    for start in range(0, replicates, step):
-        r = min(step, replicates - start)
-        labels = np.empty((r, n), np.intp)
-        for rows, p in row_blocks(probs):
-            # Cumulative rows, each plus its row number, form one sorted array to search.
-            cumulated = np.cumsum(truth(p), axis=1)
-            shift = np.arange(len(p))
-            cumulated = cumulated / cumulated[:, -1:] + shift[:, None]
-            found = np.searchsorted(cumulated.ravel(), rng.random((r, len(p))) + shift, side="right")
-            labels[:, rows] = np.minimum(found - shift * classes, classes - 1)
-        yield labels
 
 
 def resamples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,12 @@ from calib_serve.metrics.intervals import (
     mean_interval,
     wilson_interval,
 )
-from calib_serve.metrics.plausible import Event, plausible_probs, recalibrate_event, signs
+from calib_serve.metrics.plausible import REACH, Event, recalibrate_event, signs
 from calib_serve.metrics.samples import checked_weights, weighing_rows
 from calib_serve.scores import LEAST, labels01
 
 _STEPS = np.linspace(0, 1, 16) ** 1.5
+_FARTHEST = 200.0  # times what the recalibration finds
 """Where possible truths lie between calibrated and much further off than it looks."""
 
 
@@ -309,6 +311,9 @@ class _Gaps:
         event, came_true = self.event(k), self.y[:, k].astype(np.float64)
         fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
         observed = float(event.ece(came_true[None])[0])
-        far = plausible_probs(event.probs, fitted, event.code, event.bins, observed)[-1]
-        gaps, residuals = self.weight * (event.probs - far), self.weight * (fitted - came_true)
+        # Four wrong predictions more: where all are right, the variance that is seen is 0.
+        noise = math.sqrt(4 + float(np.maximum(*(q * (1 - q) for q in (event.probs, fitted))).sum()))
+        shown = max(float(event.ece(fitted[None])[0]), 1e-12)
+        far = min((observed + REACH * noise / len(came_true)) / shown, _FARTHEST)
+        gaps, residuals = self.weight * far * (event.probs - fitted), self.weight * (fitted - came_true)
         return np.add.reduceat(gaps[event.order], event.starts), residuals

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-MOST_ROWS_RESAMPLED = 200_000
-"""Rows above which no interval is made by resampling all of them.
-
-``benchmarks/large.py``: with this bound and the three below, ten million rows are evaluated in 2.9 times the
-file's memory, and in 3.3 times numpy's time for a softmax, a sum and a sort.
-"""
-
 STEPS_OF_AN_INFLUENCE = 10_000
 """Confidences, of all distinct ones, at which the influence of a prediction on an area is computed."""
 

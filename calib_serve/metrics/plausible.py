@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 
 from calib_serve.core.arrays import Codes, Floats
 from calib_serve.core.bins import Bins, Edges, bin_index
-from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.intervals import Estimate, calibrated_share, inverted
-from calib_serve.metrics.samples import design_effect, row_blocks
+from calib_serve.metrics.samples import row_blocks
 
 STEPS = np.linspace(0, 1, 8) ** 1.5
 """Where the truths lie on their line: 0 is calibrated."""
 
 REACH = 4.0  # standard errors beyond the observed error that the line goes
-_FARTHEST = 200.0  # times what the recalibration finds
 _BLOCK = 1 << 20  # drawn outcomes held at once: 8 MiB of float64
 _PRIOR = np.array([1.0, 4.0])  # precision of the normal prior of intercept and slope: they are near 0 and 1
 _LEAST_P = 1e-30
@@ -65,19 +63,132 @@ def _logistic(log_odds: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -30, 30))))
 
 
-def plausible_probs(probs: Floats, fitted: Floats, code: Codes, bins: int, observed: float) -> Floats:
-    """P(event) (8, n), from ``probs`` through ``fitted`` to where the ECE clearly exceeds ``observed``."""
-    shown = np.abs(np.bincount(code, probs - fitted, minlength=bins)).sum() / len(probs)
-    # Four wrong predictions more: where all are right, the variance that is seen is 0.
-    noise = math.sqrt(float(np.maximum(probs * (1 - probs), fitted * (1 - fitted)).sum()) + 4) / len(probs)
-    far = min((observed + REACH * noise) / max(float(shown), 1e-12), _FARTHEST)
-    return np.asarray(np.clip(probs + STEPS[:, None] * far * (fitted - probs), 0, 1))
+@dataclass(frozen=True, eq=False)
+class CellGaps:
+    """Summed gaps of cells (...,), and what chance makes of them.
+
+    Their variances are ``noise`` in a calibrated model, ``spread`` in one as far off as this one looks.
+    Chance is normal, or, where many cells expect less than one event, binomial: ``said`` are the events that
+    each expects, and ``unit`` is how much one of them counts.
+    """
+
+    gaps: Floats
+    noise: Floats
+    spread: Floats
+    said: Floats | None = None
+    unit: float = 1.0
+
+    def shown(self, truth: Floats, far: float, draws: int, seed: int) -> tuple[Floats, Floats]:
+        """Gaps of a truth, as far as there are such, and those that its samples show (r, ...).
+
+        The truth is ``far`` on the way to a model as far off as this one looks.
+        """
+        rng, size = np.random.default_rng([seed, 5]), (draws, *truth.shape)
+        if self.said is None:
+            least = np.maximum(self.noise, 0)
+            variance = least + min(far, 1.0) * np.maximum(self.spread - least, 0)
+            return truth, truth + rng.standard_normal(size) * np.sqrt(variance)
+        # As many rows of one probability as have this mean and variance.
+        said, noise = self.said / self.unit, self.noise / self.unit**2
+        rows = np.ceil(said**2 / np.maximum(said - noise, 1e-9 * said**2 + 1e-300)).clip(1, 1e9)
+        came = np.clip(said - truth / self.unit, 0, rows)
+        drawn = rng.binomial(rows.astype(np.int64), came / rows, size)
+        return self.unit * (said - came), self.unit * (said - drawn)
+
+    @classmethod
+    def of(cls, bins: Bins) -> CellGaps:
+        """The cells that bins are which hold predictions; those of one bin are as one binomial number."""
+        full = bins.count > 0
+        count, noise, gaps = bins.count[full], bins.noise[full], bins.gaps()[full]
+        said, came = bins.confidence[full] / count, bins.correct[full] / count
+        alone = said * (1 - said)
+        # Of rows that weigh or move together a sum varies more than that of as many others.
+        units = np.where(alone > 1e-9, noise / np.maximum(alone, 1e-9), count)
+        return cls(gaps, noise, units * (came * (1 - came) + (gaps / count) ** 2))
+
+    def calibrated_share(self) -> float:
+        """See ``intervals.calibrated_share``."""
+        return calibrated_share(self.gaps.ravel(), self.noise.ravel())
+
+    def shrunk(self) -> Floats:
+        """The gaps, shrunk to those of one shift of all log-odds as far as they look like noise.
+
+        James and Stein 1961. Gaps that are noise point either way, and chance adds more to these.
+        """
+        shift = self.gaps.sum() / max(float(self.noise.sum()), 1e-300)
+        rest, known = self.gaps - shift * self.noise, self.spread > 0
+        excess = float((rest[known] ** 2 / np.maximum(self.noise, self.spread)[known]).sum())
+        kept = max(0.0, 1 - np.count_nonzero(known) / excess) if excess > 0 else 0.0
+        return np.asarray(self.gaps - (1 - kept) * rest)
 
 
-def wider(probs: Floats, line: Floats) -> Floats:
-    """Factors (k,) that widen standard errors: confidences are a sample too, and their gaps differ."""
-    between = np.abs(line - probs).var(axis=1)
-    return np.asarray(np.sqrt(1 + between / np.maximum((line * (1 - line)).mean(axis=1), 1e-9)))
+@dataclass(frozen=True)
+class Drawn:
+    """Intervals of calibration errors, by draws of the gaps that they are made of.
+
+    Args:
+        draws: Number of draws of every truth; fewer than two: no interval.
+        level: Coverage of the interval, a fraction.
+        seed: Seed of the draws.
+    """
+
+    draws: int
+    level: float
+    seed: int
+
+    def __call__(
+        self,
+        cells: CellGaps,
+        error: Callable[[Floats], Floats],
+        *,
+        toward: Floats,
+        elsewhere: float | None,
+        value: float | None = None,
+    ) -> Estimate:
+        """The error of cells with its interval.
+
+        On the way of the truths the variances go from those of a calibrated model to those of one as far off
+        as this one looks.
+
+        Args:
+            cells: Gaps (...,) and their variances.
+            error: Maps gaps (r, ...) to errors (r,).
+            toward: Gaps (...,) through which the line of truths goes, from none.
+            elsewhere: That of ``inverted``.
+            value: The error that is observed, where it is known otherwise.
+        """
+        gaps = cells.gaps
+        observed = float(error(gaps[None])[0]) if value is None else value
+        if self.draws < 2:
+            return Estimate(observed)
+        none = cells.shown(np.zeros_like(gaps), 1.0, self.draws, self.seed)[1]
+        # Where all gaps are 0 there is no direction; chance gives one.
+        shape = next((way for way in (toward, gaps) if np.abs(way).sum() > 1e-9), none[0])
+        far = (observed + REACH * max(float(error(none).std()), 1e-12)) / max(
+            float(error(shape[None])[0]), 1e-300
+        )
+        line = [cells.shown(step * shape, step, self.draws, self.seed) for step in STEPS * far]
+        true = error(np.stack([truth for truth, _ in line]))
+        drawn = np.stack([error(shown) for _, shown in line])
+        return inverted(observed, true, drawn, level=self.level, elsewhere=elsewhere)
+
+
+def ece_interval(bins: Bins, *, draws: int, level: float, seed: int) -> Estimate:
+    """The ECE of bins with its interval.
+
+    Args:
+        bins: Sums over the bins.
+        draws: Number of draws of every truth; fewer than two: no interval.
+        level: Coverage of the interval, a fraction.
+        seed: Seed of the draws.
+    """
+    cells, n = CellGaps.of(bins), bins.n
+    return Drawn(draws, level, seed)(
+        cells,
+        lambda g: np.abs(g).sum(axis=1) / n,
+        toward=cells.shrunk(),
+        elsewhere=cells.calibrated_share(),
+    )
 
 
 def signs(n: int, draws: int, *, seed: int, groups: Codes | None = None) -> Iterator[Floats]:
@@ -87,59 +198,6 @@ def signs(n: int, draws: int, *, seed: int, groups: Codes | None = None) -> Iter
     for start in range(0, draws, step := max(1, _BLOCK // n)):
         drawn = rng.choice([-1.0, 1.0], size=(min(step, draws - start), units))
         yield drawn if groups is None else drawn[:, groups]
-
-
-def outcomes(
-    came_true: Floats, fitted: Floats, draws: int, *, seed: int, groups: Codes | None = None
-) -> Iterator[Callable[[Floats], Floats]]:
-    """Yield blocks of draws: each maps a truth (n,) to outcomes (r, n), with the same chance for all truths.
-
-    Outcomes of independent samples are 0 or 1. Those of groups are the truth plus the residuals of
-    ``fitted``, whose signs turn group by group (Cameron, Gelbach and Miller 2008).
-    """
-    n = len(fitted)
-    if groups is not None:
-        for turned in signs(n, draws, seed=seed, groups=groups):
-            yield partial(np.add, turned * (came_true - fitted))
-        return
-    rng = np.random.default_rng([seed, 1])
-    for start in range(0, draws, step := max(1, _BLOCK // n)):
-        yield partial(_below, rng.random((min(step, draws - start), n)))
-
-
-def _below(chance: Floats, truth: Floats) -> Floats:
-    return (chance < truth).astype(np.float64)
-
-
-def event_error(
-    event: Event, came_true: Floats, *, draws: int, level: float, seed: int, groups: Codes | None = None
-) -> Estimate:
-    """The ECE of an event's probabilities with its interval.
-
-    Args:
-        event: Probabilities of the event and their bins.
-        came_true: 1 where it came true, else 0 (n,).
-        draws: Number of draws of every truth; fewer than two: no interval.
-        level: Coverage of the interval, a fraction.
-        seed: Seed of the draws.
-        groups: Group of each sample, from 0 (n,); None: each is its own.
-    """
-    observed = float(event.ece(came_true[None])[0])
-    if draws < 2:
-        return Estimate(observed)
-    fitted = recalibrate_event(event.probs, came_true, event.code, event.bins)
-    line = plausible_probs(event.probs, fitted, event.code, event.bins, observed)
-    blocks = outcomes(came_true, fitted, draws, seed=seed, groups=groups)
-    drawn = np.concatenate([[event.ece(draw(truth)) for truth in line] for draw in blocks], axis=1)
-    bins, effect = event.tally(came_true), design_effect(event.probs - came_true, groups)
-    return inverted(
-        observed,
-        event.ece(line),
-        drawn,
-        level=level,
-        wider=wider(event.probs, line),
-        elsewhere=calibrated_share(bins.gaps(), effect * bins.noise),
-    )
 
 
 class Event:
@@ -209,12 +267,6 @@ class Shift:
         z /= z.sum(axis=1, keepdims=True)
         return z
 
-    def times(self, far: float) -> Shift:
-        """The shift, scaled by ``far``: 0 is no shift."""
-        # Powers grow fast: further out every row is one-hot, and the line of truths stands still.
-        power = float(np.clip(far * self.log_power, -_MOST_LOG_POWER, _MOST_LOG_POWER))
-        return Shift(power, np.clip(far * self.offset, -3 * _MOST_LOG_POWER, 3 * _MOST_LOG_POWER))
-
 
 def fitted_shift(probs: NDArray[np.floating], labels: Codes) -> Shift:
     """Fit a shift to the labels (n,): two scoring steps for the power, one for each class's offset.
@@ -246,23 +298,3 @@ def fitted_shift(probs: NDArray[np.floating], labels: Codes) -> Shift:
     # A little of the offsets is kept though all be noise: without any the line of truths may have no length.
     spread = max(spread, 0.01 / float(variance.mean()))
     return Shift(shift.log_power, spread * surplus / (spread * variance + 1))
-
-
-def further_shifts(
-    residuals: Residuals, fitted: Shift, observed: float
-) -> tuple[tuple[Shift, float], tuple[Shift, float]]:
-    """Two shifts along ``fitted``, the second one beyond ``observed``, and their classwise ECEs.
-
-    Far shifts are of few classes, as they grow by powers: what lies near is mixed from the first.
-    """
-    n, classes = residuals.probs.shape
-    noise = sum(float((p * (1 - p)).sum()) for _, p in row_blocks(residuals.probs))
-    wanted = observed + REACH * math.sqrt(noise + 4) / (n * classes)
-    far, shift = 1.0, fitted
-    shown = residuals.true_ece(shift.applied)
-    for _ in range(2):
-        far = min(far * wanted / max(shown, 1e-12), _FARTHEST)
-        shift = fitted.times(far)
-        shown = residuals.true_ece(shift.applied)
-    near = fitted.times(0.3 * far)
-    return (near, residuals.true_ece(near.applied)), (shift, shown)

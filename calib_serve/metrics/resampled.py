@@ -60,12 +60,8 @@ class Sample:
         positive = self.probs[self.order, 1]
         self.positive = Event(positive, bins=bins, edges=edges) if self.classes == 2 else None
 
-    def columns(self) -> dict[str, Floats]:
-        """The values (n,) whose means are metrics."""
-        return dict(zip(MEANS, self.measures, strict=False))
-
     def by_row(self) -> dict[str, Floats]:
-        """Columns of ``columns`` in the order of the rows of ``probs``."""
+        """The values (n,) whose means are metrics, in the order of the rows of ``probs``."""
         given = np.empty_like(self.measures)
         given[:, self.order] = self.measures
         return dict(zip(MEANS, given, strict=False))

@@ -95,7 +95,7 @@ class Tally:
             raise ShapeError(f"these sums are of {classes} classes, the samples of {p.shape[1]}")
         w = np.ones(len(p)) if given.weights is None else given.weights
         true = of_classes(p, y)
-        said, came, _ = class_cells(p, y, w, bins, "right")
+        said, came, *_ = class_cells(p, y, w, bins, "right")
         squares = np.einsum("nk,nk->n", p, p) - 2 * true + 1
         return Tally(
             self.top + Bins.tally(np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == y, bins=bins, weight=w),

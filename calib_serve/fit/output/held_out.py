@@ -18,12 +18,11 @@ from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     Estimate,
-    Event,
     Moved,
     Separation,
     Tops,
+    ece_interval,
     evaluate_probs,
-    event_error,
     judge_probs,
     mean_error,
     mean_interval,
@@ -199,7 +198,5 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, see
 def _binned(prefix: str, p: Floats, came_true: Floats, level: float, seed: int) -> dict[str, Estimate]:
     """Estimate the ECE of probabilities (n,), and what chance alone gives."""
     bins = Bins.tally(p, came_true)
-    ece = event_error(
-        Event(p, bins=len(bins), edges="right"), came_true, draws=_DRAWS, level=level, seed=seed
-    )
+    ece = ece_interval(bins, draws=_DRAWS, level=level, seed=seed)
     return {f"{prefix}ece": ece, f"{prefix}noise_floor": Estimate(bins.noise_floor())}
