@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -195,14 +195,14 @@ class Counters:
 
     def feedback(self) -> Bins:
         """The bins that the labels of the last day fill."""
-        columns: dict[str, Counter[int]] = {"feedback": Counter(), "feedback_confidence": Counter()}
-        columns["feedback_correct"] = Counter()
+        names = ("feedback", "feedback_confidence", "feedback_correct")
+        columns: dict[str, dict[int, float]] = {name: defaultdict(float) for name in names}
         for labels, value in self.samples.get("calib_window_sums", {}).items():
             of = dict(labels)
             if of["window"] == "24h" and of["sum"] in columns:
-                columns[of["sum"]][int(of["bin"])] += value  # type: ignore[assignment]
+                columns[of["sum"]][int(of["bin"])] += value
         order = sorted(set().union(*columns.values()))
-        return Bins(*(np.array([float(column[place]) for place in order]) for column in columns.values()))
+        return Bins(*(np.array([column[place] for place in order]) for column in columns.values()))
 
 
 def _same(counted: Bins, expected: Bins) -> bool:
