@@ -4,7 +4,6 @@ from calib_serve.fuse._kinds import change_to_fitted as change_to_fitted
 from calib_serve.fuse._kinds import check_multilabel as check_multilabel
 from calib_serve.fuse.onnx._fuse import FuseReport as FuseReport
 from calib_serve.fuse.onnx._fuse import fuse_onnx as fuse_onnx
-from calib_serve.fuse.proof import PROOF as PROOF
 from calib_serve.fuse.proof import ROWS as ROWS
 from calib_serve.fuse.proof import Against as Against
 from calib_serve.fuse.proof import proof_in as proof_in

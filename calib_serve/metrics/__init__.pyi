@@ -97,7 +97,6 @@ from calib_serve.metrics.likelihood_ratios import log_ratios as log_ratios
 from calib_serve.metrics.likelihood_ratios import min_cllr as min_cllr
 from calib_serve.metrics.likelihood_ratios import min_dcf as min_dcf
 from calib_serve.metrics.likelihood_ratios import pav_log_ratios as pav_log_ratios
-from calib_serve.metrics.plausible import Event as Event
 from calib_serve.metrics.plausible import ece_interval as ece_interval
 from calib_serve.metrics.proper import BrierTerms as BrierTerms
 from calib_serve.metrics.proper import EceTerms as EceTerms

@@ -15,7 +15,7 @@ from calib_serve.core.options.evaluate import EvaluateOptions, MeasureOptions
 from calib_serve.metrics._sums import Rows, estimates
 from calib_serve.metrics.intervals import Estimate, EstimateRecord
 from calib_serve.metrics.labels import LabelsEvaluation, evaluate_label_probs
-from calib_serve.metrics.likelihood_ratios import cllr, eer, log_ratios, min_cllr, min_dcf
+from calib_serve.metrics.likelihood_ratios import log_ratios, measures_of_ratios
 from calib_serve.metrics.samples import checked, weighing_rows
 from calib_serve.metrics.skill_scores import skill
 from calib_serve.scores import ProbsView, Scores, check_ungrouped
@@ -146,7 +146,7 @@ def evaluate_probs(
         sample_weight: (n,); None: all weigh the same.
         groups: Which samples belong together (n,), numbers or text; None: each is its own.
         level: Coverage of the intervals, a fraction.
-        replicates: Number of resamples and of draws of labels; 0: no intervals.
+        replicates: Draws that the intervals of errors are made of; 0: none of those.
         bins: Number of bins, of equal width.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
         seed: Seed of the random draws.
@@ -239,11 +239,9 @@ def measures_of_decisions(
         return {}
     how: dict[str, Any] = {"sample_weight": w, "groups": codes, "level": level}
     ratios = log_ratios(p, prior=float(np.average(y, weights=w)))
+    of_ratios = measures_of_ratios(ratios, y, w, codes, level=level)
     return {
-        "positive_cllr": cllr(ratios, y, **how),
-        "positive_min_cllr": Estimate(min_cllr(ratios, y, sample_weight=w)),
-        "positive_eer": eer(ratios, y, **how),
-        "positive_min_dcf": min_dcf(ratios, y, **how),
+        **{f"positive_{name}": one for name, one in of_ratios.items()},
         "positive_brier_skill": skill(p, y, reference="shares", score="brier", **how),
         "positive_nll_skill": skill(p, y, reference="shares", score="nll", **how),
     }

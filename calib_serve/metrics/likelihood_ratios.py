@@ -23,6 +23,9 @@ from calib_serve.metrics.event import checked_event
 from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.samples import weighing_rows
 
+NIST_PRIOR = 0.01
+"""P(y = 1) of NIST's evaluation of 2016."""
+
 
 def log_ratios(probs: ArrayLike, *, prior: float) -> Floats:
     """The log-ratios (n,) that probabilities state: their log-odds less those of the prior they were made at.
@@ -100,6 +103,28 @@ class _Trials:
         hit, other = (np.bincount(self.pool, w).astype(np.float64) for w in (self.hit, self.other))
         return hit, other
 
+    def least_cost(self) -> float:
+        """Cllr of the best log-ratios of these trials."""
+        return float(self.cost(self.best, 0.95))
+
+    def equal_error(self, level: float) -> Estimate:
+        """The equal error rate."""
+        hit, other = self.of_pools()
+        # Along the hull misses less false alarms rise from -1 to 1, and cross 0 within one pool.
+        apart = np.concatenate([[-1.0], np.cumsum(hit + other) - 1])
+        k = min(int(np.searchsorted(apart, 0.0, side="right")) - 1, len(hit) - 1)
+        first = k + float(np.clip(-apart[k] / (hit[k] + other[k]), 0, 1))
+        # The pool's slope weighs the two rates: moved along it, their sum stays.
+        miss = float(other[k] / (hit[k] + other[k]))
+        return self.rates(miss, 1 - miss, first, level=level, most=0.5)
+
+    def least_detection(self, prior: float, level: float) -> Estimate:
+        """The least cost of detection at P(y = 1) = ``prior``."""
+        hit, other = self.of_pools()
+        miss, alarm = (part / min(prior, 1 - prior) for part in (prior, 1 - prior))
+        costs = miss * cumulative(hit) + alarm * (1 - cumulative(other))
+        return self.rates(miss, alarm, int(costs.argmin()), level=level, most=1.0)
+
     def rates(self, miss: float, alarm: float, first: float, *, level: float, most: float) -> Estimate:
         """``miss`` x the rate of misses + ``alarm`` x that of false alarms: pools from ``first`` on are 1.
 
@@ -167,8 +192,7 @@ def min_cllr(log_ratios: ArrayLike, came_true: ArrayLike, *, sample_weight: Arra
     >>> min_cllr([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1])  # half of the trials at 1 bit
     0.5
     """
-    found = _Trials.of(log_ratios, came_true, sample_weight)
-    return float(found.cost(found.best, 0.95))
+    return _Trials.of(log_ratios, came_true, sample_weight).least_cost()
 
 
 def eer(
@@ -193,22 +217,14 @@ def eer(
     >>> eer([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1]).value
     0.25
     """
-    found = _Trials.of(log_ratios, came_true, sample_weight, groups)
-    hit, other = found.of_pools()
-    # Along the hull misses less false alarms rise from -1 to 1, and cross 0 within one pool.
-    apart = np.concatenate([[-1.0], np.cumsum(hit + other) - 1])
-    k = min(int(np.searchsorted(apart, 0.0, side="right")) - 1, len(hit) - 1)
-    first = k + float(np.clip(-apart[k] / (hit[k] + other[k]), 0, 1))
-    # The pool's slope weighs the two rates: moved along it, their sum stays.
-    miss = float(other[k] / (hit[k] + other[k]))
-    return found.rates(miss, 1 - miss, first, level=level, most=0.5)
+    return _Trials.of(log_ratios, came_true, sample_weight, groups).equal_error(level)
 
 
 def min_dcf(
     log_ratios: ArrayLike,
     came_true: ArrayLike,
     *,
-    prior: float = 0.01,
+    prior: float = NIST_PRIOR,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     level: float = 0.95,
@@ -232,8 +248,25 @@ def min_dcf(
     """
     if not 0 < prior < 1:
         raise InputError(f"prior must lie between 0 and 1, got {prior}")
-    found = _Trials.of(log_ratios, came_true, sample_weight, groups)
-    hit, other = found.of_pools()
-    miss, alarm = (part / min(prior, 1 - prior) for part in (prior, 1 - prior))
-    costs = miss * cumulative(hit) + alarm * (1 - cumulative(other))
-    return found.rates(miss, alarm, int(costs.argmin()), level=level, most=1.0)
+    return _Trials.of(log_ratios, came_true, sample_weight, groups).least_detection(prior, level)
+
+
+def measures_of_ratios(
+    log_ratios: Floats, came_true: Floats, weight: Floats | None, groups: Codes | None, *, level: float
+) -> dict[str, Estimate]:
+    """``cllr``, ``min_cllr``, ``eer`` and ``min_dcf`` of the same trials, ranked and pooled once.
+
+    Args:
+        log_ratios: Natural logarithms of likelihood ratios (n,).
+        came_true: 0 or 1 (n,), both among them.
+        weight: (n,); None: all weigh the same.
+        groups: Group of each, from 0 (n,); None: each is its own.
+        level: Coverage of the intervals, a fraction.
+    """
+    found = _Trials.of(log_ratios, came_true, weight, groups)
+    return {
+        "cllr": found.cost(found.ratios, level),
+        "min_cllr": Estimate(found.least_cost()),
+        "eer": found.equal_error(level),
+        "min_dcf": found.least_detection(NIST_PRIOR, level),
+    }
