@@ -96,7 +96,8 @@ class _Trials:
         """The rising log-ratios (n,) of least cost: each pool's share of all hits over that of others."""
         with np.errstate(divide="ignore"):
             hit, other = np.log(self.of_pools())
-        return np.asarray((hit - other)[self.pool])
+        # Pools that differ by a rounding alone may fall by one.
+        return np.asarray(np.maximum.accumulate(hit - other)[self.pool])
 
     def of_pools(self) -> tuple[Floats, Floats]:
         """The shares of all hits and of all others in each pool (m,)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sizes import sized
 
@@ -35,6 +35,13 @@ def few(draw) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(few(), st.floats(0.01, 0.99))
+@example(
+    (
+        np.array([0.0, -2, 2, 0, 0, 0, 0, 1, 0, 0, -1, -2, -1]),
+        np.array([0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1]),
+    ),
+    0.5,
+)
 @settings(deadline=None)
 def test_the_hull_gives_what_trying_every_threshold_does(pair, prior: float) -> None:
     scores, y = pair

@@ -62,7 +62,8 @@ class HeldOutGain:
         """The weight of members beyond a temperature in their average with the temperature."""
         if not (self.gain > 0 and math.isfinite(self.standard_error)):
             return 0.0
-        return self.gain**2 / (self.gain**2 + self.standard_error**2)
+        odds = float(self.standard_error) / float(self.gain)
+        return 1 / (1 + odds * odds)  # which rises with the gain as rounded, too
 
     def __str__(self) -> str:
         return (

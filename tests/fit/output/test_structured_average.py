@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calib_serve.fit.folds import folds_of
@@ -94,6 +94,7 @@ positive = st.floats(1e-6, 1e3)
 
 
 @given(positive, positive, st.floats(1.01, 100))
+@example(74.0, 1e-6, 1.25)
 def test_more_than_a_temperature_is_taken_as_far_as_the_evidence_goes(
     gain: float, error: float, more: float
 ) -> None:
