@@ -407,9 +407,14 @@ class Artifact:
     def calibrated(self, scores: Scores) -> Scores:
         """Return the scores as calibrated probabilities, with all that belongs to their samples."""
         found = self.accepted(scores)
+        values = self._known(self._logits_of(found))
+        ends = [self._known(to_logits(p, "probabilities")) for p in found.ends]
+        top = values.argmax(axis=1)[:, None]
+        bounds = np.concatenate([np.take_along_axis(p, top, axis=1) for p in ends], axis=1) if ends else None
         return replace(
             found,
-            values=self._known(self._logits_of(found)),
+            values=values,
+            bounds=bounds,
             outputs="label_probabilities" if self.is_multilabel else "probabilities",
             class_names=self.class_names or found.class_names,
             calibrated_by=self.fingerprint,

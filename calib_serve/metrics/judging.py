@@ -457,13 +457,33 @@ def judge(
     y = scored.labelled()
     if y.ndim > 1 and not scored.is_multilabel:
         raise InputError("soft labels are for fits, nll and brier; a verdict wants one class a sample")
-    found = judge_probs(
-        scored.probs[:] if scored.is_multilabel else scored.probs,
-        y,
-        tolerance=asked.tolerance,
-        class_tolerance=asked.class_tolerance,
-        sample_weight=scored.weights,
-        groups=scored.clusters,
-        class_names=scored.class_names,
-    )
+    how: dict[str, Any] = {
+        "tolerance": asked.tolerance,
+        "class_tolerance": asked.class_tolerance,
+        "sample_weight": scored.weights,
+        "groups": scored.clusters,
+        "class_names": scored.class_names,
+    }
+    found = judge_probs(scored.probs[:] if scored.is_multilabel else scored.probs, y, **how)
+    if scored.bounds is not None:
+        found = _within_bounds(found, scored, how)
     return replace(found, reasons=(*found.reasons, *scored.remarks))
+
+
+def _within_bounds(found: Verdict, scored: Scores, how: dict[str, Any]) -> Verdict:
+    """The verdict where it holds for every confidence within the bounds, else that no error was found.
+
+    A gap changes by their mean width at most, which a proof of calibration must leave room for; an error must
+    be one with the least confidences and with the greatest.
+    """
+    y, width = scored.labelled(), float(np.diff(scored.bounds, axis=1).mean())
+    if found.level == "calibrated" and width > 0:
+        narrow = {**how, "tolerance": how["tolerance"] - width, "class_tolerance": None}
+        holds = width < how["tolerance"] and judge_probs(scored.probs, y, **narrow).level == "calibrated"
+    else:
+        holds = found.level != "off" or all(judge_probs(p, y, **how).level == "off" for p in scored.ends)
+    if holds:
+        return found
+    headline = f"Not known: the confidence is open by {points(width)} points on average."
+    do = "Ask the server for more top_logprobs."
+    return replace(found, level="no_error_found", headline=headline, do=(do,))

@@ -38,7 +38,7 @@ class RawScores:
     """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row.
 
     ``outputs``: the kind or scale that names say; ``roles``: the columns or arrays that they were read from;
-    ``class_axis``: where the classes were among more axes.
+    ``class_axis``: where the classes were among more axes; ``bounds``: of each row's confidence (n, 2).
     """
 
     values: Floats
@@ -54,12 +54,13 @@ class RawScores:
     first: int = 0
     calibrated_by: str = ""
     class_axis: int | None = None
+    bounds: Floats | None = None
 
     def take(self, kept: NDArray[np.bool_]) -> RawScores:
         """Some of the samples, by mask."""
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
-            for name in ("labels", "weights", "groups", "ids")
+            for name in ("labels", "weights", "groups", "ids", "bounds")
         }
         return replace(self, values=self.values[kept], **parts)
 

@@ -14,6 +14,9 @@ from calib_serve.core.files import write_whole
 from calib_serve.core.names import shown
 from calib_serve.scores.scales import Scaled
 
+OF_ANSWERS = "answers:"
+"""What ``outputs`` begins with where scores are answers of a language model; the file of words follows."""
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -63,7 +66,7 @@ class Schema:
             texts = value if isinstance(value, list) and several else [value]
             if isinstance(value, list) != several or not all(isinstance(text, str) for text in texts):
                 raise InputError(f"{name} in a schema is a {'list of texts' if several else 'text'}")
-        if "outputs" in known:
+        if not str(known.get("outputs", OF_ANSWERS)).startswith(OF_ANSWERS):
             Scaled.parse(known["outputs"])
         entries: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in known.items()}
         return cls(**entries)

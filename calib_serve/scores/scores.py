@@ -40,7 +40,7 @@ from calib_serve.scores.recognition import (
     recognise,
 )
 from calib_serve.scores.scales import Scaled, scaled_kind
-from calib_serve.scores.schema import Schema
+from calib_serve.scores.schema import OF_ANSWERS, Schema
 from calib_serve.scores.table import TAKEN, few
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class Scores:
         schema: What was said and read of their kind and columns.
         reading: What was read, in one line: kind and why, classes in order, labels, and the remarks.
         class_axis: Axis of the classes where they came with more axes than (n, K): 1, or -1 for the last.
+        bounds: Least and greatest confidence of each sample (n, 2), where a part of it is not known.
 
     >>> scores = Scores.of([[0.25, 0.75], [0.5, 0.5]], ["dog", "cat"], class_names=["cat", "dog"])
     >>> scores.outputs, scores.labels.tolist()
@@ -93,6 +94,7 @@ class Scores:
     schema: Schema = field(default_factory=Schema)
     reading: str = ""
     class_axis: int | None = None
+    bounds: Floats | None = None
 
     @classmethod
     def of(
@@ -294,6 +296,8 @@ class Scores:
         given |= {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
         said = _schema(schema).under({**given, "missing": _texts(missing)})
         wanted = _schema(expected)
+        if (said["outputs"] or "").startswith(OF_ANSWERS):
+            return _of_answers(Path(path), said, wanted, ignore_label)
         source = read_source(
             str(path),
             split=split,
@@ -340,6 +344,24 @@ class Scores:
         """The probabilities (n, K) of the scores, made block by block where they are read."""
         return ProbsView(self.values, self.outputs)
 
+    @property
+    def ends(self) -> list[NDArray[np.float64]]:
+        """Probabilities (n, K) with the least and with the greatest confidence; none without ``bounds``.
+
+        The other classes keep their shares of the rest.
+        """
+        p, at = self.probs[:], np.arange(len(self))
+        top, made_of = p.argmax(axis=1), []
+        for confidence in () if self.bounds is None else self.bounds.T:
+            others = p.copy()
+            others[at, top] = 0
+            total = others.sum(axis=1, keepdims=True)
+            even = np.where(total > 0, others / np.where(total > 0, total, 1), 1 / (self.classes - 1))
+            one = even * (1 - confidence[:, None])
+            one[at, top] = confidence
+            made_of.append(one)
+        return made_of
+
     def labelled(self) -> NDArray[Any]:
         """Return the labels; InputError where they are not known."""
         if self.labels is None:
@@ -356,7 +378,7 @@ class Scores:
         """
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[index]
-            for name in ("labels", "weights", "groups", "copies", "ids")
+            for name in ("labels", "weights", "groups", "copies", "ids", "bounds")
         }
         return replace(self, values=self.values[index], **parts)
 
@@ -590,7 +612,27 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
         ),
         reading=reading,
         class_axis=source.class_axis,
+        bounds=source.bounds,
     )
+
+
+def _of_answers(path: Path, said: Mapping[str, Any], expected: Schema, ignore_label: Any) -> Scores:
+    """Read a file of answers of a language model; ``said`` names the file of its words."""
+    from calib_serve.scores.answers import LabelWords, answers_in  # noqa: PLC0415 - few scores are answers
+
+    words = LabelWords.load(said["outputs"].removeprefix(OF_ANSWERS))
+    if given := [name for name in ("columns", "class_names") if said[name]]:
+        raise InputError(f"the words of answers name the classes; leave {given[0]} out")
+    try:
+        source = answers_in(
+            path, words, label=said["labels"], weight=said["sample_weight"], group=said["groups"]
+        )
+        source = replace(source, name=path.name.partition(".")[0])
+        return made(
+            source, {**said, "outputs": "probabilities"}, expected=expected, ignore_label=ignore_label
+        )
+    except InputError as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _in_names(scores: Scores, said: Mapping[str, Any], expected: Schema | Outputs | None) -> Scores:

@@ -1,0 +1,498 @@
+"""Answers of language models as scores: which texts say each class, and how probable each class was.
+
+A server that returns log-probabilities lists the likeliest tokens at each place of the answer that it gave.
+The probability of a class is the sum over the listed ways to one of its words. What is not listed, and words
+that are only begun, may be of several classes: that part is known by its bounds alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import InputError
+from calib_serve.core.names import check_names, shown
+from calib_serve.scores.kinds import Floats
+from calib_serve.scores.raw_scores import RawScores
+from calib_serve.scores.rows import is_json, objects_of, open_lines
+
+Form = Literal["logprobs", "votes", "stated", "loglikelihoods"]
+
+_MORE_THAN_ALL = 1e-3  # by which listed probabilities may exceed 1: servers round to float32 and print it
+_SAME_TOKEN = 1e-6  # of two log-probabilities of one text
+_ENTRIES = ("form", "classes", "pattern", "confidence")
+_SCALES = {"percent": 100.0, "fraction": 1.0}
+_BEGINS = "*"
+
+
+class Answer(NamedTuple):
+    """What one answer says of its classes.
+
+    Args:
+        shares: Probability of each class (K,) that is sure.
+        open: Probability that each class may have besides (K,).
+        unknown: Probability that nobody knows the class of; at most the sum of ``open``.
+        text: The answer.
+        goes_on: Whether it began with a word of a class, and went on to another text.
+    """
+
+    shares: Floats
+    open: Floats
+    unknown: float
+    text: str = ""
+    goes_on: bool = False
+
+    @property
+    def probs(self) -> Floats:
+        """Probabilities of the classes (K,), given that the answer is of one; what is open is spread evenly.
+
+        Each class gets an equal part of what it may have, as if another part were of no class; NaN where the
+        answer is of none.
+
+        >>> Answer(np.array([0.6, 0.2]), np.array([0.0, 0.0]), 0.0).probs.round(3).tolist()
+        [0.75, 0.25]
+        """
+        found = self.shares + self.open / (len(self.shares) + 1)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(found / found.sum())
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest probability that the likeliest class may have, given one of the classes.
+
+        >>> Answer(np.array([0.6, 0.2]), np.array([0.2, 0.2]), 0.2).bounds  # .6 / 1, and .8 / 1
+        (0.6, 0.8)
+        """
+        top = int(self.probs.argmax())
+        sure, total = float(self.shares[top]), float(self.shares.sum())
+        if not total + self.unknown:
+            return math.nan, math.nan
+        more = float(self.open[top])
+        return sure / (total + self.unknown), (sure + more) / (total + more) if total + more else 1.0
+
+
+@dataclass(frozen=True)
+class LabelWords:
+    """The words by which answers say each class.
+
+    White space before a word counts for nothing, all else as it is written. A word is followed by the end, or
+    by no letter or digit; ``word*`` may go on in any way.
+
+    Args:
+        classes: The words of each class by its name, in the order of the classes.
+        form: What an answer holds: "logprobs" of its tokens; "votes", several answers to one question;
+            "stated", a text that says a class and a confidence; "loglikelihoods" of each class, one number
+            each, as lm-evaluation-harness logs them.
+        pattern: Regular expression with the groups ``class`` and ``confidence``, of "stated".
+        confidence: "percent", "fraction", or what each word of confidence is worth, of "stated".
+
+    Raises:
+        InputError: Where a word is of two classes, or an entry is missing or of another form.
+
+    >>> words = LabelWords({"spam": ["spam", "Spam"], "ham": ["ham"]})
+    >>> words.class_of(" Spam, surely"), words.class_of("hamster")
+    (0, None)
+    """
+
+    classes: Mapping[str, Sequence[str]]
+    form: Form = "logprobs"
+    pattern: str | None = None
+    confidence: str | Mapping[str, float] | None = None
+    _words: dict[bytes, int] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.form not in get_args(Form):
+            raise InputError(
+                f"the form of answers is one of {', '.join(get_args(Form))}, got {shown(self.form)}"
+            )
+        if not isinstance(self.classes, Mapping) or len(self.classes) < 2:
+            raise InputError("classes are two or more names, each with a list of the words that say it")
+        check_names(self.names)
+        for k, (name, words) in enumerate(self.classes.items()):
+            if isinstance(words, str) or not words or not all(isinstance(w, str) for w in words):
+                raise InputError(
+                    f"the words of {shown(name)} are a list of texts, got {shown(words)}; quote words such "
+                    'as "yes" and "1", which YAML reads as other things'
+                )
+            for word in words:
+                text = word.removesuffix(_BEGINS).lstrip().encode()
+                if not text:
+                    raise InputError(f"a word of {shown(name)} is empty")
+                if self._words.setdefault(text, k) != k:
+                    raise InputError(
+                        f"{word!r} is a word of two classes, {self.names[self._words[text]]} and {name}"
+                    )
+        self._check_stated()
+
+    def _check_stated(self) -> None:
+        if self.form != "stated":
+            if self.pattern is not None or self.confidence is not None:
+                raise InputError("pattern and confidence are of the form stated")
+            return
+        try:
+            groups = re.compile(self.pattern or "").groupindex
+        except re.error as error:
+            raise InputError(f"the pattern is no regular expression: {error}") from error
+        if {*groups} != {"class", "confidence"}:
+            raise InputError("the pattern has the two groups (?P<class>...) and (?P<confidence>...)")
+        worth = self.confidence
+        if isinstance(worth, Mapping):
+            if not all(isinstance(p, (int, float)) and 0 <= p <= 1 for p in worth.values()):
+                raise InputError("each word of confidence is worth a probability from 0 to 1")
+        elif worth not in _SCALES:
+            raise InputError(
+                "confidence is percent, fraction, or a mapping of its words to probabilities, got "
+                f"{shown(worth)}"
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> LabelWords:
+        """Read the words from a file.
+
+        Args:
+            path: YAML file with ``classes``, and ``form`` where the answers hold no log-probabilities.
+
+        Raises:
+            InputError: Where it is none; it names the file.
+        """
+        try:
+            known = yaml.safe_load(Path(path).read_text("utf-8"))
+            if not isinstance(known, Mapping) or "classes" not in known or not {*known} <= {*_ENTRIES}:
+                raise InputError(f"it is a mapping of {', '.join(_ENTRIES)}, of which classes is needed")
+            return cls(**known)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, InputError) as error:
+            raise InputError(f"cannot read the words {path}: {error}") from error
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes (K,)."""
+        return tuple(self.classes)
+
+    @cached_property
+    def _open_ended(self) -> frozenset[bytes]:
+        words = (w for of_class in self.classes.values() for w in of_class if w.endswith(_BEGINS))
+        return frozenset(w.removesuffix(_BEGINS).lstrip().encode() for w in words)
+
+    def class_of(self, text: str) -> int | None:
+        """The class that a whole text says; None for none.
+
+        Args:
+            text: An answer.
+        """
+        return self._begun(text.encode().lstrip())[0]
+
+    def _begun(self, text: bytes) -> tuple[int | None, int]:
+        """The class of the longest word that ``text`` begins with, and that word's length."""
+        fitting = [w for w in self._words if text.startswith(w) and self._ends(w, text)]
+        longest = max(fitting, key=len, default=b"")
+        return self._words.get(longest), len(longest)
+
+    def _ends(self, word: bytes, text: bytes) -> bool:
+        rest = text[len(word) :].decode("utf-8", "replace")
+        return not rest[:1].isalnum() or word in self._open_ended
+
+    def _reading(self, so_far: bytes) -> tuple[int | None, list[int]]:
+        """The class that a text says however it goes on, else None and the classes that it may say yet."""
+        text = so_far.lstrip()
+        k, _ = self._begun(text)
+        longer = {of for word, of in self._words.items() if len(word) > len(text) and word.startswith(text)}
+        if longer <= {k}:
+            return k, []
+        return None, sorted(longer | ({k} if k is not None else set()))
+
+    def read(self, response: Mapping[str, Any]) -> Answer:
+        """Read a server's response.
+
+        Args:
+            response: Parsed JSON: a chat completion or completion of OpenAI's form, or llama.cpp's own.
+
+        Raises:
+            InputError: Where it does not hold what the form needs.
+        """
+        choices = _choices(response)
+        if self.form == "votes":
+            return self._votes([_text(one) for one in choices])
+        if self.form == "loglikelihoods":
+            raise InputError(
+                "loglikelihoods are of the logs of lm-evaluation-harness, and no server's response"
+            )
+        if len(choices) != 1:
+            raise InputError(f"the response holds {len(choices)} answers, which are votes; read one by one")
+        if self.form == "stated":
+            return self._stated(_text(choices[0]))
+        return self.sum_up(_places(choices[0]), ended=choices[0].get("finish_reason") == "stop")
+
+    def sum_up(self, places: Iterable[Place], *, ended: bool) -> Answer:
+        """Add up the probability of each class over the listed tokens.
+
+        Args:
+            places: The listed tokens at each place of the answer, and the one that was taken.
+            ended: Whether the model ended its answer behind the last place.
+        """
+        shares, may, unknown = np.zeros(len(self.names)), np.zeros(len(self.names)), 0.0
+        text, mass, said = b"", 1.0, None
+        places = [*places]
+        for at, place in enumerate(places):
+            rest = mass * max(0.0, 1 - sum(p for _, p in place.listed))
+            may += rest
+            unknown += rest
+            follows = None
+            for i, (token, p) in enumerate(place.listed):
+                k, candidates = self._reading(text + token)
+                last = not token or (i == place.taken and at + 1 == len(places) and ended)
+                if last:  # no token follows: what is begun is the whole
+                    k, candidates = self._begun((text + token).lstrip())[0], []
+                said = k if i == place.taken else said
+                if k is not None:
+                    shares[k] += mass * p
+                elif candidates and i == place.taken and at + 1 < len(places):
+                    follows = p
+                elif candidates:
+                    may[candidates] += mass * p
+                    unknown += mass * p
+            text += place.listed[place.taken][0]
+            if follows is None:
+                break
+            mass *= follows
+        whole = b"".join(place.listed[place.taken][0] for place in places).decode("utf-8", "replace")
+        return Answer(shares, may, unknown, whole, said is not None and self.class_of(whole) != said)
+
+    def _votes(self, texts: Sequence[str]) -> Answer:
+        found = [self.class_of(text) for text in texts]
+        counts = np.bincount([k for k in found if k is not None], minlength=len(self.names)) / len(texts)
+        return Answer(counts, np.zeros(len(counts)), 0.0, " | ".join(texts))
+
+    def _stated(self, text: str) -> Answer:
+        k_classes = len(self.names)
+        none = Answer(np.zeros(k_classes), np.zeros(k_classes), 0.0, text)
+        found = re.search(self.pattern or "", text)
+        k = None if found is None else self.class_of(found["class"])
+        if found is None or k is None:
+            return none
+        p = self._worth(found["confidence"].strip())
+        shares = np.full(k_classes, (1 - p) / (k_classes - 1))
+        shares[k] = p
+        return Answer(shares, np.zeros(k_classes), 0.0, text)
+
+    def _worth(self, said: str) -> float:
+        if isinstance(self.confidence, Mapping):
+            if said not in self.confidence:
+                raise InputError(
+                    f"{shown(said)} is none of the words of confidence, {', '.join(self.confidence)}"
+                )
+            return float(self.confidence[said])
+        try:
+            p = float(said) / _SCALES[str(self.confidence)]
+        except ValueError:
+            p = math.nan
+        if not 0 <= p <= 1:
+            raise InputError(f"{shown(said)} is no confidence in {self.confidence}")
+        return p
+
+
+class Place(NamedTuple):
+    """The listed tokens at a place of an answer, bytes with probabilities; ``taken``: which it went on by."""
+
+    listed: list[tuple[bytes, float]]
+    taken: int
+
+
+def _choices(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    if "completion_probabilities" in response:  # llama.cpp's own
+        return [response]
+    choices = response.get("choices")
+    if not isinstance(choices, list) or not choices or not all(isinstance(c, Mapping) for c in choices):
+        said = response.get("error") or ", ".join(map(str, response))
+        raise InputError(f"it is no completion, which has choices; it says {shown(said)}")
+    return choices
+
+
+def _text(choice: Mapping[str, Any]) -> str:
+    message = choice.get("message")
+    text = message.get("content") if isinstance(message, Mapping) else choice.get("text")
+    if not isinstance(text, str):
+        raise InputError("an answer has no text: it calls a tool, or was refused or filtered")
+    return text
+
+
+def _places(choice: Mapping[str, Any]) -> Iterator[Place]:
+    held = choice.get("logprobs") or {}
+    entries = held.get("content") if isinstance(held, Mapping) else None
+    entries = entries or choice.get("completion_probabilities")
+    if entries:
+        yield from map(_place, entries)
+    elif isinstance(held, Mapping) and held.get("tokens"):
+        yield from _of_completions(held)
+    else:
+        raise InputError("it holds no log-probabilities: ask for logprobs and top_logprobs")
+
+
+def _place(entry: Mapping[str, Any]) -> Place:
+    if "prob" in entry or "probs" in entry:
+        raise InputError(
+            "its probabilities are those that tokens were drawn by, after temperature and cuts: ask "
+            "llama.cpp without post_sampling_probs"
+        )
+    listed = [_token(one) for one in entry.get("top_logprobs") or ()]
+    own = _token(entry)
+    same = [i for i, one in enumerate(listed) if one[0] == own[0] and abs(one[1] - own[1]) < _SAME_TOKEN]
+    return _checked(listed if same else [*listed, own], same[0] if same else len(listed))
+
+
+def _of_completions(held: Mapping[str, Any]) -> Iterator[Place]:
+    tokens, own, tops = held["tokens"], held.get("token_logprobs"), held.get("top_logprobs")
+    if not tops or not own:
+        raise InputError("it lists no alternatives of its tokens: ask for logprobs of 1 or more")
+    if own[0] is None:
+        raise InputError("it begins with its prompt (echo): ask without, or score each class by itself")
+    for token, value, top in zip(tokens, own, tops, strict=True):
+        alternatives = [{"token": text, "logprob": one} for text, one in (top or {}).items()]
+        yield _place({"token": token, "logprob": value, "top_logprobs": alternatives})
+
+
+def _token(entry: Mapping[str, Any]) -> tuple[bytes, float]:
+    """The bytes of a token and its log-probability."""
+    text, held, value = entry.get("token"), entry.get("bytes"), entry.get("logprob")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value > 1e-5:
+        raise InputError(f"the log-probability of {shown(text)} is a number up to 0, got {shown(value)}")
+    if isinstance(held, list):
+        return bytes(held), float(value)
+    if not isinstance(text, str) or text.startswith("token_id:"):
+        raise InputError(f"a token is a text, got {shown(text)}; ask for texts, not for ids")
+    return text.encode(), float(value)
+
+
+def _checked(listed: list[tuple[bytes, float]], taken: int) -> Place:
+    found = [(token, math.exp(min(value, 0.0))) for token, value in listed]
+    if (total := sum(p for _, p in found)) > 1 + _MORE_THAN_ALL:
+        raise InputError(f"the listed probabilities add up to {total:.4f}: they are of no distribution")
+    return Place(found, taken)
+
+
+def read_answers(rows: Iterable[Mapping[str, Any]], words: LabelWords) -> list[Answer]:
+    """Read the answers of JSON lines.
+
+    Args:
+        rows: A response each; or an object that holds it as ``response``, as it came or in a ``body``, as
+            batches return them; or a sample that lm-evaluation-harness logged.
+        words: The words of the classes.
+
+    Raises:
+        InputError: Where one cannot be read; it names the row.
+    """
+    found = []
+    for number, row in enumerate(rows, 1):
+        try:
+            of_log = words.form == "loglikelihoods"
+            found.append(_logged(row, words) if of_log else words.read(_response(row)))
+        except InputError as error:
+            raise InputError(f"row {number}: {error}") from error
+    return found
+
+
+def _response(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    held = row.get("response", row)
+    held = held.get("body", held) if isinstance(held, Mapping) else held
+    if not isinstance(held, Mapping):
+        raise InputError(f"its response is {shown(held)}, and no object: the request may have failed")
+    return held
+
+
+def _logged(row: Mapping[str, Any], words: LabelWords) -> Answer:
+    """The sums of a sample's log-likelihoods, one for each class."""
+    held = row.get("filtered_resps")
+    try:
+        values = np.array([float(one[0]) for one in held or ()])
+    except (TypeError, ValueError, IndexError):
+        values = np.array([math.nan])
+    if len(values) != len(words.names) or np.isnan(values).any():
+        raise InputError(
+            f"filtered_resps are a log-likelihood and a word for each of {len(words.names)} classes, got "
+            f"{shown(held)}"
+        )
+    shares = np.exp(values - values.max()) if np.isfinite(values.max()) else np.zeros(len(values))
+    return Answer(shares, np.zeros(len(values)), 0.0, "")
+
+
+def answers_in(
+    path: Path,
+    words: LabelWords,
+    *,
+    label: str | None = None,
+    weight: str | None = None,
+    group: str | None = None,
+) -> RawScores:
+    """Read a file of answers as probabilities of their classes.
+
+    Args:
+        path: JSON lines; see ``read_answers``.
+        words: The words of the classes.
+        label: Entry of a row that holds its label; by default "label" or "target".
+        weight: Entry of a row that holds its weight.
+        group: Entry of a row that says which rows belong together.
+
+    Raises:
+        InputError: Where it cannot be read; it names the row.
+    """
+    if not is_json(path):
+        raise InputError(f"answers are read from JSON lines (.jsonl), got {path.name!r}")
+    with open_lines(path) as lines:
+        rows = [*objects_of(lines)]
+    if not rows:
+        raise InputError("it holds no answers")
+    found = read_answers(rows, words)
+    asked = {"weights": weight, "groups": group, "labels": label or _first_of(("label", "target"), rows)}
+    beside: dict[str, Any] = {what: _entries(rows, name) for what, name in asked.items() if name}
+    of_rows = _first_of(
+        ("custom_id", "doc_id") if "choices" in rows[0] else ("custom_id", "doc_id", "id"), rows
+    )
+    return RawScores(
+        np.array([one.probs for one in found]),
+        class_names=words.names,
+        ids=_entries(rows, of_rows) if of_rows else None,
+        bounds=np.array([one.bounds for one in found]),
+        remarks=tuple(_remarks(found, words)),
+        first=1,
+        **beside,
+    )
+
+
+def _first_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    return next((name for name in names if name in rows[0]), None)
+
+
+def _entries(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
+    if lacks := next((number for number, row in enumerate(rows, 1) if name not in row), None):
+        raise InputError(f"row {lacks} has no {name!r} beside its answer")
+    found = np.empty(len(rows), object)
+    found[:] = [row[name] for row in rows]
+    return found
+
+
+def _remarks(answers: Sequence[Answer], words: LabelWords) -> Iterator[str]:
+    """Say what of the answers is of no class, and what of their probability is not known."""
+    outside = np.array([max(0.0, 1 - float(one.shares.sum()) - one.unknown) for one in answers])
+    if words.form != "loglikelihoods" and outside.max() > 0:
+        yield (
+            f"{100 * outside.mean():.2g} % of the answers' probability is of none of the classes, in "
+            f"{int((outside > 0.5).sum())} of {len(answers)} most of it"
+        )
+    width = np.array([high - low for low, high in (one.bounds for one in answers)])
+    if (width > 0).any():
+        yield (
+            f"tokens that are not listed leave the confidence open by {100 * np.nanmean(width):.2g} points on "
+            f"average, {100 * np.nanmax(width):.2g} at most"
+        )
+    if words.form == "logprobs" and (other := sum(one.goes_on for one in answers)):
+        yield (
+            f"in {other} of {len(answers)} answers a word of a class goes on to another text; list longer words"
+        )
