@@ -32,6 +32,8 @@ _SAME_TOKEN = 1e-6  # of two log-probabilities of one text
 _ENTRIES = ("form", "classes", "pattern", "confidence")
 _SCALES = {"percent": 100.0, "fraction": 1.0}
 _BEGINS = "*"
+_UNREADABLE = "\ufffd".encode()
+"""What servers show for a part of a letter; some also give it as a token's bytes (vLLM 0.33)."""
 
 
 class Answer(NamedTuple):
@@ -203,6 +205,8 @@ class LabelWords:
     def _reading(self, so_far: bytes) -> tuple[int | None, list[int]]:
         """The class that a text says however it goes on, else None and the classes that it may say yet."""
         text = so_far.lstrip()
+        if _UNREADABLE in text:  # a part of a letter, of no word where all words are ASCII
+            return None, [*range(len(self.names))] if not b"".join(self._words).isascii() else []
         k, _ = self._begun(text)
         longer = {of for word, of in self._words.items() if len(word) > len(text) and word.startswith(text)}
         if longer <= {k}:
@@ -267,9 +271,11 @@ class LabelWords:
         return Answer(shares, may, unknown, whole, said is not None and self.class_of(whole) != said)
 
     def _votes(self, texts: Sequence[str]) -> Answer:
-        found = [self.class_of(text) for text in texts]
-        counts = np.bincount([k for k in found if k is not None], minlength=len(self.names)) / len(texts)
-        return Answer(counts, np.zeros(len(counts)), 0.0, " | ".join(texts))
+        """Read votes as the mean of a Dirichlet distribution with half a vote for each class before them."""
+        found = [k for k in map(self.class_of, texts) if k is not None]
+        counts = np.bincount(found, minlength=len(self.names)) + (0.5 if found else 0.0)
+        shares = counts * (len(found) / len(texts) / (counts.sum() or 1))
+        return Answer(shares, np.zeros(len(counts)), 0.0, " | ".join(texts))
 
     def _stated(self, text: str) -> Answer:
         k_classes = len(self.names)
@@ -366,6 +372,7 @@ def _token(entry: Mapping[str, Any]) -> tuple[bytes, float]:
         raise InputError(f"the log-probability of {shown(text)} is a number up to 0, got {shown(value)}")
     if isinstance(held, list):
         return bytes(held), float(value)
+    text = held if isinstance(held, str) else text  # mistral.rs 0.9 has a token's number and its text there
     if not isinstance(text, str) or text.startswith("token_id:"):
         raise InputError(f"a token is a text, got {shown(text)}; ask for texts, not for ids")
     return text.encode(), float(value)
@@ -494,5 +501,6 @@ def _remarks(answers: Sequence[Answer], words: LabelWords) -> Iterator[str]:
         )
     if words.form == "logprobs" and (other := sum(one.goes_on for one in answers)):
         yield (
-            f"in {other} of {len(answers)} answers a word of a class goes on to another text; list longer words"
+            f"in {other} of {len(answers)} answers a word goes on to a text of another class or none: list "
+            "longer words"
         )

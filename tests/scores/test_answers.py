@@ -1,0 +1,243 @@
+"""Answers of language models: whatever is listed, a class has its probability inside the bounds."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calib_serve.core.errors import InputError
+from calib_serve.metrics import judge
+from calib_serve.scores import LabelWords, Scores
+from calib_serve.scores.answers import Place, read_answers
+
+pytestmark = pytest.mark.unit
+
+WORDS = LabelWords({"yes": ["yes", "Yes"], "no": ["no"], "one": ["1"], "ten": ["10"]})
+TOKENS = (b"yes", b" yes", b"Ye", b"s", b"no", b"n", b"o", b"t", b"1", b"0", b" ", b"maybe", b"")
+RECORDED = Path(__file__).parent / "answers"
+
+
+def chat(*places: dict[str, float], **more: Any) -> dict[str, Any]:
+    """A chat completion whose first listed token was taken at each place."""
+    content = []
+    for listed in places:
+        top = [{"token": t, "logprob": math.log(p) if p else -9999.0} for t, p in listed.items()]
+        content.append({**top[0], "top_logprobs": top})
+    text = "".join(next(iter(one)) for one in places)
+    choice = {"message": {"content": text}, "logprobs": {"content": content}, **more}
+    return {"choices": [choice]}
+
+
+def test_a_class_has_the_sum_over_its_spellings() -> None:
+    answer = WORDS.read(chat({"yes": 0.5, " Yes": 0.2, "no": 0.1, "maybe": 0.2}))
+    assert answer.shares == pytest.approx([0.7, 0.1, 0, 0])
+    assert answer.unknown == pytest.approx(0)
+    assert answer.probs == pytest.approx([7 / 8, 1 / 8, 0, 0])
+    assert answer.bounds == pytest.approx((7 / 8, 7 / 8))
+
+
+def test_what_is_not_listed_is_open_for_each_class() -> None:
+    answer = WORDS.read(chat({"yes": 0.6, "no": 0.2}))
+    assert answer.open == pytest.approx([0.2] * 4)
+    assert answer.bounds == pytest.approx((0.6 / 1.0, 0.8 / 1.0))
+
+
+def test_a_word_that_begins_another_waits_for_the_next_token() -> None:
+    alone = WORDS.read(chat({"1": 0.9, "no": 0.1}))
+    assert alone.shares == pytest.approx([0, 0.1, 0, 0])
+    assert alone.open == pytest.approx([0, 0, 0.9, 0.9])
+    more = WORDS.read(chat({"1": 0.9, "no": 0.1}, {"0": 0.75, ".": 0.25}))
+    assert more.shares == pytest.approx([0, 0.1, 0.225, 0.675])
+    assert WORDS.read(chat({"1": 1.0}, finish_reason="stop")).shares == pytest.approx([0, 0, 1, 0])
+
+
+def test_a_sampled_token_outside_of_the_top_counts_once() -> None:
+    response = chat({"yes": 0.5, "no": 0.3})
+    place = response["choices"][0]["logprobs"]["content"][0]
+    place.update(token="maybe", logprob=math.log(0.1))
+    assert WORDS.read(response).unknown == pytest.approx(0.1)
+    place.update(token="yes", logprob=math.log(0.5))
+    assert WORDS.read(response).unknown == pytest.approx(0.2)
+
+
+def test_two_tokens_of_one_text_both_count() -> None:
+    top = [{"token": "no", "logprob": math.log(0.25)}, {"token": "no", "logprob": math.log(0.5)}]
+    choice = {"logprobs": {"content": [{**top[0], "top_logprobs": top}]}}
+    assert WORDS.read({"choices": [choice]}).shares[1] == pytest.approx(0.75)
+
+
+def test_an_answer_that_goes_on_is_told() -> None:
+    words = LabelWords({"no": ["no"], "yes": ["yes"]})
+    assert words.read(chat({"no": 1.0}, {"t": 1.0})).goes_on
+    assert not words.read(chat({"no": 1.0}, {".": 1.0})).goes_on
+    assert LabelWords({"no": ["no*"], "yes": ["yes"]}).class_of("not") == 0
+
+
+def test_votes_leave_room_for_the_others() -> None:
+    words = LabelWords({"yes": ["yes"], "no": ["no"]}, form="votes")
+    votes = {"choices": [{"message": {"content": text}} for text in ("yes", " yes.", "yes", "perhaps")]}
+    answer = words.read(votes)
+    assert answer.probs == pytest.approx([3.5 / 4, 0.5 / 4])
+    assert answer.shares.sum() == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "text", "p"),
+    [
+        ("percent", "spam, 87 %", 0.87),
+        ("fraction", "spam, 0.87", 0.87),
+        ({"HIGH": 0.95, "LOW": 0.6}, "spam, HIGH", 0.95),
+    ],
+)
+def test_a_stated_confidence_is_read_as_said(confidence: Any, text: str, p: float) -> None:
+    pattern = r"(?P<class>\w+), (?P<confidence>[\w.]+)"
+    words = LabelWords({"spam": ["spam"], "ham": ["ham"]}, "stated", pattern, confidence)
+    response = {"choices": [{"text": text}]}
+    assert words.read(response).probs == pytest.approx([p, 1 - p])
+    with pytest.raises(InputError, match=r"words of confidence|no confidence"):
+        words.read({"choices": [{"text": "spam, 870"}]})
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        ({"error": {"message": "overloaded"}}, "no completion"),
+        ({"choices": []}, "no completion"),
+        ({"choices": [{"message": {"content": "yes"}}]}, "ask for logprobs"),
+        ({"choices": [{"message": {"content": "yes"}, "logprobs": None}]}, "ask for logprobs"),
+        ({"choices": [{}, {}]}, "2 answers"),
+        (chat({"yes": 0.9, "no": 0.2}), "add up to 1.1"),
+        ({"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": 0.9}]}}]}, "up to 0"),
+        ({"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": None}]}}]}, "up to 0"),
+        ({"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": math.nan}]}}]}, "up to 0"),
+        ({"choices": [{"logprobs": {"content": [{"token": "token_id:7", "logprob": -1}]}}]}, "not for ids"),
+        ({"completion_probabilities": [{"token": "yes", "prob": 0.9, "top_probs": []}]}, "post_sampling"),
+        (
+            {"choices": [{"logprobs": {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [None]}}]},
+            "echo",
+        ),
+        ({"choices": [{"logprobs": {"tokens": ["a"], "token_logprobs": [-1.0]}}]}, "no alternatives"),
+    ],
+)
+def test_what_holds_no_distribution_is_refused(response: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        WORDS.read(response)
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ("classes: {a: [x]}", "two or more"),
+        ("classes: {a: x, b: [y]}", "list of texts"),
+        ("classes: {a: [yes], b: [no]}", "YAML reads"),
+        ("classes: {a: [x], b: [' x']}", "word of two classes"),
+        ("classes: {a: [''], b: [y]}", "is empty"),
+        ("classes: {a: [], b: [y]}", "list of texts"),
+        ("classes: {a: [x], b: [y]}\nform: logits", "form of answers"),
+        ("classes: {a: [x], b: [y]}\nwords: 1", "a mapping of"),
+        ("classes: {a: [x], b: [y]}\npattern: x", "of the form stated"),
+        ("classes: {a: [x], b: [y]}\nform: stated\npattern: '('", "no regular expression"),
+        ("classes: {a: [x], b: [y]}\nform: stated\npattern: x", "two groups"),
+        (
+            "classes: {a: [x], b: [y]}\nform: stated\npattern: '(?P<class>x)(?P<confidence>y)'",
+            "confidence is percent",
+        ),
+        ("[1]", "a mapping of"),
+        ("classes: {a: [x], b: [", "cannot read the words"),
+    ],
+)
+def test_words_that_say_two_things_are_refused(known: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "words.yaml").write_text(known)
+    with pytest.raises(InputError, match=message):
+        LabelWords.load(tmp_path / "words.yaml")
+
+
+def test_a_file_of_answers_is_read_with_its_labels(tmp_path: Path) -> None:
+    rows = [
+        {"custom_id": f"r{i}", "label": label, "response": {"body": chat({"yes": p, "no": 1 - p})}}
+        for i, (label, p) in enumerate([("yes", 0.75), ("no", 0.5), ("no", 0.25)])
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "w.yaml").write_text("classes: {'yes': ['yes'], 'no': ['no']}")
+    scores = Scores.read(tmp_path / "a.jsonl", outputs=f"answers:{tmp_path / 'w.yaml'}")
+    assert scores.values == pytest.approx(np.array([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]]))
+    assert scores.labels is not None
+    assert scores.labels.tolist() == [0, 1, 1]
+    assert scores.class_names == ("yes", "no")
+    rows[1].pop("label")
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="row 2 has no 'label'"):
+        Scores.read(tmp_path / "a.jsonl", outputs=f"answers:{tmp_path / 'w.yaml'}")
+
+
+def test_a_verdict_does_not_say_more_than_the_bounds_leave() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.5, 1, 40_000)
+    y = (rng.uniform(size=len(p)) > p).astype(int)
+    scores = Scores.of(np.stack([p, 1 - p], axis=1), y, outputs="probabilities")
+    assert judge(scores).level == "calibrated"
+    for width, level in ((0.001, "calibrated"), (0.05, "no_error_found")):
+        bounds = np.stack([p - width / 2, np.minimum(p + width / 2, 1)], axis=1)
+        made = Scores.of(np.stack([p, 1 - p], axis=1), y, outputs="probabilities")
+        object.__setattr__(made, "bounds", bounds)
+        assert judge(made).level == level
+
+
+Chain = dict[bytes, dict[bytes, float]]
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Chain:
+    """Probabilities of the next token after each text of up to two tokens."""
+    found: Chain = {}
+    for text in (b"", *TOKENS):
+        weights = [draw(st.integers(0, 8)) for _ in TOKENS]
+        total = sum(weights) or 1
+        found[text] = {t: w / total for t, w in zip(TOKENS, weights, strict=True) if w} or {b"": 1.0}
+    return found
+
+
+@given(chains(), st.integers(1, 13), st.integers(0, 12))
+@settings(max_examples=200, deadline=None)
+def test_the_true_probability_lies_inside_the_bounds(chain: Chain, top: int, pick: int) -> None:
+    first = sorted(chain[b""].items(), key=lambda one: -one[1])
+    taken = first[pick % len(first)]
+
+    def place(listed: list[tuple[bytes, float]], own: tuple[bytes, float]) -> Place:
+        kept = listed[:top] if own in listed[:top] else [*listed[:top], own]
+        return Place(kept, kept.index(own))
+
+    places = [place(first, taken)]
+    if taken[0]:
+        second = sorted(chain[taken[0]].items(), key=lambda one: -one[1])
+        places.append(place(second, second[0]))
+    answer = WORDS.sum_up(places, ended=True)
+    true = np.zeros(4)
+    for a, p in chain[b""].items():
+        after = {b"": 1.0} if not a else chain[a]
+        for b, q in after.items():
+            # A token that completes a word is the word, unless a longer one may follow.
+            said = WORDS.class_of(a.decode()) if a.strip() != b"1" else WORDS.class_of((a + b).decode())
+            said = WORDS.class_of((a + b).decode()) if said is None else said
+            if said is not None:
+                true[said] += p * q
+    assert (answer.shares <= true + 1e-9).all()
+    assert (true <= answer.shares + answer.open + 1e-9).all()
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_a_recorded_answer_of_a_server_is_read_as_its_whole_distribution(path: Path) -> None:
+    words = LabelWords({"good": ["good"], "bad": ["bad"], "spam": ["spam"]})
+    *rows, whole = map(json.loads, path.read_text().splitlines())
+    true = np.array(whole["probabilities"])
+    for answer in read_answers(rows, words):
+        assert (answer.shares <= true + 1e-6).all()
+        assert (true <= answer.shares + answer.open + 1e-6).all()
+        assert answer.shares.sum() > 0.1
