@@ -27,6 +27,12 @@ if [ ! -d "$openvino/openvino" ]; then
   beside "$openvino" openvino
 fi
 
+# llama.cpp's server, and what writes the small language model that it serves in tests.
+llama=${VENV:-.venv}/llama
+if [ ! -d "$llama/xllamacpp" ]; then
+  beside "$llama" llama
+fi
+
 # Spark, where nothing may skip: half a gigabyte, of which there is no built package.
 spark=${VENV:-.venv}/spark
 whole=

@@ -20,6 +20,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.options.base import changed, check_keywords
 from calib_serve.core.options.servers import GatewayOptions
+from calib_serve.gateway.answers import Question
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.gateway.exporter import LabelledCounts, OneRegistry, UncalibratedReplies
 from calib_serve.gateway.grpc_gateway import GrpcGateway
@@ -38,8 +39,8 @@ from calib_serve.gateway.http import (
     forwarded,
     target_of,
 )
-from calib_serve.gateway.inference import Inference, Wanted
-from calib_serve.gateway.rest import Route, check_reads, read_route
+from calib_serve.gateway.inference import Inference, Wanted, why_not
+from calib_serve.gateway.rest import UNCALIBRATED, Route, check_reads, decompress, read_route
 from calib_serve.gateway.tags import REASONS, TagReader
 from calib_serve.gateway.upstream import HttpUpstream, stream_through
 from calib_serve.monitor import Watch
@@ -99,7 +100,8 @@ class Gateway:
         self._calibrations, self._tags, self._parts = calibrations, tags, (upstream, *parts)
         # Inference needs no token: on loopback it is for local programs, not for pages that a browser shows.
         self._guard = None if guard.is_open else guard
-        self._inference = Inference(calibrations, counts)
+        self._inference, self._counts = Inference(calibrations, counts), counts
+        self._answers = any(one.words is not None for one in calibrations)
         self._unpacking = asyncio.Semaphore(4)  # bodies that are decompressed at the same time
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,8 +153,10 @@ class Gateway:
         else:
             with self._waiting.one():
                 output = self._calibrations.output_of(route.model)
-                check_reads(route, method, calibrated=output is not None)
-                if output is not None and route.kind == "infer":
+                check_reads(route, method, calibrated=output is not None, answers=self._answers)
+                if route.kind == "completion":
+                    await self._complete(scope, receive, send)
+                elif output is not None and route.kind == "infer":
                     await self._infer(route, output, scope, receive, send)
                 else:
                     await stream_through(self._upstream, scope, receive, send)
@@ -178,6 +182,47 @@ class Gateway:
             content, given = await self._off_the_loop(content, given, *work)
         await answer_with(send, answer.status, given, content)
 
+    async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a completion: read where its model's answers are calibrated, else passed unchanged."""
+        with self._waiting.body() as body:
+            async for chunk in body_chunks(receive):
+                body.add(chunk)
+            held = body.whole()
+            coding = at_most_one(scope["headers"], b"content-encoding").lower()
+            question = Question.read(decompress(held, coding, most=self._waiting.most), scope["raw_path"])
+            calibration = self._calibrations.find(question.model, "")
+            words = None if calibration is None else calibration.words
+            if calibration is None or words is None:
+                if self._calibrations.output_of(question.model) is not None:
+                    raise NoAnswer(501, f"{question.model} is calibrated, and not by this address")
+                await stream_through(self._upstream, scope, _again(held, receive), send)
+                return
+            if why := question.refusal(words):
+                self._counts.passed(calibration.model, calibration.version)
+                told = _telling(send, (UNCALIBRATED.encode(), why.encode()))
+                await stream_through(self._upstream, scope, _again(held, receive), told)
+                return
+            about, headers = self._tags.read(scope["headers"], question.model)
+            sent = question.sent(words)
+            kept = forwarded(headers, b"host", b"content-length", b"content-encoding", b"accept-encoding")
+            length = (b"content-length", str(len(sent)).encode())
+            async with self._upstream.request(
+                "POST", target_of(scope), [*kept, length], sent, whole=True
+            ) as answer:
+                content = await answer.read()
+        given = forwarded(answer.raw_headers, b"date", b"content-length")
+        if answer.status == 200:
+            try:
+                content, more = question.answered(json.loads(content), words, calibration, about)
+            except Exception as error:  # fails open, and is counted
+                self._counts.passed(calibration.model, calibration.version)
+                why = why_not(error, calibration.model, calibration.version)
+                more = [(UNCALIBRATED.encode(), why.encode())]
+            given = [*given, *more, (b"cache-control", b"no-store")]
+        await answer_with(
+            send, answer.status, [*given, (b"content-length", str(len(content)).encode())], content
+        )
+
     async def _off_the_loop(self, body: bytes, headers: Headers, work: Callable[..., Any], *args: Any) -> Any:
         """Do small work at once, and large work in a thread, so that others need not wait for it.
 
@@ -187,6 +232,27 @@ class Gateway:
             async with self._unpacking:
                 return await asyncio.to_thread(work, *args)
         return work(*args) if len(body) < 1 << 16 else await asyncio.to_thread(work, *args)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives a body that was read, and then what comes after it."""
+    held: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def given() -> Message:
+        return held.pop() if held else await receive()
+
+    return given
+
+
+def _telling(send: Send, header: tuple[bytes, bytes]) -> Send:
+    """A ``send`` that adds a header to the answer."""
+
+    async def adding(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], header]}
+        await send(message)
+
+    return adding
 
 
 class _Started:

@@ -12,7 +12,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.oip import Tensor
 from calib_serve.receipts import Reporter, SignedReceipt, Tag
-from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
+from calib_serve.scores import OF_ANSWERS, ONE_COLUMN, LabelWords, Outputs, from_probs, to_logits, to_probs
 
 Array = NDArray[Any]
 
@@ -45,9 +45,18 @@ class Calibration:
         reports: Reporter,
     ) -> None:
         self.model, self.version, self.output, self.kind = model, version, output, kind
+        self.words: LabelWords | None = None
         self.artifact = what if isinstance(what, Artifact) else None
         self.classes = what if isinstance(what, int) else what.classes
         self._reports = reports
+        if output.startswith(OF_ANSWERS):
+            self.words = LabelWords.load(output.removeprefix(OF_ANSWERS))
+            own = (self.artifact.class_names if self.artifact else ()) or self.words.names
+            if kind != "probabilities" or self.words.names != own or len(own) != self.classes:
+                raise InputError(
+                    f"answers are probabilities of {', '.join(self.words.names)}, and the calibration of "
+                    f"{model} is of {kind} of {', '.join(own) or self.classes}"
+                )
         if kind in ("label_logits", "label_probabilities"):
             raise InputError(f"the gateway serves models of one class a sample, and {model} is of labels")
         if self.artifact is None:

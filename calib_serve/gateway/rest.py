@@ -25,13 +25,14 @@ _NOT_OURS = ("classification", "shared_memory_region")
 _CODINGS = ("gzip", "deflate")
 _AUTO = zlib.MAX_WBITS | 32  # gzip, or deflate as zlib writes it
 
-Kind = Literal["infer", "inference", "health", "other", "unknown"]
+Kind = Literal["infer", "inference", "completion", "health", "other", "unknown"]
 
 
 class Route(NamedTuple):
     """The kind of a request, and its model.
 
-    ``infer`` is the protocol's inference, ``inference`` whatever else may ask a model for its scores,
+    ``infer`` is the protocol's inference, ``completion`` a language model's, which the body names,
+    ``inference`` whatever else may ask a model for its scores,
     ``other`` what asks none, and ``unknown`` an address of which none of this is known.
     """
 
@@ -72,6 +73,8 @@ def _route(parts: list[str], *, looks: bool) -> Route:
             route = Route(_of_model(rest, looks=looks), model, version)
         case ["v2", "models", model, *rest]:
             route = Route(_of_model(rest, looks=looks), model)
+        case ["v1", "chat", "completions"] | ["v1", "completions"]:
+            route = Route("completion")
         case ["v1", "models", model, *rest]:  # a verb follows the last colon
             asks = not looks or ":" in "".join((model, *rest))
             route = Route("inference" if asks else "other", model.rpartition(":")[0] or model)
@@ -96,9 +99,12 @@ def _of_model(rest: list[str], *, looks: bool) -> Kind:
     return "other" if about or rest == ["trace", "setting"] else "inference"
 
 
-def check_reads(route: Route, method: str, *, calibrated: bool) -> None:
-    """Raise NoAnswer for a request that could get the scores of a calibrated model without calibration."""
-    if route.kind == "unknown":
+def check_reads(route: Route, method: str, *, calibrated: bool, answers: bool = False) -> None:
+    """Raise NoAnswer for a request that could get the scores of a calibrated model without calibration.
+
+    ``answers``: whether a model is known whose outputs are answers.
+    """
+    if route.kind == "unknown" or (route.kind == "completion" and not (answers and method == "POST")):
         raise NoAnswer(404, "the gateway knows no such address; if the server does, ask it there")
     if calibrated and (route.kind == "inference" or (route.kind == "infer" and method != "POST")):
         told = f"{route.model} is calibrated: it is asked by POST /v2/models/{route.model}/infer alone"

@@ -466,17 +466,17 @@ def judge(
     }
     found = judge_probs(scored.probs[:] if scored.is_multilabel else scored.probs, y, **how)
     if scored.bounds is not None:
-        found = _within_bounds(found, scored, how)
+        found = _within_bounds(found, scored, float(np.diff(scored.bounds, axis=1).mean()), how)
     return replace(found, reasons=(*found.reasons, *scored.remarks))
 
 
-def _within_bounds(found: Verdict, scored: Scores, how: dict[str, Any]) -> Verdict:
+def _within_bounds(found: Verdict, scored: Scores, width: float, how: dict[str, Any]) -> Verdict:
     """The verdict where it holds for every confidence within the bounds, else that no error was found.
 
-    A gap changes by their mean width at most, which a proof of calibration must leave room for; an error must
+    A gap changes by their mean ``width`` at most, which a proof of calibration must leave room for; an error must
     be one with the least confidences and with the greatest.
     """
-    y, width = scored.labelled(), float(np.diff(scored.bounds, axis=1).mean())
+    y = scored.labelled()
     if found.level == "calibrated" and width > 0:
         narrow = {**how, "tolerance": how["tolerance"] - width, "class_tolerance": None}
         holds = width < how["tolerance"] and judge_probs(scored.probs, y, **narrow).level == "calibrated"

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact import Artifact, Contract
     from calib_serve.receipts.samples import SampleLog
+    from calib_serve.scores import LabelWords
 
 
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
@@ -220,6 +221,41 @@ class Reporter:
             self._recorder.count(predictions)
             return self._recorder.sign(predictions)
         return self._record(predictions, segment, group, id, logits=logits, shadow=shadow)
+
+    def answered(
+        self,
+        response: Any,
+        words: LabelWords,
+        *,
+        segment: str = "",
+        group: str = "",
+        id: str = "",
+    ) -> tuple[NDArray[np.float64], SignedReceipt | None]:
+        """Calibrate and count an answer of a language model: probabilities of its classes (K,), and a receipt.
+
+        Args:
+            response: A completion as the server sent it: parsed JSON, or an object of the openai client.
+            words: The words of the classes, in the artifact's order.
+            segment: Segment of the traffic that it is counted in.
+            group: Name that answers share whose outcomes depend on one another.
+            id: Your own name of it, which its label may come by.
+
+        Raises:
+            InputError: Where the answer cannot be read; an answer of none of the classes has NaN, no receipt,
+                and is counted as invalid.
+        """
+        from calib_serve.scores import to_logits  # noqa: PLC0415 - of answers alone
+
+        names = (self.artifact.class_names if self.artifact is not None else ()) or words.names
+        if names != words.names or len(names) != self.classes:
+            raise InputError(f"the words are of {', '.join(words.names)}, the reporter of {', '.join(names)}")
+        probs = words.read(response if isinstance(response, Mapping) else response.model_dump()).probs[None]
+        logits = to_logits(probs, "probabilities")
+        if self.artifact is not None:
+            probs = self.artifact.of_logits(logits)
+        of_answer = None if np.isnan(probs).any() else logits
+        (receipt,) = self.served(probs, segment=segment, group=group, id=id, logits=of_answer)
+        return probs[0], receipt
 
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
         """Tell whether each prediction may be acted on (n,), by the contract of the artifact.

@@ -14,15 +14,16 @@ import httpx
 import numpy as np
 import pytest
 from live_server import total, until
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from real_servers import Server, SharedWatch
 
 from calib_serve import Artifact, Keyring, Reporter, Watch
-from calib_serve.artifact import ModelFacts
+from calib_serve.artifact import LogitMap, ModelFacts
 from calib_serve.core.errors import InputError, ServerError
 from calib_serve.ledger import Ledger
 from calib_serve.receipts.batch import ServedReceipt
 from calib_serve.receipts.samples import is_sampled, read_samples
+from calib_serve.scores import LabelWords
 
 MODEL = {"model": "digits", "version": "1.0"}
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.34, 0.33, 0.33]])
@@ -374,3 +375,35 @@ def test_decisions_about_labels_are_counted_by_a_watch_as_well(
         assert reporter.label(rows[0][0].receipt, True).accepted
         (row,) = wide.served_labels(np.full((1, 33), 0.5))
         assert (len(row), wide.flush()) == (32, 0)  # all are counted, and so many signed
+
+
+def test_an_answer_of_a_language_model_is_calibrated_and_signed(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    """As parsed JSON, and as an object of a client, which has ``model_dump``."""
+    words = LabelWords({"yes": ["yes"], "no": ["no"]})
+    artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2, class_names=words.names)
+    top = [{"token": " yes", "logprob": np.log(0.8)}, {"token": "no", "logprob": np.log(0.2)}]
+    response = {"choices": [{"logprobs": {"content": [{**top[0], "top_logprobs": top}]}}]}
+
+    class Completion:
+        def model_dump(self) -> Mapping[str, Any]:
+            return response
+
+    reporter = Reporter(artifact, keyring=ring, registry=registry, **MODEL)
+    for given in (response, Completion()):
+        probs, receipt = reporter.answered(given, words)
+        assert probs == pytest.approx([2 / 3, 1 / 3])  # odds of 4, to the power of 1 / 2
+        assert receipt is not None
+        assert ring.verify(receipt).predicted == 0
+    other = {"choices": [{"logprobs": {"content": [{"token": "perhaps", "logprob": 0.0}]}}]}
+    probs, receipt = reporter.answered(other, words)
+    assert np.isnan(probs).all()
+    assert receipt is None
+    reporter.flush()
+    counted = generate_latest(registry).decode()
+    assert total(counted, "calib_predictions_total") == 2
+    assert total(counted, "calib_invalid_outputs_total") == 1
+    with pytest.raises(InputError, match="words are of no, yes"):
+        reporter.answered(response, LabelWords({"no": ["no"], "yes": ["yes"]}))
+    reporter.close()
