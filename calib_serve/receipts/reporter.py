@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,11 +41,21 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact import Artifact, Contract
     from calib_serve.receipts.samples import SampleLog
-    from calib_serve.scores import LabelWords
 
 
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
 _CHECKED = 100  # calls of which every row must be probabilities; later, one a second is looked at
+
+
+class Words(Protocol):
+    """Words of classes, and what reads an answer by them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes (K,)."""
+
+    def read(self, response: Mapping[str, Any]) -> Any:
+        """Read a response; its ``probs`` are those of the classes (K,)."""
 
 
 class Reporter:
@@ -225,7 +235,7 @@ class Reporter:
     def answered(
         self,
         response: Any,
-        words: LabelWords,
+        words: Words,
         *,
         segment: str = "",
         group: str = "",
@@ -235,7 +245,7 @@ class Reporter:
 
         Args:
             response: A completion as the server sent it: parsed JSON, or an object of the openai client.
-            words: The words of the classes, in the artifact's order.
+            words: The words of the classes, ``calib_serve.scores.LabelWords``, in the artifact's order.
             segment: Segment of the traffic that it is counted in.
             group: Name that answers share whose outcomes depend on one another.
             id: Your own name of it, which its label may come by.
@@ -244,17 +254,13 @@ class Reporter:
             InputError: Where the answer cannot be read; an answer of none of the classes has NaN, no receipt,
                 and is counted as invalid.
         """
-        from calib_serve.scores import to_logits  # noqa: PLC0415 - of answers alone
-
         names = (self.artifact.class_names if self.artifact is not None else ()) or words.names
         if names != words.names or len(names) != self.classes:
             raise InputError(f"the words are of {', '.join(words.names)}, the reporter of {', '.join(names)}")
         probs = words.read(response if isinstance(response, Mapping) else response.model_dump()).probs[None]
-        logits = to_logits(probs, "probabilities")
-        if self.artifact is not None:
-            probs = self.artifact.of_logits(logits)
-        of_answer = None if np.isnan(probs).any() else logits
-        (receipt,) = self.served(probs, segment=segment, group=group, id=id, logits=of_answer)
+        if self.artifact is not None and not np.isnan(probs).any():
+            probs = self.artifact.probs(probs, outputs="probabilities")
+        (receipt,) = self.served(probs, segment=segment, group=group, id=id)
         return probs[0], receipt
 
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:

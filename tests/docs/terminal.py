@@ -73,6 +73,7 @@ SERVERS = (
         lambda t: f" --port {t.ports[9300]}",
         lambda t, _: http_ok(t.url(9300, "healthz")),
     ),
+    ServerCommand("calib-serve gateway", 8080, lambda _: "", lambda _, printed: " before http" in printed),
     ServerCommand(
         "uvicorn ",
         8000,
