@@ -1,4 +1,4 @@
-"""Completions of language models that answer with a class: what the server is asked, and what the client gets.
+"""Completions of language models that answer with a class: what the server is asked, what the client gets.
 
 A completion gets one more entry, ``calibration``, and its receipt in a header. Log-probabilities that the
 client did not ask for are asked for, and taken out of the reply.

@@ -473,8 +473,8 @@ def judge(
 def _within_bounds(found: Verdict, scored: Scores, width: float, how: dict[str, Any]) -> Verdict:
     """The verdict where it holds for every confidence within the bounds, else that no error was found.
 
-    A gap changes by their mean ``width`` at most, which a proof of calibration must leave room for; an error must
-    be one with the least confidences and with the greatest.
+    A gap changes by their mean ``width`` at most, which a proof of calibration must leave room for; an error
+    must be one with the least confidences and with the greatest.
     """
     y = scored.labelled()
     if found.level == "calibrated" and width > 0:

@@ -241,7 +241,9 @@ class Reporter:
         group: str = "",
         id: str = "",
     ) -> tuple[NDArray[np.float64], SignedReceipt | None]:
-        """Calibrate and count an answer of a language model: probabilities of its classes (K,), and a receipt.
+        """Calibrate and count an answer of a language model.
+
+        The probabilities of its classes (K,), and its receipt.
 
         Args:
             response: A completion as the server sent it: parsed JSON, or an object of the openai client.

@@ -426,6 +426,12 @@ def _logged(row: Mapping[str, Any], words: LabelWords) -> Answer:
             f"filtered_resps are a log-likelihood and a word for each of {len(words.names)} classes, got "
             f"{shown(held)}"
         )
+    asked = row.get("arguments")
+    asked = [*asked.values()] if isinstance(asked, Mapping) else []
+    for k, one in enumerate(asked):
+        text = one.get("arg_1") if isinstance(one, Mapping) else None
+        if isinstance(text, str) and words.class_of(text) not in (k, None):
+            raise InputError(f"choice {k} is {shown(text)}, a word of another class: name them in this order")
     shares = np.exp(values - values.max()) if np.isfinite(values.max()) else np.zeros(len(values))
     return Answer(shares, np.zeros(len(values)), 0.0, "")
 
@@ -496,8 +502,8 @@ def _remarks(answers: Sequence[Answer], words: LabelWords) -> Iterator[str]:
     width = np.array([high - low for low, high in (one.bounds for one in answers)])
     if (width > 0).any():
         yield (
-            f"tokens that are not listed leave the confidence open by {100 * np.nanmean(width):.2g} points on "
-            f"average, {100 * np.nanmax(width):.2g} at most"
+            f"tokens that are not listed leave the confidence open by {100 * np.nanmean(width):.2g} points "
+            f"on average, {100 * np.nanmax(width):.2g} at most"
         )
     if words.form == "logprobs" and (other := sum(one.goes_on for one in answers)):
         yield (

@@ -382,7 +382,9 @@ def test_an_answer_of_a_language_model_is_calibrated_and_signed(
 ) -> None:
     """As parsed JSON, and as an object of a client, which has ``model_dump``."""
     words = LabelWords({"yes": ["yes"], "no": ["no"]})
-    artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2, class_names=words.names)
+    artifact = Artifact(
+        (LogitMap.temperature(2.0),), method="temperature", classes=2, class_names=words.names
+    )
     top = [{"token": " yes", "logprob": np.log(0.8)}, {"token": "no", "logprob": np.log(0.2)}]
     response = {"choices": [{"logprobs": {"content": [{**top[0], "top_logprobs": top}]}}]}
 

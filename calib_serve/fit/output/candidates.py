@@ -29,6 +29,7 @@ from calib_serve.fit.output.linear import (
     fit_vector,
 )
 from calib_serve.fit.output.mixture import fit_ensemble_temperature, fit_temperature_mixture
+from calib_serve.fit.output.offset import fit_batch
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.output.venn_abers import fit_venn_abers
@@ -61,6 +62,7 @@ def fit_none(samples: Samples) -> Artifact:
 CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
     {
         "none": fit_none,
+        "batch": fit_batch,
         "temperature": fit_temperature,
         "temperature-ece": fit_temperature_ece,
         "temperature-mixture": fit_temperature_mixture,

@@ -15,14 +15,17 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import LogitMap
+from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FitError
+from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import FLATTER_THAN_BESIDE_AN_OFFSET
 from calib_serve.fit.output.temperature import true_above
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
+from calib_serve.scores import softmax
 
 Floats = NDArray[np.float64]
+_LEAST_SHARE = 1e-12  # of a class that no answer names: its offset stays finite
 Found = TypeVar("Found")
 
 
@@ -93,3 +96,19 @@ def moved(samples: Samples, offset: Floats) -> Samples:
     for part, z in samples.chunks(np.float64):
         logits[part] = z + offset
     return replace(samples, logits=logits, rows=None)
+
+
+def fit_batch(samples: Samples) -> Artifact:
+    """Fit p / mean p, normalised, batch calibration of a language model (Zhou 2024), without the labels.
+
+    Of answers to inputs without content it is contextual calibration (Zhao 2021). Class shares of the samples
+    are taken to be equal: where they are not, other methods, which read the labels, are better.
+
+    >>> artifact = fit_batch(Samples.of(np.log([[0.8, 0.2], [0.4, 0.6]]), [0, 1]))  # means .6 and .4
+    >>> artifact.of_logits(np.log([[0.6, 0.4]])).round(9).tolist()
+    [[0.5, 0.5]]
+    """
+    weight = samples.weights
+    mean = sum(weight[part] @ softmax(z) for part, z in samples.chunks(np.float64)) / weight.sum()
+    offset = -np.log(np.maximum(np.asarray(mean), _LEAST_SHARE))
+    return complete([LogitMap(np.array(1.0), offset)], samples, method="batch", fit={})
