@@ -47,8 +47,8 @@ _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "l
 _CHECKED = 100  # calls of which every row must be probabilities; later, one a second is looked at
 
 
-class Words(Protocol):
-    """Words of classes, and what reads an answer by them."""
+class AnswerWords(Protocol):
+    """AnswerWords of classes, and what reads an answer by them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ class Reporter:
     def answered(
         self,
         response: Any,
-        words: Words,
+        words: AnswerWords,
         *,
         segment: str = "",
         group: str = "",

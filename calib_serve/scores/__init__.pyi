@@ -1,6 +1,6 @@
 """Scores of a classifier: of which kind they are, for which classes, and what belongs to each sample."""
 
-from calib_serve.scores.answers import Answer as Answer
+from calib_serve.scores.answers import ClassAnswer as ClassAnswer
 from calib_serve.scores.answers import LabelWords as LabelWords
 from calib_serve.scores.classes import class_ids as class_ids
 from calib_serve.scores.databases import PASSWORD as PASSWORD

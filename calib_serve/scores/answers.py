@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import check_names, shown
-from calib_serve.scores.kinds import Floats
+from calib_serve.scores.kinds import SUM_OF_HALF, Floats
 from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.rows import is_json, objects_of, open_lines
 
 Form = Literal["logprobs", "votes", "stated", "loglikelihoods"]
 
-_MORE_THAN_ALL = 1e-3  # by which listed probabilities may exceed 1: servers round to float32 and print it
 _SAME_TOKEN = 1e-6  # of two log-probabilities of one text
 _ENTRIES = ("form", "classes", "pattern", "confidence")
 _SCALES = {"percent": 100.0, "fraction": 1.0}
@@ -36,7 +35,7 @@ _UNREADABLE = "\ufffd".encode()
 """What servers show for a part of a letter; some also give it as a token's bytes (vLLM 0.33)."""
 
 
-class Answer(NamedTuple):
+class ClassAnswer(NamedTuple):
     """What one answer says of its classes.
 
     Args:
@@ -60,7 +59,7 @@ class Answer(NamedTuple):
         Each class gets an equal part of what it may have, as if another part were of no class; NaN where the
         answer is of none.
 
-        >>> Answer(np.array([0.6, 0.2]), np.array([0.0, 0.0]), 0.0).probs.round(3).tolist()
+        >>> ClassAnswer(np.array([0.6, 0.2]), np.array([0.0, 0.0]), 0.0).probs.round(3).tolist()
         [0.75, 0.25]
         """
         found = self.shares + self.open / (len(self.shares) + 1)
@@ -71,7 +70,7 @@ class Answer(NamedTuple):
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest probability that the likeliest class may have, given one of the classes.
 
-        >>> Answer(np.array([0.6, 0.2]), np.array([0.2, 0.2]), 0.2).bounds  # .6 / 1, and .8 / 1
+        >>> ClassAnswer(np.array([0.6, 0.2]), np.array([0.2, 0.2]), 0.2).bounds  # .6 / 1, and .8 / 1
         (0.6, 0.8)
         """
         top = int(self.probs.argmax())
@@ -213,7 +212,7 @@ class LabelWords:
             return k, []
         return None, sorted(longer | ({k} if k is not None else set()))
 
-    def read(self, response: Mapping[str, Any]) -> Answer:
+    def read(self, response: Mapping[str, Any]) -> ClassAnswer:
         """Read a server's response.
 
         Args:
@@ -235,7 +234,7 @@ class LabelWords:
             return self._stated(_text(choices[0]))
         return self.sum_up(_places(choices[0]), ended=choices[0].get("finish_reason") == "stop")
 
-    def sum_up(self, places: Iterable[Place], *, ended: bool) -> Answer:
+    def sum_up(self, places: Iterable[TokenPlace], *, ended: bool) -> ClassAnswer:
         """Add up the probability of each class over the listed tokens.
 
         Args:
@@ -268,18 +267,18 @@ class LabelWords:
                 break
             mass *= follows
         whole = b"".join(place.listed[place.taken][0] for place in places).decode("utf-8", "replace")
-        return Answer(shares, may, unknown, whole, said is not None and self.class_of(whole) != said)
+        return ClassAnswer(shares, may, unknown, whole, said is not None and self.class_of(whole) != said)
 
-    def _votes(self, texts: Sequence[str]) -> Answer:
+    def _votes(self, texts: Sequence[str]) -> ClassAnswer:
         """Read votes as the mean of a Dirichlet distribution with half a vote for each class before them."""
         found = [k for k in map(self.class_of, texts) if k is not None]
         counts = np.bincount(found, minlength=len(self.names)) + (0.5 if found else 0.0)
         shares = counts * (len(found) / len(texts) / (counts.sum() or 1))
-        return Answer(shares, np.zeros(len(counts)), 0.0, " | ".join(texts))
+        return ClassAnswer(shares, np.zeros(len(counts)), 0.0, " | ".join(texts))
 
-    def _stated(self, text: str) -> Answer:
+    def _stated(self, text: str) -> ClassAnswer:
         k_classes = len(self.names)
-        none = Answer(np.zeros(k_classes), np.zeros(k_classes), 0.0, text)
+        none = ClassAnswer(np.zeros(k_classes), np.zeros(k_classes), 0.0, text)
         found = re.search(self.pattern or "", text)
         k = None if found is None else self.class_of(found["class"])
         if found is None or k is None:
@@ -287,7 +286,7 @@ class LabelWords:
         p = self._worth(found["confidence"].strip())
         shares = np.full(k_classes, (1 - p) / (k_classes - 1))
         shares[k] = p
-        return Answer(shares, np.zeros(k_classes), 0.0, text)
+        return ClassAnswer(shares, np.zeros(k_classes), 0.0, text)
 
     def _worth(self, said: str) -> float:
         if isinstance(self.confidence, Mapping):
@@ -305,7 +304,7 @@ class LabelWords:
         return p
 
 
-class Place(NamedTuple):
+class TokenPlace(NamedTuple):
     """The listed tokens at a place of an answer, bytes with probabilities; ``taken``: which it went on by."""
 
     listed: list[tuple[bytes, float]]
@@ -330,7 +329,7 @@ def _text(choice: Mapping[str, Any]) -> str:
     return text
 
 
-def _places(choice: Mapping[str, Any]) -> Iterator[Place]:
+def _places(choice: Mapping[str, Any]) -> Iterator[TokenPlace]:
     held = choice.get("logprobs") or {}
     entries = held.get("content") if isinstance(held, Mapping) else None
     entries = entries or choice.get("completion_probabilities")
@@ -342,7 +341,7 @@ def _places(choice: Mapping[str, Any]) -> Iterator[Place]:
         raise InputError("it holds no log-probabilities: ask for logprobs and top_logprobs")
 
 
-def _place(entry: Mapping[str, Any]) -> Place:
+def _place(entry: Mapping[str, Any]) -> TokenPlace:
     if "prob" in entry or "probs" in entry:
         raise InputError(
             "its probabilities are those that tokens were drawn by, after temperature and cuts: ask "
@@ -354,7 +353,7 @@ def _place(entry: Mapping[str, Any]) -> Place:
     return _checked(listed if same else [*listed, own], same[0] if same else len(listed))
 
 
-def _of_completions(held: Mapping[str, Any]) -> Iterator[Place]:
+def _of_completions(held: Mapping[str, Any]) -> Iterator[TokenPlace]:
     tokens, own, tops = held["tokens"], held.get("token_logprobs"), held.get("top_logprobs")
     if not tops or not own:
         raise InputError("it lists no alternatives of its tokens: ask for logprobs of 1 or more")
@@ -378,14 +377,14 @@ def _token(entry: Mapping[str, Any]) -> tuple[bytes, float]:
     return text.encode(), float(value)
 
 
-def _checked(listed: list[tuple[bytes, float]], taken: int) -> Place:
+def _checked(listed: list[tuple[bytes, float]], taken: int) -> TokenPlace:
     found = [(token, math.exp(min(value, 0.0))) for token, value in listed]
-    if (total := sum(p for _, p in found)) > 1 + _MORE_THAN_ALL:
+    if (total := sum(p for _, p in found)) > 1 + SUM_OF_HALF:
         raise InputError(f"the listed probabilities add up to {total:.4f}: they are of no distribution")
-    return Place(found, taken)
+    return TokenPlace(found, taken)
 
 
-def read_answers(rows: Iterable[Mapping[str, Any]], words: LabelWords) -> list[Answer]:
+def read_answers(rows: Iterable[Mapping[str, Any]], words: LabelWords) -> list[ClassAnswer]:
     """Read the answers of JSON lines.
 
     Args:
@@ -414,7 +413,7 @@ def _response(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return held
 
 
-def _logged(row: Mapping[str, Any], words: LabelWords) -> Answer:
+def _logged(row: Mapping[str, Any], words: LabelWords) -> ClassAnswer:
     """The sums of a sample's log-likelihoods, one for each class."""
     held = row.get("filtered_resps")
     try:
@@ -433,7 +432,7 @@ def _logged(row: Mapping[str, Any], words: LabelWords) -> Answer:
         if isinstance(text, str) and words.class_of(text) not in (k, None):
             raise InputError(f"choice {k} is {shown(text)}, a word of another class: name them in this order")
     shares = np.exp(values - values.max()) if np.isfinite(values.max()) else np.zeros(len(values))
-    return Answer(shares, np.zeros(len(values)), 0.0, "")
+    return ClassAnswer(shares, np.zeros(len(values)), 0.0, "")
 
 
 def answers_in(
@@ -491,7 +490,7 @@ def _entries(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
     return found
 
 
-def _remarks(answers: Sequence[Answer], words: LabelWords) -> Iterator[str]:
+def _remarks(answers: Sequence[ClassAnswer], words: LabelWords) -> Iterator[str]:
     """Say what of the answers is of no class, and what of their probability is not known."""
     outside = np.array([max(0.0, 1 - float(one.shares.sum()) - one.unknown) for one in answers])
     if words.form != "loglikelihoods" and outside.max() > 0:

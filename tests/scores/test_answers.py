@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import judge
 from calib_serve.scores import LabelWords, Scores
-from calib_serve.scores.answers import Place, read_answers
+from calib_serve.scores.answers import TokenPlace, read_answers
 
 pytestmark = pytest.mark.unit
 
@@ -210,9 +210,9 @@ def test_the_true_probability_lies_inside_the_bounds(chain: Chain, top: int, pic
     first = sorted(chain[b""].items(), key=lambda one: -one[1])
     taken = first[pick % len(first)]
 
-    def place(listed: list[tuple[bytes, float]], own: tuple[bytes, float]) -> Place:
+    def place(listed: list[tuple[bytes, float]], own: tuple[bytes, float]) -> TokenPlace:
         kept = listed[:top] if own in listed[:top] else [*listed[:top], own]
-        return Place(kept, kept.index(own))
+        return TokenPlace(kept, kept.index(own))
 
     places = [place(first, taken)]
     if taken[0]:

@@ -22,10 +22,9 @@ from calib_serve.fit.measured import FLATTER_THAN_BESIDE_AN_OFFSET
 from calib_serve.fit.output.temperature import true_above
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
-from calib_serve.scores import softmax
+from calib_serve.scores import LEAST, softmax
 
 Floats = NDArray[np.float64]
-_LEAST_SHARE = 1e-12  # of a class that no answer names: its offset stays finite
 Found = TypeVar("Found")
 
 
@@ -110,5 +109,5 @@ def fit_batch(samples: Samples) -> Artifact:
     """
     weight = samples.weights
     mean = sum(weight[part] @ softmax(z) for part, z in samples.chunks(np.float64)) / weight.sum()
-    offset = -np.log(np.maximum(np.asarray(mean), _LEAST_SHARE))
+    offset = -np.log(np.maximum(np.asarray(mean), LEAST))
     return complete([LogitMap(np.array(1.0), offset)], samples, method="batch", fit={})
