@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
-from calib_serve.app._data import archive_scores, file_scores
+from calib_serve.app._data import archive_scores, file_scores, read_tree
 from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
 from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.data import ArchiveData
-from calib_serve.core.options.evaluate import MeasureOptions, VerdictOptions
+from calib_serve.core.options.evaluate import MeasureOptions, TreeOptions, VerdictOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.core.bins import Bins
     from calib_serve.fit import Refinement
-    from calib_serve.metrics import Evaluation, LabelsEvaluation
+    from calib_serve.metrics import Evaluation, LabelsEvaluation, LevelEvaluation
     from calib_serve.scores import Scores
 
 app = command(
@@ -57,7 +57,7 @@ class _Shown(Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options(MeasureOptions, VerdictOptions):
+class _Options(MeasureOptions, VerdictOptions, TreeOptions):
     """Options of ``calib-serve evaluate``."""
 
     artifact: Path | None = None
@@ -92,6 +92,7 @@ def _evaluate(
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
+    levels = () if options.tree is None else _levels(found, options)
     if shown.json:
         weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
         of_two = not found.is_multilabel and found.classes == 2
@@ -103,6 +104,7 @@ def _evaluate(
                 **({"decomposition": parts.as_dict()} if parts else {}),
                 **(decisions.as_dict() if decisions else {}),
                 **({"decision_curve": curve.as_dict()} if curve else {}),
+                **({"levels": [one.as_dict() for one in levels]} if levels else {}),
             }
         )
         return
@@ -111,6 +113,15 @@ def _evaluate(
     title = Path(source.from_ or data).name
     for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
+    if levels:
+        out.print(_levels_table(levels, level=level))
+
+
+def _levels(found: "Scores", options: _Options) -> "tuple[LevelEvaluation, ...]":
+    from calib_serve.metrics import Tree, evaluate_levels
+
+    names = found.class_names or tuple(map(str, range(found.classes)))
+    return evaluate_levels(found, Tree.of(read_tree(options.tree), names), options, options)
 
 
 def _loaded(folder: Path) -> "Artifact":
@@ -201,6 +212,29 @@ def metrics_table(
             continue
         ends = (estimate.value, estimate.debiased, estimate.low, estimate.high)
         table.add_row(name, *(as_metric(name, x) for x in ends))
+    return table
+
+
+def _levels_table(levels: "Sequence[LevelEvaluation]", *, level: float) -> "Table":
+    """Make a table of the levels of a tree, from the top down."""
+    from rich.table import Table
+
+    table = Table(title="level by level of the tree")
+    shown = ("accuracy", "ece", "nll", "brier")
+    for words in ("level", "nodes", *shown[:2], f"{level:.4g} low", "high", *shown[2:], "verdict"):
+        table.add_column(words, justify="left" if words == "verdict" else "right")
+    for one in levels:
+        found = one.metrics
+        ends = {
+            "accuracy": found.accuracy,
+            "ece": found.ece,
+            "ece_low": found.ece.low,
+            "ece_high": found.ece.high,
+        }
+        cells = [
+            as_metric(name, value) for name, value in {**ends, "nll": found.nll, "brier": found.brier}.items()
+        ]
+        table.add_row(str(one.level), str(len(one.nodes)), *cells, one.verdict.level.replace("_", " "))
     return table
 
 

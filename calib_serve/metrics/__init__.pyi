@@ -73,6 +73,9 @@ from calib_serve.metrics.event import logistic_errors as logistic_errors
 from calib_serve.metrics.event import observed_expected as observed_expected
 from calib_serve.metrics.gaps import Cells as Cells
 from calib_serve.metrics.gaps import finest as finest
+from calib_serve.metrics.hierarchy import LevelEvaluation as LevelEvaluation
+from calib_serve.metrics.hierarchy import Tree as Tree
+from calib_serve.metrics.hierarchy import evaluate_levels as evaluate_levels
 from calib_serve.metrics.intervals import Estimate as Estimate
 from calib_serve.metrics.intervals import conformal_rank as conformal_rank
 from calib_serve.metrics.intervals import coverage_range as coverage_range

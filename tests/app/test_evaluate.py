@@ -111,3 +111,46 @@ def test_a_bad_file_and_a_bad_option_are_refused(file: Path, tmp_path: Path) -> 
 def test_the_published_ece_of_a_real_file(data_dir: Path) -> None:
     found = measured(data_dir / "logits" / "kull_resnet110_c10.npz", "--split", "test")
     assert found["ece"]["value"] == pytest.approx(0.0475, abs=5e-5)
+
+
+TREE = "{animal: {mammal: ['0', '1'], bird: ['2']}, vehicle: [3, 4]}"
+
+
+def test_a_tree_of_classes_is_judged_level_by_level(tmp_path: Path, file: Path, logits) -> None:
+    z, y = logits
+    (tmp_path / "tree.yaml").write_text(TREE)
+    found = measured(file, "--split", "test", "--tree", tmp_path / "tree.yaml")["levels"]
+    assert [one["nodes"] for one in found] == [["animal", "vehicle"], ["mammal", "bird", "3", "4"]]
+    animal = metrics.softmax(z[200:])[:, :3].sum(axis=1)
+    right = (animal > 0.5) == (y[200:] < 3)
+    assert found[0]["metrics"]["accuracy"]["value"] == right.mean()
+    shown = evaluate(file, "--split", "test", "--tree", tmp_path / "tree.yaml").stdout
+    assert "level by level" in shown
+
+
+@pytest.mark.parametrize(
+    ("tree", "says"),
+    [
+        ("{a: ['0', '1'], a: ['2', '3', '4']}", "twice"),
+        ("a: &x ['0', '1']\nb: *x", "alias"),
+        ("a: [", "not YAML"),
+        ("a: ['0', '1']\nb: ['2', '3']", "'4' is missing"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_tree_that_cannot_be_read_is_refused(
+    tmp_path: Path, file: Path, tree: str | None, says: str
+) -> None:
+    if tree is not None:
+        (tmp_path / "tree.yaml").write_text(tree)
+    result = evaluate(file, "--split", "test", "--tree", tmp_path / "tree.yaml")
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+def test_labels_of_an_inner_node_are_refused(tmp_path: Path) -> None:
+    rows = ["animal/cat,animal/dog,car,label", *["0.5,0.25,0.25,car", "0.5,0.25,0.25,animal"] * 20]
+    (tmp_path / "scores.csv").write_text("\n".join(rows))
+    result = evaluate(tmp_path / "scores.csv", "--outputs", "probabilities", "--tree", "sep:/")
+    assert result.exit_code == 2
+    assert "animal" in result.output

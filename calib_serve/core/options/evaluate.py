@@ -93,7 +93,16 @@ class JudgeOptions(ScoresOptions, VerdictOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(VerdictOptions, Edged, Resampled):
+class TreeOptions(Checked):
+    """Options of classes in a tree."""
+
+    tree: Any = None
+    """A tree of the classes, whose every level is judged: a YAML file of nested names, or sep:/ where the
+    classes' own names are paths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(VerdictOptions, TreeOptions, Edged, Resampled):
     """Options of ``write_report``."""
 
     target_risk: Annotated[float | None, RARE] = None

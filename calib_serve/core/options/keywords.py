@@ -96,6 +96,7 @@ class ReportKeywords(SeededKeywords, total=False):
     sample_weight: Any
     target_risk: float | None
     tolerance: float
+    tree: Any
 
 
 class AuditKeywords(TypedDict, total=False):
