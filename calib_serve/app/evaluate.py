@@ -220,20 +220,13 @@ def _levels_table(levels: "Sequence[LevelEvaluation]", *, level: float) -> "Tabl
     from rich.table import Table
 
     table = Table(title="level by level of the tree")
-    shown = ("accuracy", "ece", "nll", "brier")
-    for words in ("level", "nodes", *shown[:2], f"{level:.4g} low", "high", *shown[2:], "verdict"):
+    heads = ("level", "nodes", "accuracy", "ece", f"{level:.4g} low", "high", "nll", "brier", "verdict")
+    for words in heads:
         table.add_column(words, justify="left" if words == "verdict" else "right")
     for one in levels:
-        found = one.metrics
-        ends = {
-            "accuracy": found.accuracy,
-            "ece": found.ece,
-            "ece_low": found.ece.low,
-            "ece_high": found.ece.high,
-        }
-        cells = [
-            as_metric(name, value) for name, value in {**ends, "nll": found.nll, "brier": found.brier}.items()
-        ]
+        m = one.metrics
+        shown = [("ece", x) for x in (m.accuracy, m.ece, m.ece.low, m.ece.high)]
+        cells = [as_metric(*pair) for pair in (*shown, ("nll", m.nll), ("brier", m.brier))]
         table.add_row(str(one.level), str(len(one.nodes)), *cells, one.verdict.level.replace("_", " "))
     return table
 
