@@ -1,14 +1,15 @@
 """``calib-serve evaluate``: every metric of scores, or of an archive's handler, with intervals."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores, read_tree
 from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
-from calib_serve.core.options.base import fields_of
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check, fields_of
 from calib_serve.core.options.data import ArchiveData
 from calib_serve.core.options.evaluate import MeasureOptions, TreeOptions, VerdictOptions
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.core.bins import Bins
     from calib_serve.fit import Refinement
-    from calib_serve.metrics import Evaluation, LabelsEvaluation, LevelEvaluation
+    from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LevelEvaluation
     from calib_serve.scores import Scores
 
 app = command(
@@ -62,6 +63,9 @@ class _Options(MeasureOptions, VerdictOptions, TreeOptions):
 
     artifact: Path | None = None
     """Calibrate the scores with this artifact first."""
+    unknown: Path | None = None
+    """Scores of samples of none of the classes, a file without labels: what tells them apart, and how often
+    the artifact refuses them."""
 
 
 @app.default
@@ -76,6 +80,8 @@ def _evaluate(
     from calib_serve.metrics import decision_curve, evaluate, evaluate_labels, judge, of_own_samples
 
     calibration = None if options.artifact is None else _loaded(options.artifact)
+    one_file = options.unknown is None or source.from_ is None
+    check(one_file, "unknown", "is a file of scores, and DATA are requests of an archive")
     if source.from_ is not None:
         found, calibration = archive_scores(data, source, calibration, quiet=shown.json)
     else:
@@ -93,6 +99,7 @@ def _evaluate(
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
     levels = () if options.tree is None else _levels(found, options)
+    apart = {} if options.unknown is None else _apart(found, options, source, calibration)
     if shown.json:
         weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
         of_two = not found.is_multilabel and found.classes == 2
@@ -104,6 +111,7 @@ def _evaluate(
                 **({"decomposition": parts.as_dict()} if parts else {}),
                 **(decisions.as_dict() if decisions else {}),
                 **({"decision_curve": curve.as_dict()} if curve else {}),
+                **({"unknown": {name: one.as_dict() for name, one in apart.items()}} if apart else {}),
                 **({"levels": [one.as_dict() for one in levels]} if levels else {}),
             }
         )
@@ -113,8 +121,25 @@ def _evaluate(
     title = Path(source.from_ or data).name
     for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
+    for name, one in apart.items():
+        out.print(f"samples of no known class, {name.replace('_', ' ')}: {one}")
     if levels:
         out.print(_levels_table(levels, level=level))
+
+
+def _apart(
+    found: "Scores", options: _Options, source: ArchiveData, calibration: "Artifact | None"
+) -> "dict[str, Estimate]":
+    from calib_serve.metrics import open_set
+
+    expected = found.schema if calibration is None else calibration.schema
+    other = file_scores(str(options.unknown), replace(source, labels=None), split=None, expected=expected)
+    other = _calibrated(other, calibration)
+    if found.is_multilabel or other.classes != found.classes:
+        raise InputError(f"--unknown is of {other.classes} classes, DATA of {found.classes}, or of labels")
+    abstain = None if calibration is None else calibration.abstain
+    known, unknown = (scores.probs[:].max(axis=1) for scores in (found, other))
+    return open_set(known, unknown, threshold=abstain and abstain.threshold, level=options.level)
 
 
 def _levels(found: "Scores", options: _Options) -> "tuple[LevelEvaluation, ...]":

@@ -48,6 +48,7 @@ from calib_serve.metrics.decisions import abstention as abstention
 from calib_serve.metrics.decisions import effective_count as effective_count
 from calib_serve.metrics.decisions import evaluate_abstention as evaluate_abstention
 from calib_serve.metrics.decisions import evaluate_sets as evaluate_sets
+from calib_serve.metrics.decisions import open_set as open_set
 from calib_serve.metrics.distributions import accuracy_at_least as accuracy_at_least
 from calib_serve.metrics.distributions import beta_below as beta_below
 from calib_serve.metrics.distributions import beta_binomial_at_most as beta_binomial_at_most

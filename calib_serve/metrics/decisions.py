@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Floats, as_array, finite
+from calib_serve.core.arrays import Floats, as_array, as_floats, finite
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import percent, percent_within
 from calib_serve.metrics.distributions import accuracy_at_least, beta_binomial_at_most, binomial_at_most
-from calib_serve.metrics.intervals import Estimate, conformal_rank, exact_interval, mean_interval
+from calib_serve.metrics.intervals import (
+    Estimate,
+    conformal_rank,
+    exact_interval,
+    mean_interval,
+    share_interval,
+)
+from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
 
 # Thresholds are fixed before any sample is seen, so that each test is exact, also of tied confidences.
@@ -230,6 +237,31 @@ def evaluate_abstention(
     return SelectiveEvaluation(
         len(correct), float(threshold), answered, of_answers, promised, promised_answered, p
     )
+
+
+def open_set(
+    known: ArrayLike, unknown: ArrayLike, *, threshold: float | None = None, level: float = 0.95
+) -> dict[str, Estimate]:
+    """Return how well confidence tells samples of the classes from those of none, which are to be refused.
+
+    ``auroc`` (Hendrycks and Gimpel 2017), and of a threshold ``known_refused`` and ``unknown_refused``.
+
+    Args:
+        known: Top probabilities of samples of the classes (n,), independent ones.
+        unknown: Top probabilities of samples of none of them (m,), independent ones.
+        threshold: Least probability that is answered.
+        level: Coverage of the intervals, a fraction.
+
+    >>> found = open_set([0.9, 0.8], [0.8, 0.1], threshold=0.7)
+    >>> {name: share.value for name, share in found.items()}
+    {'auroc': 0.875, 'known_refused': 0.0, 'unknown_refused': 0.5}
+    """
+    a, b = as_floats(known, "known"), as_floats(unknown, "unknown")
+    ranks = Separation.of(np.concatenate([a, b]), np.arange(len(a) + len(b)) < len(a))
+    found = {"auroc": share_interval(float(ranks.auroc()), float(ranks.auroc_error()), level=level)}
+    for name, confidence in {} if threshold is None else {"known": a, "unknown": b}.items():
+        found[f"{name}_refused"] = share_of(confidence < threshold, None, level=level)
+    return found
 
 
 def _percent(share: Estimate) -> str:

@@ -85,18 +85,12 @@ class Tree:
             paths = _parted(said, class_names)
         else:
             paths = list(said.paths if isinstance(said, Tree) else _paths(said, ()))
-        by_class, wanted = {path[-1]: path for path in paths}, set(class_names)
-        if not paths:
-            raise InputError("the tree holds no class")
-        if twice := _first_twice([path[-1] for path in paths]):
-            raise InputError(_TWICE.format(shown(twice)))
-        if strange := [name for name in by_class if name not in wanted]:
-            raise InputError(
-                f"{shown(strange[0])} is no class; the tree is of the classes {few(class_names)}"
-            )
-        if missing := [name for name in class_names if name not in by_class]:
+        place, there = {name: k for k, name in enumerate(class_names)}, {path[-1] for path in paths}
+        if strange := sorted(there - place.keys()):
+            raise InputError(f"{shown(strange[0])} is no class; the tree is of {few(class_names)}")
+        if missing := [name for name in class_names if name not in there]:
             raise InputError(f"the class {shown(missing[0])} is missing in the tree; each stands in it once")
-        return cls(tuple(by_class[name] for name in class_names))
+        return cls(tuple(sorted(paths, key=lambda path: place[path[-1]])))
 
     @property
     def depth(self) -> int:

@@ -154,3 +154,36 @@ def test_labels_of_an_inner_node_are_refused(tmp_path: Path) -> None:
     result = evaluate(tmp_path / "scores.csv", "--outputs", "probabilities", "--tree", "sep:/")
     assert result.exit_code == 2
     assert "animal" in result.output
+
+
+def test_samples_of_no_known_class_are_measured_apart(tmp_path: Path, file: Path, logits) -> None:
+    z, _ = logits
+    rng = np.random.default_rng(1)
+    other = 2 * rng.standard_normal((100, 5)).astype("f4")
+    np.savez(tmp_path / "other.npz", logits=other)
+    fitted = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=5)
+    replace(fitted, abstain=Abstain(0.5, known_refused=0.2)).save(tmp_path / "artifact")
+    asked = (
+        file,
+        "--split",
+        "test",
+        "--artifact",
+        tmp_path / "artifact",
+        "--unknown",
+        tmp_path / "other.npz",
+    )
+    found = measured(*asked)["unknown"]
+    known, unknown = (metrics.softmax(part / 2).max(axis=1) for part in (z[200:], other))
+    assert found["auroc"]["value"] == pytest.approx(metrics.ood_auroc(known, unknown))
+    assert found["known_refused"]["value"] == (known < 0.5).mean()
+    assert found["unknown_refused"]["value"] == (unknown < 0.5).mean()
+    assert "unknown refused" in evaluate(*asked).stdout
+    alone = measured(file, "--split", "test", "--unknown", tmp_path / "other.npz")["unknown"]
+    assert [*alone] == ["auroc"]
+
+
+def test_unknown_samples_of_another_model_are_refused(tmp_path: Path, file: Path) -> None:
+    np.savez(tmp_path / "other.npz", logits=np.random.default_rng(0).normal(size=(50, 4)))
+    result = evaluate(file, "--split", "test", "--unknown", tmp_path / "other.npz")
+    assert result.exit_code == 2
+    assert "--unknown" in result.output

@@ -284,6 +284,6 @@ def test_a_refusal_of_none_of_the_classes_is_decided_by_graph_and_module_alike(t
     expected = fitted.abstain(fitted.of_logits(z))
     assert 0 < expected.mean() < 1
     graph_says = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": z})["abstain"]
-    module = calibrated(nn.Identity(), fitted, decisions=True, unproven=True)
+    module = calibrated(nn.Identity(), fitted, outputs="logits", decisions=True, example=torch.from_numpy(z))
     np.testing.assert_array_equal(graph_says, expected)
     np.testing.assert_array_equal(module(torch.from_numpy(z))["abstain"].numpy(), expected)

@@ -28,8 +28,8 @@ NESTED = {
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        ({}, "no class"),
-        ([], "no class"),
+        ({}, "is missing"),
+        ([], "is missing"),
         ("cat", "sep:"),
         (3, "list or mapping"),
         (None, "list or mapping"),
