@@ -121,8 +121,8 @@ def _evaluate(
     title = Path(source.from_ or data).name
     for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
-    for name, one in apart.items():
-        out.print(f"samples of no known class, {name.replace('_', ' ')}: {one}")
+    for name, measure in apart.items():
+        out.print(f"samples of no known class, {name.replace('_', ' ')}: {measure}")
     if levels:
         out.print(_levels_table(levels, level=level))
 
@@ -139,7 +139,8 @@ def _apart(
         raise InputError(f"--unknown is of {other.classes} classes, DATA of {found.classes}, or of labels")
     abstain = None if calibration is None else calibration.abstain
     known, unknown = (scores.probs[:].max(axis=1) for scores in (found, other))
-    return open_set(known, unknown, threshold=abstain and abstain.threshold, level=options.level)
+    threshold = None if abstain is None else abstain.threshold
+    return open_set(known, unknown, threshold=threshold, level=options.level)
 
 
 def _levels(found: "Scores", options: _Options) -> "tuple[LevelEvaluation, ...]":

@@ -259,8 +259,9 @@ def open_set(
     a, b = as_floats(known, "known"), as_floats(unknown, "unknown")
     ranks = Separation.of(np.concatenate([a, b]), np.arange(len(a) + len(b)) < len(a))
     found = {"auroc": share_interval(float(ranks.auroc()), float(ranks.auroc_error()), level=level)}
-    for name, confidence in {} if threshold is None else {"known": a, "unknown": b}.items():
-        found[f"{name}_refused"] = share_of(confidence < threshold, None, level=level)
+    if threshold is not None:
+        found["known_refused"] = share_of(a < threshold, None, level=level)
+        found["unknown_refused"] = share_of(b < threshold, None, level=level)
     return found
 
 
