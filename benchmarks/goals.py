@@ -433,7 +433,7 @@ BENCHMARKS = (
         needs_data=True,
         goals=(
             Goal(
-                says="known samples refused as unknown: mean share less the promise, in standard errors, the most",
+                says="known samples refused: mean share less the promise, in standard errors, the most",
                 measured=lambda r: max(row["above_promise_z"] for row in r["promise"].values()),
                 beside="the promise",
                 at_most=3.5,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores, read_tree
-from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
+from calib_serve.app._show import as_metric, console, narrow_table, note, print_json, show_verdict
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check, fields_of
 from calib_serve.core.options.data import ArchiveData
@@ -243,12 +243,8 @@ def metrics_table(
 
 def _levels_table(levels: "Sequence[LevelEvaluation]", *, level: float) -> "Table":
     """Make a table of the levels of a tree, from the top down."""
-    from rich.table import Table
-
-    table = Table(title="level by level of the tree")
     heads = ("level", "nodes", "accuracy", "ece", f"{level:.4g} low", "high", "nll", "brier", "verdict")
-    for words in heads:
-        table.add_column(words, justify="left" if words == "verdict" else "right")
+    table = narrow_table(*heads, title="level by level of the tree")
     for one in levels:
         m = one.metrics
         shown = [("ece", x) for x in (m.accuracy, m.ece, m.ece.low, m.ece.high)]
