@@ -98,7 +98,7 @@ def _evaluate(
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
-    levels = () if options.tree is None else _levels(found, options)
+    levels = () if options.tree is None else _levels(found, options, own)
     apart = {} if options.unknown is None else _apart(found, options, source, calibration)
     if shown.json:
         weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
@@ -143,11 +143,11 @@ def _apart(
     return open_set(known, unknown, threshold=threshold, level=options.level)
 
 
-def _levels(found: "Scores", options: _Options) -> "tuple[LevelEvaluation, ...]":
+def _levels(found: "Scores", options: _Options, own: str | None) -> "tuple[LevelEvaluation, ...]":
     from calib_serve.metrics import Tree, evaluate_levels
 
     names = found.class_names or tuple(map(str, range(found.classes)))
-    return evaluate_levels(found, Tree.of(read_tree(options.tree), names), options, options)
+    return evaluate_levels(found, Tree.of(read_tree(options.tree), names), options, options, own)
 
 
 def _loaded(folder: Path) -> "Artifact":

@@ -117,7 +117,7 @@ class Abstain:
         risk: Share of the answers that is wrong, at most; None where another promise is made.
         level: Probability of that, over the samples that the threshold was found on; 0.95 by default.
         known_refused: Share of the samples of the known classes that gets no answer, at most, on average over
-            those samples; None where another promise is made. What is of none of them gets none, it is hoped.
+            those samples; None where another promise is made. Of samples of other classes none is made.
 
     Raises:
         InputError: For no promise or two, and for shares beyond [0, 1].
@@ -138,7 +138,7 @@ class Abstain:
             raise InputError("level of abstention goes with a risk; known_refused is promised on average")
         if self.risk is not None and self.level is None:
             object.__setattr__(self, "level", 0.95)
-        for name, share in self.facts.items():
+        for name, share in {"threshold": self.threshold, **self.facts}.items():
             if not 0 <= share <= 1:
                 raise InputError(f"{name} of abstention must lie in [0, 1], got {share}")
 

@@ -274,7 +274,7 @@ def fit_refusal(probs: ArrayLike, *, known_refused: float, groups: ArrayLike | N
         what = "samples" if codes is None else "groups"
         raise FitError(
             f"of {units} {what} none may be refused to refuse at most {known_refused:.4g} of new ones: give "
-            f"{least} or more, or promise less"
+            f"{least} or more, or let more be refused"
         )
     unsure = _threshold(1 - p.max(axis=1).astype(np.float64), answered, 1.0, codes)
     return replace(rule, threshold=max(1 - unsure, 0.0))

@@ -19,7 +19,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.names import shown
 from calib_serve.core.options.base import fields_of
 from calib_serve.core.options.evaluate import MeasureOptions, VerdictOptions
-from calib_serve.metrics.conclusion import Verdict
+from calib_serve.metrics.conclusion import Verdict, of_own_samples
 from calib_serve.metrics.evaluation import Evaluation, evaluate_probs
 from calib_serve.metrics.judging import judge_probs
 from calib_serve.metrics.samples import row_slices
@@ -205,6 +205,7 @@ def evaluate_levels(
     tree: Tree,
     measure: MeasureOptions | None = None,
     judge: VerdictOptions | None = None,
+    own: str | None = None,
 ) -> tuple[LevelEvaluation, ...]:
     """Evaluate and judge the probabilities of the nodes of each level of a tree, from the top down.
 
@@ -213,6 +214,7 @@ def evaluate_levels(
         tree: Tree of the classes.
         measure: Options of the metrics; None: those of ``evaluate``.
         judge: Options of the verdicts; None: those of ``judge``.
+        own: Says that a calibration was fitted on these samples, if it was.
 
     Raises:
         InputError: For scores of other classes than the tree's, or where any number of labels may be true.
@@ -225,8 +227,7 @@ def evaluate_levels(
         p, y, names = found.probs, found.labelled(), found.class_names
         beside: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters}
         metrics = evaluate_probs(p, y, **beside, **measured)
-        return LevelEvaluation(
-            level, names, metrics, judge_probs(p, y, class_names=names, **beside, **judged)
-        )
+        verdict = judge_probs(p, y, class_names=names, **beside, **judged)
+        return LevelEvaluation(level, names, metrics, of_own_samples(verdict, own) if own else verdict)
 
     return tuple(map(one, range(1, tree.depth + 1)))

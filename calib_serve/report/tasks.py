@@ -507,7 +507,7 @@ def _levels(pair: Checked, how: How) -> tuple[LevelEvaluation, ...]:
     beside: dict[str, Any] = {"weights": how.sample_weight, "groups": how.groups}
     of_labels = y.ndim > 1
     scores = Scores(p, "label_probabilities" if of_labels else "probabilities", y, names, **beside)
-    return evaluate_levels(scores, Tree.of(how.tree, names), MeasureOptions(**how.measured), how)
+    return evaluate_levels(scores, Tree.of(how.tree, names), MeasureOptions(**how.measured), how, how.own)
 
 
 def _refuse_other_samples(pairs: Sequence[Checked]) -> None:

@@ -187,3 +187,17 @@ def test_unknown_samples_of_another_model_are_refused(tmp_path: Path, file: Path
     result = evaluate(file, "--split", "test", "--unknown", tmp_path / "other.npz")
     assert result.exit_code == 2
     assert "--unknown" in result.output
+
+
+def test_levels_of_the_samples_of_the_fit_prove_nothing(tmp_path: Path, file: Path) -> None:
+    out = tmp_path / "fitted"
+    made = invoke(["fit", str(file), "--split", "cal", "--method", "temperature", "-o", str(out)])
+    assert made.exit_code == 0, made.output
+    (tmp_path / "tree.yaml").write_text(TREE)
+    asked = (file, "--split", "cal", "--artifact", out, "--tree", tmp_path / "tree.yaml")
+    found = measured(*asked)
+    assert {one["verdict"]["level"] for one in (found, *found["levels"])} == {"too_little"}
+    page = invoke(
+        ["report", *map(str, asked), "--json", "-o", str(tmp_path / "r.html"), "--replicates", "20"]
+    )
+    assert {one["verdict"]["level"] for one in json.loads(page.stdout)["levels"]} == {"too_little"}

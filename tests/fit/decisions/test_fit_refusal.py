@@ -146,3 +146,9 @@ def test_known_samples_of_real_networks_are_refused_as_rarely_as_promised(data_d
         order = np.random.default_rng(seed).permutation(len(rest))
         shares.append(fit_refusal(p[order[:n]], known_refused=refused)(p[order[n:]]).mean())
     assert np.mean(shares) <= refused + 3 * np.std(shares) / splits**0.5
+
+
+def test_an_abstention_without_a_threshold_is_refused() -> None:
+    for wrong in (None, "0.5"):
+        with pytest.raises(TypeError):
+            Abstain(wrong, risk=0.1)  # type: ignore[arg-type]
