@@ -53,10 +53,10 @@ class Tree:
     paths: tuple[Names, ...]
 
     def __post_init__(self) -> None:
+        if not all(path and all(isinstance(name, str) and name for name in path) for path in self.paths):
+            raise InputError("each name in the tree is a text that is not empty")
         classes = [path[-1] for path in self.paths]
         inner = {path[: i + 1] for path in self.paths for i in range(len(path) - 1)}
-        if not all(isinstance(name, str) and name for path in self.paths for name in path):
-            raise InputError("each name in the tree is a text that is not empty")
         if twice := _first_twice(classes) or _first_twice([path[-1] for path in sorted(inner)]):
             raise InputError(_TWICE.format(shown(twice)))
         if both := sorted({path[-1] for path in inner} & set(classes)):

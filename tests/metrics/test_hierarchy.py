@@ -55,6 +55,18 @@ def test_trees_that_are_refused(said: Any, says: str) -> None:
         Tree.of(said, ("cat", "dog", "owl", "hawk"))
 
 
+@pytest.mark.parametrize("paths", [(), ((),), (("a", ""),), (("a", 1), ("b", 2)), (("a", "x"), ("a", "y"))])
+def test_paths_that_are_no_tree_are_refused(paths: Any) -> None:
+    with pytest.raises(InputError):
+        Tree(paths)
+
+
+@pytest.mark.parametrize("level", [-1, 0, 3])
+def test_a_level_that_the_tree_lacks_is_refused(level: int) -> None:
+    with pytest.raises(InputError, match="levels 1 to 2"):
+        Tree.of(NESTED, NAMES).nodes(level)
+
+
 def test_a_tree_that_holds_itself_is_refused() -> None:
     said: dict[str, Any] = {"a": ["cat"], "b": ["dog"]}
     said["c"] = said
