@@ -426,6 +426,22 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        name="open_set",
+        minutes=0.4,
+        options=("--draws", "40"),
+        quick=False,
+        needs_data=True,
+        goals=(
+            Goal(
+                says="known samples refused: mean share less the promise, in standard errors, the most",
+                measured=lambda r: max(row["above_promise_z"] for row in r["promise"].values()),
+                beside="the promise",
+                at_most=3.5,
+                show="{:.2f}",
+            ),
+        ),
+    ),
+    Benchmark(
         name="prior_shift",
         minutes=1.2,
         options=("--resamples", "40", "--images", "1000"),

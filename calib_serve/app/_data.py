@@ -29,6 +29,7 @@ __all__ = [
     "model_samples",
     "plain_scores",
     "preprocessing",
+    "read_tree",
     "refuse_file_options",
 ]
 
@@ -139,6 +140,21 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
     kind = "logits" if artifact.head is not None else asked.classifier.outputs
     z = logits_under(asked.classifier, asked.inputs, artifact)
     return Scores.of_logits(z, asked.labels, kind, class_names=asked.class_names)
+
+
+def read_tree(said: Any) -> Any:
+    """Read the file of ``--tree``; what is no file of it, as sep:/, stays."""
+    from calib_serve.artifact import read_yaml
+    from calib_serve.core.files import read_whole
+
+    if not isinstance(said, str) or said.startswith("sep:"):
+        return said
+    try:
+        return read_yaml(read_whole(Path(said)))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--tree: cannot read {said!r}, a YAML file of nested names, or sep:/: {error}"
+        ) from None
 
 
 def refuse_file_options(options: FileOptions, source: str) -> None:

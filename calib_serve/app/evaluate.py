@@ -1,16 +1,17 @@
 """``calib-serve evaluate``: every metric of scores, or of an archive's handler, with intervals."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
-from calib_serve.app._data import archive_scores, file_scores
-from calib_serve.app._show import as_metric, console, note, print_json, show_verdict
-from calib_serve.core.options.base import fields_of
+from calib_serve.app._data import archive_scores, file_scores, read_tree
+from calib_serve.app._show import as_metric, console, narrow_table, note, print_json, show_verdict
+from calib_serve.core.errors import InputError
+from calib_serve.core.options.base import check, fields_of
 from calib_serve.core.options.data import ArchiveData
-from calib_serve.core.options.evaluate import MeasureOptions, VerdictOptions
+from calib_serve.core.options.evaluate import MeasureOptions, TreeOptions, VerdictOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.core.bins import Bins
     from calib_serve.fit import Refinement
-    from calib_serve.metrics import Evaluation, LabelsEvaluation
+    from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LevelEvaluation
     from calib_serve.scores import Scores
 
 app = command(
@@ -57,11 +58,14 @@ class _Shown(Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options(MeasureOptions, VerdictOptions):
+class _Options(MeasureOptions, VerdictOptions, TreeOptions):
     """Options of ``calib-serve evaluate``."""
 
     artifact: Path | None = None
     """Calibrate the scores with this artifact first."""
+    unknown: Path | None = None
+    """Scores of samples of none of the classes, a file without labels: what tells them apart, and how often
+    the artifact refuses them."""
 
 
 @app.default
@@ -76,6 +80,8 @@ def _evaluate(
     from calib_serve.metrics import decision_curve, evaluate, evaluate_labels, judge, of_own_samples
 
     calibration = None if options.artifact is None else _loaded(options.artifact)
+    one_file = options.unknown is None or source.from_ is None
+    check(one_file, "unknown", "is a file of scores, and DATA are requests of an archive")
     if source.from_ is not None:
         found, calibration = archive_scores(data, source, calibration, quiet=shown.json)
     else:
@@ -92,6 +98,8 @@ def _evaluate(
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
+    levels = () if options.tree is None else _levels(found, options, own)
+    apart = {} if options.unknown is None else _apart(found, options, source, calibration)
     if shown.json:
         weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
         of_two = not found.is_multilabel and found.classes == 2
@@ -103,6 +111,8 @@ def _evaluate(
                 **({"decomposition": parts.as_dict()} if parts else {}),
                 **(decisions.as_dict() if decisions else {}),
                 **({"decision_curve": curve.as_dict()} if curve else {}),
+                **({"unknown": {name: one.as_dict() for name, one in apart.items()}} if apart else {}),
+                **({"levels": [one.as_dict() for one in levels]} if levels else {}),
             }
         )
         return
@@ -111,6 +121,33 @@ def _evaluate(
     title = Path(source.from_ or data).name
     for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
+    for name, measure in apart.items():
+        out.print(f"samples of no known class, {name.replace('_', ' ')}: {measure}")
+    if levels:
+        out.print(_levels_table(levels, level=level))
+
+
+def _apart(
+    found: "Scores", options: _Options, source: ArchiveData, calibration: "Artifact | None"
+) -> "dict[str, Estimate]":
+    from calib_serve.metrics import open_set
+
+    expected = found.schema if calibration is None else calibration.schema
+    other = file_scores(str(options.unknown), replace(source, labels=None), split=None, expected=expected)
+    other = _calibrated(other, calibration)
+    if found.is_multilabel or other.classes != found.classes:
+        raise InputError(f"--unknown is of {other.classes} classes, DATA of {found.classes}, or of labels")
+    abstain = None if calibration is None else calibration.abstain
+    known, unknown = (scores.probs[:].max(axis=1) for scores in (found, other))
+    threshold = None if abstain is None else abstain.threshold
+    return open_set(known, unknown, threshold=threshold, level=options.level)
+
+
+def _levels(found: "Scores", options: _Options, own: str | None) -> "tuple[LevelEvaluation, ...]":
+    from calib_serve.metrics import Tree, evaluate_levels
+
+    names = found.class_names or tuple(map(str, range(found.classes)))
+    return evaluate_levels(found, Tree.of(read_tree(options.tree), names), options, options, own)
 
 
 def _loaded(folder: Path) -> "Artifact":
@@ -201,6 +238,18 @@ def metrics_table(
             continue
         ends = (estimate.value, estimate.debiased, estimate.low, estimate.high)
         table.add_row(name, *(as_metric(name, x) for x in ends))
+    return table
+
+
+def _levels_table(levels: "Sequence[LevelEvaluation]", *, level: float) -> "Table":
+    """Make a table of the levels of a tree, from the top down."""
+    heads = ("level", "nodes", "accuracy", "ece", f"{level:.4g} low", "high", "nll", "brier", "verdict")
+    table = narrow_table(*heads, title="level by level of the tree")
+    for one in levels:
+        m = one.metrics
+        shown = [("ece", x) for x in (m.accuracy, m.ece, m.ece.low, m.ece.high)]
+        cells = [as_metric(*pair) for pair in (*shown, ("nll", m.nll), ("brier", m.brier))]
+        table.add_row(str(one.level), str(len(one.nodes)), *cells, one.verdict.level.replace("_", " "))
     return table
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
-from calib_serve.app._data import file_scores, model_samples, refuse_file_options
+from calib_serve.app._data import file_scores, model_samples, read_tree, refuse_file_options
 from calib_serve.app._show import console, print_json, show_verdict
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check
@@ -82,6 +82,7 @@ def _report(
         "artifact": fitted,
         "options": options,
         "names": _names(options),
+        "tree": read_tree(options.tree),
         "class_names": samples.class_names,
     }
     contents = prepare_report(**how, **samples.beside)

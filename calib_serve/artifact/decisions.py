@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -109,25 +110,43 @@ class PredictionSets:
 
 @dataclass(frozen=True)
 class Abstain:
-    """No answer where the top probability is below a threshold.
+    """No answer where the top probability is below a threshold, which makes one of two promises.
 
     Args:
         threshold: Least probability that is answered.
-        risk: Share of the answers that is wrong, at most.
-        level: Probability of that, over the samples that the threshold was found on.
+        risk: Share of the answers that is wrong, at most; None where another promise is made.
+        level: Probability of that, over the samples that the threshold was found on; 0.95 by default.
+        known_refused: Share of the samples of the known classes that gets no answer, at most, on average over
+            those samples; None where another promise is made. Of samples of other classes none is made.
+
+    Raises:
+        InputError: For no promise or two, and for shares beyond [0, 1].
 
     >>> Abstain(0.75, risk=0.05)(np.array([[0.5, 0.5], [0.25, 0.75]])).tolist()
     [True, False]
     """
 
     threshold: float
-    risk: float
-    level: float = 0.95
+    risk: float | None = None
+    level: float | None = None
+    known_refused: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "risk", "level"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} of abstention must lie in [0, 1], got {getattr(self, name)}")
+        if (self.risk is None) == (self.known_refused is None):
+            raise InputError("an abstention promises a risk or a share of known_refused, one of both")
+        if self.risk is None and self.level is not None:
+            raise InputError("level of abstention goes with a risk; known_refused is promised on average")
+        if self.risk is not None and self.level is None:
+            object.__setattr__(self, "level", 0.95)
+        for name, share in {"threshold": self.threshold, **self.facts}.items():
+            if not 0 <= share <= 1:
+                raise InputError(f"{name} of abstention must lie in [0, 1], got {share}")
+
+    @property
+    def answered(self) -> float | None:
+        """Share of the samples of the known classes that is answered, at least; None of another promise."""
+        # Without rounding: as a float, 1 - 0.1 lies below 0.9, and a rank may with it.
+        return None if self.known_refused is None else float(1 - Fraction(repr(float(self.known_refused))))
 
     def __call__(self, probs: AnyFloats, *, class_axis: int | None = None) -> NDArray[np.bool_]:
         """Whether to abstain (n,) at calibrated probabilities (n, K); NaN abstains.
@@ -144,7 +163,7 @@ class Abstain:
     @property
     def facts(self) -> dict[str, Any]:
         """The manifest's entry."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def _places(probs: AnyFloats, class_axis: int | None) -> Places | None:

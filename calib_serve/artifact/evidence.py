@@ -86,7 +86,14 @@ def evaluate_decisions(
         None
         if abstain is None
         else evaluate_abstention(
-            p, y, threshold=abstain.threshold, promised=abstain.risk, level=level, groups=groups
+            p,
+            y,
+            threshold=abstain.threshold,
+            promised=abstain.risk,
+            promised_answered=abstain.answered,
+            fitted_on=_exact(artifact.fit.decisions.abstain),
+            level=level,
+            groups=groups,
         ),
     )
 
@@ -147,10 +154,27 @@ def _of_sets(sets: PredictionSets, artifact: Artifact, facts: SetFacts | None) -
 
 def _of_abstain(abstain: Abstain, facts: AbstainFacts | None) -> list[str]:
     answered = f"; {_percent(facts.answered)} of these are answered" if facts else ""
+    if abstain.known_refused is not None:
+        said = [
+            f"At most {_percent(abstain.known_refused)} of new samples of the known classes are refused as "
+            f"none of these, below {abstain.threshold:.4f} confidence, {_ground(facts)}{answered}. Of "
+            "samples of other classes nothing is promised."
+        ]
+        if (exact := _exact(facts)) and abstain.answered:
+            kept = coverage_range(exact, abstain.answered)
+            ends = f"{_percent(1 - kept.high)} and {_percent(1 - kept.low)}"
+            said.append(f"Over draws of so many samples the share lies between {ends}, 95 times in 100.")
+        return said
+    risk = _percent(abstain.risk or 0)
     return [
-        f"Answers from {abstain.threshold:.4f} confidence on are wrong in at most {_percent(abstain.risk)}, "
+        f"Answers from {abstain.threshold:.4f} confidence on are wrong in at most {risk}, "
         f"with probability {abstain.level:.4g}, {_ground(facts)}{answered}."
     ]
+
+
+def _exact(facts: AbstainFacts | None) -> int | None:
+    """The samples of which the range of what is answered is known: without groups."""
+    return facts.samples if facts and not facts.groups else None
 
 
 def _ground(facts: ThresholdFacts | None) -> str:

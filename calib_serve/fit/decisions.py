@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from calib_serve.core.options.evaluate import DecideOptions
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import abstention, checked, conformal_rank, group_codes, one_of_each
+from calib_serve.metrics import abstention, checked, checked_probs, conformal_rank, group_codes, one_of_each
 from calib_serve.scores import LABELS, Scores
 
 if TYPE_CHECKING:
@@ -247,6 +248,38 @@ def fit_abstain(
     return Abstain(found.threshold, risk=float(risk), level=float(level))
 
 
+def fit_refusal(probs: ArrayLike, *, known_refused: float, groups: ArrayLike | None = None) -> Abstain:
+    """Fit the threshold below which few samples of the known classes lie: split conformal, as ``fit_sets``.
+
+    Args:
+        probs: Calibrated probabilities (n, K) of samples of these classes, which were not fitted to them.
+        known_refused: Share of new samples of these classes that gets no answer, at most.
+        groups: Which samples belong together (n,), as ``fit_sets`` takes them.
+
+    Raises:
+        InputError: For arrays and options that cannot be right.
+        FitError: Where there are too few samples to refuse any.
+
+    >>> probs = np.stack([np.arange(11, 20) / 20, 1 - np.arange(11, 20) / 20], axis=1)
+    >>> round(fit_refusal(probs, known_refused=0.2).threshold, 3)  # the 2nd of .55, ..., .95
+    0.6
+    """
+    if not 0 < known_refused < 1:
+        raise InputError(f"known_refused must lie between 0 and 1, got {known_refused}; 0.05 means 5 %")
+    rule, p = Abstain(0.0, known_refused=known_refused), checked_probs(probs)
+    codes = group_codes(groups, len(p))
+    units = len(p) if codes is None else int(codes.max()) + 1
+    least, answered = math.ceil(1 / Fraction(repr(float(known_refused)))) - 1, rule.answered or 0.0
+    if units < least:
+        what = "samples" if codes is None else "groups"
+        raise FitError(
+            f"of {units} {what} none may be refused to refuse at most {known_refused:.4g} of new ones: give "
+            f"{least} or more, or let more be refused"
+        )
+    unsure = _threshold(1 - p.max(axis=1).astype(np.float64), answered, 1.0, codes)
+    return replace(rule, threshold=max(1 - unsure, 0.0))
+
+
 def _unreachable(p: NDArray[np.floating[Any]], y: NDArray[np.intp], risk: float, level: float) -> str:
     """Explain that no threshold keeps the risk: what these samples can promise, and what to do."""
     # Where none of n answers is wrong, the bound on the risk is where (1 - risk)^n = 1 - level.
@@ -265,7 +298,7 @@ def decide(
     options: DecideOptions | None = None,
     **keywords: Unpack[DecideKeywords],
 ) -> Artifact:
-    """Add to an artifact prediction sets of ``coverage``, abstention at ``risk``, or both.
+    """Add to an artifact prediction sets of ``coverage``, or abstention at ``risk`` or ``known_refused``.
 
     The samples must be others than the calibration was fitted to: the promise is void on those, and they are
     refused where the artifact knows them. A decision that is not asked for stays as it was;
@@ -278,8 +311,9 @@ def decide(
         labels: Class ids or names (n,); by default those in ``scores``.
         options: A ``DecideOptions``; keywords replace its fields.
         **keywords: Fields of ``DecideOptions``: ``class_names``, ``columns``, ``coverage``,
-            ``free_ranks``, ``groups``, ``ignore_label``, ``level``, ``missing``, ``outputs``, ``penalty``,
-            ``per_class``, ``risk``, ``sample_weight``, ``schema``, ``score``, ``seed``.
+            ``free_ranks``, ``groups``, ``ignore_label``, ``known_refused``, ``level``, ``missing``,
+            ``outputs``, ``penalty``, ``per_class``, ``risk``, ``sample_weight``, ``schema``, ``score``,
+            ``seed``.
 
     Raises:
         InputError: For arrays and options that cannot be right, and for multi-label models.
@@ -293,9 +327,9 @@ def decide(
     """
     asked = changed(options or DecideOptions(), keywords, decide)
     check(
-        asked.coverage is not None or asked.risk is not None,
+        (asked.coverage, asked.risk, asked.known_refused) != (None, None, None),
         "coverage",
-        "of sets, or the risk of answers, is what is promised: give one or both",
+        "of sets, or the risk of answers (or known_refused), is what is promised: give one or both",
     )
     # Before the scores are read, and again with the kind of scores that they turn out to be.
     refuse_labels(artifact, asked.outputs)
@@ -376,6 +410,9 @@ def _with_decisions(
         facts = replace(facts, sets=of_sets)
     if asked.risk is not None:
         abstain = fit_abstain(probs, y, risk=asked.risk, level=asked.level, groups=groups, seed=asked.seed)
+    if asked.known_refused is not None:
+        abstain = fit_refusal(probs, known_refused=asked.known_refused, groups=groups)
+    if abstain is not None and abstain is not artifact.abstain:
         facts = replace(facts, abstain=AbstainFacts(**data, answered=float((~abstain(probs)).mean())))
     return replace(artifact, sets=sets, abstain=abstain, fit=replace(artifact.fit, decisions=facts))
 

@@ -48,6 +48,7 @@ from calib_serve.metrics.decisions import abstention as abstention
 from calib_serve.metrics.decisions import effective_count as effective_count
 from calib_serve.metrics.decisions import evaluate_abstention as evaluate_abstention
 from calib_serve.metrics.decisions import evaluate_sets as evaluate_sets
+from calib_serve.metrics.decisions import open_set as open_set
 from calib_serve.metrics.distributions import accuracy_at_least as accuracy_at_least
 from calib_serve.metrics.distributions import beta_below as beta_below
 from calib_serve.metrics.distributions import beta_binomial_at_most as beta_binomial_at_most
@@ -73,6 +74,9 @@ from calib_serve.metrics.event import logistic_errors as logistic_errors
 from calib_serve.metrics.event import observed_expected as observed_expected
 from calib_serve.metrics.gaps import Cells as Cells
 from calib_serve.metrics.gaps import finest as finest
+from calib_serve.metrics.hierarchy import LevelEvaluation as LevelEvaluation
+from calib_serve.metrics.hierarchy import Tree as Tree
+from calib_serve.metrics.hierarchy import evaluate_levels as evaluate_levels
 from calib_serve.metrics.intervals import Estimate as Estimate
 from calib_serve.metrics.intervals import conformal_rank as conformal_rank
 from calib_serve.metrics.intervals import coverage_range as coverage_range

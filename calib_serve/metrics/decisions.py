@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.core.arrays import Floats, as_array, finite
+from calib_serve.core.arrays import Floats, as_array, as_floats, finite
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.text import percent, percent_within
 from calib_serve.metrics.distributions import accuracy_at_least, beta_binomial_at_most, binomial_at_most
-from calib_serve.metrics.intervals import Estimate, conformal_rank, exact_interval, mean_interval
+from calib_serve.metrics.intervals import (
+    Estimate,
+    conformal_rank,
+    exact_interval,
+    mean_interval,
+    share_interval,
+)
+from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.samples import checked_labels, design_effect, group_codes, one_of_each, top_label
 
 # Thresholds are fixed before any sample is seen, so that each test is exact, also of tied confidences.
@@ -152,6 +159,9 @@ class SelectiveEvaluation:
         answered: Share of the samples that is answered.
         risk: Share of the answers that is wrong; NaN where nothing is answered.
         promised: Risk that was to be kept; None where none was.
+        promised_answered: Share that was to be answered; None where none was.
+        p: Chance of so few answers if that is kept, over the draws of these samples and of those of the
+            threshold; NaN where that is not known.
     """
 
     n: int
@@ -159,22 +169,32 @@ class SelectiveEvaluation:
     answered: Estimate
     risk: Estimate
     promised: float | None = None
+    promised_answered: float | None = None
+    p: float = math.nan
 
     def says(self) -> str:
         """A sentence for a person, and another where the promise is surely broken."""
+        least = self.promised_answered
+        of_all = "" if least is None else f" (promised at least {100 * least:.4g} %)"
         promise = "" if self.promised is None else f" (promised at most {100 * self.promised:.4g} %)"
-        said = f"Answers from {self.threshold:.4f} confidence on: {_percent(self.answered)} are answered"
+        said = (
+            f"Answers from {self.threshold:.4f} confidence on: {_percent(self.answered)} are answered{of_all}"
+        )
         if math.isnan(self.risk.value):
             return f"{said}."
         said += f", {_percent(self.risk)} of these are wrong{promise}."
         if self.promised is not None and self.risk.low > self.promised:
             said += " That is more than promised: these samples are not like those that the threshold is of."
+        if self.p < 0.025:
+            said += " Fewer are answered than promised: these samples are not like those of the threshold."
         return said
 
     def as_dict(self) -> dict[str, object]:
         """As plain values for JSON."""
         shares = {"answered": self.answered.as_dict(), "risk": self.risk.as_dict()}
-        return {"n": self.n, "threshold": self.threshold, "promised": self.promised, **shares}
+        least = {"promised_answered": self.promised_answered, "p": finite(self.p)}
+        kept = {} if self.promised_answered is None else least
+        return {"n": self.n, "threshold": self.threshold, "promised": self.promised, **kept, **shares}
 
 
 def evaluate_abstention(
@@ -183,6 +203,8 @@ def evaluate_abstention(
     *,
     threshold: float,
     promised: float | None = None,
+    promised_answered: float | None = None,
+    fitted_on: int | None = None,
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> SelectiveEvaluation:
@@ -193,6 +215,8 @@ def evaluate_abstention(
         labels: Class ids (n,).
         threshold: Least confidence that is answered.
         promised: Risk that was to be kept.
+        promised_answered: Share that was to be answered, at least.
+        fitted_on: Number of samples that a threshold for that share was found on.
         level: Coverage of the intervals, a fraction.
         groups: Which samples belong together (n,): intervals are then of as many as they are worth.
 
@@ -207,7 +231,38 @@ def evaluate_abstention(
     of_answers = Estimate(math.nan)
     if kept.any():
         of_answers = share_of(~correct[kept], None if codes is None else codes[kept], level=level)
-    return SelectiveEvaluation(len(correct), float(threshold), answered, of_answers, promised)
+    p = math.nan
+    if promised_answered is not None and fitted_on is not None and codes is None:
+        p = _p(int(kept.sum()), len(kept), promised_answered, fitted_on)
+    return SelectiveEvaluation(
+        len(correct), float(threshold), answered, of_answers, promised, promised_answered, p
+    )
+
+
+def open_set(
+    known: ArrayLike, unknown: ArrayLike, *, threshold: float | None = None, level: float = 0.95
+) -> dict[str, Estimate]:
+    """Return how well confidence tells samples of the classes from those of none, which are to be refused.
+
+    ``auroc`` (Hendrycks and Gimpel 2017), and of a threshold ``known_refused`` and ``unknown_refused``.
+
+    Args:
+        known: Top probabilities of samples of the classes (n,), independent ones.
+        unknown: Top probabilities of samples of none of them (m,), independent ones.
+        threshold: Least probability that is answered.
+        level: Coverage of the intervals, a fraction.
+
+    >>> found = open_set([0.9, 0.8], [0.8, 0.1], threshold=0.7)
+    >>> {name: share.value for name, share in found.items()}
+    {'auroc': 0.875, 'known_refused': 0.0, 'unknown_refused': 0.5}
+    """
+    a, b = as_floats(known, "known"), as_floats(unknown, "unknown")
+    ranks = Separation.of(np.concatenate([a, b]), np.arange(len(a) + len(b)) < len(a))
+    found = {"auroc": share_interval(float(ranks.auroc()), float(ranks.auroc_error()), level=level)}
+    if threshold is not None:
+        found["known_refused"] = share_of(a < threshold, None, level=level)
+        found["unknown_refused"] = share_of(b < threshold, None, level=level)
+    return found
 
 
 def _percent(share: Estimate) -> str:

@@ -45,7 +45,7 @@ def compare(
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
             ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``own``; weights, groups and ``names`` are by default those of the scores.
+            ``own``, ``tree``; weights, groups and ``names`` are by default those of the scores.
 
     Returns:
         The contents of a report: ``verdict``, ``changes``, ``as_dict()``; ``calib_serve.report.write_page``

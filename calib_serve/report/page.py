@@ -28,7 +28,7 @@ from calib_serve.report.figures import dots, headline
 from calib_serve.report.look import STATIC, environment, table_of_tests
 from calib_serve.report.look.charts import Dot, dense_range, slot_place
 from calib_serve.report.plot import PALETTE, drawing, legend_beside
-from calib_serve.report.tables import table_of_artifact, table_of_metrics
+from calib_serve.report.tables import table_of_artifact, table_of_levels, table_of_metrics
 from calib_serve.report.tasks import Contents, facts, prepare_report
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def write_report(
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
             ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``own``.
+            ``own``, ``tree``.
 
     Returns:
         ``path``.
@@ -124,6 +124,7 @@ def render(contents: Contents) -> str:
             pictures=more,
             each=task.each(contents, 1000),  # larger tables are not readable
             decisions=task.decisions(contents),
+            levels=table_of_levels(contents.levels) if contents.levels else None,
             artifact=table_of_artifact(contents.artifact) if contents.artifact else None,
             method=printable(contents.artifact.method) if contents.artifact else "",
             style=_asset("look.css"),

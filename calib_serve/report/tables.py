@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
 from calib_serve.core.text import count, decimals, metric, percent, percent_within, signed_points, small_p
-from calib_serve.metrics import Change, Estimate, LabelEvaluation, SetEvaluation
+from calib_serve.metrics import Change, Estimate, LabelEvaluation, LevelEvaluation, SetEvaluation
 from calib_serve.report.comparison import ComparedModel, printable
 from calib_serve.report.look import Cell, Table
 from calib_serve.report.prepare import ClassRow
@@ -162,6 +162,25 @@ def _label(name: str, row: LabelEvaluation) -> list[Cell]:
         Cell(decimals(row.positive_brier, 4), value=row.positive_brier.value),
         Cell(decimals(row.nll, 4), value=row.nll.value),
     ]
+
+
+def table_of_levels(levels: Sequence[LevelEvaluation]) -> Table:
+    """A table of the levels of a tree of classes, from the top down."""
+    heads = ("level", "nodes", "accuracy", "ECE", "NLL", "Brier", "verdict")
+    rows = []
+    for one in levels:
+        found = one.metrics
+        shown = [
+            Cell(metric(value, share=share), _interval(value, share))
+            for value, share in (
+                (found.accuracy, True),
+                (found.ece, True),
+                (found.nll, False),
+                (found.brier, False),
+            )
+        ]
+        rows.append([Cell(str(one.level)), Cell(count(len(one.nodes))), *shown, Cell(one.verdict.headline)])
+    return Table("Levels of the tree", heads, rows)
 
 
 def _interval(estimate: Estimate, share: bool, *, sign: bool = False) -> str:

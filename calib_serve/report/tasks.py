@@ -19,14 +19,16 @@ from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import changed, fields_of
-from calib_serve.core.options.evaluate import ReportOptions
+from calib_serve.core.options.evaluate import MeasureOptions, ReportOptions
 from calib_serve.core.text import count, decimals, percent
 from calib_serve.metrics import (
     Change,
     Evaluation,
     LabelsEvaluation,
+    LevelEvaluation,
     Moved,
     Tops,
+    Tree,
     Verdict,
     change_of_mean,
     checked,
@@ -35,6 +37,7 @@ from calib_serve.metrics import (
     confidence_of_labels,
     decision_curve,
     evaluate_label_probs,
+    evaluate_levels,
     evaluate_probs,
     group_codes,
     judge_probs,
@@ -79,7 +82,7 @@ from calib_serve.report.tables import (
     table_of_classes,
     table_of_labels,
 )
-from calib_serve.scores import check_ungrouped, log_probs
+from calib_serve.scores import Scores, check_ungrouped, log_probs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -108,6 +111,7 @@ class Contents:
         moved: Predictions that changed class.
         other: Verdict on the first of two models; None of one model and its calibration.
         worth: How many samples they are worth, where they weigh; else 0.
+        levels: Of the last side, where its classes are in a tree.
     """
 
     title: str
@@ -124,6 +128,7 @@ class Contents:
     moved: Moved | None = None
     other: Verdict | None = None
     worth: int = 0
+    levels: tuple[LevelEvaluation, ...] = ()
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -151,6 +156,7 @@ class Contents:
             "tolerance": self.tolerance,
             "sides": [{**to_json(s), "metrics": to_json(s.metrics.as_dict())} for s in self.sides],
             "changes": to_json(dict(self.changes)),
+            **({"levels": [one.as_dict() for one in self.levels]} if self.levels else {}),
             "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
             **self.task.as_dict(self),
         }
@@ -456,7 +462,7 @@ def prepare_report(
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
             ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``own``.
+            ``own``, ``tree``.
 
     Raises:
         InputError: Where probabilities, labels or options do not match; ShapeError for other shapes.
@@ -490,8 +496,18 @@ def prepare_report(
         tolerance=asked.tolerance,
         class_names=named,
         worth=len(how.rows) if how.weighs and how.rows is not None else 0,
+        levels=() if how.tree is None else _levels(pairs[-1], how),
         **rest,
     )
+
+
+def _levels(pair: Checked, how: How) -> tuple[LevelEvaluation, ...]:
+    p, y = pair
+    names = how.class_names or tuple(map(str, range(p.shape[1])))
+    beside: dict[str, Any] = {"weights": how.sample_weight, "groups": how.groups}
+    of_labels = y.ndim > 1
+    scores = Scores(p, "label_probabilities" if of_labels else "probabilities", y, names, **beside)
+    return evaluate_levels(scores, Tree.of(how.tree, names), MeasureOptions(**how.measured), how, how.own)
 
 
 def _refuse_other_samples(pairs: Sequence[Checked]) -> None:

@@ -115,9 +115,9 @@ class ModelOptions(AnswerOptions, Wrapped):
             )
         if artifact.abstain is not None and self.abstain_below is not None:
             raise ModelError(
-                f"the artifact abstains below {artifact.abstain.threshold:.4g}, for a risk of "
-                f"{artifact.abstain.risk:.4g}, and the archive below {self.abstain_below}; leave out "
-                "abstain_below=, or take an artifact without abstention"
+                f"the artifact abstains below {artifact.abstain.threshold:.4g}, and the "
+                f"archive below {self.abstain_below}; leave out abstain_below=, or take an artifact without "
+                "abstention"
             )
         if artifact.is_multilabel != (self.outputs in LABELS):
             fitted = artifact.model.outputs or "scores of one class a sample"

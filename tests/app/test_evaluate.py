@@ -111,3 +111,93 @@ def test_a_bad_file_and_a_bad_option_are_refused(file: Path, tmp_path: Path) -> 
 def test_the_published_ece_of_a_real_file(data_dir: Path) -> None:
     found = measured(data_dir / "logits" / "kull_resnet110_c10.npz", "--split", "test")
     assert found["ece"]["value"] == pytest.approx(0.0475, abs=5e-5)
+
+
+TREE = "{animal: {mammal: ['0', '1'], bird: ['2']}, vehicle: [3, 4]}"
+
+
+def test_a_tree_of_classes_is_judged_level_by_level(tmp_path: Path, file: Path, logits) -> None:
+    z, y = logits
+    (tmp_path / "tree.yaml").write_text(TREE)
+    found = measured(file, "--split", "test", "--tree", tmp_path / "tree.yaml")["levels"]
+    assert [one["nodes"] for one in found] == [["animal", "vehicle"], ["mammal", "bird", "3", "4"]]
+    animal = metrics.softmax(z[200:])[:, :3].sum(axis=1)
+    right = (animal > 0.5) == (y[200:] < 3)
+    assert found[0]["metrics"]["accuracy"]["value"] == right.mean()
+    shown = evaluate(file, "--split", "test", "--tree", tmp_path / "tree.yaml").stdout
+    assert "level by level" in shown
+
+
+@pytest.mark.parametrize(
+    ("tree", "says"),
+    [
+        ("{a: ['0', '1'], a: ['2', '3', '4']}", "twice"),
+        ("a: &x ['0', '1']\nb: *x", "alias"),
+        ("a: [", "not YAML"),
+        ("a: ['0', '1']\nb: ['2', '3']", "'4' is missing"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_tree_that_cannot_be_read_is_refused(
+    tmp_path: Path, file: Path, tree: str | None, says: str
+) -> None:
+    if tree is not None:
+        (tmp_path / "tree.yaml").write_text(tree)
+    result = evaluate(file, "--split", "test", "--tree", tmp_path / "tree.yaml")
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+def test_labels_of_an_inner_node_are_refused(tmp_path: Path) -> None:
+    rows = ["animal/cat,animal/dog,car,label", *["0.5,0.25,0.25,car", "0.5,0.25,0.25,animal"] * 20]
+    (tmp_path / "scores.csv").write_text("\n".join(rows))
+    result = evaluate(tmp_path / "scores.csv", "--outputs", "probabilities", "--tree", "sep:/")
+    assert result.exit_code == 2
+    assert "animal" in result.output
+
+
+def test_samples_of_no_known_class_are_measured_apart(tmp_path: Path, file: Path, logits) -> None:
+    z, _ = logits
+    rng = np.random.default_rng(1)
+    other = 2 * rng.standard_normal((100, 5)).astype("f4")
+    np.savez(tmp_path / "other.npz", logits=other)
+    fitted = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=5)
+    replace(fitted, abstain=Abstain(0.5, known_refused=0.2)).save(tmp_path / "artifact")
+    asked = (
+        file,
+        "--split",
+        "test",
+        "--artifact",
+        tmp_path / "artifact",
+        "--unknown",
+        tmp_path / "other.npz",
+    )
+    found = measured(*asked)["unknown"]
+    known, unknown = (metrics.softmax(part / 2).max(axis=1) for part in (z[200:], other))
+    assert found["auroc"]["value"] == pytest.approx(metrics.ood_auroc(known, unknown))
+    assert found["known_refused"]["value"] == (known < 0.5).mean()
+    assert found["unknown_refused"]["value"] == (unknown < 0.5).mean()
+    assert "unknown refused" in evaluate(*asked).stdout
+    alone = measured(file, "--split", "test", "--unknown", tmp_path / "other.npz")["unknown"]
+    assert [*alone] == ["auroc"]
+
+
+def test_unknown_samples_of_another_model_are_refused(tmp_path: Path, file: Path) -> None:
+    np.savez(tmp_path / "other.npz", logits=np.random.default_rng(0).normal(size=(50, 4)))
+    result = evaluate(file, "--split", "test", "--unknown", tmp_path / "other.npz")
+    assert result.exit_code == 2
+    assert "--unknown" in result.output
+
+
+def test_levels_of_the_samples_of_the_fit_prove_nothing(tmp_path: Path, file: Path) -> None:
+    out = tmp_path / "fitted"
+    made = invoke(["fit", str(file), "--split", "cal", "--method", "temperature", "-o", str(out)])
+    assert made.exit_code == 0, made.output
+    (tmp_path / "tree.yaml").write_text(TREE)
+    asked = (file, "--split", "cal", "--artifact", out, "--tree", tmp_path / "tree.yaml")
+    found = measured(*asked)
+    assert {one["verdict"]["level"] for one in (found, *found["levels"])} == {"too_little"}
+    page = invoke(
+        ["report", *map(str, asked), "--json", "-o", str(tmp_path / "r.html"), "--replicates", "20"]
+    )
+    assert {one["verdict"]["level"] for one in json.loads(page.stdout)["levels"]} == {"too_little"}

@@ -79,3 +79,14 @@ def test_what_logits_cannot_show_is_said(folder: Path) -> None:
     result = invoke(arguments)
     assert result.exit_code == 2
     assert "--model" in result.stderr
+
+
+def test_the_levels_of_a_tree_are_in_the_page_and_in_its_numbers(folder: Path) -> None:
+    (folder / "tree.yaml").write_text("near: ['0', '1']\nfar: ['2']")
+    found = report(folder, str(folder / "logits.npz"), "--artifact", str(folder / "cool"), "--tree",
+                   str(folder / "tree.yaml"))  # fmt: skip
+    (level,) = found["levels"]
+    far = softmax(LOGITS / 2)[:, 2]
+    assert level["nodes"] == ["near", "far"]
+    assert level["metrics"]["brier"]["value"] == pytest.approx(2 * np.mean((far - (LABELS == 2)) ** 2))
+    assert level["verdict"]["headline"] in (folder / "out.html").read_text()

@@ -276,3 +276,14 @@ def test_nothing_is_acted_on_or_answered_where_a_score_is_nan_whatever_the_runti
     assert found["abstain"][:3].all()
     assert not found["act"][:3].any()
     assert np.isnan(fitted.of_logits(broken)[:3]).all()
+
+
+def test_a_refusal_of_none_of_the_classes_is_decided_by_graph_and_module_alike(tmp_path):
+    fitted = replace(artifact(LogitMap.temperature(2.0), classes=K), abstain=Abstain(0.5, known_refused=0.1))
+    z = EVEN.astype("f4")
+    expected = fitted.abstain(fitted.of_logits(z))
+    assert 0 < expected.mean() < 1
+    graph_says = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": z})["abstain"]
+    module = calibrated(nn.Identity(), fitted, outputs="logits", decisions=True, example=torch.from_numpy(z))
+    np.testing.assert_array_equal(graph_says, expected)
+    np.testing.assert_array_equal(module(torch.from_numpy(z))["abstain"].numpy(), expected)

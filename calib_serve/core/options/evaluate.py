@@ -93,7 +93,16 @@ class JudgeOptions(ScoresOptions, VerdictOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(VerdictOptions, Edged, Resampled):
+class TreeOptions(Checked):
+    """Options of classes in a tree."""
+
+    tree: Any = None
+    """A tree of the classes, whose every level is judged: a YAML file of nested names, or sep:/ where the
+    classes' own names are paths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(VerdictOptions, TreeOptions, Edged, Resampled):
     """Options of ``write_report``."""
 
     target_risk: Annotated[float | None, RARE] = None
@@ -118,6 +127,8 @@ class PromiseOptions(Interval, Seeded):
     """The share of prediction sets to hold the true class."""
     risk: float | None = None
     """The share of answers that may be wrong; less certain samples get no answer."""
+    known_refused: float | None = None
+    """The share of samples of the known classes that may be refused as being of none of them."""
     score: Literal["lac", "aps", "raps"] = "lac"
     """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
     per_class: bool = False
@@ -133,6 +144,11 @@ class PromiseOptions(Interval, Seeded):
             check_default(self, of_sets, "goes with coverage, which is not given")
         if self.risk is None:
             check_default(self, ["level"], "goes with risk, which is not given")
+        if self.known_refused is not None:
+            check_between("known_refused", self.known_refused)
+            check(
+                self.risk is None, "known_refused", "sets the threshold that risk sets, too; give one of both"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

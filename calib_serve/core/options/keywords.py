@@ -77,6 +77,7 @@ class JudgeKeywords(ScoresKeywords, total=False):
 class DecideKeywords(SeededKeywords, ScoresKeywords, total=False):
     coverage: float | None
     free_ranks: int | None
+    known_refused: float | None
     level: float
     penalty: float | None
     per_class: bool
@@ -96,6 +97,7 @@ class ReportKeywords(SeededKeywords, total=False):
     sample_weight: Any
     target_risk: float | None
     tolerance: float
+    tree: Any
 
 
 class AuditKeywords(TypedDict, total=False):
