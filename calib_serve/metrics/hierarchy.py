@@ -121,6 +121,10 @@ class Tree:
         y = scores.labelled()
         if scores.is_multilabel or y.ndim > 1:
             raise InputError("a tree is of classes, one class a sample, and these are labels of several")
+        if scores.bounds is not None:
+            raise InputError(
+                "a tree is of probabilities that are known, and those of these answers have bounds"
+            )
         if scores.classes != len(self.paths):
             raise InputError(f"the tree is of {len(self.paths)} classes, and the scores of {scores.classes}")
         names, node = self.nodes(level), self.of_class(level)
