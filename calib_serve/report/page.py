@@ -23,7 +23,8 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import ReportOptions
-from calib_serve.report.comparison import Diagram, Predictions, printable
+from calib_serve.core.text import printable
+from calib_serve.report.comparison import Diagram, Predictions
 from calib_serve.report.figures import dots, headline
 from calib_serve.report.look import STATIC, environment, table_of_tests
 from calib_serve.report.look.charts import Dot, dense_range, slot_place

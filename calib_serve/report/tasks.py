@@ -20,7 +20,7 @@ from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.evaluate import ReportOptions
-from calib_serve.core.text import count, decimals, percent
+from calib_serve.core.text import count, decimals, percent, printable
 from calib_serve.metrics import (
     Change,
     Evaluation,
@@ -52,7 +52,6 @@ from calib_serve.report.comparison import (
     Predictions,
     compared,
     leading,
-    printable,
 )
 from calib_serve.report.figures import Picture, diagram, diagrams, pictures
 from calib_serve.report.look import Fact, Table

@@ -194,7 +194,6 @@ class PackKeywords(PackedKeywords, total=False):
     abstain_below: float | None
     allow_cpu_fallback: bool
     handler: str | Path | None
-    input_dtype: str | None
     input_shape: Sequence[int | None] | None
     inputs: Any
     max_pixels: int
@@ -206,7 +205,6 @@ class PackKeywords(PackedKeywords, total=False):
 
 
 class AroundKeywords(PackedKeywords, ArchiveKeywords, total=False):
-    batch_delay: int | None
     probe: str | Path | None
     probe_data: str | None
     receipts: Literal["header", "body"]
@@ -218,8 +216,6 @@ class FeedbackKeywords(TypedDict, total=False):
     arl: float | None
     block: int | None
     flush_seconds: float
-    keyring: str | None
-    ledger: str | None
     maturity: str | None
     standalone: bool
     tolerance: float | None
@@ -314,7 +310,6 @@ class ServeKeywords(TypedDict, total=False):
     ledger: str | Path | None
     properties: str | Path | None
     sample_rate: float
-    sample_seconds: float
     samples: Any
 
 

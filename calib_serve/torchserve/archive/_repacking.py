@@ -97,7 +97,7 @@ def pack_around(
         options: An ``AroundOptions``; keywords replace its fields.
         name: The model's name in TorchServe; by default the old one.
         force: Whether another archive of that name is replaced; ``source`` never is.
-        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_delay``, ``batch_size``, ``extra``,
+        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_size``, ``extra``,
             ``flush_seconds``, ``last_linear``, ``outputs``, ``probe``, ``probe_data``, ``probe_timeout``,
             ``receipts``, ``seam``, ``standalone``, ``threshold``, ``unproven``, ``untried``, ``version``,
             ``workers``.
@@ -127,7 +127,7 @@ def pack_around(
         raise FuseError(f"{source} runs with {modes[0]}, where replies are not made batch by batch")
     name, version = name or old.name, asked.version or f"{old.version}-calibrated"
     target = new_file(source, out, name=name, version=version)
-    config = _config(old, asked.workers, asked.batch_size, asked.batch_delay)
+    config = _config(old, asked.workers, asked.batch_size)
     # Never over a file that the manifest does not call a configuration.
     free = f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG
     config_name = str(old.model.get("configFile") or free)
@@ -211,16 +211,9 @@ def pack_around(
     return target
 
 
-def _config(
-    old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
-) -> dict[str, Any]:
+def _config(old: Archive, workers: int | None, batch_size: int | None) -> dict[str, Any]:
     """Put the given settings into the old configuration."""
-    asked = {
-        "minWorkers": workers,
-        "maxWorkers": workers,
-        "batchSize": batch_size,
-        "maxBatchDelay": batch_delay,
-    }
+    asked = {"minWorkers": workers, "maxWorkers": workers, "batchSize": batch_size}
     given = {key: value for key, value in asked.items() if value is not None}
     if odd := [key for key, value in given.items() if value < 1]:
         raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
