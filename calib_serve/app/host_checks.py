@@ -24,8 +24,9 @@ from packaging.utils import canonicalize_name
 from calib_serve.core.errors import CalibServeError, InputError, ServerError
 from calib_serve.core.files import GROUP_READS, LEAST_ROOM
 from calib_serve.core.options.doctor import DoctorOptions
+from calib_serve.core.options.servers import ListenOptions
 from calib_serve.core.packages import RUNTIMES
-from calib_serve.torchserve import Ports, find_java, is_free, read_properties
+from calib_serve.torchserve import Ports, find_java, is_free
 
 Level = Literal["ok", "note", "wrong"]  # note: works, and should be known; wrong: something will fail
 Packages = Mapping[str, Distribution]  # by canonical name
@@ -259,15 +260,14 @@ def _ports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check the ports of TorchServe and of the watch, where this host would run them."""
     extras = _chosen(asked, packages)
     wanted: dict[int, str] = {}
-    if "torchserve" in extras or asked.properties is not None:
-        found = Ports.of({} if asked.properties is None else read_properties(asked.properties))
-        wanted = {port: f"TorchServe's {name}" for name, port in asdict(found).items()}
-    if "watch" in extras or asked.port != DoctorOptions.port:
-        wanted[asked.port] = "calib-serve watch"
+    if "torchserve" in extras:
+        wanted = {port: f"TorchServe's {name}" for name, port in asdict(Ports()).items()}
+    if "watch" in extras:
+        wanted[ListenOptions.port] = "calib-serve watch"
     for port, whose in wanted.items():
         if not is_free(port):
             # Where nothing was asked for, it is most likely the server that this host runs.
-            level: Level = "wrong" if asked.for_ or asked.properties else "note"
+            level: Level = "wrong" if asked.for_ else "note"
             do = f"see who has it by ss -ltnp 'sport = :{port}', end that program or choose another port"
             yield Finding(level, f"port {port}", f"for {whose}, it is taken", do)
     if free := [port for port in wanted if is_free(port)]:

@@ -64,7 +64,7 @@ def write_report(
         artifact: The calibration that the report is of.
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
-            ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
+            ``class_tolerance``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
             ``own``.
 
     Returns:

@@ -96,8 +96,6 @@ class JudgeOptions(ScoresOptions, VerdictOptions):
 class ReportOptions(VerdictOptions, Edged, Resampled):
     """Options of ``write_report``."""
 
-    target_risk: Annotated[float | None, RARE] = None
-    """The share of errors to abstain down to; half of them if not given."""
     names: Annotated[tuple[str, str], PYTHON] = ("before", "after")
     """What the two models are called."""
     class_names: Annotated[tuple[str, ...], PYTHON] = ()

@@ -94,7 +94,6 @@ class ReportKeywords(SeededKeywords, total=False):
     own: str | None
     replicates: int
     sample_weight: Any
-    target_risk: float | None
     tolerance: float
 
 
@@ -179,9 +178,7 @@ class TorchKeywords(ModuleKeywords, total=False):
 
 class TritonKeywords(GraphKeywords, total=False):
     backend: Literal["onnxruntime", "python"]
-    delay: int
     device: Literal["gpu", "cpu"]
-    instances: int
     max_batch: int
     receipts: bool
     tensorrt: Literal["FP32", "FP16"] | None
