@@ -158,7 +158,7 @@ class PlanOptions(Seeded):
 
     power: Annotated[float, RARE] = 0.9
     """How surely a breach is noticed by then."""
-    kept: Annotated[int, RARE] = 10_000
+    kept: Annotated[int, PYTHON] = 10_000
     """Labels that came before the breach, while the promise was kept."""
     predictions_per_day: float | None = None
     """Predictions a day, to say which share of them to label."""

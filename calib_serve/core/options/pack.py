@@ -69,7 +69,7 @@ class ReplyOptions(Checked):
     """List the probabilities of all classes in a reply."""
     threads: Annotated[int | None, RARE] = None
     """Cores of a worker; by default all are shared evenly by the workers."""
-    max_pixels: Annotated[int, RARE] = MAX_PIXELS
+    max_pixels: Annotated[int, PYTHON] = MAX_PIXELS
     """The most pixels of a picture that is sent."""
     allow_cpu_fallback: Annotated[bool, RARE] = False
     """Let the model run on the CPU where a GPU was asked for."""
