@@ -61,7 +61,7 @@ class Finding:
 def examine(asked: DoctorOptions, packages: Packages | None = None) -> list[Finding]:
     """Run every check on the installed ``packages``; raise InputError for an extra that does not exist."""
     found = installed() if packages is None else packages
-    known = known_extras(found)
+    known = _known_extras(found)
     if unknown := sorted(set(asked.for_) - set(known)) if known else []:
         raise InputError(f"there is no extra {', '.join(unknown)}; there are {', '.join(known)}")
     return [finding for check in _CHECKS for finding in _guarded(check, asked, found)]
@@ -77,7 +77,7 @@ def installed() -> dict[str, Distribution]:
     return found
 
 
-def known_extras(packages: Packages) -> list[str]:
+def _known_extras(packages: Packages) -> list[str]:
     """List the extras for users, as our own metadata names them; none without metadata."""
     named = packages[_OWN].metadata.get_all("Provides-Extra") if _OWN in packages else None
     return sorted({str(name) for name in named or ()} - _OF_DEVELOPERS)
@@ -100,7 +100,7 @@ def _guarded(
 
 def _chosen(asked: DoctorOptions, packages: Packages) -> tuple[str, ...]:
     """Choose the named extras, else those that are installed whole."""
-    return asked.for_ or tuple(x for x in known_extras(packages) if not missing(x, packages))
+    return asked.for_ or tuple(x for x in _known_extras(packages) if not missing(x, packages))
 
 
 def _requirements(package: Distribution, extra: str = "") -> Iterator[Requirement]:
@@ -137,7 +137,7 @@ def _extras(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     else:
         yield Finding("wrong", "python", f"{number}, wanted is {wanted}", "make a newer environment")
     yield _complete("", list(_requirements(own)), packages, asked=True)
-    for extra in asked.for_ or known_extras(packages):
+    for extra in asked.for_ or _known_extras(packages):
         yield _complete(extra, _of_extra(extra, packages), packages, asked=bool(asked.for_))
 
 

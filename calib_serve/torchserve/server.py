@@ -176,7 +176,7 @@ class Server:
         return self._process
 
     def _wait_until_ready(self, process: Process, log: Log) -> dict[str, str]:
-        startup = Startup(self._configuration.names, log)
+        startup = _Startup(self._configuration.names, log)
         while True:
             if (code := process.exit_code()) is not None:
                 raise ServerError(f"TorchServe ended at once (code {code}); {self._taken()}{log.hint()}")
@@ -209,7 +209,7 @@ class Log:
         return "\n  ".join([f"see {file}", *dict.fromkeys(errors[-3:])])
 
 
-class Startup:
+class _Startup:
     """The start of the models ``names`` on a new server.
 
     A model is ready when every version has the workers it was configured with. It has failed when it was not

@@ -112,7 +112,7 @@ def pack_around(
     asked = changed(options or AroundOptions(), keywords, pack_around)
     old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
-    handler = wrappable(str(old.model.get("handler", "")), old.files, source)
+    handler = _wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
     # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
@@ -152,7 +152,7 @@ def pack_around(
                 batch_size=_number(old, config, "batchSize"),
                 seconds=asked.probe_timeout,
             )
-            check_kind(found, fitted, asked.outputs)
+            _check_kind(found, fitted, asked.outputs)
             if isinstance(proof, Against):
                 how: dict[str, Any] = {"batch_size": 1, "probe_timeout": asked.probe_timeout}
                 scores = collected(read_requests(str(asked.probe_data)), folder / "before", found, **how)
@@ -205,7 +205,7 @@ def pack_around(
         if found is not None:
             after = made.unpack(folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
-            compare_calibrated(
+            _compare_calibrated(
                 after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout
             )
     return target
@@ -247,7 +247,7 @@ def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
     return fitted if told is None else told
 
 
-def wrappable(handler: str, files: Sequence[str], source: object) -> str:
+def _wrappable(handler: str, files: Sequence[str], source: object) -> str:
     """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
     # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
     module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
@@ -304,7 +304,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
             f"{source} was packed from a model, not around a handler; take its model file and use --model"
         )
     handler = str(archive.model.get("handler", "") if options is None else options.wraps)
-    handler = wrappable(handler, archive.files, source)
+    handler = _wrappable(handler, archive.files, source)
     serialized = _model_file(archive)
     with scratch() as folder:
         copy = archive.unpack(folder / "archive")
@@ -410,7 +410,7 @@ def find_seam(
     return Seam(kind=kind or measured, rows=rows, batched=batched, shown=shown, **found)
 
 
-def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
+def _check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
     check_multilabel(artifact, seam.kind, what)
@@ -419,7 +419,7 @@ def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
         change_to_fitted(artifact, seam.kind, what, can=())
 
 
-def compare_calibrated(
+def _compare_calibrated(
     folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
 ) -> None:
     """Send the requests to the calibrated archive in ``folder``, and compare with the original's replies.
