@@ -54,6 +54,7 @@ $(DEVELOPED): $(INSTALLED)
 	@touch $@
 
 demo: $(INSTALLED)
+	rm -rf demo-out
 	$(BIN)/python examples/demo $(ARGS)
 
 test: $(DEVELOPED)

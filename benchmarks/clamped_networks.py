@@ -18,7 +18,7 @@ from torch import nn
 
 from calib_serve.models import from_module, load_model
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import digits
 
 __all__ = ["NAMES", "SIZES", "Given", "given", "network"]

@@ -18,7 +18,7 @@ from calib_serve.artifact import Head
 from calib_serve.fit.losses import cross_entropy, mixup
 from calib_serve.models import from_module, load_model
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import digits
 
 NETWORKS = ("resnet20", "mnist", "digits")

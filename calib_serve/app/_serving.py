@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Version = tuple[str, str]
 
 
-class Door(NamedTuple):
+class _Door(NamedTuple):
     """The tokens of a server's users, its host names, and the keys of its receipts."""
 
     tokens: TokenFile | None
@@ -27,7 +27,7 @@ class Door(NamedTuple):
 
 
 @contextlib.contextmanager
-def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
+def door(listen: WebOptions, keyring: Any) -> Iterator[_Door]:
     """Read the tokens and keys; inside the context they are read again on SIGHUP, and logs go to stderr."""
     from calib_serve.core.logs import logs
     from calib_serve.core.process import on_hangup
@@ -37,7 +37,7 @@ def door(listen: WebOptions, keyring: Any) -> Iterator[Door]:
     tokens = None if listen.token_file is None else TokenFile(listen.token_file)
     # Without tokens a page in a browser on this host could reach the server by a name of its own.
     hosts = allowed_hosts(listen.host, guarded=tokens is not None, named=listen.allowed_hosts)
-    found = Door(tokens, hosts, LiveKeyring(keyring))
+    found = _Door(tokens, hosts, LiveKeyring(keyring))
 
     def read_again() -> None:
         found.keyring.again()

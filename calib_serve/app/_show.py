@@ -128,6 +128,8 @@ def artifact_tables(artifact: Artifact) -> list[Table]:
     """The facts of an artifact as tables: facts with certificates, candidates, and metrics."""
     from rich.table import Table
 
+    from calib_serve.core.text import fact_lines
+
     known = artifact_facts(artifact)
     before, after = known.pop("before"), known.pop("after")
     selection = artifact.selection
@@ -137,7 +139,7 @@ def artifact_tables(artifact: Artifact) -> list[Table]:
     title = f"{artifact.method}, {artifact.classes} {what}"
     table = Table("fact", "value", title=title, title_justify="left")
     for name, value in known.items():
-        for row in _lines(name, value):
+        for row in fact_lines(name, value):
             table.add_row(*row)
     return [
         table,
@@ -166,17 +168,6 @@ def _candidates(scores: Sequence[Score]) -> Table:
         # A candidate that could not be fitted has no numbers.
         table.add_row(one.method, *(("", "") if math.isnan(one.score) else found), one.refused or "")
     return table
-
-
-def _lines(name: str, value: Any) -> list[tuple[str, str]]:
-    if isinstance(value, dict):
-        return [line for key, item in value.items() for line in _lines(f"{name}.{key}", item)]
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return [line for i, item in enumerate(value) for line in _lines(f"{name}[{i}]", item)]
-    if value in (None, [], ""):
-        return []
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return [(name, text if len(text) <= 80 else f"{text[:77]}...")]
 
 
 def _estimate(name: str, value: Any) -> str:

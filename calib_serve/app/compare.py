@@ -1,6 +1,5 @@
 """``calib-serve compare``: methods on two splits, two models on the same samples, and the papers' studies."""
 
-import csv
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -66,7 +65,7 @@ class _Options:
     seed: int = 0
     """The seed of the methods that draw, and of what a study draws."""
     replicates: Annotated[int, RARE] = CompareOptions.replicates
-    """Resamples of the intervals that --json and --out show, 16 or more; 0 for none."""
+    """Resamples of the intervals that --json shows, 16 or more; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +87,8 @@ class _Written(Json):
     """Options of the output."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
-    """Write the table to this .csv file; of two models the report, .html, or its first screen as .png or
-    .svg; of a study study.json, .csv and .svg into this folder."""
+    """Of two models write the report, .html, or its first screen as .png or .svg; of a study study.json,
+    .csv and .svg into this folder."""
 
 
 @app.default
@@ -112,6 +111,7 @@ def _compare(
     if len(data) == 2:
         _models(data, options, source, written)
         return 0
+    check(written.out is None, "out", "is of two models or a study; the table of methods comes by --json")
     from calib_serve.fit import compare_methods
 
     fit = file_scores(data[0], source, split=source.fit_split)
@@ -123,12 +123,10 @@ def _compare(
             test,
             "all" if methods == ("all",) else methods,
             # The table shows no intervals, and they are most of the work.
-            replicates=options.replicates if written.json or written.out else 0,
+            replicates=options.replicates if written.json else 0,
             seed=options.seed,
             progress=progress,
         )
-    if written.out is not None:
-        _write_csv(written.out, rows)
     if written.json:
         splits = {"fit_split": source.fit_split, "test_split": source.test_split}
         print_json({**splits, "methods": [row.as_dict() for row in rows]})
@@ -345,22 +343,3 @@ def _table(rows: "Sequence[Compared]", title: str) -> "Table":
         moved = "" if math.isnan(row.moved) else f"{100 * row.moved:.2f}"
         table.add_row(row.method, *marked, moved, f"{row.seconds:.2f}")
     return table
-
-
-def _write_csv(path: Path, rows: "Sequence[Compared]") -> None:
-    shown = _shown(rows)
-    names = [f"{name}{end}" for name in shown for end in ("", "_low", "_high")]
-    try:
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["method", *names, "moved", "seconds", "error"])
-            writer.writeheader()
-            for row in rows:
-                cells: dict[str, Any] = {"method": row.method, "error": row.error}
-                for name, estimate in (row.metrics.as_dict() if row.metrics else {}).items():
-                    if name in shown:
-                        cells |= {name: estimate["value"]}
-                        cells |= {f"{name}_{end}": estimate[end] for end in ("low", "high")}
-                told = {"moved": row.moved, "seconds": row.seconds} if row.metrics else {}
-                writer.writerow(cells | told)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error}") from error

@@ -177,12 +177,12 @@ def _shown(
 
     if not isinstance(result, Evaluation):
         counts = f"{result.n} samples, {len(result.labels)} labels"
-        yield metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
-        yield labels_table(result, found.class_names)
+        yield _metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
+        yield _labels_table(result, found.class_names)
         yield reliability_table(result.bins, of=_DECISIONS)
         return
     counts = f"{result.n} predictions, {result.classes} classes"
-    yield metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
+    yield _metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
     if result.positive_bins is not None:
         yield reliability_table(result.positive_bins, of=_POSITIVE)
     if every or result.positive_bins is None:
@@ -223,7 +223,7 @@ def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | No
     return recalibrated_losses(found, level=level, seed=seed)
 
 
-def metrics_table(
+def _metrics_table(
     result: "Evaluation | LabelsEvaluation", *, title: str, level: float, every: bool = True
 ) -> "Table":
     """Make a table of the first metrics, or every one, with intervals; shares and errors in percent."""
@@ -253,7 +253,7 @@ def _levels_table(levels: "Sequence[LevelEvaluation]", *, level: float) -> "Tabl
     return table
 
 
-def labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
+def _labels_table(result: "LabelsEvaluation", names: Sequence[str]) -> "Table":
     """Make a table of the labels that are most surely miscalibrated, one a row."""
     from rich.table import Table
 

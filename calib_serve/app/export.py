@@ -30,9 +30,6 @@ app = command(
 class _Rules(MonitoringOptions, Replacing):
     """Options of ``calib-serve export monitoring``."""
 
-    only: tuple[str, ...] = ()
-    """Parts to write: rules, alerts, dashboards, prometheus, alertmanager, grafana. All without it."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Npz:
@@ -52,13 +49,10 @@ def _monitoring(
 
     Nothing is written where a file would change, unless --force is given.
     """
-    from calib_serve.web import PARTS, export_monitoring
+    from calib_serve.web import export_monitoring
 
-    if unknown := set(options.only) - set(PARTS):
-        raise InputError(f"the parts are {', '.join(PARTS)}, not {', '.join(sorted(unknown))}")
-    parts = [part for part in PARTS if part in (options.only or PARTS)]
     own = MonitoringOptions(**fields_of(MonitoringOptions, options))
-    written = export_monitoring(folder, own, parts=parts, force=options.force)
+    written = export_monitoring(folder, own, force=options.force)
     for path in written:
         console().print(f"wrote {path}")
     if not written:

@@ -245,11 +245,11 @@ def _show(artifact: "Artifact", data: str, options: _Options, source: DataOption
     fitted = f"{artifact.method} fitted" + (f" on {samples:,} samples" if samples else "")
     measured = f", measured on {on}" if artifact.after else ""
     out.print(f"{fitted}{measured}; written to {output.out}")
-    for i, line in enumerate(next_commands(artifact, data, options, source, output.out)):
+    for i, line in enumerate(_next_commands(artifact, data, options, source, output.out)):
         out.print(f"{'      ' if i else 'next: '}{line}")
 
 
-def next_commands(
+def _next_commands(
     artifact: "Artifact", data: str, options: _Options, source: DataOptions, out: Path
 ) -> list[str]:
     """The commands that can be run after a fit: for a report, a fused model, all facts.

@@ -24,8 +24,9 @@ from packaging.utils import canonicalize_name
 from calib_serve.core.errors import CalibServeError, InputError, ServerError
 from calib_serve.core.files import GROUP_READS, LEAST_ROOM
 from calib_serve.core.options.doctor import DoctorOptions
+from calib_serve.core.options.servers import ListenOptions
 from calib_serve.core.packages import RUNTIMES
-from calib_serve.torchserve import Ports, find_java, is_free, read_properties
+from calib_serve.torchserve import Ports, find_java, is_free
 
 Level = Literal["ok", "note", "wrong"]  # note: works, and should be known; wrong: something will fail
 Packages = Mapping[str, Distribution]  # by canonical name
@@ -60,7 +61,7 @@ class Finding:
 def examine(asked: DoctorOptions, packages: Packages | None = None) -> list[Finding]:
     """Run every check on the installed ``packages``; raise InputError for an extra that does not exist."""
     found = installed() if packages is None else packages
-    known = known_extras(found)
+    known = _known_extras(found)
     if unknown := sorted(set(asked.for_) - set(known)) if known else []:
         raise InputError(f"there is no extra {', '.join(unknown)}; there are {', '.join(known)}")
     return [finding for check in _CHECKS for finding in _guarded(check, asked, found)]
@@ -76,7 +77,7 @@ def installed() -> dict[str, Distribution]:
     return found
 
 
-def known_extras(packages: Packages) -> list[str]:
+def _known_extras(packages: Packages) -> list[str]:
     """List the extras for users, as our own metadata names them; none without metadata."""
     named = packages[_OWN].metadata.get_all("Provides-Extra") if _OWN in packages else None
     return sorted({str(name) for name in named or ()} - _OF_DEVELOPERS)
@@ -99,7 +100,7 @@ def _guarded(
 
 def _chosen(asked: DoctorOptions, packages: Packages) -> tuple[str, ...]:
     """Choose the named extras, else those that are installed whole."""
-    return asked.for_ or tuple(x for x in known_extras(packages) if not missing(x, packages))
+    return asked.for_ or tuple(x for x in _known_extras(packages) if not missing(x, packages))
 
 
 def _requirements(package: Distribution, extra: str = "") -> Iterator[Requirement]:
@@ -136,7 +137,7 @@ def _extras(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     else:
         yield Finding("wrong", "python", f"{number}, wanted is {wanted}", "make a newer environment")
     yield _complete("", list(_requirements(own)), packages, asked=True)
-    for extra in asked.for_ or known_extras(packages):
+    for extra in asked.for_ or _known_extras(packages):
         yield _complete(extra, _of_extra(extra, packages), packages, asked=bool(asked.for_))
 
 
@@ -259,15 +260,14 @@ def _ports(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
     """Check the ports of TorchServe and of the watch, where this host would run them."""
     extras = _chosen(asked, packages)
     wanted: dict[int, str] = {}
-    if "torchserve" in extras or asked.properties is not None:
-        found = Ports.of({} if asked.properties is None else read_properties(asked.properties))
-        wanted = {port: f"TorchServe's {name}" for name, port in asdict(found).items()}
-    if "watch" in extras or asked.port != DoctorOptions.port:
-        wanted[asked.port] = "calib-serve watch"
+    if "torchserve" in extras:
+        wanted = {port: f"TorchServe's {name}" for name, port in asdict(Ports()).items()}
+    if "watch" in extras:
+        wanted[ListenOptions.port] = "calib-serve watch"
     for port, whose in wanted.items():
         if not is_free(port):
             # Where nothing was asked for, it is most likely the server that this host runs.
-            level: Level = "wrong" if asked.for_ or asked.properties else "note"
+            level: Level = "wrong" if asked.for_ else "note"
             do = f"see who has it by ss -ltnp 'sport = :{port}', end that program or choose another port"
             yield Finding(level, f"port {port}", f"for {whose}, it is taken", do)
     if free := [port for port in wanted if is_free(port)]:

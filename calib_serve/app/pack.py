@@ -157,7 +157,6 @@ def _model(what: _What, options: _Options, of_model: _OfModel, store: _Store) ->
     batching = {
         "workers": options.workers,
         "batch_size": options.batch_size,
-        "delay": options.batch_delay,
     }
     with staged(store.out, force=store.force) as stage:
         path = pack(

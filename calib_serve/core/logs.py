@@ -14,7 +14,7 @@ from calib_serve.core.errors import InputError
 
 
 @contextmanager
-def logs(form: str = "text", *, level: int = logging.INFO) -> Iterator[None]:
+def logs(form: str = "text") -> Iterator[None]:
     """Send all logs of this process to stderr while inside; of other packages, warnings and worse.
 
     ``form``: text, or json, whose lines have ``time``, ``level``, ``logger``, ``message`` and, of an
@@ -28,7 +28,7 @@ def logs(form: str = "text", *, level: int = logging.INFO) -> Iterator[None]:
     before = root.handlers[:], root.level, own.level
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    own.setLevel(level)
+    own.setLevel(logging.INFO)
     try:
         yield
     finally:

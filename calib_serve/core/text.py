@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "unknown"
 _UNIT = "\N{NO-BREAK SPACE}"
+_LINE = 80  # characters of a text of a user's in a table
 
 NAMED_IN_A_SENTENCE = 10
 """Classes or labels that a sentence names; of more it names these."""
@@ -36,14 +38,14 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}{_UNIT}%" if math.isfinite(value) else UNKNOWN
 
 
-def percent_within(value: float, low: float, high: float, digits: int = 1) -> str:
+def percent_within(value: float, low: float, high: float) -> str:
     r"""Write a fraction in percent with its interval, where it has one.
 
     >>> percent_within(0.8, 0.4439, 0.9748)
     '80.0\xa0% (44.4 to 97.5)'
     """
-    ends = "" if math.isnan(low) else f" ({span(low, high, digits)})"
-    return f"{percent(value, digits)}{ends}"
+    ends = "" if math.isnan(low) else f" ({span(low, high)})"
+    return f"{percent(value)}{ends}"
 
 
 def percent_change(before: float, after: float) -> str:
@@ -98,6 +100,35 @@ def span(low: float, high: float, digits: int = 1) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return UNKNOWN
     return f"{100 * low:.{digits}f} to {100 * high:.{digits}f}".replace("-", MINUS)
+
+
+def printable(text: str) -> str:
+    r"""A user's text on one line, without control and direction characters, and shortened.
+
+    >>> printable("cat\x00\u202egod")
+    'cat��god'
+    """
+    # A right-to-left mark in a class name would turn round what stands beside it.
+    clean = "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in str(text))
+    return clean if len(clean) <= _LINE else f"{clean[: _LINE - 1]}…"
+
+
+def fact_lines(name: str, value: Any) -> list[tuple[str, str]]:
+    """Write a fact for people, a line for each value in it, named by its place; none for an empty one.
+
+    >>> fact_lines("fit", {"steps": [{"kind": "mixture"}], "shares": [0.25, 0.75], "note": ""})
+    [('fit: steps 1: kind', 'mixture'), ('fit: shares', '0.25, 0.75')]
+    """
+    if isinstance(value, Mapping):
+        return [line for key, item in value.items() for line in fact_lines(f"{name}: {key}", item)]
+    if isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
+        return [line for i, item in enumerate(value, 1) for line in fact_lines(f"{name} {i}", item)]
+    if value in (None, "", []):
+        return []
+    found = value if isinstance(value, list) else [value]
+    text = ", ".join(f"{one:.6g}" if isinstance(one, float) else str(one) for one in found[:12])
+    more = f" and {len(found) - 12} more" if len(found) > 12 else ""
+    return [(printable(name), printable(text + more))]
 
 
 def file_size(count: float) -> str:

@@ -281,7 +281,7 @@ async def _refuse(send: Send, error: Exception) -> None:
     )
 
 
-def of_watch_inside(app: App) -> App:
+def _of_watch_inside(app: App) -> App:
     """Answer by the app of a watch in this process: labels, metrics, the page, incidents."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -441,7 +441,7 @@ def open_gateway(
         if isinstance(watch, Watch):
             most = options.max_versions
             app = create_app(watch, max_versions=most, tokens=tokens, hosts=hosts, registry=registry)
-            own = of_watch_inside(app)
+            own = _of_watch_inside(app)
         else:
             elsewhere = reach(watch, folder=True)
             own = of_watch_elsewhere(elsewhere, registry, guard)

@@ -37,12 +37,12 @@ _SCHEMES = ("postgresql://", "postgres://")
 _LITE = "sqlite:///"
 
 
-def is_postgresql(where: str) -> bool:
+def _is_postgresql(where: str) -> bool:
     """Whether this is the address of a PostgreSQL, and not the name of a file.
 
     InputError for the address of anything else.
 
-    >>> is_postgresql("postgresql://db/labels"), is_postgresql("ledger.db")
+    >>> _is_postgresql("postgresql://db/labels"), _is_postgresql("ledger.db")
     (True, False)
     """
     if not where:
@@ -57,7 +57,7 @@ def check_address(where: str) -> None:
 
     >>> check_address("ledger.db")
     """
-    if is_postgresql(where):
+    if _is_postgresql(where):
         postgresql().checked_address(where, 0.0)
 
 
@@ -68,7 +68,7 @@ class Database:
     """
 
     def __init__(self, where: str, *, timeout: float = 4.0, must_exist: bool = False) -> None:
-        self.lite = not is_postgresql(where)
+        self.lite = not _is_postgresql(where)
         self.name = redacted(where)
         self._timeout, self._timelines = timeout, False
         self._mine, self._turn = threading.local(), threading.RLock()

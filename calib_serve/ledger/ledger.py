@@ -79,7 +79,7 @@ from calib_serve.ledger.schema import (
     TALLY,
     VERSION,
 )
-from calib_serve.ledger.spans import KeptSpans, Moment, next_mark, note_changes
+from calib_serve.ledger.spans import FAR, KeptSpans, Moment, next_mark, note_changes
 from calib_serve.ledger.upgrade import check_format
 from calib_serve.ledger.views import create_views
 from calib_serve.receipts import (
@@ -106,7 +106,6 @@ _CONFLICT = (
     "this Idempotency-Key was used for another batch; nothing of this one was counted: send it under a key "
     "of its own"
 )
-_FAR = 1e15  # seconds: no prediction is that far from 1970
 _NAMES = list(COLUMNS.values())
 _KEY, _COLUMNS = tuple(LABEL.primary_key), LABEL.columns.keys()
 _EMPTY = {COLUMNS[one.name]: 0.0 for one in SUMS if one.of == "labels" and one.name in COLUMNS}
@@ -215,7 +214,7 @@ class Ledger:
                     connection.exec_driver_sql(view)
                 retention = _RETENTION if retention is None else retention
                 row = {"id": 1, "uuid": str(uuid.uuid4()), "schema": SCHEMA, "bins": self.bins}
-                row |= {"retention": retention, "forgotten_until": -_FAR, "time": self.time.now()}
+                row |= {"retention": retention, "forgotten_until": -FAR, "time": self.time.now()}
                 connection.execute(insert(LEDGER).values(row))
                 self.retention, self.uuid = retention, str(row["uuid"])
                 self._next_edition(connection, "it began")
@@ -1049,7 +1048,7 @@ def _columns(vector: Floats, bins: int) -> tuple[Floats, Floats]:
 
 
 def _finite(seconds: float) -> float:
-    return min(max(seconds, -_FAR), _FAR)
+    return min(max(seconds, -FAR), FAR)
 
 
 @functools.lru_cache(maxsize=4096)  # few are different

@@ -32,7 +32,7 @@ Place = tuple[float, float]
 
 Fresh = Mapping[Bucket, Sums]
 WHOLE: Place = (0.0, 0.0)  # all time
-_FAR = 1e15  # seconds: no prediction is that far from 1970
+FAR = 1e15  # seconds: no prediction is that far from 1970
 _COUNTED = ("calib_predictions_total", "calib_feedback_total")
 _ROWS = 50_000  # read at once
 _WINDOWS = 32  # kept of a version while nothing comes
@@ -315,13 +315,13 @@ class Moment:
             return kept.spans
         whole = _Kept(kept.number, keys=dict(kept.keys), leaves=dict(kept.leaves), stale=set())
         of = [] if kind is None else [kind]
-        older = min(kept.since, _FAR)
+        older = min(kept.since, FAR)
         self._load(whole, version, lambda c: [c.width > 0, c.start < older, *(c.kind == one for one in of)])
         return self._made(whole, version)
 
     def _bring_up(self, kept: _Kept, version: Version, since: float) -> None:
         if -math.inf < since < kept.since:
-            until = min(kept.since, _FAR)
+            until = min(kept.since, FAR)
             self._load(kept, version, lambda c: [c.width > 0, c.start >= since, c.start < until])
             kept.since, kept.spans = since, None
         for start, width in kept.stale:

@@ -164,10 +164,10 @@ def batches(
     # A batch at a time: inputs may be a file that is larger than memory.
     for start in range(0, len(inputs), size):
         rows = slice(start, min(start + size, len(inputs)))
-        yield rows, checked_batch(np.asarray(inputs[rows]), start, dtype)
+        yield rows, _checked_batch(np.asarray(inputs[rows]), start, dtype)
 
 
-def checked_batch(batch: AnyFloats, start: int = 0, dtype: str = "float32") -> NDArray[Any]:
+def _checked_batch(batch: AnyFloats, start: int = 0, dtype: str = "float32") -> NDArray[Any]:
     """One batch in this type; InputError names the first bad row."""
     if batch.dtype.kind not in "fiu":
         raise InputError(f"inputs must be numbers, got {batch.dtype}")

@@ -114,7 +114,7 @@ def load_model(
         from calib_serve.models.onnx_classifier import load_onnx, weight_files  # noqa: PLC0415 (needs the onnx extra)
 
         options |= {"output_name": output_name, "custom_ops": custom_ops}
-        fingerprint = file_fingerprint(path, weight_files(path))
+        fingerprint = _file_fingerprint(path, weight_files(path))
         return load_onnx(path, fingerprint=fingerprint, input_shape=input_shape, **options)
     if kind == "state_dict":
         raise ModelError(
@@ -128,7 +128,7 @@ def load_model(
         raise ModelError(
             f"a TorchScript file does not say what it takes: give input_shape for {path} ({GIVE_SHAPE})"
         )
-    return from_module(network, fingerprint=file_fingerprint(path), source=path.name, **options)
+    return from_module(network, fingerprint=_file_fingerprint(path), source=path.name, **options)
 
 
 def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
@@ -146,7 +146,7 @@ def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
     ]
 
 
-def file_fingerprint(path: Path, others: Iterable[str] = ()) -> str:
+def _file_fingerprint(path: Path, others: Iterable[str] = ()) -> str:
     """The sha256 of a file's bytes, and of the ``others`` beside it that hold its weights."""
     try:
         return sha256_with(path, others)
@@ -253,7 +253,7 @@ def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -
             f"{spec} makes other weights every time, so they are random, not trained: give the file of the "
             "trained ones (--weights, weights=)"
         )
-    fingerprint = None if weights is None else file_fingerprint(weights)
+    fingerprint = None if weights is None else _file_fingerprint(weights)
     return from_module(network.eval(), fingerprint=fingerprint, source=spec, **options)
 
 

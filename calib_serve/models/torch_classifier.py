@@ -34,7 +34,7 @@ _NOISE_OF_BATCHES = 1e-3
 _MIXED_TOLERANCE = 5e-3  # of a probability
 
 
-def probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str) -> Tensor:
+def _probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str) -> Tensor:
     """The same few inputs every time: half in [0, 1], half around zero; whole numbers are 0 or 1."""
     generator = torch.Generator().manual_seed(0)
     if not dtype.startswith("float"):
@@ -45,7 +45,7 @@ def probe_inputs(input_shape: tuple[int, ...], device: torch.device, dtype: str)
     return torch.cat([pixels, centred]).to(device)
 
 
-def measured_outputs(
+def _measured_outputs(
     network: Callable[[Tensor], Tensor], probe: Tensor, told: Outputs | None = None
 ) -> tuple[Outputs, int]:
     """Prove the kind of scores of ``network``, unless it was ``told``, and the number of classes.
@@ -301,8 +301,8 @@ def from_module(
         raise ModelError("the model is in training mode; call model.eval() before loading or exporting it")
     network = frozen_copy(module).to(where)
     shape = tuple(int(size) for size in input_shape)
-    probe = probe_inputs(shape, where, input_dtype) if probe is None else probe.to(where)
-    outputs, classes = measured_outputs(network, probe, outputs)
+    probe = _probe_inputs(shape, where, input_dtype) if probe is None else probe.to(where)
+    outputs, classes = _measured_outputs(network, probe, outputs)
     if mixed_precision:
         _refuse_imprecision(network, probe, where)
     last: LastLinear | str
@@ -319,7 +319,7 @@ def from_module(
         classes,
         outputs,
         last,
-        fingerprint or weights_fingerprint(network),
+        fingerprint or _weights_fingerprint(network),
         source,
         where,
         batch_size,
@@ -329,7 +329,7 @@ def from_module(
     )
 
 
-def weights_fingerprint(network: nn.Module) -> str:
+def _weights_fingerprint(network: nn.Module) -> str:
     """The sha256 of a module's named weights, for a model without a file."""
     digest = hashlib.sha256()
     for name, value in network.state_dict().items():

@@ -96,10 +96,10 @@ def contract_states(
 ) -> list[ClauseState]:
     """The states of the clauses, in order. Raises LedgerError where the ledger cannot be read."""
     judged = [one for one in contract.clauses if one.kind != "coverage"]
-    evidence, damaged = kept_evidence(ledger, version, judged)
+    evidence, damaged = _kept_evidence(ledger, version, judged)
     for clause, error in damaged.items():
         log.error("%s %s: what was known of the clause %r begins anew: %s", *version, clause.name, error)
-    sums = clause_sums(ledger, version, contract.clauses)
+    sums = _clause_sums(ledger, version, contract.clauses)
     lengths = {**BURN_WINDOWS, **{as_duration(one.per): one.per for one in contract.clauses}}
     windows = read_windows(ledger, version, lengths, maturity=maturity, now=now, lengths=lengths)
     found = []
@@ -162,11 +162,11 @@ def _amount(clause: Clause, window: Window) -> Burn:
         # The bound keeps a few predictions of a quiet hour from paging anybody.
         return Burn(1 - met / of, accuracy_at_least(of - met, of, risk=0.025))  # two-sided: 95 %
     key = Key(*window.version, clause.id, "clause")
-    sums = window.slices.get(key, Sums.zeros(window.bins)) if is_sliced(clause) else window.sums
+    sums = window.slices.get(key, Sums.zeros(window.bins)) if _is_sliced(clause) else window.sums
     if not sums.labels.any():
         return Burn(math.nan, math.nan)
     if clause.kind == "calibration":
-        ece = (estimate(sums) if is_sliced(clause) else window.estimates).debiased_ece
+        ece = (estimate(sums) if _is_sliced(clause) else window.estimates).debiased_ece
         return Burn(ece.value, ece.low)
     accuracy = estimated_accuracy(sums)
     return Burn(1 - accuracy.value, max(1 - accuracy.high, 0.0))
@@ -232,11 +232,11 @@ class ContractFollower:
         clauses = [one for one in contract.clauses if one.kind != "coverage"] if contract else []
         if not clauses or not rows:
             return
-        evidence, damaged = kept_evidence(self._ledger, version, clauses)
+        evidence, damaged = _kept_evidence(self._ledger, version, clauses)
         for clause, error in damaged.items():
             what = f"what was known of the clause {clause.name!r}"
             note_recovery(self._ledger, version, what, error, now=now)
-        sums = clause_sums(self._ledger, version, clauses)
+        sums = _clause_sums(self._ledger, version, clauses)
         labels = _labelled(rows, bins=self._ledger.bins)
         for clause in clauses:
             own = sums[clause]
@@ -251,7 +251,7 @@ class ContractFollower:
             self._ledger.keep(_KIND, version, clause.id, kept, now=now)
 
 
-def kept_evidence(
+def _kept_evidence(
     ledger: Ledger, version: Version, clauses: Sequence[Clause]
 ) -> tuple[dict[Clause, ClauseEvidence], dict[Clause, Exception]]:
     """Read the evidence about these clauses, empty for new ones; and the errors of damaged evidence.
@@ -270,17 +270,17 @@ def kept_evidence(
     return found, damaged
 
 
-def clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> dict[Clause, Sums]:
+def _clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> dict[Clause, Sums]:
     """Lifetime sums by clause; of a coverage clause, over the predictions that satisfy it."""
     apart, none = ledger.slices("clause", version=version), Sums.zeros(ledger.bins)
     found = {clause: apart.get(Key(*version, clause.id, "clause"), none) for clause in clauses}
-    if of_all := [clause for clause in clauses if not is_sliced(clause)]:
+    if of_all := [clause for clause in clauses if not _is_sliced(clause)]:
         whole = merge_slices(ledger.slices("segment", version=version)).get(version, none)
         found |= dict.fromkeys(of_all, whole)
     return found
 
 
-def is_sliced(clause: Clause) -> bool:
+def _is_sliced(clause: Clause) -> bool:
     """Whether predictions of a clause have a slice; a calibration clause of all uses the whole sums."""
     return clause.kind != "calibration" or clause.is_scoped
 
@@ -298,7 +298,7 @@ def _labelled(rows: Sequence[LabelRecord], *, bins: int) -> Labelled:
 
 def _of(clause: Clause, rows: Sequence[LabelRecord]) -> NDArray[np.bool_]:
     """Which of the labels (n,) are under the clause, as they were counted."""
-    if not is_sliced(clause):
+    if not _is_sliced(clause):
         return np.ones(len(rows), np.bool_)
     return np.array(
         [any(key.name == clause.id and key.kind == "clause" for key in row.slices) for row in rows], np.bool_

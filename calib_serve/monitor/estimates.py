@@ -157,7 +157,7 @@ def estimate(
     counted = found.weighed_by == "predictions"
     total, labels = float(found.served.sum()), float(found.labels.sum())
     part, coverage = _covered(found)
-    worst = bounds_of_labelled(found)
+    worst = _bounds_of_labelled(found)
     accuracy, lean = part.accuracy(worst.accuracy), np.nan_to_num(2 * found.accuracy - 1)
     gap = part.gap(worst.gap)
     debiased, unclipped = part.ece(gap)
@@ -186,7 +186,7 @@ def estimate(
         groups=found.groups,
         design_effect=part.design_effect,
         effect=part.effect,
-        bounds=bounds_of_covered((accuracy.low, accuracy.high), coverage, worst.confidence),
+        bounds=_bounds_of_covered((accuracy.low, accuracy.high), coverage, worst.confidence),
         worst=worst,
         bins=_rows(found),
     )
@@ -195,13 +195,13 @@ def estimate(
 def estimated_gap(sums: Sums) -> Number:
     """Estimate the gap alone: a small part of the work, for the many slices of a version."""
     found = bin_gaps(sums)
-    return _covered(found)[0].gap(bounds_of_labelled(found).gap)
+    return _covered(found)[0].gap(_bounds_of_labelled(found).gap)
 
 
 def estimated_accuracy(sums: Sums) -> Number:
     """The accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
     found = bin_gaps(sums)
-    return _covered(found)[0].accuracy(bounds_of_labelled(found).accuracy)
+    return _covered(found)[0].accuracy(_bounds_of_labelled(found).accuracy)
 
 
 def _covered(found: BinGaps) -> tuple[_Part, float]:
@@ -358,13 +358,13 @@ class Bounds:
         return f"With the {share} of predictions not known all {every}, {what} is {low:.1f} or {high:.1f} %."
 
 
-def bounds_of_covered(accuracy: tuple[float, float], coverage: float, confidence: float) -> Bounds:
+def _bounds_of_covered(accuracy: tuple[float, float], coverage: float, confidence: float) -> Bounds:
     """Bound by the interval ``accuracy`` of the covered part, and the rest all wrong, or all right."""
     low, high = accuracy if coverage else (0.0, 0.0)
     return _bounds(coverage * low, coverage * high + 1 - coverage, confidence, unseen=1 - coverage)
 
 
-def bounds_of_labelled(found: BinGaps) -> Bounds:
+def _bounds_of_labelled(found: BinGaps) -> Bounds:
     """Bound with every unlabelled prediction wrong, or right: labels may be missing for any reason."""
     confidence, total = _mean(found.said, found.served), float(found.served.sum())
     if found.weighed_by == "labels" or not total:

@@ -32,7 +32,6 @@ from calib_serve.receipts.environment import LABEL_BUDGET as LABEL_BUDGET
 from calib_serve.receipts.environment import LEDGER as LEDGER
 from calib_serve.receipts.environment import MODELS as MODELS
 from calib_serve.receipts.environment import SAMPLE_RATE as SAMPLE_RATE
-from calib_serve.receipts.environment import SAMPLE_SECONDS as SAMPLE_SECONDS
 from calib_serve.receipts.environment import SAMPLES as SAMPLES
 from calib_serve.receipts.environment import SOURCE as SOURCE
 from calib_serve.receipts.environment import SOURCE_HEADER as SOURCE_HEADER

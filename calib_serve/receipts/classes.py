@@ -46,7 +46,7 @@ class Classes:
             labels: Number of labels.
             names: Name of each label; empty: they have none.
         """
-        return cls(2 * labels, choice_names(labels, names), pairs=True)
+        return cls(2 * labels, _choice_names(labels, names), pairs=True)
 
     def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
         """The class id of an id or a name, or Refused.
@@ -109,10 +109,10 @@ def choose_labels(
     return 2 * np.arange(probs.shape[1]) + yes, np.where(yes, probs, 1 - probs).astype(np.float64)
 
 
-def choice_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
+def _choice_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
     """The names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
 
-    >>> choice_names(1, ["cat"]), choice_names(1)
+    >>> _choice_names(1, ["cat"]), _choice_names(1)
     (('not cat', 'cat'), ('not label 0', 'label 0'))
     """
     called = names or [f"label {k}" for k in range(labels)]

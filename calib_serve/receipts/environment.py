@@ -13,7 +13,6 @@ from calib_serve.core.options.servers import variable
 
 KEYRING, LEDGER, LABEL_BUDGET = variable("keyring"), variable("ledger"), variable("label_budget")
 SAMPLES, SAMPLE_RATE = variable("samples"), variable("sample_rate")
-SAMPLE_SECONDS = variable("sample_seconds")
 MODELS = "CALIB_SERVE_MODELS"
 SOURCE = "CALIB_SERVE_SOURCE"
 CORRECTORS = "CALIB_SERVE_CORRECTORS"

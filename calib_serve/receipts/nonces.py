@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count, islice
 from typing import NamedTuple
 
@@ -32,16 +32,12 @@ class Nonces:
     passes a Feistel network of four random functions (Luby and Rackoff 1988), so that what a client sees
     tells no traffic.
 
-    Args:
-        random: From a number of bytes to as many random bytes.
-
     >>> source = Nonces()
     >>> len({source.draw() for _ in range(PER_EPOCH + 1)}) == PER_EPOCH + 1
     True
     """
 
-    def __init__(self, *, random: Callable[[int], bytes] = os.urandom) -> None:
-        self._random = random
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._epoch = self._begun()
         around_forks(self)
@@ -49,9 +45,9 @@ class Nonces:
     def _begun(self) -> _Epoch:
         left, right = np.divmod(np.arange(PER_EPOCH, dtype=np.uint16), 256)
         for _ in range(4):
-            left, right = right, left ^ np.frombuffer(self._random(256), np.uint8)[right]
+            left, right = right, left ^ np.frombuffer(os.urandom(256), np.uint8)[right]
         places = (left * 256 + right).astype(">u2").tobytes()
-        return _Epoch(self._random(NONCE_BYTES - 2), places, count(0, 2), os.getpid())
+        return _Epoch(os.urandom(NONCE_BYTES - 2), places, count(0, 2), os.getpid())
 
     def after_in_child(self) -> None:
         """Begin an epoch of the child process."""

@@ -218,7 +218,7 @@ class _Budget:
                 self._seconds, part = min(seconds, DAY), min(seconds, DAY) / seconds
                 self._old = np.diff(below, prepend=0.0).clip(0) * part
                 self._new, self._fresh, self._last = [0] * len(_CELLS), 0, self._clock()
-            self._line = fitted_line(sums)
+            self._line = _fitted_line(sums)
             self._follow()
 
     def _follow(self) -> None:
@@ -231,10 +231,10 @@ class _Budget:
         self._due, self._enough = now + 60.0, max(float(self._old.sum()) * 0.125, 1.0)
         # A start counts as an hour of traffic: its first seconds are no rate yet.
         served = self._old / max(self._seconds, 3600.0) * DAY
-        self._rates = neyman(served, self._per_day, line=self._line).tolist()
+        self._rates = _neyman(served, self._per_day, line=self._line).tolist()
 
 
-def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
+def _neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
     """Find chances (cells,) by which ``served`` (cells,) bring ``wanted`` labels at least variance."""
     upper = np.asarray(_CELLS)
     right = _along(line, (upper + np.concatenate([[0.0], upper[:-1]])) / 2)
@@ -251,7 +251,7 @@ def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
     return (high * spread).clip(floor, 1.0)
 
 
-def fitted_line(sums: Sums) -> Line:
+def _fitted_line(sums: Sums) -> Line:
     """How often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
 
     Fitted to the means of bins, with as much trust in what the confidences say as in 100 labels.

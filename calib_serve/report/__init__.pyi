@@ -25,7 +25,6 @@ from calib_serve.report.page import write_page as write_page
 from calib_serve.report.page import write_report as write_report
 from calib_serve.report.plot import draw_curves as draw_curves
 from calib_serve.report.plot import plot_bin_counts as plot_bin_counts
-from calib_serve.report.plot import plot_decision_curve as plot_decision_curve
 from calib_serve.report.plot import plot_density as plot_density
 from calib_serve.report.plot import plot_histogram as plot_histogram
 from calib_serve.report.plot import plot_pav as plot_pav

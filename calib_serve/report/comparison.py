@@ -33,8 +33,6 @@ from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliab
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,); or of labels (n, L), and which of them are true (n, L)."""
 
-_LONGEST = 80  # characters of a name
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class How(ReportOptions):
@@ -117,17 +115,6 @@ class ComparedClassifier(ComparedModel):
         """Every number with its interval, by its name; of two classes the AUROC of P(y = 1) as well."""
         auroc = {} if self.positive_auroc is None else {"positive_auroc": self.positive_auroc}
         return {**super().estimates(), **auroc}
-
-
-def printable(text: str) -> str:
-    r"""A user's text on one line, without control and direction characters, and shortened.
-
-    >>> printable("cat\x00\u202egod")
-    'cat��god'
-    """
-    # A right-to-left mark in a class name would turn round what stands beside it.
-    clean = "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in str(text))
-    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
 
 
 def compared(

@@ -96,7 +96,7 @@ def pictures(sides: Sequence[ComparedClassifier]) -> tuple[Picture, ...]:
         return tuple(make(sides) for make in makers)
 
 
-def series_of(curves: Sequence[Diagram]) -> list[DotSeries]:
+def _series_of(curves: Sequence[Diagram]) -> list[DotSeries]:
     """The dots of reliability diagrams, and the parts of a dense one."""
     return [
         DotSeries(one.name, one.color, dots(one.reliability), () if one.dense is None else dots(one.dense))
@@ -153,7 +153,7 @@ def diagram(
         f"On the line: {across} and {up} agree. Hollow: more than chance. Pale: too few to tell."
         + (dense if any(one.dense is not None for one in curves) else ""),
         " ".join(_say_reliability(one, across, up) for one in curves),
-        Markup(reliability_diagram(series_of(curves), across=across, up=up)),  # noqa: S704 - escapes names
+        Markup(reliability_diagram(_series_of(curves), across=across, up=up)),  # noqa: S704 - escapes names
         Table(title, ("model", across, "samples", f"mean {across}", up, "95 % interval"), rows),
     )
 

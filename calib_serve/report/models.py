@@ -44,7 +44,7 @@ def compare(
         second: The same of another model.
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
-            ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
+            ``class_tolerance``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
             ``own``, ``tree``; weights, groups and ``names`` are by default those of the scores.
 
     Returns:

@@ -23,7 +23,8 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_whole
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import ReportOptions
-from calib_serve.report.comparison import Diagram, Predictions, printable
+from calib_serve.core.text import printable
+from calib_serve.report.comparison import Diagram, Predictions
 from calib_serve.report.figures import dots, headline
 from calib_serve.report.look import STATIC, environment, table_of_tests
 from calib_serve.report.look.charts import Dot, dense_range, slot_place
@@ -63,7 +64,7 @@ def write_report(
         artifact: The calibration that the report is of.
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
-            ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
+            ``class_tolerance``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
             ``own``, ``tree``.
 
     Returns:

@@ -455,22 +455,22 @@ def plot_bin_counts(axes: Axes, data: BinCountCurve, *, color: str | None = None
     return axes
 
 
-class CurveLike(Protocol):
+class _CurveLike(Protocol):
     """One line: ``y`` at each ``x``, between ``low`` and ``high`` (empty where there is no spread)."""
 
     @property
-    def label(self) -> str: ...  # noqa: D102
+    def label(self) -> str: ...
     @property
-    def x(self) -> Sequence[float]: ...  # noqa: D102
+    def x(self) -> Sequence[float]: ...
     @property
-    def y(self) -> Sequence[float]: ...  # noqa: D102
+    def y(self) -> Sequence[float]: ...
     @property
-    def low(self) -> Sequence[float]: ...  # noqa: D102
+    def low(self) -> Sequence[float]: ...
     @property
-    def high(self) -> Sequence[float]: ...  # noqa: D102
+    def high(self) -> Sequence[float]: ...
 
 
-def plot_curves(axes: Axes, lines: Iterable[CurveLike], *, log_x: bool = False) -> Axes:
+def plot_curves(axes: Axes, lines: Iterable[_CurveLike], *, log_x: bool = False) -> Axes:
     """Draw each line in its own colour and dash, its spread shaded."""
     colors = colors_on(axes)
     for i, line in enumerate(lines):
@@ -498,7 +498,7 @@ def plot_curves(axes: Axes, lines: Iterable[CurveLike], *, log_x: bool = False) 
 
 
 def draw_curves(
-    lines: Iterable[CurveLike], *, title: str, x_label: str, y_label: str, log_x: bool = False
+    lines: Iterable[_CurveLike], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
     """Draw a figure of ``plot_curves``, in the report's style.
 

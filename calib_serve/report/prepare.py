@@ -238,7 +238,7 @@ class Density:
     auroc: float
 
 
-def confidence_density(probs: ArrayLike, labels: ArrayLike, *, points: int = 201) -> Density:
+def confidence_density(probs: ArrayLike, labels: ArrayLike) -> Density:
     """Return gaussian kernel densities over the log-odds of confidence, Silverman's bandwidth for each.
 
     Confidences beyond 0.0001 and 0.9999999 are drawn there.
@@ -246,12 +246,11 @@ def confidence_density(probs: ArrayLike, labels: ArrayLike, *, points: int = 201
     Args:
         probs: Probabilities (n, K).
         labels: Class ids (n,).
-        points: Number of confidences that they are computed at.
     """
     confidence, correct = top_label(probs, labels)
     inside = np.clip(confidence, *_DENSITY_RANGE)
     odds = np.log(inside) - np.log1p(-inside)
-    grid = np.linspace(odds.min() - 1.5, odds.max() + 1.5, points)
+    grid = np.linspace(odds.min() - 1.5, odds.max() + 1.5, 201)
     right, wrong = (_kernel_density(odds[part], grid) for part in (correct, ~correct))
     hits = int(correct.sum())
     auroc = refinement_auroc(probs, labels)
@@ -352,7 +351,6 @@ def bin_count_curve(
     probs: ArrayLike,
     labels: ArrayLike,
     *,
-    counts: tuple[int, ...] = _BIN_COUNTS,
     edges: Edges = "right",
 ) -> BinCountCurve:
     """Return ECE over several numbers of equal-width and equal-mass bins.
@@ -360,11 +358,10 @@ def bin_count_curve(
     Args:
         probs: Probabilities (n, K).
         labels: Class ids (n,).
-        counts: Numbers of bins; those above n are left out.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
     """
     confidence, correct = top_label(probs, labels)
-    counts = tuple(c for c in counts if c <= len(confidence))
+    counts = tuple(c for c in _BIN_COUNTS if c <= len(confidence))
     widths = [Bins.tally(confidence, correct, bins=c, edges=edges) for c in counts]
     ranked = Ranked.of(confidence, correct)
     return BinCountCurve(
@@ -428,7 +425,6 @@ def class_table(
     class_names: Sequence[str] = (),
     bins: int = 15,
     edges: Edges = "right",
-    level: float = 0.95,
     every: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> tuple[ClassRow, ...]:
     """Return one row per class, by falling certain gap, then ECE.
@@ -442,7 +438,6 @@ def class_table(
         class_names: Names of the classes (K,).
         bins: Number of bins, of equal width.
         edges: Whether a bin holds its upper end, "right", or its lower one, "left".
-        level: Coverage of the intervals, a fraction.
         every: Probabilities and class ids of all samples, where these are drawn by their weights.
     """
     p, y = checked(probs, labels)
@@ -451,7 +446,7 @@ def class_table(
         raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
     predicted = p.argmax(axis=1)
     # All classes are looked at, so that one of twenty would seem off by chance.
-    together = 1 - (1 - level) / p.shape[1]
+    together = 1 - 0.05 / p.shape[1]
     rows = [
         _row(name, p[:, k], predicted == k, y == k, level=together, bins=bins, edges=edges)
         for k, name in enumerate(names)

@@ -8,13 +8,20 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, promises
-from calib_serve.core.text import count, decimals, metric, percent, percent_within, signed_points, small_p
+from calib_serve.core.text import (
+    count,
+    decimals,
+    fact_lines,
+    metric,
+    percent,
+    percent_within,
+    signed_points,
+    small_p,
+)
 from calib_serve.metrics import Change, Estimate, LabelEvaluation, LevelEvaluation, SetEvaluation
-from calib_serve.report.comparison import ComparedModel, printable
+from calib_serve.report.comparison import ComparedModel
 from calib_serve.report.look import Cell, Table
 from calib_serve.report.prepare import ClassRow
-
-_LONGEST = 200  # characters of a fact that is shown
 
 
 class Shown(NamedTuple):
@@ -221,7 +228,7 @@ def table_of_artifact(artifact: Artifact) -> Table:
         "versions": artifact.versions,
         "sha256": artifact.fingerprint,
     }
-    lines = [line for name, value in known.items() for line in _lines(name, value)]
+    lines = [line for name, value in known.items() for line in fact_lines(name, value)]
     return Table("Artifact", ("fact", "value"), [(name, Cell(text, style="text")) for name, text in lines])
 
 
@@ -235,25 +242,6 @@ def _sizes(fields: Mapping[str, Any]) -> str:
         elif isinstance(value, (str, float)):
             shown.append(f"{name} {value}")
     return f"({', '.join(shown)})" if shown else ""
-
-
-def _lines(name: str, value: Any) -> list[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        return [line for key, item in value.items() for line in _lines(f"{name}: {key}", item)]
-    if isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
-        return [line for i, item in enumerate(value, 1) for line in _lines(f"{name} {i}", item)]
-    if value in (None, "", []):
-        return []
-    if isinstance(value, list):
-        value = ", ".join(map(_plain, value[:12])) + (
-            f" and {len(value) - 12} more" if len(value) > 12 else ""
-        )
-    text = _plain(value)
-    return [(printable(name), printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."))]
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)

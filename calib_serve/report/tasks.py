@@ -20,7 +20,7 @@ from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.evaluate import MeasureOptions, ReportOptions
-from calib_serve.core.text import count, decimals, percent
+from calib_serve.core.text import count, decimals, percent, printable
 from calib_serve.metrics import (
     Change,
     Evaluation,
@@ -55,7 +55,6 @@ from calib_serve.report.comparison import (
     Predictions,
     compared,
     leading,
-    printable,
 )
 from calib_serve.report.figures import Picture, diagram, diagrams, pictures
 from calib_serve.report.look import Fact, Table
@@ -184,7 +183,7 @@ class _Multiclass:
     def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[ComparedModel, ...]:
         drawn = _drawn(pairs, how)
         # One target for both sides: half the error of the first.
-        target = default_risk(top_label(*drawn[0])[1]) if how.target_risk is None else how.target_risk
+        target = default_risk(top_label(*drawn[0])[1])
         colors = _colors(len(pairs), how)
         tops = _curves(names, colors, [top_label(*p) for p in drawn], [p.max(axis=1) for p, _ in pairs], how)
         of_two = pairs[0][0].shape[1] == 2
@@ -348,8 +347,6 @@ class _Multilabel:
 
     def sides(self, pairs: Sequence[Checked], names: Sequence[str], how: How) -> tuple[ComparedModel, ...]:
         check_ungrouped(how.groups)
-        if how.target_risk is not None:
-            raise InputError("--target-risk (target_risk=) is for one class a sample, not for labels")
         how_to = {**how.measured, "sample_weight": how.sample_weight}
         found = [evaluate_label_probs(*pair, **how_to) for pair in pairs]
         colors = _colors(len(pairs), how)
@@ -461,7 +458,7 @@ def prepare_report(
         artifact: The calibration that the report is of.
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
-            ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
+            ``class_tolerance``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
             ``own``, ``tree``.
 
     Raises:

@@ -77,7 +77,7 @@ def metric_line(name: str, value: float, labels: Sequence[str], *, host: str, se
     return f"[METRICS]{name}.Count:{float(value)!r}|#{pairs}|#type:{kind}|#hostname:{host},{second}"
 
 
-def to_stdout(text: str) -> None:
+def _to_stdout(text: str) -> None:
     """Write lines where the server reads them, independent of logging and print."""
     # Not through logging or print: a library that reconfigures either would lose metrics. The
     # newline first ends what a print(..., end="") may have left open.
@@ -110,7 +110,7 @@ def wait_until_counted() -> None:
         # Wait until it is empty: a write to a full pipe without a reader would block forever.
         if stat.S_ISFIFO(os.fstat(1).st_mode) and taken():
             line = metric_line(_ERRORS, 0, ("emit",), host=_host(), second=int(time.time())) + "\n"
-            to_stdout(line * (BYTES_READ_AHEAD // len(line) + 1))
+            _to_stdout(line * (BYTES_READ_AHEAD // len(line) + 1))
             taken()
 
 
@@ -137,7 +137,7 @@ class Emitter:
     def __init__(
         self,
         *,
-        write: Callable[[str], None] = to_stdout,
+        write: Callable[[str], None] = _to_stdout,
         host: str | None = None,
         clock: Callable[[], float] = time.time,
         interval: float = 1.0,

@@ -23,7 +23,6 @@ from calib_serve.receipts import (
     LABEL_BUDGET,
     LEDGER,
     SAMPLE_RATE,
-    SAMPLE_SECONDS,
     SAMPLES,
     LiveKeyring,
     Recorder,
@@ -72,8 +71,7 @@ def live_keyring(path: str, emitter: Emitter) -> LiveKeyring:
 def host_sample_log() -> SampleLog | None:
     """Open the log in ``CALIB_SERVE_SAMPLES``, at rate ``CALIB_SERVE_SAMPLE_RATE``; None where unset.
 
-    Written every ``CALIB_SERVE_SAMPLE_SECONDS``: a server that stops kills its workers. Both default to those
-    of ``ServeOptions``.
+    Written every minute, as a server that stops kills its workers.
     """
     folder, rate = from_environment(SAMPLES), from_environment(SAMPLE_RATE)
     if folder is None:
@@ -81,8 +79,7 @@ def host_sample_log() -> SampleLog | None:
             log.warning("%s is of samples, and %s names no folder to keep them in", SAMPLE_RATE, SAMPLES)
         return None
     try:
-        seconds = float(from_environment(SAMPLE_SECONDS) or ServeOptions.sample_seconds)
-        return SampleLog(folder, rate=float(rate or ServeOptions.sample_rate), flush_seconds=seconds).start()
+        return SampleLog(folder, rate=float(rate or ServeOptions.sample_rate)).start()
     except (ValueError, OSError) as error:
         raise ModelError(f"cannot keep samples in {folder} at rate {rate}: {error}") from error
 

@@ -111,7 +111,7 @@ class CalibratedClassifier(CalibratedHandler):
             folder: Where the archive is unpacked.
             ctx: TorchServe's context.
         """
-        self._run = load_runtime(folder, self.options, self.artifact, device=device_of(ctx, self.options))
+        self._run = load_runtime(folder, self.options, self.artifact, device=_device_of(ctx, self.options))
         self._batch_size = int(ctx.system_properties.get("batch_size") or 1)
         # Both sizes: the first request then waits for no kernels.
         for n in sorted({1, self._batch_size}):
@@ -299,7 +299,7 @@ def _unsigned(one: AnyPrediction) -> AnyPrediction:
     return replace(one, choices=[choice._replace(receipt=None) for choice in one.choices])
 
 
-def device_of(ctx: Any, options: ModelOptions) -> str:
+def _device_of(ctx: Any, options: ModelOptions) -> str:
     """Return where this worker runs: the GPU the server gave it, else the CPU.
 
     Raises ModelError where torch has no CUDA for that GPU, unless the archive allows the CPU in its place.

@@ -22,7 +22,6 @@ from calib_serve.receipts import (
     LEDGER,
     MODELS,
     SAMPLE_RATE,
-    SAMPLE_SECONDS,
     SAMPLES,
     SOURCE,
     SOURCE_HEADER,
@@ -56,7 +55,7 @@ _PATHS = (
 )
 _LOG_CONFIG = "-Dlog4j.configurationFile="
 _WORKERS_NEED = (
-    *(KEYRING, LEDGER, MODELS, LABEL_BUDGET, SAMPLES, SAMPLE_RATE, SAMPLE_SECONDS),
+    *(KEYRING, LEDGER, MODELS, LABEL_BUDGET, SAMPLES, SAMPLE_RATE),
     *(SOURCE, SOURCE_HEADER, GROUP_READS, "PYTHONUNBUFFERED"),
 )
 _HINTS = {
@@ -245,7 +244,6 @@ def configure(
         environment |= {
             SAMPLES: placed(options.samples),
             SAMPLE_RATE: repr(options.sample_rate),
-            SAMPLE_SECONDS: repr(options.sample_seconds),
         }
     if options.label_budget:
         environment[LABEL_BUDGET] = parse_policy(options.label_budget).text

@@ -86,8 +86,8 @@ class CalibrationFeedback(WorkerHandler):
             # A host's list comes first: it also names versions that are packed later.
             {} if path else read_models(config),
             follow=path,
-            keyring=live_keyring(_setting(config, "keyring", KEYRING), self._emitter),
-            ledger=_setting(config, "ledger", LEDGER),
+            keyring=live_keyring(_setting(KEYRING), self._emitter),
+            ledger=_setting(LEDGER),
             maturity=str(config.get("maturity", WatchOptions.maturity)),
             samples=host_sample_log(),
             **{name: kind(config[name]) for name, kind in _COUNTED.items() if name in config},
@@ -332,8 +332,7 @@ def _known(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:
-    value = from_environment(variable) or config.get(key)
-    if not value:
-        raise ModelError(f"the feedback model needs a {key}; set {variable}")
-    return str(value)
+def _setting(variable: str) -> str:
+    if not (value := from_environment(variable)):
+        raise ModelError(f"the feedback model needs {variable} in its environment")
+    return value

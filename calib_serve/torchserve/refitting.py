@@ -54,7 +54,7 @@ def refit_served(
             "of a multi-label model no samples are kept while it is served; fit it on new data, with "
             "calib-serve fit"
         )
-    found = read_samples(samples, model=name, version=version, since=window_start(time.time(), options.days))
+    found = read_samples(samples, model=name, version=version, since=_window_start(time.time(), options.days))
     if len(found.labels) < LEAST:
         raise FitError(
             f"{len(found.labels)} labelled samples of {found.predictions} kept predictions; at least "
@@ -64,12 +64,12 @@ def refit_served(
     return refit(current, found.logits, found.labels, RefitOptions(**gate), progress=progress)
 
 
-def window_start(now: float, days: float) -> float:
+def _window_start(now: float, days: float) -> float:
     """Return the multiple of ``days``, in seconds, at which the samples begin: one to two before ``now``.
 
     A window that moved with the clock would start other evidence at every ask.
 
-    >>> [window_start(day * DAY, 7.0) / DAY for day in (14, 20.9, 21)]
+    >>> [_window_start(day * DAY, 7.0) / DAY for day in (14, 20.9, 21)]
     [7.0, 7.0, 14.0]
     """
     return (math.floor(now / (days * DAY)) - 1) * days * DAY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -47,7 +46,7 @@ class Server:
         ports: Where it listens, instead of where the configuration says.
         settings: Lines of config.properties, by name.
         **keywords: Fields of ``ServeOptions``: ``folder``, ``keyring``, ``label_budget``, ``ledger``,
-            ``properties``, ``sample_rate``, ``sample_seconds``, ``samples``.
+            ``properties``, ``sample_rate``, ``samples``.
 
     Raises:
         ServerError: Where these are wrong, before anything starts; KeyringError for an unusable keyring.
@@ -100,13 +99,12 @@ class Server:
         """The server's process id."""
         return self._running().pid
 
-    def start(self, *, timeout: float | None = None, allow_failures: bool = False) -> Server:
+    def start(self, *, allow_failures: bool = False) -> Server:
         """Start, and return once every worker of every model is ready.
 
         A model is waited for as long as TorchServe itself waits: its startupTimeout.
 
         Args:
-            timeout: Seconds for all of it, at most; None: no limit.
             allow_failures: Whether to go on where some models fail; ``failures`` tells of them.
 
         Raises:
@@ -118,7 +116,7 @@ class Server:
         log = Log(self.log_file, self.folder / "java.out", start)
         self._process = Process(self._configuration)
         try:
-            self.failures = self._wait_until_ready(self._process, log, timeout)
+            self.failures = self._wait_until_ready(self._process, log)
             if self.failures and not (allow_failures and self.served):
                 raise ServerError("; ".join(f"{name}: {why}" for name, why in self.failures.items()))
         except BaseException:
@@ -177,18 +175,14 @@ class Server:
             raise ServerError("the server is not running; start it first")
         return self._process
 
-    def _wait_until_ready(self, process: Process, log: Log, timeout: float | None) -> dict[str, str]:
-        end = math.inf if timeout is None else time.monotonic() + timeout
-        startup = Startup(self._configuration.names, log)
+    def _wait_until_ready(self, process: Process, log: Log) -> dict[str, str]:
+        startup = _Startup(self._configuration.names, log)
         while True:
             if (code := process.exit_code()) is not None:
                 raise ServerError(f"TorchServe ended at once (code {code}); {self._taken()}{log.hint()}")
             with suppress(httpx.HTTPError, ServerError, KeyError, ValueError):
                 if startup.done(self._api()):
                     return startup.failures
-            if time.monotonic() > end:
-                waiting = ", ".join(startup.waiting)
-                raise ServerError(f"{waiting} was not ready after {timeout:.0f} s; {log.hint()}")
             time.sleep(0.1)
 
 
@@ -215,7 +209,7 @@ class Log:
         return "\n  ".join([f"see {file}", *dict.fromkeys(errors[-3:])])
 
 
-class Startup:
+class _Startup:
     """The start of the models ``names`` on a new server.
 
     A model is ready when every version has the workers it was configured with. It has failed when it was not

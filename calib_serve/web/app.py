@@ -119,7 +119,7 @@ def create_app(
     """
     options = changed(options or AppOptions(), keywords, create_app)
     registry = registry or CollectorRegistry()
-    app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
+    app = _Watched(title="calib-serve watch", docs_url=None, redoc_url=None)
     tokens, hosts = tokens_and_hosts(options, tokens, hosts)
     if isinstance(tokens, TokenFile):
         _follow(tokens, watch)
@@ -173,6 +173,18 @@ def create_app(
     app.get("/runbooks", include_in_schema=False)(routes.runbooks)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+class _Watched(FastAPI):
+    """An app whose schema lists each scope by itself: of those that a route takes, a token needs one."""
+
+    def openapi(self) -> dict[str, Any]:
+        said = super().openapi()
+        for route in (one for path in said["paths"].values() for one in path.values()):
+            if "security" in route:
+                every = [(name, scope) for one in route["security"] for name in one for scope in one[name]]
+                route["security"] = [{name: [scope]} for name, scope in every]
+        return said
 
 
 def _follow(tokens: TokenFile, watch: Watch) -> None:

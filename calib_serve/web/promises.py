@@ -62,7 +62,7 @@ class _Scale:
         return round(_EDGE + inside * (WIDE - 2 * _EDGE), 2)
 
 
-def promise_bar(one: ClauseState) -> str:
+def _promise_bar(one: ClauseState) -> str:
     """An SVG bar of a value with its confidence sequence, and the promise; shaded where it is kept."""
     promise, at_most = one.clause.promise, one.clause.kind == "calibration"
     places = digits(one)
@@ -105,7 +105,7 @@ def _told(one: ClauseState, at_most: bool) -> str:
     return told
 
 
-def budget_bar(left: float) -> str:
+def _budget_bar(left: float) -> str:
     """An SVG bar of the share of the error budget that is left; empty where it is unknown."""
     if math.isnan(left):
         return ""
@@ -152,8 +152,8 @@ def clause_card(one: ClauseState, class_names: Sequence[str]) -> Card:
         Said(level, f"{word}{since}."),
         f"{one.why}." if one.why else "",
         # Numbers alone, no text of users.
-        Markup(promise_bar(one)),  # noqa: S704
-        Markup(budget_bar(one.budget_left)),  # noqa: S704
+        Markup(_promise_bar(one)),  # noqa: S704
+        Markup(_budget_bar(one.budget_left)),  # noqa: S704
         (
             Fact(
                 "Predictions" if one.clause.kind == "coverage" else "Labels",

@@ -70,14 +70,14 @@ class Token:
         if token.startswith("sha256:"):
             if not _DIGEST.fullmatch(token):
                 raise InputError(f"the digest of {name} must be sha256: and 64 digits of 0-9a-f")
-            return cls(name, parse_scopes(scopes), bytes.fromhex(token.removeprefix("sha256:")))
-        return cls(name, parse_scopes(scopes), _sha256(_long_enough(token)))
+            return cls(name, _parse_scopes(scopes), bytes.fromhex(token.removeprefix("sha256:")))
+        return cls(name, _parse_scopes(scopes), _sha256(_long_enough(token)))
 
 
-def parse_scopes(text: str) -> frozenset[Scope]:
+def _parse_scopes(text: str) -> frozenset[Scope]:
     """Read scopes separated by commas; InputError for any other text.
 
-    >>> sorted(parse_scopes("label,predict"))
+    >>> sorted(_parse_scopes("label,predict"))
     ['label', 'predict']
     """
     named = text.split(",")

@@ -57,7 +57,7 @@ def test_the_installed_wheel_writes_in_an_empty_folder_what_the_checkout_has(
 
 
 def test_a_file_that_was_changed_is_kept_and_none_is_written_until_told(tmp_path: Path) -> None:
-    exported(tmp_path, "--only", "alerts")
+    (tmp_path / ALERTS).parent.mkdir()
     (tmp_path / ALERTS).write_text("groups: []  # mine\n")
     refused = calib_serve("export", "monitoring", tmp_path)
     assert refused.exit_code == 2

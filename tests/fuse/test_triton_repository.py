@@ -111,7 +111,7 @@ def test_the_graph_is_batched_warmed_up_and_labelled(repository):
 def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
     path = model_file(tmp_path, kind=TensorProto.FLOAT16)
     engine = {"tensorrt": "FP16", "trt_cache": "/cache"}
-    settings = TritonOptions(**engine, instances=2, max_batch=8, delay=100, receipts=False, versions=2)
+    settings = TritonOptions(**engine, max_batch=8, receipts=False, versions=2)
     fuse_triton(path, STEP, tmp_path / "repo", settings, name="m", unproven=True)
     assert [p.name for p in (tmp_path / "repo").iterdir()] == ["m"]
     graph = config(tmp_path / "repo" / "m")
@@ -129,7 +129,6 @@ def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
         "trt_profile_max_shapes": "image:8x3x2x2",
     }
     assert tensors(graph.input)["image"] == ("TYPE_FP16", [3, 2, 2])
-    assert graph.instance_group[0].count == 2
     assert graph.version_policy.latest.num_versions == 2
     fuse_triton(path, STEP, tmp_path / "cpu", TritonOptions(device="cpu"), name="m", unproven=True)
     group = config(tmp_path / "cpu" / "m_onnx").instance_group[0]
@@ -159,7 +158,7 @@ def test_the_python_backend_gets_the_same_engine_as_options_of_onnxruntime(tmp_p
     [
         (lambda: TritonOptions(tensorrt="FP32", device="cpu"), "tensorrt needs a GPU"),
         (lambda: TritonOptions(versions=2), "backend python"),
-        (lambda: TritonOptions(instances=0), "instances must be 1 or more"),
+        (lambda: TritonOptions(versions=0), "versions must be 1 or more"),
         (lambda: TritonOptions(backend="ort"), "backend must be one of"),
         (lambda: TritonOptions(tensorrt="INT8"), "FP32 or FP16"),
     ],

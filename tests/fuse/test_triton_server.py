@@ -35,7 +35,7 @@ OUTPUTS = ("logits", "probabilities", "confidence", "predicted", "bin", "receipt
 SUBSETS = [s for n in range(1, 7) for s in itertools.combinations(OUTPUTS, n)]
 MODELS = ["step", "alone"]
 CPU = TritonOptions(device="cpu")
-ALONE = TritonOptions(device="cpu", backend="python", instances=2)
+ALONE = TritonOptions(device="cpu", backend="python")
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype("f4")
 
 each_model = pytest.mark.parametrize("model", MODELS)

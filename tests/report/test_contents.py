@@ -223,8 +223,6 @@ def test_a_report_of_labels_says_that_its_samples_are_those_of_the_fit_and_takes
     )
     with pytest.raises(InputError, match="groups"):
         prepare_report(title="x", after=(p, y), groups=np.arange(400) // 2)
-    with pytest.raises(InputError, match="target_risk"):
-        prepare_report(title="x", after=(p, y), target_risk=0.1)
 
 
 def test_weighed_samples_are_counted_as_rows_beside_what_they_are_worth() -> None:

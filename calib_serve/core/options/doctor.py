@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from calib_serve.core.options.base import Checked, check
+from calib_serve.core.options.base import Checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +20,3 @@ class DoctorOptions(Checked):
     """The model store."""
     folder: Path | None = None
     """Where calib-serve serve runs: tokens, keyring, ledger."""
-    properties: Path | None = None
-    """A config.properties with TorchServe's ports."""
-    port: int = 9300
-    """Where calib-serve watch will listen."""
-
-    def _check(self) -> None:
-        check(1 <= self.port <= 65_535, "port", f"must lie between 1 and 65535, got {self.port}")

@@ -105,8 +105,6 @@ class TreeOptions(Checked):
 class ReportOptions(VerdictOptions, TreeOptions, Edged, Resampled):
     """Options of ``write_report``."""
 
-    target_risk: Annotated[float | None, RARE] = None
-    """The share of errors to abstain down to; half of them if not given."""
     names: Annotated[tuple[str, str], PYTHON] = ("before", "after")
     """What the two models are called."""
     class_names: Annotated[tuple[str, ...], PYTHON] = ()
@@ -176,7 +174,7 @@ class PlanOptions(Seeded):
 
     power: Annotated[float, RARE] = 0.9
     """How surely a breach is noticed by then."""
-    kept: Annotated[int, RARE] = 10_000
+    kept: Annotated[int, PYTHON] = 10_000
     """Labels that came before the breach, while the promise was kept."""
     predictions_per_day: float | None = None
     """Predictions a day, to say which share of them to label."""

@@ -106,10 +106,6 @@ class TritonOptions(GraphOptions):
     """Let TensorRT run the graph, in this precision."""
     max_batch: Annotated[int, RARE] = 32
     """The largest batch; left out where the graph's batch is fixed."""
-    delay: Annotated[int, RARE] = 500
-    """Microseconds that a request waits for others."""
-    instances: Annotated[int, RARE] = 1
-    """Copies of the model on each device."""
     versions: Annotated[int, RARE] = 1
     """How many of the newest versions are served at once."""
     device: Processor = "gpu"
@@ -123,7 +119,7 @@ class TritonOptions(GraphOptions):
         check(self.version >= 1, "version", f"must be 1 or more, got {self.version}")
         _one_of("backend", self.backend, Backend)
         check(self.tensorrt in (None, "FP32", "FP16"), "tensorrt", f"is FP32 or FP16, got {self.tensorrt!r}")
-        for name, least in (("max_batch", 0), ("delay", 0), ("instances", 1), ("versions", 1)):
+        for name, least in (("max_batch", 0), ("versions", 1)):
             value = getattr(self, name)
             check(value >= least, name, f"must be {least} or more, got {value}")
         _one_of("device", self.device, Processor)

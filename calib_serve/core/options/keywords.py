@@ -95,7 +95,6 @@ class ReportKeywords(SeededKeywords, total=False):
     own: str | None
     replicates: int
     sample_weight: Any
-    target_risk: float | None
     tolerance: float
     tree: Any
 
@@ -181,9 +180,7 @@ class TorchKeywords(ModuleKeywords, total=False):
 
 class TritonKeywords(GraphKeywords, total=False):
     backend: Literal["onnxruntime", "python"]
-    delay: int
     device: Literal["gpu", "cpu"]
-    instances: int
     max_batch: int
     receipts: bool
     tensorrt: Literal["FP32", "FP16"] | None
@@ -196,7 +193,6 @@ class PackKeywords(PackedKeywords, total=False):
     abstain_below: float | None
     allow_cpu_fallback: bool
     handler: str | Path | None
-    input_dtype: str | None
     input_shape: Sequence[int | None] | None
     inputs: Any
     max_pixels: int
@@ -208,7 +204,6 @@ class PackKeywords(PackedKeywords, total=False):
 
 
 class AroundKeywords(PackedKeywords, ArchiveKeywords, total=False):
-    batch_delay: int | None
     probe: str | Path | None
     probe_data: str | None
     receipts: Literal["header", "body"]
@@ -220,8 +215,6 @@ class FeedbackKeywords(TypedDict, total=False):
     arl: float | None
     block: int | None
     flush_seconds: float
-    keyring: str | None
-    ledger: str | None
     maturity: str | None
     standalone: bool
     tolerance: float | None
@@ -316,7 +309,6 @@ class ServeKeywords(TypedDict, total=False):
     ledger: str | Path | None
     properties: str | Path | None
     sample_rate: float
-    sample_seconds: float
     samples: Any
 
 

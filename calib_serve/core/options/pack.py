@@ -69,7 +69,7 @@ class ReplyOptions(Checked):
     """List the probabilities of all classes in a reply."""
     threads: Annotated[int | None, RARE] = None
     """Cores of a worker; by default all are shared evenly by the workers."""
-    max_pixels: Annotated[int, RARE] = MAX_PIXELS
+    max_pixels: Annotated[int, PYTHON] = MAX_PIXELS
     """The most pixels of a picture that is sent."""
     allow_cpu_fallback: Annotated[bool, RARE] = False
     """Let the model run on the CPU where a GPU was asked for."""
@@ -107,8 +107,6 @@ class ModelPack(ReplyOptions):
     """An npz of inputs by name, to compare the model's scores on with --against."""
     input_shape: tuple[int | None, ...] | None = None
     """One input's shape, such as 3,224,224, -1 for any size; by default as the artifact says."""
-    input_dtype: Annotated[str | None, RARE] = None
-    """The numbers of an input, by numpy's name; by default as the artifact says."""
     handler: Annotated[Path | None, RARE] = None
     """Your own entry file, a subclass of ours."""
     shadow: Any = None
@@ -150,8 +148,6 @@ class Batched(Checked):
     """Workers, each with its copy of the model; by default 1, or as many as the archive has."""
     batch_size: int | None = None
     """Most requests in one call of the model; by default 8, or as many as the archive has."""
-    batch_delay: Annotated[int | None, RARE] = None
-    """Milliseconds that a request waits for others; by default 5, or as the archive says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +169,6 @@ class FeedbackPack(Checked):
     """With --feedback: the age at which labels are in, such as 6h, or auto."""
     ttl_days: Annotated[float, RARE] = 30.0
     """With --feedback: days after its prediction in which a label is taken."""
-    keyring: Annotated[str | None, PYTHON] = None
-    """The keyring, where the host's environment does not name it."""
-    ledger: Annotated[str | None, PYTHON] = None
-    """The ledger, where the host's environment does not name it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from calib_serve.core.options.base import (
-    PYTHON,
     RARE,
     Checked,
     Tolerant,
@@ -224,13 +223,6 @@ class ServeOptions(SampleOptions):
     """Keys that sign receipts; by default FOLDER/keyring.json, made if missing."""
     ledger: str | Path | None = None
     """Where labels are counted: a file, or postgresql://HOST/DATABASE; by default in FOLDER."""
-    sample_seconds: Annotated[float, PYTHON] = 60
-    """Seconds between two writes of samples."""
-
-    def _check(self) -> None:
-        check_positive("sample_seconds", self.sample_seconds)
-        if self.samples is None:
-            check_default(self, ["sample_seconds"], OF_FOLDER)
 
 
 def variable(option: str) -> str:

@@ -192,10 +192,10 @@ def _labels_of(output: GraphTensor) -> str | None:
 
 
 def _running(batch: int, settings: TritonOptions) -> Block:
-    group = {"count": settings.instances, "kind": Word(f"KIND_{settings.device.upper()}")}
+    group = {"count": 1, "kind": Word(f"KIND_{settings.device.upper()}")}
     config: Block = {"instance_group": [group]}
     if batch:
-        config["dynamic_batching"] = {"max_queue_delay_microseconds": settings.delay}
+        config["dynamic_batching"] = {"max_queue_delay_microseconds": 500}
     if settings.versions > 1:
         config["version_policy"] = {"latest": {"num_versions": settings.versions}}
     return config

@@ -71,8 +71,8 @@ def fuse_triton(
         repository: The folder of the models that Triton serves.
         options: A ``TritonOptions``; keywords replace its fields.
         name: The model's name in Triton; the fused graph becomes a version of it.
-        **keywords: Fields of ``TritonOptions``: ``against``, ``backend``, ``decisions``, ``delay``,
-            ``device``, ``features``, ``input_name``, ``inputs``, ``instances``, ``max_batch``,
+        **keywords: Fields of ``TritonOptions``: ``against``, ``backend``, ``decisions``,
+            ``device``, ``features``, ``input_name``, ``inputs``, ``max_batch``,
             ``normalization``, ``output_name``, ``outputs``, ``receipts``, ``samples``, ``strict``,
             ``tensorrt``, ``trt_cache``, ``unproven``, ``version``, ``versions``.
 

@@ -70,7 +70,7 @@ def check_columns(table: Any, names: Sequence[str], *, what: str, where: str) ->
         raise InputError(f"{what} {where}: no column {', '.join(missing)}; it has {have}{hint}")
 
 
-def check_alike(one: Any, other: Any, *, what: str, hint: str = "") -> None:
+def _check_alike(one: Any, other: Any, *, what: str, hint: str = "") -> None:
     """Raise InputError where two columns hold values that are never equal, such as text and numbers."""
     if _kind(one) != _kind(other):
         raise InputError(
@@ -261,10 +261,12 @@ def joined(predictions: Any, labels: Any, asked: AuditQuery, *, repeats: bool) -
     """
     import ibis  # noqa: PLC0415
 
-    check_alike(predictions["id"], labels["id"], what="ids of predictions and labels")
+    _check_alike(predictions["id"], labels["id"], what="ids of predictions and labels")
     if asked.of_predicted:
         hint = ", or name the classes in the order of their ids (--class-names)"
-        check_alike(predictions["predicted"], labels["label"], what="predicted classes and labels", hint=hint)
+        _check_alike(
+            predictions["predicted"], labels["label"], what="predicted classes and labels", hint=hint
+        )
     if repeats:
         predictions = _of_one_id(predictions)
     if not asked.unique:

@@ -84,7 +84,7 @@ class Counted:
     label_rows: dict[str, int]
 
 
-def place_of(row: Mapping[str, Any], asked: AuditQuery) -> Place:
+def _place_of(row: Mapping[str, Any], asked: AuditQuery) -> Place:
     """The group and window of a row of ``grouped``; a missing value counts as ""."""
     keys = tuple("" if row[f"by{i}"] is None else str(row[f"by{i}"]) for i in range(len(asked.by)))
     return keys, row["at"] if asked.every else None
@@ -104,7 +104,7 @@ def counted(rows: Sequence[Mapping[str, Any]], asked: AuditQuery, *, most: int) 
         labels[FATES[fate]] += float(row["label_rows"])
         if fate not in SERVED:
             continue
-        there = values.setdefault(place_of(row, asked), defaultdict(float))
+        there = values.setdefault(_place_of(row, asked), defaultdict(float))
         for one in SUMS:
             if one.per == "delay" or (one.of == "labels" and fate != LABELLED):
                 continue
@@ -182,7 +182,7 @@ def ranks_of(rows: Iterable[Mapping[str, Any]], asked: AuditQuery, *, weighted: 
     """Read the metrics of each place from the rows of ``ranked``."""
     places: dict[Place, list[Mapping[str, Any]]] = {}
     for row in rows:
-        places.setdefault(place_of(row, asked), []).append(row)
+        places.setdefault(_place_of(row, asked), []).append(row)
     return {
         place: Ranks(_auroc(found), math.nan if weighted else _adaptive_ece(found, asked.bins))
         for place, found in places.items()

@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -119,7 +119,6 @@ class FileSource:
         every: float = 5.0,
         skip: str = "",
         columns: LabelFields = USUAL,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         try:
             self._fs, self._root = fsspec.core.url_to_fs(address, use_listings_cache=False)
@@ -129,7 +128,7 @@ class FileSource:
             raise InputError(f"there is no folder {self._root}; make it, or check the address")
         self.failures, self._columns = 0, columns
         self._local = "file" in self._fs.protocol
-        self._state, self._settle, self._every, self._clock = state, settle, every, clock
+        self._state, self._settle, self._every = state, settle, every
         self._skip = fsspec.core.url_to_fs(skip)[1] if skip else ""
         self._seen: dict[str, tuple[str, float]] = {}
         self._told: set[str] = set()
@@ -141,7 +140,7 @@ class FileSource:
 
     def take(self, seconds: float) -> list[Piece]:
         """Take the next rows of the file in hand, or the first of the next one."""
-        until = self._clock() + seconds
+        until = time.monotonic() + seconds
         while True:
             if self._current is None:
                 self._look()
@@ -149,11 +148,11 @@ class FileSource:
             if self._current is not None and (pieces := self._rows(self._current)):
                 return pieces
             if self._current is None and not self._ready:
-                left = min(until, max(self._looked + self._every, self._clock())) - self._clock()
+                left = min(until, max(self._looked + self._every, time.monotonic())) - time.monotonic()
                 if left <= 0:
                     return []
                 time.sleep(left)
-                if self._clock() >= until:
+                if time.monotonic() >= until:
                     return []
 
     def alive(self) -> None:
@@ -161,7 +160,7 @@ class FileSource:
 
     def _look(self) -> None:
         """List the files, and those that did not change for long enough."""
-        now = self._clock()
+        now = time.monotonic()
         if now - self._looked < self._every:
             return
         self._looked = now

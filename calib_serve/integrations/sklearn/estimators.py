@@ -133,7 +133,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight=sample_weight,
             groups=None if groups is None else as_array(groups, "groups"),
             options=self.options,
-            seed=seed_of(self.random_state),
+            seed=_seed_of(self.random_state),
         )
         self.classes_ = classes
         self.method_ = self.artifact_.method
@@ -288,7 +288,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             # A row that is held out several times is one sample.
             groups=(np.arange(len(y)) if codes is None else codes)[rows],
             options=self.options,
-            seed=seed_of(self.random_state),
+            seed=_seed_of(self.random_state),
         )
         self.method_ = self.artifact_.method
         for name in ("n_features_in_", "feature_names_in_"):
@@ -474,7 +474,7 @@ def _fit_calibration(
     return replace(artifact, class_names=names, model={"outputs": outputs})
 
 
-def seed_of(random_state: Any) -> int:
+def _seed_of(random_state: Any) -> int:
     """The seed that scikit-learn's ``random_state`` stands for: itself, or a number drawn from it."""
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)

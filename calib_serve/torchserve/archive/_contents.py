@@ -37,17 +37,15 @@ class Batching:
         workers: Number of workers.
         batch_size: Requests of a batch, at most.
         delay: Milliseconds that a request may wait for others.
-        timeout: Seconds that an answer may take.
     """
 
     workers: int = 1
     batch_size: int = 8
     delay: int = 5
-    timeout: int = 120
 
     def __post_init__(self) -> None:
-        if not (self.workers >= 1 and self.batch_size >= 1 and self.delay >= 1 and self.timeout >= 1):
-            raise FuseError(f"workers, batch size, delay and timeout must be at least 1, got {self}")
+        if not (self.workers >= 1 and self.batch_size >= 1 and self.delay >= 1):
+            raise FuseError(f"workers, batch size and delay must be at least 1, got {self}")
 
 
 def is_calibrated(archive: Archive) -> bool:
@@ -184,7 +182,7 @@ def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
         "# So many requests share one call of the model, if they come within so many milliseconds.\n"
         f"batchSize: {batching.batch_size}\nmaxBatchDelay: {batching.delay}\n"
         "# Seconds after which a worker that does not answer is replaced.\n"
-        f"responseTimeout: {batching.timeout}\n"
+        "responseTimeout: 120\n"
         "# Read by calib_serve alone; see calib_serve.torchserve.mar_options.ModelOptions.\n"
         f"{text}"
     ).encode()

@@ -72,7 +72,7 @@ def pack(
         pictures: How pictures are prepared; by default as the artifact says, and where that says nothing,
             pictures are refused when they are sent.
         **keywords: Fields of ``PackOptions``: ``abstain_below``, ``against``, ``allow_cpu_fallback``,
-            ``extra``, ``flush_seconds``, ``handler``, ``input_dtype``, ``input_shape``, ``inputs``,
+            ``extra``, ``flush_seconds``, ``handler``, ``input_shape``, ``inputs``,
             ``last_linear``, ``max_pixels``, ``outputs``, ``probabilities``, ``shadow``, ``standalone``,
             ``threads``, ``threshold``, ``top``, ``unproven``, ``version``, ``weights``.
 
@@ -104,7 +104,7 @@ def pack(
             sha256=sha256(served),
             proof=proof,
             input_shape=shape,
-            input_dtype=asked.input_dtype or known.input_dtype or "float32",
+            input_dtype=known.input_dtype or "float32",
             outputs=known.returned(asked.outputs),
             factory=factory,
             workers=batching.workers,
@@ -218,8 +218,8 @@ def pack_feedback(
         archives: The calibrated archives whose labels it accepts.
         name: The model's name in TorchServe.
         version: The model's version.
-        **keywords: Fields of ``FeedbackOptions``: ``arl``, ``block``, ``flush_seconds``, ``keyring``,
-            ``ledger``, ``maturity``, ``standalone``, ``tolerance``, ``ttl_days``.
+        **keywords: Fields of ``FeedbackOptions``: ``arl``, ``block``, ``flush_seconds``,
+            ``maturity``, ``standalone``, ``tolerance``, ``ttl_days``.
 
     Returns:
         The archive's path.

@@ -97,7 +97,7 @@ def pack_around(
         options: An ``AroundOptions``; keywords replace its fields.
         name: The model's name in TorchServe; by default the old one.
         force: Whether another archive of that name is replaced; ``source`` never is.
-        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_delay``, ``batch_size``, ``extra``,
+        **keywords: Fields of ``AroundOptions``: ``against``, ``batch_size``, ``extra``,
             ``flush_seconds``, ``last_linear``, ``outputs``, ``probe``, ``probe_data``, ``probe_timeout``,
             ``receipts``, ``seam``, ``standalone``, ``threshold``, ``unproven``, ``untried``, ``version``,
             ``workers``.
@@ -112,7 +112,7 @@ def pack_around(
     asked = changed(options or AroundOptions(), keywords, pack_around)
     old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
-    handler = wrappable(str(old.model.get("handler", "")), old.files, source)
+    handler = _wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
     # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
@@ -127,7 +127,7 @@ def pack_around(
         raise FuseError(f"{source} runs with {modes[0]}, where replies are not made batch by batch")
     name, version = name or old.name, asked.version or f"{old.version}-calibrated"
     target = new_file(source, out, name=name, version=version)
-    config = _config(old, asked.workers, asked.batch_size, asked.batch_delay)
+    config = _config(old, asked.workers, asked.batch_size)
     # Never over a file that the manifest does not call a configuration.
     free = f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG
     config_name = str(old.model.get("configFile") or free)
@@ -152,7 +152,7 @@ def pack_around(
                 batch_size=_number(old, config, "batchSize"),
                 seconds=asked.probe_timeout,
             )
-            check_kind(found, fitted, asked.outputs)
+            _check_kind(found, fitted, asked.outputs)
             if isinstance(proof, Against):
                 how: dict[str, Any] = {"batch_size": 1, "probe_timeout": asked.probe_timeout}
                 scores = collected(read_requests(str(asked.probe_data)), folder / "before", found, **how)
@@ -205,22 +205,15 @@ def pack_around(
         if found is not None:
             after = made.unpack(folder / "after")
             (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
-            compare_calibrated(
+            _compare_calibrated(
                 after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout
             )
     return target
 
 
-def _config(
-    old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
-) -> dict[str, Any]:
+def _config(old: Archive, workers: int | None, batch_size: int | None) -> dict[str, Any]:
     """Put the given settings into the old configuration."""
-    asked = {
-        "minWorkers": workers,
-        "maxWorkers": workers,
-        "batchSize": batch_size,
-        "maxBatchDelay": batch_delay,
-    }
+    asked = {"minWorkers": workers, "maxWorkers": workers, "batchSize": batch_size}
     given = {key: value for key, value in asked.items() if value is not None}
     if odd := [key for key, value in given.items() if value < 1]:
         raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
@@ -254,7 +247,7 @@ def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
     return fitted if told is None else told
 
 
-def wrappable(handler: str, files: Sequence[str], source: object) -> str:
+def _wrappable(handler: str, files: Sequence[str], source: object) -> str:
     """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
     # A handler may be named FILE, FILE.py or FILE.py:FUNCTION, in a folder or not.
     module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
@@ -311,7 +304,7 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
             f"{source} was packed from a model, not around a handler; take its model file and use --model"
         )
     handler = str(archive.model.get("handler", "") if options is None else options.wraps)
-    handler = wrappable(handler, archive.files, source)
+    handler = _wrappable(handler, archive.files, source)
     serialized = _model_file(archive)
     with scratch() as folder:
         copy = archive.unpack(folder / "archive")
@@ -417,7 +410,7 @@ def find_seam(
     return Seam(kind=kind or measured, rows=rows, batched=batched, shown=shown, **found)
 
 
-def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
+def _check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
     """Raise FuseError where the artifact's steps give other probabilities for scores of the seam's kind."""
     what = f"{seam.kind} pass the seam {seam.place!r}"
     check_multilabel(artifact, seam.kind, what)
@@ -426,7 +419,7 @@ def check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
         change_to_fitted(artifact, seam.kind, what, can=())
 
 
-def compare_calibrated(
+def _compare_calibrated(
     folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
 ) -> None:
     """Send the requests to the calibrated archive in ``folder``, and compare with the original's replies.

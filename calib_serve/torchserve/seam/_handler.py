@@ -48,7 +48,7 @@ def _networks(subject: Any) -> list[str]:
     found = [
         name
         for name, value in vars(subject).items()
-        if not name.startswith("__") and (is_network(value) or is_session(value))
+        if not name.startswith("__") and (_is_network(value) or _is_session(value))
     ]
     # TorchServe's own handlers call it so.
     found.sort(key=lambda name: name != "model")
@@ -59,9 +59,9 @@ def _networks(subject: Any) -> list[str]:
     inside = [
         f"{name}.{place}"
         for name, one in held
-        if not is_network(one) and type(one).__module__ != "builtins" and not name.startswith("__")
+        if not _is_network(one) and type(one).__module__ != "builtins" and not name.startswith("__")
         for place, value in getattr(one, "__dict__", {}).items()
-        if is_network(value) or is_session(value)
+        if _is_network(value) or _is_session(value)
     ]
     forwards = [f"{name}.forward" for name in found if _is_plain(getattr(subject, name))]
     return [*estimators, *found, *inside, *forwards]
@@ -83,7 +83,7 @@ def put_around(handler: Handler, place: str, around: Around) -> None:
             handler.subject.inference = _wrapped(own, around)
         return
     owner, name, value = _resolve(handler, place)
-    if is_network(value):
+    if _is_network(value):
         from torch import nn  # noqa: PLC0415 - a network is here, so torch is too
 
         # A hook, not another object: the network keeps its type and all its attributes. TorchScript's own
@@ -91,7 +91,7 @@ def put_around(handler: Handler, place: str, around: Around) -> None:
         nn.Module.register_forward_hook(
             value, lambda module, args, returned: around(lambda *_, **__: returned, args, {})
         )
-    elif is_session(value):
+    elif _is_session(value):
         setattr(owner, name, _Session(value, around))
     elif callable(value):
         setattr(owner, name, _wrapped(value, around))
@@ -130,7 +130,7 @@ def _wrapped(call: Callable[..., Any], around: Around) -> Callable[..., Any]:
     return lambda *args, **kwargs: around(call, args, kwargs)
 
 
-def is_network(value: Any) -> bool:
+def _is_network(value: Any) -> bool:
     """Whether a value is a torch module, and no class."""
     # By its type: a stand-in for metrics has every attribute.
     return hasattr(type(value), "register_forward_hook") and not isinstance(value, type)
@@ -138,10 +138,10 @@ def is_network(value: Any) -> bool:
 
 def _is_plain(value: Any) -> bool:
     """Whether the network's forward may be replaced: not of TorchScript or of torch.compile."""
-    return is_network(value) and not hasattr(value, "_c") and not hasattr(value, "_orig_mod")
+    return _is_network(value) and not hasattr(value, "_c") and not hasattr(value, "_orig_mod")
 
 
-def is_session(value: Any) -> bool:
+def _is_session(value: Any) -> bool:
     """Whether a value is a session of ONNX Runtime, or works as one."""
     is_object = not callable(value) and not isinstance(value, type)
     return is_object and hasattr(type(value), "run") and hasattr(type(value), "get_inputs")

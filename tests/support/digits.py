@@ -6,17 +6,11 @@ a small convolutional network is right on 90 % of the rest, at a mean confidence
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -92,51 +86,3 @@ def train(split: Split, *, seed: int = 0, epochs: int = 200, batch: int = 50) ->
             nn.functional.cross_entropy(net(images[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return net.eval()
-
-
-def write_models(net: DigitsNet, folder: Path) -> tuple[Path, Path]:
-    """Write the network as deployed models come: .pt2 and ONNX, for batches of any size."""
-    folder.mkdir(parents=True, exist_ok=True)
-    exported, onnx = folder / "digits.pt2", folder / "digits.onnx"
-    example, free = (torch.zeros(2, 1, 8, 8),), ({0: torch.export.Dim("batch")},)
-    with _quiet_torch():
-        program = torch.export.export(net, example, dynamic_shapes=free)
-        torch.export.save(program, exported)
-        made = torch.onnx.export(
-            program,
-            input_names=["images"],
-            output_names=["logits"],
-            external_data=False,
-            verbose=False,
-        )
-        assert made is not None  # None is what the old exporter returns
-        made.save(onnx)
-    return exported, onnx
-
-
-@contextmanager
-def _quiet_torch() -> Iterator[None]:
-    """Ignore torch's warnings: of its own deprecations, and of missing torchvision."""
-    exporter = logging.getLogger("torch.onnx")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        exporter.setLevel(level)
-
-
-def shifted(images: Images, *, degrees: float, noise: float, rng: np.random.Generator) -> Images:
-    """Turn images by up to ``degrees`` either way, and add Gaussian noise of sd ``noise``."""
-    angles = rng.uniform(-degrees, degrees, len(images))
-    turned = np.stack(
-        [
-            ndimage.rotate(image, angle, axes=(1, 2), reshape=False, order=1)
-            for image, angle in zip(images, angles, strict=True)
-        ]
-    )
-    noisy = turned + noise * rng.standard_normal(images.shape)
-    return np.clip(noisy, 0, 1).astype(np.float32)
