@@ -29,7 +29,8 @@ from calib_serve.scores.kinds import (
     to_logits,
     to_probs,
 )
-from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns, opened_rows
+from calib_serve.scores.named import named_scores
+from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns
 from calib_serve.scores.recognition import (
     FEW,
     NUMBERED,
@@ -49,6 +50,8 @@ _LOOKED_AT = 100_000
 """Rows in which labels are compared with the predicted classes."""
 _SURE = -14.0
 """Logarithm of the chance, by the scores, that all are right, above which all may be."""
+_ABSENT = "absent=0"
+"""What ``missing`` says where a class that a row does not name has the score 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +255,7 @@ class Scores:
         *,
         split: str | None = None,
         labels: str | Path | None = None,
+        on: str | None = None,
         outputs: str | None = None,
         columns: Sequence[str] | None = None,
         class_names: Sequence[Any] = (),
@@ -271,7 +275,8 @@ class Scores:
         Args:
             path: File; a folder or pattern of parquet files; or, with ``engine``, a table.
             split: Split to read, such as "test", where the file has several.
-            labels: Column or array of the file, or an npy file.
+            labels: Column or array of the file, or an npy file; with ``on`` a table of its own.
+            on: Column of ids in both, by which labels of a table are found.
             outputs: Kind or scale of the scores; see ``of``.
             columns: Names of the classes' columns.
             class_names: Names of the classes (K,).
@@ -306,9 +311,13 @@ class Scores:
             label=said["labels"],
             weight=said["sample_weight"],
             group=said["groups"],
+            on=on,
         )
         try:
-            return _in_names(made(source, said, expected=wanted, ignore_label=ignore_label), said, expected)
+            found = made(source, said, expected=wanted, ignore_label=ignore_label)
+            # A schema is of one file.
+            found = found if on is None else replace(found, schema=replace(found.schema, labels=None))
+            return _in_names(found, said, expected)
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
 
@@ -522,6 +531,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     names = said["class_names"] or source.class_names
     # First: a void label often stands beside a void score.
     source, left_out = _kept(source, ignore_label, names or expected.class_names)
+    source = _filled(source, said["missing"] or ())
     source, none = _scored(source, said["missing"] or ())
     n, columns = source.values.shape
     if not n:
@@ -529,11 +539,15 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     outputs = None if said["outputs"] is None else Scaled.parse(said["outputs"])
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), source.values)
     called = source.roles.scores if len(source.roles.scores) == columns else names if columns > 1 else ()
-    place = CellNames(source.first, tuple(called))
+    place = replace(source.place, names=tuple(called))
     found, scale = _recognised(source, outputs, expected, place)
     kind = found.outputs
     if not said["missing"]:
         check_sentinels(found.values, kind, place)
+    if source.absent is not None and source.absent.any() and kind not in PROBABILITIES:
+        raise InputError(
+            f"scores of a class that a row does not name are 0 of probabilities alone, not of {kind}"
+        )
     classes = class_count(kind, columns)
     if names and len(names) not in (classes, columns):
         raise ShapeError(f"{classes} classes but {len(names)} class names")
@@ -658,9 +672,33 @@ def _named(
     return replace(wanted, kind=kind), "as expected"
 
 
+def _filled(source: RawScores, missing: Sequence[str]) -> RawScores:
+    """Take classes that a row does not name for 0 where that is said, or its other probabilities sum to 1."""
+    if source.absent is None:
+        return source
+    known = [min(row, default=-1) >= 0 and math.fsum(row) == 1 for row in map(_there, source.values)]
+    known = np.array(known)[:, None] | ~source.absent | (_ABSENT in missing)
+    if not known.all() and "nan" not in missing:
+        row = int((~known).any(axis=1).argmax())
+        lacks = [name for name, gone in zip(source.class_names, source.absent[row], strict=True) if gone]
+        held = math.fsum(_there(source.values[row]))
+        raise InputError(
+            f"column {source.roles.scores[0]!r}, {source.place.row(row)} does not name {few(lacks)}, and what "
+            f"it names sums to {held:.6g}: an unknown rest is not 0. Write all classes' scores, say --missing "
+            f"{_ABSENT} (missing=) if those are 0 or --missing nan to leave such rows out, or calibrate the "
+            "ranks (Scores.of_top)"
+        )
+    return replace(source, values=np.where(source.absent & known, 0, source.values))
+
+
+def _there(row: NDArray[np.float64]) -> list[float]:
+    return [score for score in row.tolist() if not math.isnan(score)]
+
+
 def _scored(source: RawScores, missing: Sequence[str]) -> tuple[RawScores, list[str]]:
     """Leave out samples with a score that stands for none."""
-    if not missing or tuple(missing) == ("none",):
+    missing = [one for one in missing if one != _ABSENT]
+    if not missing or missing == ["none"]:
         return source, []
     try:
         wanted = [float(one) for one in missing]
@@ -808,12 +846,16 @@ def _column(given: Any, n: int, what: str) -> NDArray[Any]:
 
 
 def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
-    """A frame of pandas or polars, an Arrow table, a mapping, or mappings a row, as columns by name.
+    """A frame of pandas or polars, an Arrow table, a mapping, or named scores a row, as columns by name.
 
     None of anything else.
     """
-    if isinstance(scores, (list, tuple)) and scores and isinstance(scores[0], Mapping):
-        return opened_rows("scores", list(scores))
+    first = scores[0] if isinstance(scores, (list, tuple)) and scores else None
+    if isinstance(first, Mapping) or (isinstance(first, list) and first and isinstance(first[0], Mapping)):
+        cells = np.fromiter(scores, object, len(scores))
+        found = named_scores("scores", scores)
+        whole = found.names and found.absent is None
+        return {n: found.values[:, k] for k, n in enumerate(found.names)} if whole else {"scores": cells}
     names = getattr(scores, "column_names", None)  # pyarrow
     names = getattr(scores, "columns", None) if names is None else names
     if isinstance(scores, Mapping):

@@ -106,7 +106,18 @@ class FileOptions(ScoresOptions):
     """The contents of a file of scores."""
 
     labels: str | None = None
-    """The labels: a column or array of the file, or an npy file."""
+    """The labels: a column or array of the file, or an npy file; with --on a table of its own."""
+    on: Annotated[str | None, RARE] = None
+    """A column of ids, by which the labels of a table of its own are found."""
+
+    def _check(self) -> None:
+        check(self.on is None or self.labels is not None, "on", "is for --labels FILE, and none is given")
+
+    @property
+    def of_file(self) -> dict[str, Any]:
+        """The given options, as keyword arguments of ``Scores.read``."""
+        beside = {"labels": self.labels, "on": self.on}
+        return {**{name: value for name, value in beside.items() if value is not None}, **self.of_scores}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,175 @@
+"""Cells that hold all scores of a row: {class: score}, lists of {label, score}, and Spark's vectors.
+
+Names decide the order of the classes. What a row's cell does not name is unknown, and never 0 in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.core.errors import InputError
+from calib_serve.core.names import shown
+from calib_serve.scores.recognition import NUMBERED, CellNames
+from calib_serve.scores.table import few
+
+_VECTOR = {"type", "size", "indices", "values"}
+_SCORE = {"score", "prob", "probability"}
+_LAYOUTS = 1000  # orders of names that are remembered: where each row is sorted there are as many as rows
+_LONGEST = 1 << 20  # classes of a sparse vector, which a few bytes could make any number
+
+
+@dataclass(frozen=True, eq=False)
+class NamedScores:
+    """Scores (n, K) of ``names``, () of vectors; ``absent``: which (n, K) no cell names, or None."""
+
+    values: NDArray[np.float64]
+    names: tuple[str, ...] = ()
+    absent: NDArray[np.bool_] | None = None
+
+
+def is_nested(column: NDArray[Any]) -> bool:
+    """Whether a column's cells are lists or mappings."""
+    cells = column if column.dtype.kind == "O" else ()
+    first = next((cell for cell in cells if cell is not None), None)
+    return column.ndim > 1 or isinstance(first, Mapping) or _is_list(first)
+
+
+def named_scores(
+    name: str, cells: Sequence[Any], place: CellNames = NUMBERED, classes: Sequence[str] = ()
+) -> NamedScores:
+    """Read the scores of cells that each hold a row's.
+
+    Args:
+        name: Name of the column in errors.
+        cells: Cells (n,).
+        place: Names of rows in errors.
+        classes: Names of all classes in order, as far as known; else names are sorted, numbers by value.
+
+    Raises:
+        InputError: Where a cell is none of these; it names the row.
+
+    >>> found = named_scores("p", [{"dog": 0.75, "cat": 0.25}, [{"label": "cat", "prob": 1.0}]])
+    >>> found.names, found.values.tolist()
+    (('cat', 'dog'), [[0.25, 0.75], [1.0, nan]])
+    """
+    layouts: dict[Any, NDArray[np.int32]] = {}
+    known: dict[Any, int] = {}
+    parts = []
+    vectors = _is_vector(cells[0])
+    for row, cell in enumerate(cells):
+        try:
+            keys, scores = _vector(cell) if vectors else _pairs(cell)
+            if vectors and known and len(keys) != len(known):
+                raise ValueError(f"it is of {len(keys)} numbers, and others of {len(known)}")
+            layout = (*keys, *map(type, keys))  # 1, 1.0 and True are equal
+            if (at := layouts.get(layout)) is None:
+                at = _places(keys, known)
+                if len(layouts) < _LAYOUTS:
+                    layouts[layout] = at
+            if not {*map(type, scores)} <= {float, int}:
+                scores = [_number(key, score) for key, score in zip(keys, scores, strict=True)]
+            parts.append((at, np.array(scores, np.float64)))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InputError(
+                f"column {name!r}, {place.row(row)} holds {shown(cell)}, which are no scores by class: "
+                f"{error}; name other columns (--columns, columns=)"
+            ) from None
+    values, absent = np.full((len(parts), len(known)), np.nan), np.ones((len(parts), len(known)), bool)
+    for row, (at, numbers) in enumerate(parts):
+        values[row, at], absent[row, at] = numbers, False
+    if vectors:
+        return NamedScores(values)
+    names = [str(int(key) if isinstance(key, float) else key) for key in known]
+    order = _order(name, names, classes)
+    # A class that is known and that no row names is absent in all of them.
+    lacks = np.full((len(parts), 1), np.nan)
+    places = [names.index(one) if one in names else -1 for one in order]
+    values, absent = np.hstack([values, lacks])[:, places], np.hstack([absent, lacks != 0])[:, places]
+    return NamedScores(values, tuple(order), absent if absent.any() else None)
+
+
+def _order(name: str, names: list[str], classes: Sequence[str]) -> Sequence[str]:
+    """Put names in order: that of the known classes, else of numbers, else of letters."""
+    numbered = all(one.removeprefix("-").isdecimal() for one in names)
+    own = sorted(names, key=int) if numbered else sorted(names)
+    if not classes or own == [str(k) for k in range(len(classes))]:  # ids, whose names are given in order
+        return own
+    if strange := [one for one in own if one not in classes]:
+        raise InputError(
+            f"column {name!r} names the class {few(strange)}, and the classes are {few(classes)}: name "
+            "them as the column does (--class-names, class_names=)"
+        )
+    return own if len(own) == 1 else classes  # the event of two classes
+
+
+def _places(keys: Sequence[Any], known: dict[Any, int]) -> NDArray[np.int32]:
+    """The columns of a row's names; ``known`` takes those that are new."""
+    if len({*keys}) < len(keys):
+        raise ValueError(f"it names {shown(next(key for key in keys if keys.count(key) > 1))} twice")
+    for key in keys:
+        if not (isinstance(key, (str, int)) or (isinstance(key, float) and key.is_integer())):
+            raise ValueError(f"{shown(key)} is no name of a class")
+    kinds = {type(key): key for key in (*known, *keys)}
+    if len(kinds) > 1:
+        said = " and ".join(f"{kind.__name__} {shown(key)}" for kind, key in kinds.items())
+        raise ValueError(f"names of classes are of one type, and there are {said}")
+    return np.array([known.setdefault(key, len(known)) for key in keys], np.int32)
+
+
+def _number(key: Any, score: Any) -> float:
+    if isinstance(score, (bool, np.bool_)) or not isinstance(score, (int, float, Decimal, np.number)):
+        raise ValueError(f"the score of {shown(key)} is {'missing' if score is None else shown(score)}")
+    return float(score)
+
+
+def _is_list(cell: Any) -> bool:
+    return isinstance(cell, (list, tuple, np.ndarray))
+
+
+def _is_vector(cell: Any) -> bool:
+    named = isinstance(cell, Mapping) and {"type", "values"} <= {*cell} <= _VECTOR
+    return named and not isinstance(cell["values"], (int, float))
+
+
+def _pairs(cell: Any) -> tuple[list[Any], list[Any]]:
+    """The names and scores of a cell: a mapping, also as pairs or alone in a list, or {label, score} each."""
+    if _is_list(cell) and len(cell) == 1 and not isinstance(cell[0], tuple) and not _labelled(cell[0]):
+        cell = cell[0]
+    if isinstance(cell, Mapping):
+        cell = list(cell.items())
+    found = [one if isinstance(one, tuple) else _labelled(one) for one in cell] if _is_list(cell) else []
+    if not found or not all(one is not None and len(one) == 2 for one in found):
+        raise ValueError("scores are {class: score}, or a list of {label, score} (or prob)")
+    return [one[0] for one in found if one], [one[1] for one in found if one]
+
+
+def _labelled(one: Any) -> tuple[Any, ...] | None:
+    """The name and score of an entry {label, score}."""
+    fields = {str(key).lower(): value for key, value in one.items()} if isinstance(one, Mapping) else {}
+    held = _SCORE & {*fields}
+    return (fields["label"], fields[held.pop()]) if "label" in fields and len(held) == 1 else None
+
+
+def _vector(cell: Any) -> tuple[Sequence[Any], list[Any]]:
+    """The places and scores of a vector as Spark writes it: dense of type 1, sparse of type 0."""
+    if not _is_vector(cell):
+        raise ValueError("others are vectors of Spark")
+    size, at, values = (cell.get(key) for key in ("size", "indices", "values"))
+    if cell["type"] == 1 and _is_list(values) and len(values) and size is None and at is None:
+        return range(len(values)), list(values)
+    if cell["type"] != 0 or not _is_list(values) or not _is_list(at):
+        raise ValueError("a vector of Spark is dense, of type 1 with values, or sparse, of type 0")
+    if not isinstance(size, int) or not 0 < size <= _LONGEST or len(at) != len(values):
+        raise ValueError("a sparse vector has a size, and as many indices as values")
+    if sorted({*at} & {*range(size)}) != list(at):
+        raise ValueError(f"the indices of a sparse vector rise, from 0 to {size - 1}")
+    scores: list[Any] = [0.0] * size  # by its format, what it does not hold is 0
+    for k, score in zip(at, values, strict=True):
+        scores[k] = score
+    return range(size), scores
