@@ -136,10 +136,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 def _labels_by_id(label: str | None, on: str) -> LabelsById:
     """The labels of a table, by their ids."""
     if label is None:
-        raise InputError(
-            f"--on {on} (on=) names the ids by which labels of another table are found: say "
-            "which by --labels FILE (labels=)"
-        )
+        raise InputError(f"--on {on} (on=) is of labels in a table of their own: say --labels FILE (labels=)")
     path = Path(label)
 
     def roles(names: Sequence[str], index: Sequence[str] = ()) -> Roles:
@@ -159,11 +156,7 @@ def _labels_by_id(label: str | None, on: str) -> LabelsById:
 
 def _is_typed(path: Path) -> bool:
     """Whether a file tells 1 from "1"."""
-    return is_json(path) or _ending(path) not in TEXTS
-
-
-def _ending(path: Path) -> str:
-    return "." + path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    return not path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
 
 
 def _read_file(path: Path, asked: _Asked) -> RawScores:
@@ -171,13 +164,14 @@ def _read_file(path: Path, asked: _Asked) -> RawScores:
         if read in _ARRAYS.values():
             found: RawScores = read(path, asked)
             return found
-        return _of_table(*read(path, asked.roles), asked, typed=_is_typed(path))
+        roles, table = read(path, asked.roles)
+        return _of_table(roles, table, asked, typed=_is_typed(path))
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[Callable[..., Any]]:
+def _reading(path: Path) -> Iterator[Any]:
     """The function that reads a file by its ending; its errors, and those of what is read, name the file."""
-    ending = _ending(path)
+    ending = "." + path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if ending not in _ENDINGS or (path.suffix == ".gz" and ending not in TEXTS):
         raise InputError(
             f"scores are read from {', '.join(_ENDINGS)} files, texts also packed (.gz), got {path.name!r}; "
@@ -279,7 +273,7 @@ def _splits(names: Collection[str]) -> list[str]:
 
 
 def _of_table(
-    roles: Roles, table: Mapping[str, NDArray[Any]], asked: _Asked, *, typed: bool = True
+    roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, typed: bool = True
 ) -> RawScores:
     """The rows of a split of a table, whose columns' roles are known but for those called as a class."""
     split = asked.split
@@ -309,8 +303,8 @@ def _of_table(
 
 
 def _with_labels(
-    roles: Roles, table: Mapping[str, NDArray[Any]], asked: _Asked, *, typed: bool = True
-) -> tuple[NDArray[np.bool_], Roles, Mapping[str, NDArray[Any]], list[str]]:
+    roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, typed: bool = True
+) -> tuple[NDArray[np.bool_], Roles, dict[str, NDArray[Any]], list[str]]:
     """Columns with that of the labels by id, where these are in another file, and which rows have one."""
     if asked.by_id is None:
         return np.ones(len(next(iter(table.values()), ())), bool), roles, table, []
@@ -398,14 +392,11 @@ def _floats(cells: list[Any], commas: bool) -> NDArray[Any]:
 
     ``commas``: a comma is a decimal one, as spreadsheets write where the language does.
     """
-    nested = (
-        cells and isinstance(cells[0], list) and not any(isinstance(one, (dict, str)) for one in cells[0])
-    )
+    first = cells[0] if cells and isinstance(cells[0], list) else ["none"]
+    nested = not any(isinstance(one, (dict, str)) for one in first)
     try:
         found = np.array(cells, np.float64)
-        if found.ndim > 2:
-            raise ValueError("these hold lists")
-        return found
+        return found if found.ndim < 3 else _texts(cells)
     except (TypeError, ValueError) as error:
         if nested:
             raise InputError(f"lists of scores must be of numbers, and equally long: {error}") from None
@@ -484,16 +475,11 @@ def _of_arrow(
     return roles, arrays
 
 
-def is_list(kind: Any) -> bool:
-    """Whether rows of an Arrow type are lists."""
-    return "list<" in str(kind)
-
-
 def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
     """Convert an Arrow column to an array (n,), or lists to (n, K); missing values become None."""
     if any(one in str(column.type) for one in ("struct<", "map<")):
         return _texts(column.to_pylist())
-    if not is_list(column.type):
+    if "list<" not in str(column.type):
         found = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
         return np.asarray(found)
     column = column.combine_chunks() if hasattr(column, "chunks") else column
@@ -547,9 +533,9 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
             whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             return _of_table(replace(roles, split=None), whole, replace(asked, split=None))
         values, beside = _spooled(batches, roles, table)
-    kept, roles, beside, said = _with_labels(roles, beside, asked)
-    if not kept.all():
-        values, beside = values[kept], {name: column[kept] for name, column in beside.items()}
+    there, roles, beside, said = _with_labels(roles, beside, asked)
+    if not there.all():
+        values, beside = values[there], {name: column[there] for name, column in beside.items()}
     found = _of_spooled(roles, values, beside, told=asked.told)
     return replace(found, remarks=(*said, *found.remarks))
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import shown
-from calib_serve.scores.classes import is_missing, plain_label
+from calib_serve.scores.classes import plain_label
 
 _FEWEST = 0.1
-"""Part of the shorter side that must find its other half: with less, the ids are hardly of the same things."""
+"""Part of the shorter side's ids that the other one must have: with less they hardly name the same things."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class LabelsById:
         found: dict[Any, Any] = {}
         for row, (key, label) in enumerate(zip(_ids(ids, on), labels.tolist(), strict=True), 1):
             first = found.setdefault(key, label)
-            if first is not label and _content(first) != _content(label):
+            if first is not label and str(plain_label(first)) != str(plain_label(label)):
                 raise InputError(
                     f"row {row} says {shown(label)} of the id {shown(key)}, and a row before says "
                     f"{shown(first)}: leave one label an id"
@@ -49,29 +49,20 @@ class LabelsById:
             keys, labels = [*map(str, keys)], {str(key): label for key, label in labels.items()}
         own, theirs = {*keys}, labels.keys()
         alike = {_plain(key): key for key in own - theirs}
-        near = next((key for key in theirs - own if _plain(key) in alike), None)
+        near = min((key for key in theirs - own if _plain(key) in alike), default=None)
         both = len(own & theirs)
         if near is not None or both == 0 or both < _FEWEST * min(len(own), len(theirs)):
-            one, other = (keys[0], next(iter(theirs))) if near is None else (alike[_plain(near)], near)
+            one, other = (min(own), min(theirs)) if near is None else (alike[_plain(near)], near)
             raise InputError(
-                f"{both:,} of {len(own):,} ids of scores, such as the {_described(one)}, are among {len(theirs):,} "
-                f"of {self.called}, such as the {_described(other)}: write the same ids alike in {self.on!r}"
+                f"of {len(own):,} ids of scores, such as the {_described(one)}, {both:,} are among the "
+                f"{len(theirs):,} of labels, such as the {_described(other)}: write them alike in {self.on!r}"
             )
         kept = np.array([key in theirs for key in keys])
         found = np.empty(len(keys), object)
         found[:] = [labels.get(key) for key in keys]
-        said = f"{int(kept.sum()):,} of {len(keys):,} rows have one of {len(theirs):,} labels by {self.on!r}"
-        said += f", {int((~kept).sum()):,} without a label are left out" if not kept.all() else ""
-        return (
-            kept,
-            found,
-            said + (f", {len(theirs) - both:,} labels have no row" if len(theirs) > both else ""),
-        )
-
-
-def _content(label: Any) -> Any:
-    plain = plain_label(label)
-    return None if is_missing(plain) else (type(plain), plain)
+        said = f"{kept.sum():,} of {len(keys):,} rows have one of {len(theirs):,} labels by {self.on!r}"
+        said += f", {(~kept).sum():,} without one are left out" * (not kept.all())
+        return kept, found, said + f", {len(theirs) - both:,} labels have no row" * (len(theirs) > both)
 
 
 def _ids(column: NDArray[Any], on: str) -> list[Any]:
@@ -81,8 +72,8 @@ def _ids(column: NDArray[Any], on: str) -> list[Any]:
     odd = next((row for row, key in enumerate(found) if type(key) is not kind or key == ""), None)
     if odd is not None:
         raise InputError(
-            f"row {odd + 1} of column {on!r} holds the {_described(found[odd])}: ids are whole numbers in all "
-            "rows, or texts in all"
+            f"row {odd + 1} of column {on!r} holds the {_described(found[odd])}: ids are whole numbers, or "
+            "texts, in all rows"
         )
     return found
 
@@ -92,5 +83,5 @@ def _described(key: Any) -> str:
 
 
 def _plain(key: Any) -> str:
-    """An id without what tables of others add or take away: blanks, leading zeros, the ".0" of a float."""
+    """An id without what tables add or take away: blanks, leading zeros, the ".0" of a float."""
     return str(key).strip().removesuffix(".0").lstrip("0")

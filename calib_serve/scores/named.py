@@ -5,8 +5,8 @@ Names decide the order of the classes. What a row's cell does not name is unknow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -24,15 +24,6 @@ _LAYOUTS = 1000  # orders of names that are remembered: where each row is sorted
 _LONGEST = 1 << 20  # classes of a sparse vector, which a few bytes could make any number
 
 
-@dataclass(frozen=True, eq=False)
-class NamedScores:
-    """Scores (n, K) of ``names``, () of vectors; ``absent``: which (n, K) no cell names, or None."""
-
-    values: NDArray[np.float64]
-    names: tuple[str, ...] = ()
-    absent: NDArray[np.bool_] | None = None
-
-
 def is_nested(column: NDArray[Any]) -> bool:
     """Whether a column's cells are lists or mappings."""
     cells = column if column.dtype.kind == "O" else ()
@@ -42,20 +33,14 @@ def is_nested(column: NDArray[Any]) -> bool:
 
 def named_scores(
     name: str, cells: Sequence[Any], place: CellNames = NUMBERED, classes: Sequence[str] = ()
-) -> NamedScores:
-    """Read the scores of cells that each hold a row's.
+) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """The classes (K,), () of vectors, and scores (n, K) of cells, NaN where one does not name a class.
 
-    Args:
-        name: Name of the column in errors.
-        cells: Cells (n,).
-        place: Names of rows in errors.
-        classes: Names of all classes in order, as far as known; else names are sorted, numbers by value.
+    ``classes``: the names of all in order, where they are known; else numbers go by value, texts by letter.
+    InputError for another cell, by row.
 
-    Raises:
-        InputError: Where a cell is none of these; it names the row.
-
-    >>> found = named_scores("p", [{"dog": 0.75, "cat": 0.25}, [{"label": "cat", "prob": 1.0}]])
-    >>> found.names, found.values.tolist()
+    >>> names, values = named_scores("p", [{"dog": 0.75, "cat": 0.25}, [{"label": "cat", "prob": 1.0}]])
+    >>> names, values.tolist()
     (('cat', 'dog'), [[0.25, 0.75], [1.0, nan]])
     """
     layouts: dict[Any, NDArray[np.int32]] = {}
@@ -72,7 +57,7 @@ def named_scores(
                 at = _places(keys, known)
                 if len(layouts) < _LAYOUTS:
                     layouts[layout] = at
-            if not {*map(type, scores)} <= {float, int}:
+            if not {*map(type, scores)} <= {float, int} or math.isnan(sum(scores)):
                 scores = [_number(key, score) for key, score in zip(keys, scores, strict=True)]
             parts.append((at, np.array(scores, np.float64)))
         except (ValueError, TypeError, OverflowError) as error:
@@ -80,18 +65,14 @@ def named_scores(
                 f"column {name!r}, {place.row(row)} holds {shown(cell)}, which are no scores by class: "
                 f"{error}; name other columns (--columns, columns=)"
             ) from None
-    values, absent = np.full((len(parts), len(known)), np.nan), np.ones((len(parts), len(known)), bool)
-    for row, (at, numbers) in enumerate(parts):
-        values[row, at], absent[row, at] = numbers, False
-    if vectors:
-        return NamedScores(values)
     names = [str(int(key) if isinstance(key, float) else key) for key in known]
-    order = _order(name, names, classes)
-    # A class that is known and that no row names is absent in all of them.
-    lacks = np.full((len(parts), 1), np.nan)
-    places = [names.index(one) if one in names else -1 for one in order]
-    values, absent = np.hstack([values, lacks])[:, places], np.hstack([absent, lacks != 0])[:, places]
-    return NamedScores(values, tuple(order), absent if absent.any() else None)
+    order = names if vectors else _order(name, names, classes)
+    column = {one: k for k, one in enumerate(order)}
+    placed = np.array([column[one] for one in names])
+    values = np.full((len(parts), len(order)), np.nan)
+    for row, (at, numbers) in enumerate(parts):
+        values[row, placed[at]] = numbers
+    return () if vectors else tuple(order), values
 
 
 def _order(name: str, names: list[str], classes: Sequence[str]) -> Sequence[str]:
@@ -123,8 +104,10 @@ def _places(keys: Sequence[Any], known: dict[Any, int]) -> NDArray[np.int32]:
 
 
 def _number(key: Any, score: Any) -> float:
-    if isinstance(score, (bool, np.bool_)) or not isinstance(score, (int, float, Decimal, np.number)):
-        raise ValueError(f"the score of {shown(key)} is {'missing' if score is None else shown(score)}")
+    number = isinstance(score, (int, float, Decimal, np.number)) and not isinstance(score, bool)
+    if not number or math.isnan(score):
+        what = "missing" if number or score is None else shown(score)
+        raise ValueError(f"the score of {shown(key)} is {what}")
     return float(score)
 
 

@@ -37,9 +37,9 @@ _NAMELESS = Roles(())
 class RawScores:
     """Values (n, K), and labels, weights, groups and ids or None; ``place`` names the rows.
 
-    ``absent``: scores (n, K) that are not there where each row names its own. ``outputs``: the kind or scale
-    that names say; ``roles``: the columns or arrays that they were read from; ``class_axis``: where the
-    classes were among more axes.
+    ``gaps``: a score of NaN is that of a class which a row does not name. ``outputs``: the kind or scale that
+    names say; ``roles``: the columns or arrays that they were read from; ``class_axis``: where the classes
+    were among more axes.
     """
 
     values: Floats
@@ -53,7 +53,7 @@ class RawScores:
     remarks: tuple[str, ...] = ()
     name: str = "the scores"
     place: CellNames = NUMBERED
-    absent: NDArray[np.bool_] | None = None
+    gaps: bool = False
     calibrated_by: str = ""
     class_axis: int | None = None
 
@@ -61,7 +61,7 @@ class RawScores:
         """Some of the samples, by mask."""
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
-            for name in ("labels", "weights", "groups", "ids", "absent")
+            for name in ("labels", "weights", "groups", "ids")
         }
         return replace(self, values=self.values[kept], place=self.place.take(kept), **parts)
 
@@ -137,7 +137,7 @@ def of_columns(
     kind of scores is.
     """
     beside = {"label": label, "weight": weight, "group": group, "id": id}
-    named = {what: value for what, value in beside.items() if isinstance(value, str)}
+    named: dict[str, Any] = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
     labels = table[named["label"]] if "label" in named and named["label"] in table else others.get("label")
     roles = roles_of(
@@ -184,12 +184,13 @@ def of_roles(
     said = [f"left out: {few(list(roles.left_out))}"] if roles.left_out else []
     held = table[roles.scores[0]]
     names: tuple[str, ...] = ()
-    absent = None
+    values: Floats
+    gaps = False
     if len(roles.scores) == 1 and held.dtype.kind == "O" and is_nested(held):
-        named = named_scores(roles.scores[0], held.tolist(), place, classes)
-        values, names, absent = named.values, named.names, named.absent
+        names, values = named_scores(roles.scores[0], held.tolist(), place, classes)
         said += [f"classes by name from {shown(roles.scores[0])}"] if names else []
-    elif held.ndim == 2:
+        gaps = bool(np.isnan(values).any())
+    elif held.ndim > 1:
         values = _numbers(held)
     else:
         values = _stacked(roles.scores, table, place)
@@ -207,7 +208,7 @@ def of_roles(
         ids=found.get("id"),
         remarks=tuple(said),
         place=place,
-        absent=absent,
+        gaps=gaps,
     )
 
 
@@ -329,8 +330,8 @@ def _as_numbers(
             numbers[row] = np.nan if is_missing(plain_label(value)) else float(value)
         except (TypeError, ValueError):
             raise InputError(
-                f"column {name!r}, {place.row(row)} holds {shown(value)}, which is no score; name the columns of "
-                f"the classes alone ({by_pattern(names)}, columns=), or that of the labels 'label'"
+                f"column {name!r}, {place.row(row)} holds {shown(value)}, which is no score; name the "
+                f"columns of the classes alone ({by_pattern(names)}, columns=), or that of the labels 'label'"
             ) from None
     return numbers
 

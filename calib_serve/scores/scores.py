@@ -315,8 +315,8 @@ class Scores:
         )
         try:
             found = made(source, said, expected=wanted, ignore_label=ignore_label)
-            # A schema is of one file.
-            found = found if on is None else replace(found, schema=replace(found.schema, labels=None))
+            if on is not None:  # the schema is of this file
+                found = replace(found, schema=replace(found.schema, labels=None))
             return _in_names(found, said, expected)
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
@@ -544,10 +544,8 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     kind = found.outputs
     if not said["missing"]:
         check_sentinels(found.values, kind, place)
-    if source.absent is not None and source.absent.any() and kind not in PROBABILITIES:
-        raise InputError(
-            f"scores of a class that a row does not name are 0 of probabilities alone, not of {kind}"
-        )
+    if source.gaps and kind not in PROBABILITIES:
+        raise InputError(f"a class that a row does not name has a probability of 0, and these are {kind}")
     classes = class_count(kind, columns)
     if names and len(names) not in (classes, columns):
         raise ShapeError(f"{classes} classes but {len(names)} class names")
@@ -673,26 +671,23 @@ def _named(
 
 
 def _filled(source: RawScores, missing: Sequence[str]) -> RawScores:
-    """Take classes that a row does not name for 0 where that is said, or its other probabilities sum to 1."""
-    if source.absent is None:
+    """Take classes that a row does not name for 0 where that is said, or its others sum to 1."""
+    if not source.gaps:
         return source
-    known = [min(row, default=-1) >= 0 and math.fsum(row) == 1 for row in map(_there, source.values)]
-    known = np.array(known)[:, None] | ~source.absent | (_ABSENT in missing)
+    gone = np.isnan(source.values)
+    rows = [row[~lacks] for row, lacks in zip(source.values, gone, strict=True)]
+    sure = [_ABSENT in missing or (row.min(initial=1) >= 0 and math.fsum(row) == 1) for row in rows]
+    known = np.array(sure) | ~gone.any(axis=1)
     if not known.all() and "nan" not in missing:
-        row = int((~known).any(axis=1).argmax())
-        lacks = [name for name, gone in zip(source.class_names, source.absent[row], strict=True) if gone]
-        held = math.fsum(_there(source.values[row]))
+        row = int(known.argmin())
+        lacks = [name for name, lacks in zip(source.class_names, gone[row], strict=True) if lacks]
         raise InputError(
-            f"column {source.roles.scores[0]!r}, {source.place.row(row)} does not name {few(lacks)}, and what "
-            f"it names sums to {held:.6g}: an unknown rest is not 0. Write all classes' scores, say --missing "
-            f"{_ABSENT} (missing=) if those are 0 or --missing nan to leave such rows out, or calibrate the "
-            "ranks (Scores.of_top)"
+            f"column {source.roles.scores[0]!r}, {source.place.row(row)} has no score of {few(lacks)}, and "
+            f"its others sum to {math.fsum(rows[row])!r}: an unknown rest is not 0. Write the scores of all "
+            f"classes, say --missing {_ABSENT} (missing=) if those are 0 or --missing nan to leave such rows "
+            "out, or calibrate the ranks (Scores.of_top)"
         )
-    return replace(source, values=np.where(source.absent & known, 0, source.values))
-
-
-def _there(row: NDArray[np.float64]) -> list[float]:
-    return [score for score in row.tolist() if not math.isnan(score)]
+    return replace(source, values=np.where(gone & known[:, None], 0, source.values))
 
 
 def _scored(source: RawScores, missing: Sequence[str]) -> tuple[RawScores, list[str]]:
@@ -850,12 +845,10 @@ def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
 
     None of anything else.
     """
-    first = scores[0] if isinstance(scores, (list, tuple)) and scores else None
-    if isinstance(first, Mapping) or (isinstance(first, list) and first and isinstance(first[0], Mapping)):
-        cells = np.fromiter(scores, object, len(scores))
-        found = named_scores("scores", scores)
-        whole = found.names and found.absent is None
-        return {n: found.values[:, k] for k, n in enumerate(found.names)} if whole else {"scores": cells}
+    if isinstance(scores, (list, tuple)) and (cells := _named_cells(scores)) is not None:
+        columns, values = named_scores("scores", scores)
+        whole = columns and not np.isnan(values).any()
+        return {name: values[:, k] for k, name in enumerate(columns)} if whole else {"scores": cells}
     names = getattr(scores, "column_names", None)  # pyarrow
     names = getattr(scores, "columns", None) if names is None else names
     if isinstance(scores, Mapping):
@@ -865,7 +858,21 @@ def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
     texts = [str(name) for name in names]
     if len(set(texts)) < len(texts):
         raise InputError(f"a column is named twice: {shown(next(t for t in texts if texts.count(t) > 1))}")
-    return {text: as_array(scores[name], text, missing=True) for text, name in zip(texts, names, strict=True)}
+    found = {}
+    for text, name in zip(texts, names, strict=True):
+        cells = _named_cells(scores[name])
+        found[text] = as_array(scores[name], text, missing=True) if cells is None else cells
+    return found
+
+
+def _named_cells(column: Any) -> NDArray[Any] | None:
+    """A column whose cells are mappings, or lists of mappings or pairs, as objects; None of others."""
+    if any(kind in str(getattr(column, "type", "")) for kind in ("struct<", "map<")):
+        column = column.to_pylist()  # of pyarrow
+    cells = column if hasattr(column, "__len__") and np.ndim(column[:0]) == 1 else ()
+    first = next((cell for cell in cells if cell is not None), None)
+    inside = first[0] if isinstance(first, (list, tuple, np.ndarray)) and len(first) else first
+    return np.fromiter(cells, object, len(cells)) if isinstance(inside, (Mapping, tuple)) else None
 
 
 def _aligned(scores: Any, beside: Mapping[str, Any]) -> dict[str, Any]:

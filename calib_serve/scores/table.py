@@ -147,9 +147,8 @@ def roles_of(
 
     ``columns``: the classes' columns, names or patterns such as ``p_*``; ``expected``: an artifact's columns,
     and ``classes``: names of all classes, which are the scores where all are there; ``called``: names that
-    labels have, which are no roles; ``index``: row names, as the file says; ``apart``: labels lie
-    in another file. InputError where a column is not
-    there, and where several could be the label.
+    labels have, which are no roles; ``index``: row names, as the file says; ``apart``: labels are in
+    another file. InputError where a column is not there, and where several could be the label.
 
     >>> roles = roles_of(["id", "prob_cat", "prob_dog", "age", "label", "Unnamed: 0"])
     >>> roles.scores, roles.kind, roles.classes, roles.label, roles.id, roles.left_out["age"]
@@ -166,11 +165,11 @@ def roles_of(
             columns = known
     chosen = None if columns is None else _asked_for(columns, [name for name in names if name not in taken])
     free = [n for n in names if n not in {*taken, *(chosen or ()), *classes, *called}]
-    aside = [name for name in free if apart and (_is_of(name, "label") or name.startswith(OF_LABEL))]
+    aside = [n for n in free if apart and (n.strip().lower() in _ROLES["label"] or n.startswith(OF_LABEL))]
     free = [name for name in free if name not in aside]
     of_labels = [name for name in free if name.startswith(OF_LABEL)]
-    for what in _ROLES:
-        may_be = [name for name in free if _is_of(name, what)]
+    for what, known in _ROLES.items():
+        may_be = [name for name in free if name.strip().lower() in known]
         if what not in found and not (what == "label" and of_labels):
             if len(may_be) > 1:
                 raise InputError(
@@ -210,10 +209,6 @@ def roles_of(
         kind=kinds.pop() if len(kinds) == 1 else None,
         classes=tuple(one.of for one in said if one is not None) if None not in said else (),
     )
-
-
-def _is_of(name: str, what: str) -> bool:
-    return name.strip().lower() in _ROLES[what]
 
 
 def _of_rows(name: str, index: Sequence[str]) -> bool:

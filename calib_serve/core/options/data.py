@@ -110,9 +110,6 @@ class FileOptions(ScoresOptions):
     on: Annotated[str | None, RARE] = None
     """A column of ids, by which the labels of a table of its own are found."""
 
-    def _check(self) -> None:
-        check(self.on is None or self.labels is not None, "on", "is for --labels FILE, and none is given")
-
     @property
     def of_file(self) -> dict[str, Any]:
         """The given options, as keyword arguments of ``Scores.read``."""
