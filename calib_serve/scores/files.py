@@ -289,7 +289,6 @@ def _of_table(
         kept &= of == split
     elif split is not None:
         raise InputError(f"there is no column split, so there is no split {split!r}; leave the split out")
-    place = CellNames(1).take(kept) if not kept.all() else CellNames(1)
     if table and not kept.any():
         raise InputError(f"no row of the split {split!r} has a label")
     table = table if kept.all() else {name: column[kept] for name, column in table.items()}
@@ -298,7 +297,7 @@ def _of_table(
     if called := ({*table} & named) - {*roles.scores}:
         own = [name for name in table if asked.by_id is None or name != asked.by_id.called]
         roles = replace(asked.roles(own, called=called), label=roles.label)
-    found = of_roles(roles, table, classes=asked.classes, place=place, told=asked.told)
+    found = of_roles(roles, table, classes=asked.classes, place=CellNames(1).take(kept), told=asked.told)
     return replace(found, remarks=(*said, *found.remarks))
 
 

@@ -19,10 +19,7 @@ _FEWEST = 0.1
 
 @dataclass(frozen=True, eq=False)
 class LabelsById:
-    """Labels by id; ``called``: the name of their column, with that of their file.
-
-    ``typed``: whether its ids have a type: 1 and "1" are then two, as they are not in a CSV file.
-    """
+    """Labels by id; ``called``: their column and file; ``typed``: ids 1 and "1" are two, not as in CSV."""
 
     on: str
     called: str

@@ -20,7 +20,6 @@ from calib_serve.scores.table import few
 
 _VECTOR = {"type", "size", "indices", "values"}
 _SCORE = {"score", "prob", "probability"}
-_LAYOUTS = 1000  # orders of names that are remembered: where each row is sorted there are as many as rows
 _LONGEST = 1 << 20  # classes of a sparse vector, which a few bytes could make any number
 
 
@@ -43,9 +42,9 @@ def named_scores(
     >>> names, values.tolist()
     (('cat', 'dog'), [[0.25, 0.75], [1.0, nan]])
     """
-    layouts: dict[Any, NDArray[np.int32]] = {}
     known: dict[Any, int] = {}
-    parts = []
+    parts: list[tuple[NDArray[np.int32], NDArray[np.float64]]] = []
+    before: tuple[Any, ...] = ()
     vectors = _is_vector(cells[0])
     for row, cell in enumerate(cells):
         try:
@@ -53,10 +52,8 @@ def named_scores(
             if vectors and known and len(keys) != len(known):
                 raise ValueError(f"it is of {len(keys)} numbers, and others of {len(known)}")
             layout = (*keys, *map(type, keys))  # 1, 1.0 and True are equal
-            if (at := layouts.get(layout)) is None:
-                at = _places(keys, known)
-                if len(layouts) < _LAYOUTS:
-                    layouts[layout] = at
+            at = parts[-1][0] if layout == before else _places(keys, known)
+            before = layout
             if not {*map(type, scores)} <= {float, int} or math.isnan(sum(scores)):
                 scores = [_number(key, score) for key, score in zip(keys, scores, strict=True)]
             parts.append((at, np.array(scores, np.float64)))

@@ -190,6 +190,12 @@ def of_roles(
         names, values = named_scores(roles.scores[0], held.tolist(), place, classes)
         said += [f"classes by name from {shown(roles.scores[0])}"] if names else []
         gaps = bool(np.isnan(values).any())
+        if not (names or classes or all(map(_is_score, texts_in(labels)))):
+            # Spark counts classes from the commonest on, and labels would be sorted by name.
+            raise InputError(
+                f"the vectors in {roles.scores[0]!r} name no classes, and labels do: name them as Spark's "
+                "StringIndexer has them, in its order (--class-names, class_names=)"
+            )
     elif held.ndim > 1:
         values = _numbers(held)
     else:

@@ -167,10 +167,7 @@ def _even(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
 
 
 def objects_of(lines: Iterator[str], *, alone: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the objects of JSON lines; InputError, which names the row, for a line that is no object.
-
-    ``alone``: the column of a list that is a line of its own, as of a Hugging Face pipeline's results.
-    """
+    """Yield the objects of JSON lines, a list as {``alone``: list}; InputError, by row, for another line."""
     for number, line in enumerate((line for line in lines if line.strip()), 1):
         try:
             row = json.loads(line, object_pairs_hook=_once)

@@ -545,7 +545,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     if not said["missing"]:
         check_sentinels(found.values, kind, place)
     if source.gaps and kind not in PROBABILITIES:
-        raise InputError(f"a class that a row does not name has a probability of 0, and these are {kind}")
+        raise InputError(f"a class that a row does not name may have the probability 0, and these are {kind}")
     classes = class_count(kind, columns)
     if names and len(names) not in (classes, columns):
         raise ShapeError(f"{classes} classes but {len(names)} class names")
@@ -671,23 +671,22 @@ def _named(
 
 
 def _filled(source: RawScores, missing: Sequence[str]) -> RawScores:
-    """Take classes that a row does not name for 0 where that is said, or its others sum to 1."""
-    if not source.gaps:
-        return source
+    """Take classes that a row does not name for 0 where that is said, else refuse them.
+
+    Others that sum to 1 are no proof: a float32 softmax rounds to 1 above a rest of 6e-8.
+    """
+    if not source.gaps or "nan" in missing:
+        return replace(source, gaps=False)
     gone = np.isnan(source.values)
-    rows = [row[~lacks] for row, lacks in zip(source.values, gone, strict=True)]
-    sure = [_ABSENT in missing or (row.min(initial=1) >= 0 and math.fsum(row) == 1) for row in rows]
-    known = np.array(sure) | ~gone.any(axis=1)
-    if not known.all() and "nan" not in missing:
-        row = int(known.argmin())
-        lacks = [name for name, lacks in zip(source.class_names, gone[row], strict=True) if lacks]
-        raise InputError(
-            f"column {source.roles.scores[0]!r}, {source.place.row(row)} has no score of {few(lacks)}, and "
-            f"its others sum to {math.fsum(rows[row])!r}: an unknown rest is not 0. Write the scores of all "
-            f"classes, say --missing {_ABSENT} (missing=) if those are 0 or --missing nan to leave such rows "
-            "out, or calibrate the ranks (Scores.of_top)"
-        )
-    return replace(source, values=np.where(gone & known[:, None], 0, source.values))
+    if _ABSENT in missing:
+        return replace(source, values=np.where(gone, 0, source.values))
+    row = int(gone.any(axis=1).argmax())
+    lacks = [name for name, lacks in zip(source.class_names, gone[row], strict=True) if lacks]
+    raise InputError(
+        f"column {source.roles.scores[0]!r}, {source.place.row(row)} has no score of {few(lacks)}, and an "
+        f"unknown rest is not 0: write all scores (top_k=None), say --missing {_ABSENT} (missing=) if the "
+        "others are 0 or --missing nan to leave such rows out, or calibrate the ranks (Scores.of_top)"
+    )
 
 
 def _scored(source: RawScores, missing: Sequence[str]) -> tuple[RawScores, list[str]]:

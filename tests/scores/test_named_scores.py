@@ -1,4 +1,4 @@
-"""Scores that carry their classes' names, Spark's vectors, and labels of another file by id: equal or refused."""
+"""Scores by class name, Spark's vectors, and labels of another file by id: equal or refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def dense(row: Any) -> dict[str, Any]:
 # In one cell of row 3, or in all rows where a function is given.
 GOOD = mapped(P[2])
 BAD: list[tuple[str, Any, list[str]]] = [
-    ("a class less", {"cat": 0.5, "dog": 0.25}, ["row 3", "owl", "0.75", "absent=0"]),
+    ("a class less", {"cat": 0.5, "dog": 0.25}, ["row 3", "owl", "absent=0"]),
     ("another class", {**mapped([0.5, 0.25, 0.125]), "fox": 0.125}, ["row 1", "fox"]),
     ("a null score", {**GOOD, "owl": None}, ["row 3", "owl", "missing"]),
     ("a text", {**GOOD, "owl": "0.2"}, ["row 3", "owl"]),
@@ -124,7 +124,7 @@ def test_a_cell_that_is_no_scores_is_refused_by_its_row(
     assert Scores.read(lines(tmp_path / "fine.jsonl", rows), class_names=NAMES).labels.tolist() == Y.tolist()
     rows[2]["output"] = cell
     with pytest.raises(InputError) as refused:
-        Scores.read(lines(tmp_path / "bad.jsonl", rows))
+        Scores.read(lines(tmp_path / "bad.jsonl", rows), class_names=NAMES if of is not GOOD else ())
     for word in words:
         assert any(part.replace("\\", "") in str(refused.value) for part in word.split("|")), str(
             refused.value
@@ -192,30 +192,42 @@ def test_names_that_are_numbers_go_by_value_and_class_names_by_their_order(tmp_p
 def test_a_rest_that_nobody_told_is_not_zero(tmp_path: Path) -> None:
     exact = np.array([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0], [0.125, 0.0, 0.875]] * 10)
     kept = [{"output": {n: p for n, p in mapped(row).items() if p}, "label": "dog"} for row in exact]
-    kept[5]["label"] = "owl"
-    assert (Scores.read(lines(tmp_path / "zero.jsonl", kept)).values == exact).all()
-    with pytest.raises(
-        InputError, match="row 1 has no score of 'owl', 'emu', and its others sum to 0.99999999899"
-    ):
-        kept_off = [*kept]
-        kept_off[0] = {"output": {"cat": 0.5, "dog": 0.5 - 1e-9}, "label": "dog"}
-        Scores.read(lines(tmp_path / "off.jsonl", kept_off), class_names=[*NAMES, "emu"])
-    # Logits that happen to sum to 1 prove nothing.
-    with pytest.raises(InputError, match="a probability of 0, and these are logits"):
-        Scores.read(tmp_path / "zero.jsonl", outputs="logits")
+    path = lines(tmp_path / "zero.jsonl", kept)
+    # Not even where others sum to 1: a float32 softmax rounds to that.
+    with pytest.raises(InputError, match=r"row 1 has no score of 'owl', and an unknown rest is not 0"):
+        Scores.read(path)
+    found = Scores.read(path, missing="absent=0")
+    assert (found.values == exact).all()
+    assert Scores.read(path, schema=found.schema).schema.missing == ("absent=0",)
+    with pytest.raises(InputError, match="row 1 has no score of 'emu'"):
+        Scores.read(path, class_names=["emu", *NAMES], missing="none")
+    with pytest.raises(InputError, match="the probability 0, and these are logits"):
+        Scores.read(path, outputs="logits", missing="absent=0")
     top = [{"output": pairs(p)[:2], "label": y} for p, y in zip(P, LABELS, strict=True)]
     path = lines(tmp_path / "top.jsonl", top)
     with pytest.raises(InputError, match=r"row 1 has no score of .* an unknown rest is not 0"):
         Scores.read(path)
-    with pytest.raises(InputError, match="sum to 1"):  # absent ones said to be 0 are not
+    with pytest.raises(InputError, match="sum to 1"):  # absent ones that are said to be 0 are not
         Scores.read(path, missing="absent=0")
     some = [*top[:3], *({"output": mapped(p), "label": y} for p, y in zip(P[3:], LABELS[3:], strict=True))]
     found = Scores.read(lines(tmp_path / "some.jsonl", some), missing="nan")
     assert (found.values == P[3:]).all()
     assert "3 of 40 rows are left out" in found.reading
-    votes = [{"output": {n: int(v) for n, v in zip(NAMES, row) if v}, "label": "dog"} for row in 8 * exact]
-    votes = Scores.read(lines(tmp_path / "votes.jsonl", votes), outputs="votes", missing="absent=0")
-    np.testing.assert_array_equal(votes.probs[:], exact)
+    counts = [{n: int(v) for n, v in zip(NAMES, row, strict=True) if v} for row in 8 * exact]
+    path = lines(tmp_path / "votes.jsonl", [{"output": one, "label": "dog"} for one in counts])
+    np.testing.assert_array_equal(Scores.read(path, outputs="votes", missing="absent=0").probs[:], exact)
+    in_memory = [{n: p for n, p in mapped(row).items() if p} for row in exact]
+    assert (Scores.of(in_memory, missing="absent=0").values == exact).all()
+
+
+def test_vectors_do_not_say_whose_they_are(tmp_path: Path) -> None:
+    rows = [{"probability": dense(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
+    path = lines(tmp_path / "part-0.json", rows)
+    with pytest.raises(InputError, match="name no classes, and labels do.* StringIndexer"):
+        Scores.read(path)
+    assert Scores.read(path, class_names=["owl", "cat", "dog"]).labels.tolist() == ((Y + 1) % 3).tolist()
+    rows = [{"probability": dense(p), "label": float(y)} for p, y in zip(P, Y, strict=True)]
+    assert Scores.read(lines(tmp_path / "part-1.json", rows)).labels.tolist() == Y.tolist()
 
 
 def test_results_of_a_pipeline_are_read_as_they_come_and_as_lines(tmp_path: Path) -> None:
@@ -270,7 +282,7 @@ def test_a_map_of_parquet_that_names_a_class_twice_is_refused(tmp_path: Path) ->
     cells = [[("cat", 0.5), ("cat", 0.5)], *([("cat", 0.5), ("dog", 0.5)] for _ in range(9))]
     table = pa.table({"probs": pa.array(cells, pa.map_(pa.string(), pa.float64())), "label": ["cat"] * 10})
     pq.write_table(table, tmp_path / "x.parquet")
-    with pytest.raises(InputError, match="row 1 .*'cat' twice"):
+    with pytest.raises(InputError, match=r"row 1 .*'cat' twice"):
         Scores.read(tmp_path / "x.parquet")
 
 
@@ -361,7 +373,7 @@ def test_ids_that_are_not_alike_are_refused(
     name: str, own: str, ids: Any, theirs: str, others: Any, words: str, tmp_path: Path
 ) -> None:
     table = (
-        lines(tmp_path / "scores.jsonl", [{"id": i, **mapped(p)} for i, p in zip(ids, P)])
+        lines(tmp_path / "scores.jsonl", [{"id": i, **mapped(p)} for i, p in zip(ids, P, strict=True)])
         if own == "jsonl"
         else scored(tmp_path / f"scores.{own}", list(ids))
     )

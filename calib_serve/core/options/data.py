@@ -113,8 +113,8 @@ class FileOptions(ScoresOptions):
     @property
     def of_file(self) -> dict[str, Any]:
         """The given options, as keyword arguments of ``Scores.read``."""
-        beside = {"labels": self.labels, "on": self.on}
-        return {**{name: value for name, value in beside.items() if value is not None}, **self.of_scores}
+        given = {"labels": self.labels, "on": self.on, **self.of_scores}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
