@@ -122,7 +122,7 @@ def _pairs(cell: Any) -> tuple[list[Any], list[Any]]:
     if _is_list(cell) and len(cell) == 1 and not isinstance(cell[0], tuple) and not _labelled(cell[0]):
         cell = cell[0]
     if isinstance(cell, Mapping):
-        cell = list(cell.items())
+        cell = [cell] if _labelled(cell) else list(cell.items())
     found = [one if isinstance(one, tuple) else _labelled(one) for one in cell] if _is_list(cell) else []
     if not found or not all(one is not None and len(one) == 2 for one in found):
         raise ValueError("scores are {class: score}, or a list of {label, score} (or prob)")

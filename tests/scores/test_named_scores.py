@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -14,6 +15,10 @@ import pytest
 from command_line import invoke
 from hypothesis import given
 from hypothesis import strategies as st
+from onnxruntime import InferenceSession
+from skl2onnx import to_onnx
+from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestClassifier
 
 from calib_serve import Scores
 from calib_serve.core.errors import InputError
@@ -84,6 +89,7 @@ BAD: list[tuple[str, Any, list[str]]] = [
     ("a name that is a number", [{"label": 1, "score": 1.0}], ["row 3", "one type", "int", "str"]),
     ("no score", [{"label": "cat"}], ["row 3", "class"]),
     ("two scores", [{"label": "cat", "score": 1.0, "prob": 1.0}], ["row 3", "class"]),
+    ("one entry alone", {"label": 1, "score": 0.0}, ["row 3", "one type"]),
     ("a vector among maps", dense(P[2]), ["row 3"]),
 ]
 VECTORS: list[tuple[str, Any, list[str]]] = [
@@ -132,9 +138,8 @@ def test_a_cell_that_is_no_scores_is_refused_by_its_row(
 
 
 def test_rows_keep_their_numbers_where_others_are_left_out(tmp_path: Path) -> None:
-    rows = [
-        {"output": mapped(p), "label": y, "split": "ab"[i % 2]} for i, (p, y) in enumerate(zip(P, LABELS))
-    ]
+    halves = ["ab"[i % 2] for i in range(N)]
+    rows = [{"output": mapped(p), "label": y, "split": s} for p, y, s in zip(P, LABELS, halves, strict=True)]
     rows[7]["output"] = {**rows[7]["output"], "owl": None}
     with pytest.raises(InputError, match="row 8"):
         Scores.read(lines(tmp_path / "x.jsonl", rows), split="b")
@@ -201,13 +206,15 @@ def test_a_rest_that_nobody_told_is_not_zero(tmp_path: Path) -> None:
     assert Scores.read(path, schema=found.schema).schema.missing == ("absent=0",)
     with pytest.raises(InputError, match="row 1 has no score of 'emu'"):
         Scores.read(path, class_names=["emu", *NAMES], missing="none")
-    with pytest.raises(InputError, match="the probability 0, and these are logits"):
+    with pytest.raises(InputError, match="probability 0, and these are logits"):
         Scores.read(path, outputs="logits", missing="absent=0")
     top = [{"output": pairs(p)[:2], "label": y} for p, y in zip(P, LABELS, strict=True)]
     path = lines(tmp_path / "top.jsonl", top)
     with pytest.raises(InputError, match=r"row 1 has no score of .* an unknown rest is not 0"):
         Scores.read(path)
-    with pytest.raises(InputError, match="sum to 1"):  # absent ones that are said to be 0 are not
+    with pytest.raises(
+        InputError, match="sum to 0.684 to 0.996"
+    ):  # absent ones that are said to be 0 are not
         Scores.read(path, missing="absent=0")
     some = [*top[:3], *({"output": mapped(p), "label": y} for p, y in zip(P[3:], LABELS[3:], strict=True))]
     found = Scores.read(lines(tmp_path / "some.jsonl", some), missing="nan")
@@ -223,7 +230,7 @@ def test_a_rest_that_nobody_told_is_not_zero(tmp_path: Path) -> None:
 def test_vectors_do_not_say_whose_they_are(tmp_path: Path) -> None:
     rows = [{"probability": dense(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
     path = lines(tmp_path / "part-0.json", rows)
-    with pytest.raises(InputError, match="name no classes, and labels do.* StringIndexer"):
+    with pytest.raises(InputError, match=r"name no classes, and labels do.* StringIndexer"):
         Scores.read(path)
     assert Scores.read(path, class_names=["owl", "cat", "dog"]).labels.tolist() == ((Y + 1) % 3).tolist()
     rows = [{"probability": dense(p), "label": float(y)} for p, y in zip(P, Y, strict=True)]
@@ -286,6 +293,61 @@ def test_a_map_of_parquet_that_names_a_class_twice_is_refused(tmp_path: Path) ->
         Scores.read(tmp_path / "x.parquet")
 
 
+# What libraries write.
+
+
+def test_maps_of_an_onnx_file_of_scikit_learn(tmp_path: Path) -> None:
+    X, y = load_iris(return_X_y=True)
+    x = X.astype(np.float32)
+    for target in (np.array(["setosa", "versicolor", "virginica"])[y], 10 * y + 5):
+        model = RandomForestClassifier(7, max_depth=2, random_state=0).fit(X[::2], target[::2])
+        _, maps = answers(to_onnx(model, x[:1]), x)
+        _, p = answers(to_onnx(model, x[:1], options={"zipmap": False}), x)
+        for cell in (dict, lambda one: [one]):
+            rows = [
+                {"output_probability": cell(m), "label": t}
+                for m, t in zip(maps, target.tolist(), strict=True)
+            ]
+            found = Scores.read(lines(tmp_path / "maps.jsonl", rows))
+            assert (found.values == p).all()
+            assert found.class_names == tuple(map(str, model.classes_))
+            assert found.labels.tolist() == y.tolist()
+        assert (Scores.of(maps, target).values == p).all()
+
+
+def answers(graph: Any, x: Any) -> Any:
+    session = InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x})
+
+
+@pytest.mark.parametrize("ending", ["json", "parquet"])
+def test_structs_and_maps_that_duckdb_copies(ending: str, tmp_path: Path) -> None:
+    table = pa.table({**{name: P[:, k] for k, name in enumerate(NAMES)}, "label": LABELS, "id": np.arange(N)})
+    path = tmp_path / f"scores.{ending}"
+    with duckdb.connect() as database:
+        database.register("scores", table)
+        for cell in (
+            "{'owl': owl, 'cat': cat, 'dog': dog}",
+            "map {'dog': dog, 'owl': owl, 'cat': cat}",
+            "[{'label': 'dog', 'prob': dog}, {'label': 'cat', 'prob': cat}, {'label': 'owl', 'prob': owl}]",
+        ):
+            database.execute(
+                f"COPY (SELECT id, {cell} AS predicted_label_probs, label FROM scores) TO '{path}'"
+            )
+            found = Scores.read(path)
+            assert (found.values == P).all()
+            assert (found.class_names, found.labels.tolist()) == (tuple(NAMES), Y.tolist())
+
+
+def test_vectors_as_spark_4_3_writes_them_in_lines_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "part-00000.json"
+    path.write_text(
+        '{"id":1,"probability":{"type":1,"values":[0.0,0.25,0.75]},"label":2.0}\n'
+        '{"id":0,"probability":{"type":0,"size":3,"indices":[2],"values":[1.0]},"label":2.0}\n'
+    )
+    assert Scores.read(path).values.tolist() == [[0, 0.25, 0.75], [0, 0, 1]]
+
+
 # Labels of another file.
 
 
@@ -336,7 +398,8 @@ def test_labels_of_another_file_are_found_by_id(own: str, theirs: str, as_text: 
     kept = np.sort(turned)
     np.testing.assert_allclose(found.values, P[kept], rtol=0, atol=1e-15)
     assert [found.class_names[k] for k in found.labels] == [LABELS[i] for i in kept]
-    said = f"33 of 40 rows have one of 34 labels by '{how['on']}', 7 without one are left out, 1 labels have no row"
+    said = f"33 of 40 rows have one of 34 labels by '{how['on']}', 7 without one are left out, "
+    said += "1 labels have no row"
     assert said in found.reading
     assert f"labels in 'truth of truths.{theirs}'" in found.reading
 
