@@ -105,7 +105,12 @@ def read_source(
             )
         found = _read_table(where, engine, password_file, wanted)
     else:
-        found = _read_file(path, wanted)
+        with _reading(path) as read:
+            if read in _ARRAYS.values():
+                found = read(path, wanted)
+            else:
+                roles, table = read(path, wanted.roles)
+                found = _of_table(roles, table, wanted, typed=_is_typed(path))
     for what, name in apart.items():
         found = _beside(found, what, read_npy(Path(name)), name)
     return replace(found, name=path.name.partition(".")[0])
@@ -157,15 +162,6 @@ def _labels_by_id(label: str | None, on: str) -> LabelsById:
 def _is_typed(path: Path) -> bool:
     """Whether a file tells 1 from "1"."""
     return not path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
-
-
-def _read_file(path: Path, asked: _Asked) -> RawScores:
-    with _reading(path) as read:
-        if read in _ARRAYS.values():
-            found: RawScores = read(path, asked)
-            return found
-        roles, table = read(path, asked.roles)
-        return _of_table(roles, table, asked, typed=_is_typed(path))
 
 
 @contextmanager

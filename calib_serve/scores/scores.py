@@ -531,7 +531,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     names = said["class_names"] or source.class_names
     # First: a void label often stands beside a void score.
     source, left_out = _kept(source, ignore_label, names or expected.class_names)
-    source = _filled(source, said["missing"] or ())
+    source = _filled(source, said["missing"] or ()) if source.gaps else source
     source, none = _scored(source, said["missing"] or ())
     n, columns = source.values.shape
     if not n:
@@ -675,7 +675,7 @@ def _filled(source: RawScores, missing: Sequence[str]) -> RawScores:
 
     Others that sum to 1 are no proof: a float32 softmax rounds to 1 above a rest of 6e-8.
     """
-    if not source.gaps or "nan" in missing:
+    if "nan" in missing:
         return replace(source, gaps=False)
     gone = np.isnan(source.values)
     if _ABSENT in missing:

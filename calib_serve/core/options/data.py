@@ -113,7 +113,7 @@ class FileOptions(ScoresOptions):
     @property
     def of_file(self) -> dict[str, Any]:
         """The given options, as keyword arguments of ``Scores.read``."""
-        given = {"labels": self.labels, "on": self.on, **self.of_scores}
+        given = {"labels": self.labels, "on": self.on, **fields_of(ScoresOptions, self)}
         return {name: value for name, value in given.items() if value is not None}
 
 
