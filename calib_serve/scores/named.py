@@ -20,7 +20,7 @@ from calib_serve.scores.table import few
 
 _VECTOR = {"type", "size", "indices", "values"}
 _SCORE = {"score", "prob", "probability"}
-_LONGEST = 1 << 20  # classes of a sparse vector, which a few bytes could make any number
+_MOST = 1 << 28  # scores of sparse vectors, which a few bytes could make any number
 
 
 def is_nested(column: NDArray[Any]) -> bool:
@@ -48,7 +48,7 @@ def named_scores(
     vectors = _is_vector(cells[0])
     for row, cell in enumerate(cells):
         try:
-            keys, scores = _vector(cell) if vectors else _pairs(cell)
+            keys, scores = _vector(cell, _MOST // len(cells)) if vectors else _pairs(cell)
             if vectors and known and len(keys) != len(known):
                 raise ValueError(f"it is of {len(keys)} numbers, and others of {len(known)}")
             layout = (*keys, *map(type, keys))  # 1, 1.0 and True are equal
@@ -136,7 +136,7 @@ def _labelled(one: Any) -> tuple[Any, ...] | None:
     return (fields["label"], fields[held.pop()]) if "label" in fields and len(held) == 1 else None
 
 
-def _vector(cell: Any) -> tuple[Sequence[Any], list[Any]]:
+def _vector(cell: Any, most: int) -> tuple[Sequence[Any], list[Any]]:
     """The places and scores of a vector as Spark writes it: dense of type 1, sparse of type 0."""
     if not _is_vector(cell):
         raise ValueError("others are vectors of Spark")
@@ -145,9 +145,9 @@ def _vector(cell: Any) -> tuple[Sequence[Any], list[Any]]:
         return range(len(values)), list(values)
     if cell["type"] != 0 or not _is_list(values) or not _is_list(at):
         raise ValueError("a vector of Spark is dense, of type 1 with values, or sparse, of type 0")
-    if not isinstance(size, int) or not 0 < size <= _LONGEST or len(at) != len(values):
-        raise ValueError("a sparse vector has a size, and as many indices as values")
-    if sorted({*at} & {*range(size)}) != list(at):
+    if not isinstance(size, int) or not 0 < size <= most or len(at) != len(values):
+        raise ValueError(f"a sparse vector has a size, here {most} at most, and as many indices as values")
+    if sorted({*at}) != list(at) or (len(at) and not 0 <= at[0] <= at[-1] < size):
         raise ValueError(f"the indices of a sparse vector rise, from 0 to {size - 1}")
     scores: list[Any] = [0.0] * size  # by its format, what it does not hold is 0
     for k, score in zip(at, values, strict=True):

@@ -198,6 +198,8 @@ def of_roles(
             )
     elif held.ndim > 1:
         values = _numbers(held)
+        if values.ndim > 2 or not values.size:
+            raise ShapeError(f"column {roles.scores[0]!r} holds {values.shape[1:]} numbers a row, not (K,)")
     else:
         values = _stacked(roles.scores, table, place)
         names, prefix = _without_prefix(_names_of(roles, labels), labels)

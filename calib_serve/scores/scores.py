@@ -532,7 +532,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     # First: a void label often stands beside a void score.
     source, left_out = _kept(source, ignore_label, names or expected.class_names)
     source = _filled(source, said["missing"] or ()) if source.gaps else source
-    source, none = _scored(source, said["missing"] or ())
+    source, none = _scored(source, said["missing"]) if said["missing"] else (source, [])
     n, columns = source.values.shape
     if not n:
         raise InputError("there is no sample")

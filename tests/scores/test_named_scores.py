@@ -21,7 +21,7 @@ from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestClassifier
 
 from calib_serve import Scores
-from calib_serve.core.errors import InputError
+from calib_serve.core.errors import InputError, ShapeError
 
 NAMES = ["cat", "dog", "owl"]
 N = 40
@@ -170,6 +170,31 @@ def test_any_order_of_names_and_rows_gives_the_same_scores(
     assert found.class_names == tuple(NAMES)
     assert (found.values == P[rows]).all()
     assert found.labels.tolist() == Y[rows].tolist()
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(NAMES),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*NAMES, "label", "score", "type", "values", "size", "indices"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(ANY, min_size=1, max_size=4), st.booleans(), st.sampled_from([None, "nan", "absent=0"]))
+def test_whatever_a_cell_holds_it_is_read_or_refused(cells: list[Any], first: bool, missing: Any) -> None:
+    column = np.empty(len(cells) + first, object)
+    column[:] = [*([mapped(P[0])] if first else []), *cells]
+    try:
+        found = Scores.of({"output": column}, missing=missing)
+    except (InputError, ShapeError):
+        return
+    assert np.isfinite(found.values).all()
 
 
 def test_names_that_are_numbers_go_by_value_and_class_names_by_their_order(tmp_path: Path) -> None:
@@ -481,7 +506,8 @@ def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.ones(3), 900)
     y = (p.cumsum(axis=1) > rng.random((900, 1))).argmax(axis=1)
-    scores = lines(tmp_path / "s.jsonl", [{"id": i, "probs": mapped(row)} for i, row in enumerate(p)])
+    rows = [{"id": i, "probs": mapped(row)} for i, row in enumerate(p)]
+    scores, held = (lines(tmp_path / f"s{k}.jsonl", rows[k::2]) for k in (0, 1))
     truths = labelled(tmp_path / "t.csv", [(i, NAMES[k]) for i, k in enumerate(y)])
     by_id = ("--labels", str(truths), "--on", "id")
     folder = str(tmp_path / "artifact")
@@ -490,7 +516,27 @@ def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
         ("fit", "--data", str(scores), *by_id, "--method", "temperature", "-o", folder),
         ("report", str(scores), *by_id, "-o", str(tmp_path / "report.html")),
         ("schema", str(scores), *by_id, "-o", str(tmp_path / "schema.yaml")),
+        ("decide", folder, str(held), *by_id, "--coverage", "0.9", "-o", str(tmp_path / "decided")),
     ):
         told = invoke([*command])
         assert told.exit_code == 0, told.output
-        assert "900 of 900 rows have one of 900 labels" in " ".join(told.output.split())
+        said = "450 of 450 rows have one of 900 labels by 'id', 450 labels have no row"
+        assert said in " ".join(told.output.split())
+
+
+def test_a_folder_of_parquet_is_joined_whatever_the_order_of_its_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    columns = {f"prob_{name}": P[:, k] for k, name in enumerate(NAMES)}
+    turned = np.random.default_rng(0).permutation(N)
+    for part in (turned[:25], turned[25:]):
+        pq.write_table(
+            pa.table({"id": part, **{n: c[part] for n, c in columns.items()}}),
+            folder / f"{len(part)}.parquet",
+        )
+    truths = labelled(tmp_path / "t.parquet", [(i, LABELS[i]) for i in range(0, N, 2)])
+    found = Scores.read(folder, labels=truths, on="id")
+    order = np.argsort(found.ids)
+    assert found.ids[order].tolist() == list(range(0, N, 2))
+    assert (found.values[order] == P[::2]).all()
+    assert found.labels[order].tolist() == Y[::2].tolist()
