@@ -92,6 +92,10 @@ def read_source(
     path = Path(where)
     if engine is None and password_file is not None:
         raise InputError("a password goes with the address of a database (engine=); files need none")
+    if on is None and label is not None and Path(label).suffix in _ENDINGS and not label.endswith(".npy"):
+        raise InputError(
+            f"{label} is a table: say by which ids its labels are those of the scores (--on, on=)"
+        )
     by_id = None if on is None else _labels_by_id(label, on)
     asked = {"label": label if on is None else None, "weight": weight, "group": group}
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
