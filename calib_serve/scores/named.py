@@ -76,14 +76,15 @@ def _order(name: str, names: list[str], classes: Sequence[str]) -> Sequence[str]
     """Put names in order: that of the known classes, else of numbers, else of letters."""
     numbered = all(one.removeprefix("-").isdecimal() for one in names)
     own = sorted(names, key=int) if numbered else sorted(names)
-    if not classes or own == [str(k) for k in range(len(classes))]:  # ids, whose names are given in order
-        return own
-    if strange := [one for one in own if one not in classes]:
+    strange = [one for one in own if one not in classes]
+    if classes and not strange:
+        return own if [*classes[1:]] == own and len(own) == 1 else classes  # the event of two classes
+    if classes and own != [str(k) for k in range(len(classes))]:  # ids, whose names are given in order
         raise InputError(
             f"column {name!r} names the class {few(strange)}, and the classes are {few(classes)}: name "
             "them as the column does (--class-names, class_names=)"
         )
-    return own if len(own) == 1 else classes  # the event of two classes
+    return own
 
 
 def _places(keys: Sequence[Any], known: dict[Any, int]) -> NDArray[np.int32]:

@@ -215,6 +215,15 @@ def test_names_that_are_numbers_go_by_value_and_class_names_by_their_order(tmp_p
     turned = Scores.read(lines(tmp_path / "names.jsonl", rows), class_names=["owl", "dog", "cat"])
     assert (turned.values == P[:, ::-1]).all()
     assert turned.labels.tolist() == (2 - Y).tolist()
+    two = [{"output": {"0": 0.25, "1": 0.75}, "label": 1}, {"output": {"1": 1.0, "0": 0.0}, "label": 0}] * 9
+    by_name = Scores.read(lines(tmp_path / "two.jsonl", two), class_names=["1", "0"])
+    assert by_name.values[:2].tolist() == [[0.75, 0.25], [1, 0]]
+    assert by_name.labels[:2].tolist() == [0, 1]
+    one = [{"output": {"no": p}, "label": y} for p, y in ((0.25, "yes"), (0.75, "no"), (0.5, "no"))]
+    with pytest.raises(InputError, match="row 1 has no score of 'yes'"):
+        Scores.read(lines(tmp_path / "one.jsonl", one), class_names=["no", "yes"], outputs="probability")
+    found = Scores.read(tmp_path / "one.jsonl", class_names=["yes", "no"], outputs="probability")
+    assert found.labels.tolist() == [0, 1, 1]
     with pytest.raises(InputError, match="names the class 'cat', 'owl', and the classes are"):
         Scores.read(tmp_path / "names.jsonl", class_names=["a", "dog", "b"])
 
