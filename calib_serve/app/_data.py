@@ -46,9 +46,7 @@ def file_scores(
     """Read the scores of a file; note what was read on stderr. Keywords as in ``Scores.read``."""
     from calib_serve.scores import Scores
 
-    # What is not given is left out, so that the reader's own defaults hold.
-    given = {"split": split, "labels": options.labels, **options.of_scores, "expected": expected}
-    found = Scores.read(path, **{name: value for name, value in given.items() if value is not None})
+    found = Scores.read(path, split=split, expected=expected, **options.of_file)
     note([found.reading])
     return found
 
@@ -159,8 +157,7 @@ def read_tree(said: Any) -> Any:
 
 def refuse_file_options(options: FileOptions, source: str) -> None:
     """Raise InputError for an option of a file of scores that is given beside a model or an archive."""
-    given = {"labels": options.labels, **options.of_scores}
-    if extra := [name for name, value in given.items() if value is not None and name != "outputs"]:
+    if extra := [name for name in options.of_file if name != "outputs"]:
         flag = f"--{extra[0].replace('_', '-')}"
         raise InputError(
             f"{flag} is for a file of scores; beside {source}, DATA hold inputs and their labels"

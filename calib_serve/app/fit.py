@@ -154,8 +154,7 @@ def _of_scores(
     from calib_serve.fit import calibrate
     from calib_serve.scores import Scores
 
-    given = {"labels": source.labels, "engine": options.engine, **source.of_scores}
-    read = {name: value for name, value in given.items() if value is not None}
+    read = {"engine": options.engine, **source.of_file}
     fitted = Scores.read(data, split=source.split, **read)
     note([fitted.reading])
     # Read before the fit: a split that does not exist should not cost one.

@@ -41,7 +41,7 @@ def _schema(
     from calib_serve.scores import Scores
 
     refuse_existing(output.out, force=output.force)
-    found = Scores.read(data, split=source.split, labels=source.labels, **source.of_scores)
+    found = Scores.read(data, split=source.split, **source.of_file)
     try:
         found.schema.save(output.out)
     except OSError as error:

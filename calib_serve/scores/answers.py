@@ -23,6 +23,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.kinds import SUM_OF_HALF, Floats
 from calib_serve.scores.raw_scores import RawScores
+from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import is_json, objects_of, open_lines
 
 Form = Literal["logprobs", "votes", "stated", "loglikelihoods"]
@@ -473,7 +474,7 @@ def answers_in(
         ids=_entries(rows, of_rows) if of_rows else None,
         bounds=np.array([one.bounds for one in found]),
         remarks=tuple(_remarks(found, words)),
-        first=1,
+        place=CellNames(1),
         **beside,
     )
 

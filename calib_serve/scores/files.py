@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -25,7 +26,9 @@ from safetensors import SafetensorError, safe_open
 from calib_serve.core.data_files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
 from calib_serve.core.errors import InputError, MissingDependency, ShapeError
 from calib_serve.scores.databases import open_engine
+from calib_serve.scores.joins import LabelsById
 from calib_serve.scores.raw_scores import RawScores, of_arrays, of_roles, texts_in
+from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import TEXTS, cells_of, is_json, objects_of, open_lines
 from calib_serve.scores.table import Roles, few, roles_of, said_by
 
@@ -35,6 +38,9 @@ _SCORES = (
 )
 """Arrays of scores; the first that is there is read: logits tell more than the probabilities beside them."""
 _LARGE = 8 << 20  # bytes of a text from which importing pyarrow takes less time than it saves
+_RolesIn = Callable[..., Roles]
+"""Finds the roles of a table's columns by their names, and by which of them are names of rows."""
+_Table = tuple[Roles, dict[str, NDArray[Any]]]
 _OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
 
 
@@ -43,7 +49,8 @@ class _Asked:
     """The split and columns asked of a file, and the names of its label, weight and group.
 
     ``classes``: names of classes that are known; ``told``: whether the kind of scores is;
-    ``expected``: columns of an artifact, which are taken where all are there.
+    ``expected``: columns of an artifact, which are taken where all are there; ``by_id``: labels of another
+    file.
     """
 
     split: str | None
@@ -52,10 +59,12 @@ class _Asked:
     classes: Sequence[str] = ()
     told: bool = False
     expected: Sequence[str] = ()
+    by_id: LabelsById | None = None
 
     def roles(self, names: Sequence[str], index: Sequence[str] = (), called: Collection[str] = ()) -> Roles:
         """Find the role of each column."""
         beside: dict[str, Any] = {**self.beside, "called": called, "index": index}
+        beside |= {} if self.by_id is None else {"id": self.by_id.on, "apart": True}
         return roles_of(names, columns=self.columns, expected=self.expected, classes=self.classes, **beside)
 
 
@@ -72,19 +81,26 @@ def read_source(
     label: str | None = None,
     weight: str | None = None,
     group: str | None = None,
+    on: str | None = None,
 ) -> RawScores:
     """Return one split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
 
-    ``label``, ``weight`` and ``group``: each a column or array of the file by name, or an npy file beside it.
+    ``label``, ``weight`` and ``group``: each a column or array of the file by name, or an npy file beside it;
+    with ``on``, a column of ids in both, ``label`` is a table.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
     path = Path(where)
     if engine is None and password_file is not None:
         raise InputError("a password goes with the address of a database (engine=); files need none")
-    asked = {"label": label, "weight": weight, "group": group}
+    if on is None and label is not None and Path(label).suffix in _ENDINGS and not label.endswith(".npy"):
+        raise InputError(
+            f"{label} is a table: say by which ids its labels are those of the scores (--on, on=)"
+        )
+    by_id = None if on is None else _labels_by_id(label, on)
+    asked = {"label": label if on is None else None, "weight": weight, "group": group}
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
-    wanted = _Asked(split, columns, inside, classes, told, expected)
+    wanted = _Asked(split, columns, inside, classes, told, expected, by_id)
     if engine is not None or holds_files(path):
         if apart:
             raise InputError(
@@ -93,7 +109,12 @@ def read_source(
             )
         found = _read_table(where, engine, password_file, wanted)
     else:
-        found = _read_file(path, wanted)
+        with _reading(path) as read:
+            if read in _ARRAYS.values():
+                found = read(path, wanted)
+            else:
+                roles, table = read(path, wanted.roles)
+                found = _of_table(roles, table, wanted, typed=_is_typed(path))
     for what, name in apart.items():
         found = _beside(found, what, read_npy(Path(name)), name)
     return replace(found, name=path.name.partition(".")[0])
@@ -121,9 +142,36 @@ def read_npy(path: Path) -> NDArray[Any]:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def _read_file(path: Path, asked: _Asked) -> RawScores:
-    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    ending = f".{ending}"
+def _labels_by_id(label: str | None, on: str) -> LabelsById:
+    """The labels of a table, by their ids."""
+    if label is None:
+        raise InputError(f"--on {on} (on=) is of labels in a table of their own: say --labels FILE (labels=)")
+    path = Path(label)
+
+    def roles(names: Sequence[str], index: Sequence[str] = ()) -> Roles:
+        found = roles_of(names, columns=(), id=on, index=index).label
+        others = [name for name in names if name != on and name not in index]
+        if found is None and len(others) != 1:
+            raise InputError(f"which column holds the labels? There are {few(others)}: call it 'label'")
+        return Roles((), label=found or others[0], id=on)
+
+    with _reading(path) as read:
+        if read in _ARRAYS.values():
+            raise InputError("labels with ids are read from tables, such as CSV, JSON lines or Parquet")
+        found, table = read(path, roles)
+        called = f"{found.label} of {path.name}"
+        return LabelsById.of(on, called, table[on], table[str(found.label)], typed=_is_typed(path))
+
+
+def _is_typed(path: Path) -> bool:
+    """Whether a file tells 1 from "1"."""
+    return not path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    """The function that reads a file by its ending; its errors, and those of what is read, name the file."""
+    ending = "." + path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if ending not in _ENDINGS or (path.suffix == ".gz" and ending not in TEXTS):
         raise InputError(
             f"scores are read from {', '.join(_ENDINGS)} files, texts also packed (.gz), got {path.name!r}; "
@@ -132,8 +180,7 @@ def _read_file(path: Path, asked: _Asked) -> RawScores:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
-        read = {**_ARRAYS, **_TABLES}.get(ending, _read_text)
-        return read(path, asked)
+        yield {**_ARRAYS, **_TABLES}.get(ending, _read_text)
     except InputError as error:
         raise error if str(path) in str(error) else type(error)(f"{path}: {error}") from error
     except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
@@ -184,9 +231,13 @@ def _from_arrays(
     found = {what: called[name] for what, name in roles.beside.items()}
     others = [name for name in roles.left_out if said_by(name) is not None]
     said = [f"left out: {few(others)}"] if others else []
+    kept = np.ones(len(scores), bool)
+    if asked.by_id is not None:
+        kept, found["label"], remark = asked.by_id.join(called[str(roles.id)], typed=True)
+        roles, said = replace(roles, label=asked.by_id.called), [remark, *said]
     source = of_arrays(scores, **found)
     return replace(
-        source,
+        source if kept.all() else source.take(kept),
         class_names=tuple(map(str, get("class_names").tolist())) if "class_names" in names else (),
         outputs=roles.kind,
         roles=roles,
@@ -221,9 +272,12 @@ def _splits(names: Collection[str]) -> list[str]:
     return sorted({n.removesuffix(e) for n, e in found if e})
 
 
-def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], asked: _Asked) -> RawScores:
+def _of_table(
+    roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, typed: bool = True
+) -> RawScores:
     """The rows of a split of a table, whose columns' roles are known but for those called as a class."""
     split = asked.split
+    kept, roles, table, said = _with_labels(roles, table, asked, typed=typed)
     if roles.split is not None:
         # As texts: a split may be called 1 and be read as a number.
         of = np.array([str(one) for one in table[roles.split].tolist()])
@@ -232,17 +286,33 @@ def _of_table(roles: Roles, table: Mapping[str, NDArray[Any]], asked: _Asked) ->
             raise InputError(f"there are the splits {', '.join(known)}; name one (--split, split=)")
         if split not in known:
             raise InputError(f"there are the splits {', '.join(known)}, got {split!r}")
-        table = {name: column[of == split] for name, column in table.items()}
+        kept &= of == split
     elif split is not None:
         raise InputError(f"there is no column split, so there is no split {split!r}; leave the split out")
+    if table and not kept.any():
+        raise InputError(f"no row of the split {split!r} has a label")
+    table = table if kept.all() else {name: column[kept] for name, column in table.items()}
     # Of a table of languages, id is Indonesian.
     named = {*texts_in(None if roles.label is None else table[roles.label])}
     if called := ({*table} & named) - {*roles.scores}:
-        roles = asked.roles([*table], called=called)
-    return of_roles(roles, table, first=1, told=asked.told)
+        own = [name for name in table if asked.by_id is None or name != asked.by_id.called]
+        roles = replace(asked.roles(own, called=called), label=roles.label)
+    found = of_roles(roles, table, classes=asked.classes, place=CellNames(1).take(kept), told=asked.told)
+    return replace(found, remarks=(*said, *found.remarks))
 
 
-def _read_text(path: Path, asked: _Asked) -> RawScores:
+def _with_labels(
+    roles: Roles, table: dict[str, NDArray[Any]], asked: _Asked, *, typed: bool = True
+) -> tuple[NDArray[np.bool_], Roles, dict[str, NDArray[Any]], list[str]]:
+    """Columns with that of the labels by id, where these are in another file, and which rows have one."""
+    if asked.by_id is None:
+        return np.ones(len(next(iter(table.values()), ())), bool), roles, table, []
+    kept, labels, said = asked.by_id.join(table[str(roles.id)], typed=typed)
+    called = asked.by_id.called
+    return kept, replace(roles, label=called), {**table, called: labels}, [said]
+
+
+def _read_text(path: Path, roles_in: _RolesIn) -> _Table:
     with open_lines(path) as lines:
         if is_json(path):
             (names, rows), commas = _json_cells(lines), False
@@ -254,14 +324,14 @@ def _read_text(path: Path, asked: _Asked) -> RawScores:
         # Taken for names, the first row of numbers would be lost.
         if any(_is_fraction(name) for name in names):
             raise InputError("the first line holds numbers; add a line with the names of the columns")
-        roles = asked.roles(names)
+        roles = roles_in(names)
         plain = not (is_json(path) or commas or path.suffix == ".gz") and path.stat().st_size >= _LARGE
         table = (_read_fast(path, names, roles) if plain else None) or _columns(
             rows, names, roles, commas=commas
         )
     if not len(next(iter(table.values()), ())):
-        raise InputError("it has column names but no rows" if roles.scores else "it has no column of scores")
-    return _of_table(roles, table, asked)
+        raise InputError("it has column names but no rows" if table else "it has no column of scores")
+    return roles, table
 
 
 def _read_fast(path: Path, names: Sequence[str], roles: Roles) -> dict[str, NDArray[Any]] | None:
@@ -321,9 +391,11 @@ def _floats(cells: list[Any], commas: bool) -> NDArray[Any]:
 
     ``commas``: a comma is a decimal one, as spreadsheets write where the language does.
     """
-    nested = cells and isinstance(cells[0], list) and not any(isinstance(one, dict) for one in cells[0])
+    first = cells[0] if cells and isinstance(cells[0], list) else ["none"]
+    nested = not any(isinstance(one, (dict, str)) for one in first)
     try:
-        return np.array(cells, np.float64)
+        found = np.array(cells, np.float64)
+        return found if found.ndim < 3 else _texts(cells)
     except (TypeError, ValueError) as error:
         if nested:
             raise InputError(f"lists of scores must be of numbers, and equally long: {error}") from None
@@ -345,7 +417,7 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 def _json_cells(lines: Iterator[str]) -> tuple[list[str], Iterator[list[Any]]]:
     """The names of the first row, and the cells of all rows, each of which must have these names."""
-    rows = objects_of(lines)
+    rows = objects_of(lines, alone="scores")
     first = next(rows, {})
     names = list(first)
     return names, (_values(names, row, number) for number, row in enumerate(chain([first], rows), 1))
@@ -365,32 +437,32 @@ def _is_fraction(text: str) -> bool:
         return False
 
 
-def _read_parquet(path: Path, asked: _Asked) -> RawScores:
+def _read_parquet(path: Path, roles_in: _RolesIn) -> _Table:
     with open_parquet(path) as file:
-        return _of_arrow(file.schema_arrow, lambda names: file.read(columns=names), path, asked)
+        return _of_arrow(file.schema_arrow, lambda names: file.read(columns=names), path, roles_in)
 
 
-def _read_feather(path: Path, asked: _Asked) -> RawScores:
+def _read_feather(path: Path, roles_in: _RolesIn) -> _Table:
     try:
         from pyarrow import feather  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
         raise MissingDependency("pyarrow") from error
     whole = feather.read_table(path)
     check_header(path, whole.column_names)
-    return _of_arrow(whole.schema, whole.select, path, asked)
+    return _of_arrow(whole.schema, whole.select, path, roles_in)
 
 
 def _of_arrow(
     schema: Any,
     read: Callable[[list[str]], Any],
     path: Path,
-    asked: _Asked,
-) -> RawScores:
+    roles_in: _RolesIn,
+) -> _Table:
     """Read an Arrow table without the columns that pandas keeps its row names in."""
     from pyarrow import ArrowException  # noqa: PLC0415
 
     index = [one for one in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(one, str)]
-    roles = asked.roles(schema.names, index)
+    roles = roles_in(schema.names, index)
     kept = sorted(roles.read, key=schema.names.index)
     try:
         table = read(kept)
@@ -399,19 +471,14 @@ def _of_arrow(
         arrays = {name: _array(table[name], name) for name in kept}
     except ArrowException as error:
         raise InputError(f"cannot read {path}: {error}") from error
-    return _of_table(roles, arrays, asked)
-
-
-def is_list(kind: Any) -> bool:
-    """Whether rows of an Arrow type are lists."""
-    return "list<" in str(kind)
+    return roles, arrays
 
 
 def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
     """Convert an Arrow column to an array (n,), or lists to (n, K); missing values become None."""
     if any(one in str(column.type) for one in ("struct<", "map<")):
-        return _texts([dict(one) if "map<" in str(column.type) else one for one in column.to_pylist()])
-    if not is_list(column.type):
+        return _texts(column.to_pylist())
+    if "list<" not in str(column.type):
         found = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
         return np.asarray(found)
     column = column.combine_chunks() if hasattr(column, "chunks") else column
@@ -440,7 +507,7 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
         roles = asked.roles(list(rows.columns))
         if roles.split is not None or asked.split is not None:
             rows = _of_split(opened, rows, table, asked.split, roles.split)
-        lists = tuple(name for name in roles.scores if types[name].is_array())
+        lists = tuple(name for name in roles.scores if types[name].is_nested())
         numbers = tuple(n for n in roles.scores if types[n].is_numeric() and not types[n].is_boolean())
         wrong = [name for name in roles.scores if name not in (*lists, *numbers)]
         if not roles.asked and roles.kind is None:
@@ -458,8 +525,18 @@ def _read_table(table: str, engine: str | None, password_file: str | Path | None
                 "columns of the classes alone (--columns, columns=)"
             )
         batches = opened.batches(rows.select(*roles.scores, *roles.others), f"read {table}")
+        if lists and not (types[lists[0]].is_array() and types[lists[0]].value_type.is_numeric()):
+            parts = [{n: _array(batch[n], n) for n in batch.schema.names} for batch in batches if len(batch)]
+            if not parts:
+                raise InputError(f"{table} has column names but no rows")
+            whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            return _of_table(replace(roles, split=None), whole, replace(asked, split=None))
         values, beside = _spooled(batches, roles, table)
-    return _of_spooled(roles, values, beside, told=asked.told)
+    there, roles, beside, said = _with_labels(roles, beside, asked)
+    if not there.all():
+        values, beside = values[there], {name: column[there] for name, column in beside.items()}
+    found = _of_spooled(roles, values, beside, told=asked.told)
+    return replace(found, remarks=(*said, *found.remarks))
 
 
 def _of_split(engine: Any, rows: Any, table: str, split: str | None, column: str | None) -> Any:
@@ -517,12 +594,12 @@ def _of_spooled(
 ) -> RawScores:
     """Make a source of memory-mapped columns without copies; only the first rows are checked."""
     if len(roles.scores) == 1 and values.shape[1] > 1:  # a column of lists
-        found = of_roles(roles, {**beside, roles.scores[0]: values}, first=1, told=told)
+        found = of_roles(roles, {**beside, roles.scores[0]: values}, told=told)
         return replace(found, values=values)
     # Roles of columns are found from the first rows: all rows would not fit into memory.
     first_rows = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
     beside_few = {name: column[: 1 << 16] for name, column in beside.items()}
-    found = of_roles(roles, {**first_rows, **beside_few}, first=1, told=told)
+    found = of_roles(roles, {**first_rows, **beside_few}, place=CellNames(1), told=told)
     whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
     columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
     if roles.label_columns:

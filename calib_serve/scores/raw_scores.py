@@ -17,8 +17,9 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import shown
 from calib_serve.scores.classes import distinct, is_missing, of_two, plain_label
 from calib_serve.scores.kinds import Floats
+from calib_serve.scores.named import is_nested, named_scores
 from calib_serve.scores.places import Places
-from calib_serve.scores.recognition import proves_probabilities
+from calib_serve.scores.recognition import NUMBERED, CellNames, proves_probabilities
 from calib_serve.scores.scales import scaled_kind
 from calib_serve.scores.table import Roles, by_pattern, few, roles_of
 
@@ -30,15 +31,15 @@ _OF_LABELS = {"logits": "label_logits", "probabilities": "label_probabilities"}
 """Kinds where any number of labels is true."""
 _NAMELESS = Roles(())
 """Of arrays in memory."""
-_VECTOR = {"type", "size", "indices", "values"}
 
 
 @dataclass(frozen=True, eq=False)
 class RawScores:
-    """Values (n, K), and labels, weights, groups and ids or None; ``first`` numbers the first row.
+    """Values (n, K), and labels, weights, groups and ids or None; ``place`` names the rows.
 
-    ``outputs``: the kind or scale that names say; ``roles``: the columns or arrays that they were read from;
-    ``class_axis``: where the classes were among more axes; ``bounds``: of each row's confidence (n, 2).
+    ``gaps``: a score of NaN is that of a class which a row does not name. ``outputs``: the kind or scale that
+    names say; ``roles``: the columns or arrays that they were read from; ``class_axis``: where the classes
+    were among more axes; ``bounds``: of each row's confidence (n, 2).
     """
 
     values: Floats
@@ -51,7 +52,8 @@ class RawScores:
     ids: Any = None
     remarks: tuple[str, ...] = ()
     name: str = "the scores"
-    first: int = 0
+    place: CellNames = NUMBERED
+    gaps: bool = False
     calibrated_by: str = ""
     class_axis: int | None = None
     bounds: Floats | None = None
@@ -62,7 +64,7 @@ class RawScores:
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
             for name in ("labels", "weights", "groups", "ids", "bounds")
         }
-        return replace(self, values=self.values[kept], **parts)
+        return replace(self, values=self.values[kept], place=self.place.take(kept), **parts)
 
 
 def of_arrays(
@@ -136,7 +138,7 @@ def of_columns(
     kind of scores is.
     """
     beside = {"label": label, "weight": weight, "group": group, "id": id}
-    named = {what: value for what, value in beside.items() if isinstance(value, str)}
+    named: dict[str, Any] = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
     labels = table[named["label"]] if "label" in named and named["label"] in table else others.get("label")
     roles = roles_of(
@@ -147,7 +149,7 @@ def of_columns(
         called=texts_in(labels),
         **named,
     )
-    return of_roles(roles, table, others, told=told)
+    return of_roles(roles, table, others, classes=classes, told=told)
 
 
 def texts_in(labels: Any) -> set[str]:
@@ -163,12 +165,13 @@ def of_roles(
     table: Mapping[str, Any],
     others: Mapping[str, Any] | None = None,
     *,
-    first: int = 0,
+    classes: Sequence[str] = (),
+    place: CellNames = NUMBERED,
     told: bool = False,
 ) -> RawScores:
     """Read a table's columns by their roles; ``others`` are arrays, by role, that the table lacks.
 
-    ``told``: whether the kind of the scores is known otherwise.
+    ``classes``: names of classes that are known; ``told``: whether the kind of the scores is.
     """
     roles = _without_texts(roles, table)
     if not roles.scores:
@@ -182,12 +185,24 @@ def of_roles(
     said = [f"left out: {few(list(roles.left_out))}"] if roles.left_out else []
     held = table[roles.scores[0]]
     names: tuple[str, ...] = ()
-    if len(roles.scores) == 1 and (opened := opened_rows(roles.scores[0], held)) is not None:
-        names, values = tuple(opened), _stacked(list(opened), opened, first)
-    elif held.ndim == 2:
+    values: Floats
+    gaps = False
+    if len(roles.scores) == 1 and held.dtype.kind == "O" and is_nested(held):
+        names, values = named_scores(roles.scores[0], held.tolist(), place, classes)
+        said += [f"classes by name from {shown(roles.scores[0])}"] if names else []
+        gaps = bool(np.isnan(values).any())
+        if not (names or classes or all(map(_is_score, texts_in(labels)))):
+            # Spark counts classes from the commonest on, and labels would be sorted by name.
+            raise InputError(
+                f"the vectors in {roles.scores[0]!r} name no classes, and labels do: name them as Spark's "
+                "StringIndexer has them, in its order (--class-names, class_names=)"
+            )
+    elif held.ndim > 1:
         values = _numbers(held)
+        if values.ndim > 2 or not values.size:
+            raise ShapeError(f"column {roles.scores[0]!r} holds {values.shape[1:]} numbers a row, not (K,)")
     else:
-        values = _stacked(roles.scores, table, first)
+        values = _stacked(roles.scores, table, place)
         names, prefix = _without_prefix(_names_of(roles, labels), labels)
         said += [prefix] if prefix else []
         _check_classes(roles, names, values, labels, told=told)
@@ -201,7 +216,8 @@ def of_roles(
         groups=found.get("group"),
         ids=found.get("id"),
         remarks=tuple(said),
-        first=first,
+        place=place,
+        gaps=gaps,
     )
 
 
@@ -217,18 +233,13 @@ def _without_texts(roles: Roles, table: Mapping[str, Any]) -> Roles:
     """Leave out columns without a number, and those beside one of lists, unless they are known as scores."""
     if roles.asked or roles.kind is not None:
         return roles
-    lists = [name for name in roles.scores if _is_nested(table[name])]
+    lists = [name for name in roles.scores if is_nested(table[name])]
     if len(lists) > 1:
         raise InputError(f"the columns {few(lists)} hold lists: say which (--columns, columns=)")
     kept = lists or [name for name in roles.scores if _holds_numbers(table[name])]
     why = "beside lists of scores" if lists else "it holds no numbers"
     out = {name: why for name in roles.scores if name not in kept}
     return replace(roles, scores=tuple(kept), left_out={**roles.left_out, **out})
-
-
-def _is_nested(column: NDArray[Any]) -> bool:
-    first = column[0] if len(column) and column.dtype.kind == "O" else None
-    return column.ndim == 2 or isinstance(first, (Mapping, list, tuple))
 
 
 def _holds_numbers(column: NDArray[Any]) -> bool:
@@ -300,52 +311,7 @@ def _check_event(roles: Roles, labels: NDArray[Any]) -> None:
         )
 
 
-def opened_rows(name: str, rows: Any) -> dict[str, NDArray[Any]] | None:
-    """Columns by class, of rows that are mappings {class: score} or lists of {label, score}; None of others.
-
-    Args:
-        name: Name of the column in errors.
-        rows: Cells, or a list of mappings.
-
-    Raises:
-        InputError: Where a row lacks a class, or a cell is something else.
-
-    >>> opened = opened_rows("probs", [{"cat": 0.25, "dog": 0.75}])
-    >>> {name: column.tolist() for name, column in opened.items()}
-    {'cat': [0.25], 'dog': [0.75]}
-    """
-    cells = rows.tolist() if isinstance(rows, np.ndarray) and rows.dtype.kind == "O" else rows
-    if not isinstance(cells, list) or not cells or not isinstance(cells[0], (Mapping, list, tuple)):
-        return None
-    pairs = [_pairs(cell) for cell in cells]
-    if pairs[0] is None:
-        if isinstance(cells[0], Mapping):
-            way = "; Spark's vectors are lists by vector_to_array" if set(cells[0]) >= _VECTOR else ""
-            raise InputError(
-                f"column {name!r} holds {shown(cells[0])}, which are no scores by class{way}: name other "
-                "columns (--columns, columns=)"
-            )
-        return None
-    names = list(pairs[0])
-    for row, one in enumerate(pairs):
-        if one is None or set(one) != set(names):
-            raise InputError(f"column {name!r}, row {row + 1}: its classes are not those of the first row")
-    held = [one for one in pairs if one is not None]
-    return {str(key): np.array([one[key] for one in held], object) for key in names}
-
-
-def _pairs(cell: Any) -> dict[Any, Any] | None:
-    """Scores by class of a cell."""
-    if isinstance(cell, (list, tuple)) and cell and all(isinstance(one, Mapping) for one in cell):
-        named = ({k.lower(): v for k, v in one.items() if isinstance(k, str)} for one in cell)
-        found = [(one.get("label"), one.get("score", one.get("prob"))) for one in named]
-        return None if any(None in pair for pair in found) else dict(found)
-    if isinstance(cell, Mapping) and cell and not set(cell) >= _VECTOR:
-        return dict(cell) if all(isinstance(v, (int, float)) for v in cell.values()) else None
-    return None
-
-
-def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int) -> Floats:
+def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], place: CellNames) -> Floats:
     """The columns as values (n, K); InputError for a cell that holds no number, by row and name."""
     rows = len(table[names[0]])
     kinds = {np.asarray(table[name]).dtype for name in names}
@@ -355,15 +321,16 @@ def _stacked(names: Sequence[str], table: Mapping[str, NDArray[Any]], first: int
     for k, name in enumerate(names):
         column = np.asarray(table[name])
         if column.dtype.kind not in "fiu":
-            column = _as_numbers(column, name, first, names)
+            column = _as_numbers(column, name, place, names)
         values[:, k] = column
     return values
 
 
-def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str]) -> NDArray[np.float64]:
+def _as_numbers(
+    column: NDArray[Any], name: str, place: CellNames, names: Sequence[str]
+) -> NDArray[np.float64]:
     numbers = np.empty(len(column))
     for row, value in enumerate(column.tolist()):
-        what = f"column {name!r}, row {row + first}"
         if isinstance(value, (bool, np.bool_)):
             raise InputError(
                 f"column {name!r} holds booleans, which are no scores; leave it out by --columns"
@@ -372,8 +339,8 @@ def _as_numbers(column: NDArray[Any], name: str, first: int, names: Sequence[str
             numbers[row] = np.nan if is_missing(plain_label(value)) else float(value)
         except (TypeError, ValueError):
             raise InputError(
-                f"{what} holds {shown(value)}, which is no score; name the columns of the classes alone "
-                f"({by_pattern(names)}, columns=), or that of the labels 'label'"
+                f"column {name!r}, {place.row(row)} holds {shown(value)}, which is no score; name the "
+                f"columns of the classes alone ({by_pattern(names)}, columns=), or that of the labels 'label'"
             ) from None
     return numbers
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
 from calib_serve.scores.kinds import (
@@ -37,10 +38,18 @@ class CellNames:
 
     first: int = 0
     names: tuple[str, ...] = ()
+    rows: NDArray[np.intp] | None = None
+    """Numbers of the rows where some of a file are left out, else None."""
 
     def row(self, row: int) -> str:
         """The name of a row, for a person."""
-        return f"row {row + self.first}"
+        return f"row {row + self.first if self.rows is None else self.rows[row]}"
+
+    def take(self, kept: NDArray[np.bool_]) -> CellNames:
+        """The names of some of the rows, by mask."""
+        return replace(
+            self, rows=(np.arange(len(kept)) + self.first if self.rows is None else self.rows)[kept]
+        )
 
     def cell(self, row: int, column: int) -> str:
         """The name of a cell, for a person."""

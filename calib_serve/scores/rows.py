@@ -22,13 +22,13 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import open_regular, short_lines
 from calib_serve.core.names import shown
 
-TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
+TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 """Endings of texts, before .gz where they are packed."""
 
 
 def is_json(path: Path) -> bool:
     """Tell by its name whether each line of a text is a JSON object."""
-    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json"))
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> tuple[Sequence[str] | None, Iterator[Mapping[str, Any]]]:
@@ -166,13 +166,14 @@ def _even(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
         yield row
 
 
-def objects_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of JSON lines; InputError, which names the row, for a line that is no object."""
+def objects_of(lines: Iterator[str], *, alone: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the objects of JSON lines, a list as {``alone``: list}; InputError, by row, for another line."""
     for number, line in enumerate((line for line in lines if line.strip()), 1):
         try:
             row = json.loads(line, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise InputError(f"row {number} is no JSON: {error}; each line is one JSON object") from None
+        row = {alone: row} if alone and isinstance(row, list) else row
         if not isinstance(row, dict):
             raise InputError(f"row {number} is {shown(row)}; a row is an object, each line one JSON object")
         yield row

@@ -29,7 +29,8 @@ from calib_serve.scores.kinds import (
     to_logits,
     to_probs,
 )
-from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns, opened_rows
+from calib_serve.scores.named import named_scores
+from calib_serve.scores.raw_scores import RawScores, of_arrays, of_columns
 from calib_serve.scores.recognition import (
     FEW,
     NUMBERED,
@@ -49,6 +50,8 @@ _LOOKED_AT = 100_000
 """Rows in which labels are compared with the predicted classes."""
 _SURE = -14.0
 """Logarithm of the chance, by the scores, that all are right, above which all may be."""
+_ABSENT = "absent=0"
+"""What ``missing`` says where a class that a row does not name has the score 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,6 +257,7 @@ class Scores:
         *,
         split: str | None = None,
         labels: str | Path | None = None,
+        on: str | None = None,
         outputs: str | None = None,
         columns: Sequence[str] | None = None,
         class_names: Sequence[Any] = (),
@@ -273,7 +277,8 @@ class Scores:
         Args:
             path: File; a folder or pattern of parquet files; or, with ``engine``, a table.
             split: Split to read, such as "test", where the file has several.
-            labels: Column or array of the file, or an npy file.
+            labels: Column or array of the file, or an npy file; with ``on`` a table of its own.
+            on: Column of ids in both, by which labels of a table are found.
             outputs: Kind or scale of the scores; see ``of``.
             columns: Names of the classes' columns.
             class_names: Names of the classes (K,).
@@ -310,9 +315,13 @@ class Scores:
             label=said["labels"],
             weight=said["sample_weight"],
             group=said["groups"],
+            on=on,
         )
         try:
-            return _in_names(made(source, said, expected=wanted, ignore_label=ignore_label), said, expected)
+            found = made(source, said, expected=wanted, ignore_label=ignore_label)
+            if on is not None:  # the schema is of this file
+                found = replace(found, schema=replace(found.schema, labels=None))
+            return _in_names(found, said, expected)
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
 
@@ -544,18 +553,21 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     names = said["class_names"] or source.class_names
     # First: a void label often stands beside a void score.
     source, left_out = _kept(source, ignore_label, names or expected.class_names)
-    source, none = _scored(source, said["missing"] or ())
+    source = _filled(source, said["missing"] or ()) if source.gaps else source
+    source, none = _scored(source, said["missing"]) if said["missing"] else (source, [])
     n, columns = source.values.shape
     if not n:
         raise InputError("there is no sample")
     outputs = None if said["outputs"] is None else Scaled.parse(said["outputs"])
     labels = None if source.labels is None else _shaped(as_array(source.labels, "labels"), source.values)
     called = source.roles.scores if len(source.roles.scores) == columns else names if columns > 1 else ()
-    place = CellNames(source.first, tuple(called))
+    place = replace(source.place, names=tuple(called))
     found, scale = _recognised(source, outputs, expected, place)
     kind = found.outputs
     if not said["missing"]:
         check_sentinels(found.values, kind, place)
+    if source.gaps and kind not in PROBABILITIES:
+        raise InputError(f"a class that a row does not name may have the probability 0, and these are {kind}")
     classes = class_count(kind, columns)
     if names and len(names) not in (classes, columns):
         raise ShapeError(f"{classes} classes but {len(names)} class names")
@@ -700,9 +712,29 @@ def _named(
     return replace(wanted, kind=kind), "as expected"
 
 
+def _filled(source: RawScores, missing: Sequence[str]) -> RawScores:
+    """Take classes that a row does not name for 0 where that is said, else refuse them.
+
+    Others that sum to 1 are no proof: a float32 softmax rounds to 1 above a rest of 6e-8.
+    """
+    if "nan" in missing:
+        return replace(source, gaps=False)
+    gone = np.isnan(source.values)
+    if _ABSENT in missing:
+        return replace(source, values=np.where(gone, 0, source.values))
+    row = int(gone.any(axis=1).argmax())
+    lacks = [name for name, lacks in zip(source.class_names, gone[row], strict=True) if lacks]
+    raise InputError(
+        f"column {source.roles.scores[0]!r}, {source.place.row(row)} has no score of {few(lacks)}, and an "
+        f"unknown rest is not 0: write all scores (top_k=None), say --missing {_ABSENT} (missing=) if the "
+        "others are 0 or --missing nan to leave such rows out, or calibrate the ranks (Scores.of_top)"
+    )
+
+
 def _scored(source: RawScores, missing: Sequence[str]) -> tuple[RawScores, list[str]]:
     """Leave out samples with a score that stands for none."""
-    if not missing or tuple(missing) == ("none",):
+    missing = [one for one in missing if one != _ABSENT]
+    if not missing or missing == ["none"]:
         return source, []
     try:
         wanted = [float(one) for one in missing]
@@ -850,12 +882,14 @@ def _column(given: Any, n: int, what: str) -> NDArray[Any]:
 
 
 def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
-    """A frame of pandas or polars, an Arrow table, a mapping, or mappings a row, as columns by name.
+    """A frame of pandas or polars, an Arrow table, a mapping, or named scores a row, as columns by name.
 
     None of anything else.
     """
-    if isinstance(scores, (list, tuple)) and scores and isinstance(scores[0], Mapping):
-        return opened_rows("scores", list(scores))
+    if isinstance(scores, (list, tuple)) and (cells := _named_cells(scores)) is not None:
+        columns, values = named_scores("scores", scores)
+        whole = columns and not np.isnan(values).any()
+        return {name: values[:, k] for k, name in enumerate(columns)} if whole else {"scores": cells}
     names = getattr(scores, "column_names", None)  # pyarrow
     names = getattr(scores, "columns", None) if names is None else names
     if isinstance(scores, Mapping):
@@ -865,7 +899,21 @@ def _as_table(scores: Any) -> Mapping[str, NDArray[Any]] | None:
     texts = [str(name) for name in names]
     if len(set(texts)) < len(texts):
         raise InputError(f"a column is named twice: {shown(next(t for t in texts if texts.count(t) > 1))}")
-    return {text: as_array(scores[name], text, missing=True) for text, name in zip(texts, names, strict=True)}
+    found = {}
+    for text, name in zip(texts, names, strict=True):
+        cells = _named_cells(scores[name])
+        found[text] = as_array(scores[name], text, missing=True) if cells is None else cells
+    return found
+
+
+def _named_cells(column: Any) -> NDArray[Any] | None:
+    """A column whose cells are mappings, or lists of mappings or pairs, as objects; None of others."""
+    if any(kind in str(getattr(column, "type", "")) for kind in ("struct<", "map<")):
+        column = column.to_pylist()  # of pyarrow
+    cells = column if hasattr(column, "__len__") and np.ndim(column[:0]) == 1 else ()
+    first = next((cell for cell in cells if cell is not None), None)
+    inside = first[0] if isinstance(first, (list, tuple, np.ndarray)) and len(first) else first
+    return np.fromiter(cells, object, len(cells)) if isinstance(inside, (Mapping, tuple)) else None
 
 
 def _aligned(scores: Any, beside: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,12 +193,6 @@ def _best_first(row: dict[str, float]) -> list[str]:
     return sorted(row, key=lambda name: -row[name])
 
 
-def _sorted_pairs(table: Table) -> None:
-    order = np.argsort(-table.probs[0])
-    _cells(lambda row: _pair(row, _best_first(row)))(table)
-    table.probs, table.labels = table.probs[:, order], np.argsort(order)[table.labels]
-
-
 def _vectors(table: Table) -> None:
     _cells(lambda row: {"type": 1, "size": None, "indices": None, "values": list(row.values())})(table)
     _called(probs="probability")(table)
@@ -333,7 +327,7 @@ EDITS: dict[str, Any] = {
     "lists": _lists,
     "mappings": _cells(dict),
     "pairs": _cells(lambda row: _pair(row, NAMES)),
-    "sorted pairs": _sorted_pairs,
+    "sorted pairs": _cells(lambda row: _pair(row, _best_first(row))),
     "top pairs": _cells(lambda row: _pair(row, _best_first(row)[:2])),
     "vectors": _vectors,
     # Classes and labels.

@@ -106,7 +106,15 @@ class FileOptions(ScoresOptions):
     """The contents of a file of scores."""
 
     labels: str | None = None
-    """The labels: a column or array of the file, or an npy file."""
+    """The labels: a column or array of the file, or an npy file; with --on a table of its own."""
+    on: Annotated[str | None, RARE] = None
+    """A column of ids, by which the labels of a table of its own are found."""
+
+    @property
+    def of_file(self) -> dict[str, Any]:
+        """The given options, as keyword arguments of ``Scores.read``."""
+        given = {"labels": self.labels, "on": self.on, **fields_of(ScoresOptions, self)}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

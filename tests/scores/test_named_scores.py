@@ -1,0 +1,551 @@
+"""Scores by class name, Spark's vectors, and labels of another file by id: equal or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import invoke
+from hypothesis import given
+from hypothesis import strategies as st
+from onnxruntime import InferenceSession
+from skl2onnx import to_onnx
+from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestClassifier
+
+from calib_serve import Scores
+from calib_serve.core.errors import InputError, ShapeError
+
+NAMES = ["cat", "dog", "owl"]
+N = 40
+RNG = np.random.default_rng(3)
+P = RNG.dirichlet(np.ones(3), N)
+Y = (P.cumsum(axis=1) > RNG.random((N, 1))).argmax(axis=1)
+LABELS = [NAMES[k] for k in Y]
+
+
+def lines(path: Path, rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def mapped(row: Any, names: Any = NAMES) -> dict[Any, float]:
+    return dict(zip(names, map(float, row), strict=True))
+
+
+def pairs(row: Any, score: str = "score") -> list[dict[str, Any]]:
+    held = [{"label": name, score: float(p)} for name, p in zip(NAMES, row, strict=True)]
+    return sorted(held, key=lambda one: -one[score])
+
+
+def sparse(row: Any) -> dict[str, Any]:
+    at = [int(k) for k in np.flatnonzero(row)]
+    return {"type": 0, "size": len(row), "indices": at, "values": [float(row[k]) for k in at]}
+
+
+def dense(row: Any) -> dict[str, Any]:
+    return {"type": 1, "values": [*map(float, row)]}
+
+
+# In one cell of row 3, or in all rows where a function is given.
+GOOD = mapped(P[2])
+BAD: list[tuple[str, Any, list[str]]] = [
+    ("a class less", {"cat": 0.5, "dog": 0.25}, ["row 3", "owl", "absent=0"]),
+    ("another class", {**mapped([0.5, 0.25, 0.125]), "fox": 0.125}, ["row 1", "fox"]),
+    ("a null score", {**GOOD, "owl": None}, ["row 3", "owl", "missing"]),
+    ("a text", {**GOOD, "owl": "0.2"}, ["row 3", "owl"]),
+    ("a truth", {**GOOD, "owl": True}, ["row 3", "owl"]),
+    ("a list of scores", {**GOOD, "owl": [0.2]}, ["row 3", "owl"]),
+    ("a number too large", {**GOOD, "owl": 10**400}, ["row 3", "too large"]),
+    ("not a number", {**GOOD, "owl": float("nan")}, ["row 3", "owl", "missing"]),
+    (
+        "beyond 1",
+        {"cat": 2.0, "dog": -1.0, "owl": 0.0},
+        ["sum to 1 to 1|beyond|from -1 to 2|\\[0, 1\\]|hold numbers"],
+    ),
+    ("no map", "cat", ["row 3", "class"]),
+    ("a number alone", 0.5, ["row 3", "class"]),
+    ("null", None, ["row 3", "class"]),
+    ("an empty map", {}, ["row 3", "class"]),
+    ("an empty list", [], ["row 3", "class"]),
+    ("a list of numbers", [0.2, 0.3, 0.5], ["row 3", "class"]),
+    ("a list of pairs as lists", [["cat", 0.2], ["dog", 0.8]], ["row 3", "class"]),
+    ("two maps in a list", [GOOD, GOOD], ["row 3", "class"]),
+    (
+        "a name twice",
+        [{"label": "cat", "score": 0.5}, {"label": "cat", "score": 0.5}],
+        ["row 3", "'cat' twice"],
+    ),
+    ("a null name", [{"label": None, "score": 1.0}], ["row 3", "None"]),
+    ("a name of a list", [{"label": ["cat"], "score": 1.0}], ["row 3"]),
+    ("a name that is a fraction", [{"label": 0.5, "score": 1.0}], ["row 3", "0.5"]),
+    ("a name that is a number", [{"label": 1, "score": 1.0}], ["row 3", "one type", "int", "str"]),
+    ("no score", [{"label": "cat"}], ["row 3", "class"]),
+    ("two scores", [{"label": "cat", "score": 1.0, "prob": 1.0}], ["row 3", "class"]),
+    ("one entry alone", {"label": 1, "score": 0.0}, ["row 3", "one type"]),
+    ("a vector among maps", dense(P[2]), ["row 3"]),
+]
+VECTORS: list[tuple[str, Any, list[str]]] = [
+    ("a shorter one", dense(P[2][:2]), ["row 3", "2", "3"]),
+    ("a longer one", dense([*P[2], 0.0]), ["row 3", "4", "3"]),
+    ("a map among vectors", GOOD, ["row 3"]),
+    ("null", None, ["row 3"]),
+    ("a type of its own", {"type": 2, "values": [0.5, 0.5, 0.0]}, ["row 3", "type"]),
+    ("dense with indices", {**dense(P[2]), "size": 3, "indices": [0, 1, 2]}, ["row 3", "dense"]),
+    ("sparse without indices", {"type": 0, "size": 3, "values": [1.0]}, ["row 3"]),
+    (
+        "fewer values than indices",
+        {"type": 0, "size": 3, "indices": [0, 1], "values": [1.0]},
+        ["row 3", "as many"],
+    ),
+    ("an index beyond", {"type": 0, "size": 3, "indices": [3], "values": [1.0]}, ["row 3", "2"]),
+    ("an index below", {"type": 0, "size": 3, "indices": [-1], "values": [1.0]}, ["row 3"]),
+    ("indices that fall", {"type": 0, "size": 3, "indices": [1, 0], "values": [0.5, 0.5]}, ["row 3", "rise"]),
+    ("an index twice", {"type": 0, "size": 3, "indices": [1, 1], "values": [0.5, 0.5]}, ["row 3", "rise"]),
+    ("a bomb", {"type": 0, "size": 1 << 40, "indices": [1], "values": [1.0]}, ["row 3", "size"]),
+    (
+        "a size that is no number",
+        {"type": 0, "size": "3", "indices": [1], "values": [1.0]},
+        ["row 3", "size"],
+    ),
+    ("a null value", dense(P[2]) | {"values": [0.5, None, 0.5]}, ["row 3", "missing"]),
+    ("an empty one", {"type": 1, "values": []}, ["row 3"]),
+]
+CASES = [*((GOOD, *case) for case in BAD), *((dense(P[2]), *case) for case in VECTORS)]
+
+
+@pytest.mark.parametrize(("of", "name", "cell", "words"), CASES, ids=[case[1] for case in CASES])
+def test_a_cell_that_is_no_scores_is_refused_by_its_row(
+    of: Any, name: str, cell: Any, words: list[str], tmp_path: Path
+) -> None:
+    as_cell = dense if "values" in of else mapped
+    rows = [{"output": as_cell(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
+    assert Scores.read(lines(tmp_path / "fine.jsonl", rows), class_names=NAMES).labels.tolist() == Y.tolist()
+    rows[2]["output"] = cell
+    with pytest.raises(InputError) as refused:
+        Scores.read(lines(tmp_path / "bad.jsonl", rows), class_names=NAMES if of is not GOOD else ())
+    for word in words:
+        assert any(part.replace("\\", "") in str(refused.value) for part in word.split("|")), str(
+            refused.value
+        )
+
+
+def test_rows_keep_their_numbers_where_others_are_left_out(tmp_path: Path) -> None:
+    halves = ["ab"[i % 2] for i in range(N)]
+    rows = [{"output": mapped(p), "label": y, "split": s} for p, y, s in zip(P, LABELS, halves, strict=True)]
+    rows[7]["output"] = {**rows[7]["output"], "owl": None}
+    with pytest.raises(InputError, match="row 8"):
+        Scores.read(lines(tmp_path / "x.jsonl", rows), split="b")
+    rows = [{"output": mapped(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
+    rows[0]["label"], rows[7]["output"] = "NA", mapped([0.5, 0.75, 0.5])
+    with pytest.raises(InputError, match=r"\brow 8 to 1.75"):
+        Scores.read(lines(tmp_path / "x.jsonl", rows), ignore_label="NA", outputs="probabilities")
+
+
+@given(
+    st.permutations(range(3)),
+    st.permutations(range(N)),
+    st.sampled_from(["map", "pairs", "one", "tuples"]),
+    st.data(),
+)
+def test_any_order_of_names_and_rows_gives_the_same_scores(
+    columns: Any, rows: Any, form: str, data: Any
+) -> None:
+    mine = st.permutations(range(3)) if data.draw(st.booleans()) else st.just(columns)
+    cells = []
+    for i in rows:
+        held = [(NAMES[k], float(P[i, k])) for k in data.draw(mine)]
+        as_pairs = [{"label": name, "prob": p} for name, p in held]
+        cells.append({"map": dict(held), "pairs": as_pairs, "one": [dict(held)], "tuples": held}[form])
+    column = np.empty(N, object)
+    column[:] = cells
+    found = Scores.of({"output": column, "label": np.array(LABELS)[rows]})
+    assert found.class_names == tuple(NAMES)
+    assert (found.values == P[rows]).all()
+    assert found.labels.tolist() == Y[rows].tolist()
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(NAMES),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*NAMES, "label", "score", "type", "values", "size", "indices"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(ANY, min_size=1, max_size=4), st.booleans(), st.sampled_from([None, "nan", "absent=0"]))
+def test_whatever_a_cell_holds_it_is_read_or_refused(cells: list[Any], first: bool, missing: Any) -> None:
+    column = np.empty(len(cells) + first, object)
+    column[:] = [*([mapped(P[0])] if first else []), *cells]
+    try:
+        found = Scores.of({"output": column}, missing=missing)
+    except (InputError, ShapeError):
+        return
+    assert np.isfinite(found.values).all()
+
+
+def test_names_that_are_numbers_go_by_value_and_class_names_by_their_order(tmp_path: Path) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(12), 60)
+    y = np.arange(60) % 12
+    ids = [str(k) for k in np.random.default_rng(1).permutation(12)]
+    rows = [
+        {"output": {k: float(one[int(k)]) for k in ids}, "label": int(t)} for one, t in zip(p, y, strict=True)
+    ]
+    path = lines(tmp_path / "ids.jsonl", rows)
+    found = Scores.read(path)
+    assert found.class_names == tuple(map(str, range(12)))
+    assert (found.values == p).all()
+    assert found.labels.tolist() == y.tolist()
+    names = [f"class {k}" for k in range(12)]
+    assert Scores.read(path, class_names=names).class_names == tuple(names)
+    rows = [{"output": mapped(p), "label": t} for p, t in zip(P, LABELS, strict=True)]
+    turned = Scores.read(lines(tmp_path / "names.jsonl", rows), class_names=["owl", "dog", "cat"])
+    assert (turned.values == P[:, ::-1]).all()
+    assert turned.labels.tolist() == (2 - Y).tolist()
+    two = [{"output": {"0": 0.25, "1": 0.75}, "label": 1}, {"output": {"1": 1.0, "0": 0.0}, "label": 0}] * 9
+    by_name = Scores.read(lines(tmp_path / "two.jsonl", two), class_names=["1", "0"])
+    assert by_name.values[:2].tolist() == [[0.75, 0.25], [1, 0]]
+    assert by_name.labels[:2].tolist() == [0, 1]
+    one = [{"output": {"no": p}, "label": y} for p, y in ((0.25, "yes"), (0.75, "no"), (0.5, "no"))]
+    with pytest.raises(InputError, match="row 1 has no score of 'yes'"):
+        Scores.read(lines(tmp_path / "one.jsonl", one), class_names=["no", "yes"], outputs="probability")
+    found = Scores.read(tmp_path / "one.jsonl", class_names=["yes", "no"], outputs="probability")
+    assert found.labels.tolist() == [0, 1, 1]
+    with pytest.raises(InputError, match="names the class 'cat', 'owl', and the classes are"):
+        Scores.read(tmp_path / "names.jsonl", class_names=["a", "dog", "b"])
+
+
+def test_a_rest_that_nobody_told_is_not_zero(tmp_path: Path) -> None:
+    exact = np.array([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0], [0.125, 0.0, 0.875]] * 10)
+    kept = [{"output": {n: p for n, p in mapped(row).items() if p}, "label": "dog"} for row in exact]
+    path = lines(tmp_path / "zero.jsonl", kept)
+    # Not even where others sum to 1: a float32 softmax rounds to that.
+    with pytest.raises(InputError, match=r"row 1 has no score of 'owl', and an unknown rest is not 0"):
+        Scores.read(path)
+    found = Scores.read(path, missing="absent=0")
+    assert (found.values == exact).all()
+    assert Scores.read(path, schema=found.schema).schema.missing == ("absent=0",)
+    with pytest.raises(InputError, match="row 1 has no score of 'emu'"):
+        Scores.read(path, class_names=["emu", *NAMES], missing="none")
+    with pytest.raises(InputError, match="probability 0, and these are logits"):
+        Scores.read(path, outputs="logits", missing="absent=0")
+    top = [{"output": pairs(p)[:2], "label": y} for p, y in zip(P, LABELS, strict=True)]
+    path = lines(tmp_path / "top.jsonl", top)
+    with pytest.raises(InputError, match=r"row 1 has no score of .* an unknown rest is not 0"):
+        Scores.read(path)
+    with pytest.raises(InputError, match=r"sum to 0.684"):  # absent ones that are said to be 0 are not
+        Scores.read(path, missing="absent=0")
+    some = [*top[:3], *({"output": mapped(p), "label": y} for p, y in zip(P[3:], LABELS[3:], strict=True))]
+    found = Scores.read(lines(tmp_path / "some.jsonl", some), missing="nan")
+    assert (found.values == P[3:]).all()
+    assert "3 of 40 rows are left out" in found.reading
+    counts = [{n: int(v) for n, v in zip(NAMES, row, strict=True) if v} for row in 8 * exact]
+    path = lines(tmp_path / "votes.jsonl", [{"output": one, "label": "dog"} for one in counts])
+    np.testing.assert_array_equal(Scores.read(path, outputs="votes", missing="absent=0").probs[:], exact)
+    in_memory = [{n: p for n, p in mapped(row).items() if p} for row in exact]
+    assert (Scores.of(in_memory, missing="absent=0").values == exact).all()
+
+
+def test_vectors_do_not_say_whose_they_are(tmp_path: Path) -> None:
+    rows = [{"probability": dense(p), "label": y} for p, y in zip(P, LABELS, strict=True)]
+    path = lines(tmp_path / "part-0.json", rows)
+    with pytest.raises(InputError, match=r"name no classes, and labels do.* StringIndexer"):
+        Scores.read(path)
+    assert Scores.read(path, class_names=["owl", "cat", "dog"]).labels.tolist() == ((Y + 1) % 3).tolist()
+    rows = [{"probability": dense(p), "label": float(y)} for p, y in zip(P, Y, strict=True)]
+    assert Scores.read(lines(tmp_path / "part-1.json", rows)).labels.tolist() == Y.tolist()
+
+
+def test_results_of_a_pipeline_are_read_as_they_come_and_as_lines(tmp_path: Path) -> None:
+    results = [pairs(p) for p in P]
+    for found in (Scores.of(results, LABELS), Scores.of(tuple(results), LABELS)):
+        assert (found.values == P).all()
+        assert found.class_names == tuple(NAMES)
+    np.save(tmp_path / "labels.npy", Y)
+    found = Scores.read(lines(tmp_path / "out.jsonl", results), labels=tmp_path / "labels.npy")
+    assert (found.values == P).all()
+    assert "classes by name from 'scores'" in found.reading
+
+
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("form", ["struct", "map", "pairs", "dense", "sparse", "list of a map"])
+def test_parquet_gives_what_the_arrays_hold(form: str, folder: bool, tmp_path: Path) -> None:
+    p = np.where(P < 0.2, 0, P)
+    p /= p.sum(axis=1, keepdims=True)
+    pair = pa.struct([("label", pa.string()), ("prob", pa.float64())])
+    vector = pa.struct(
+        [
+            ("type", pa.int8()),
+            ("size", pa.int32()),
+            ("indices", pa.list_(pa.int32())),
+            ("values", pa.list_(pa.float64())),
+        ]
+    )
+    as_map = pa.map_(pa.string(), pa.float64())
+    cells, kind = {
+        "struct": ([mapped(row) for row in p], None),
+        "map": ([list(mapped(row[::-1], NAMES[::-1]).items()) for row in p], as_map),
+        "pairs": ([pairs(row, "prob") for row in p], pa.list_(pair)),
+        "dense": ([dense(row) for row in p], vector),
+        "sparse": ([sparse(row) if i % 2 else dense(row) for i, row in enumerate(p)], vector),
+        "list of a map": ([[list(mapped(row).items())] for row in p], pa.list_(as_map)),
+    }[form]
+    ids = np.arange(N)
+    table = pa.table({"id": ids, "predicted_label_probs": pa.array(cells, kind), "label": LABELS})
+    path = tmp_path / "parts" if folder else tmp_path / "scores.parquet"
+    path.mkdir() if folder else pq.write_table(table, path)
+    if folder:
+        pq.write_table(table.slice(0, 25), path / "part-0.parquet")
+        pq.write_table(table.slice(25), path / "part-1.parquet")
+    found = Scores.read(path, class_names=NAMES)
+    order = np.argsort(found.ids)
+    assert (found.values[order] == p).all()
+    assert found.class_names == tuple(NAMES)
+    assert found.labels[order].tolist() == Y.tolist()
+
+
+def test_a_map_of_parquet_that_names_a_class_twice_is_refused(tmp_path: Path) -> None:
+    cells = [[("cat", 0.5), ("cat", 0.5)], *([("cat", 0.5), ("dog", 0.5)] for _ in range(9))]
+    table = pa.table({"probs": pa.array(cells, pa.map_(pa.string(), pa.float64())), "label": ["cat"] * 10})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=r"row 1 .*'cat' twice"):
+        Scores.read(tmp_path / "x.parquet")
+
+
+# What libraries write.
+
+
+def test_maps_of_an_onnx_file_of_scikit_learn(tmp_path: Path) -> None:
+    X, y = load_iris(return_X_y=True)
+    x = X.astype(np.float32)
+    for target in (np.array(["setosa", "versicolor", "virginica"])[y], 10 * y + 5):
+        model = RandomForestClassifier(7, max_depth=2, random_state=0).fit(X[::2], target[::2])
+        _, maps = answers(to_onnx(model, x[:1]), x)
+        _, p = answers(to_onnx(model, x[:1], options={"zipmap": False}), x)
+        for cell in (dict, lambda one: [one]):
+            rows = [
+                {"output_probability": cell(m), "label": t}
+                for m, t in zip(maps, target.tolist(), strict=True)
+            ]
+            found = Scores.read(lines(tmp_path / "maps.jsonl", rows))
+            assert (found.values == p).all()
+            assert found.class_names == tuple(map(str, model.classes_))
+            assert found.labels.tolist() == y.tolist()
+        assert (Scores.of(maps, target).values == p).all()
+
+
+def answers(graph: Any, x: Any) -> Any:
+    session = InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x})
+
+
+@pytest.mark.parametrize("ending", ["json", "parquet"])
+def test_structs_and_maps_that_duckdb_copies(ending: str, tmp_path: Path) -> None:
+    table = pa.table({**{name: P[:, k] for k, name in enumerate(NAMES)}, "label": LABELS, "id": np.arange(N)})
+    path = tmp_path / f"scores.{ending}"
+    with duckdb.connect() as database:
+        database.register("scores", table)
+        for cell in (
+            "{'owl': owl, 'cat': cat, 'dog': dog}",
+            "map {'dog': dog, 'owl': owl, 'cat': cat}",
+            "[{'label': 'dog', 'prob': dog}, {'label': 'cat', 'prob': cat}, {'label': 'owl', 'prob': owl}]",
+        ):
+            database.execute(
+                f"COPY (SELECT id, {cell} AS predicted_label_probs, label FROM scores) TO '{path}'"
+            )
+            found = Scores.read(path)
+            assert (found.values == P).all()
+            assert (found.class_names, found.labels.tolist()) == (tuple(NAMES), Y.tolist())
+
+
+def test_vectors_as_spark_4_3_writes_them_in_lines_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "part-00000.json"
+    path.write_text(
+        '{"id":1,"probability":{"type":1,"values":[0.0,0.25,0.75]},"label":2.0}\n'
+        '{"id":0,"probability":{"type":0,"size":3,"indices":[2],"values":[1.0]},"label":2.0}\n'
+    )
+    assert Scores.read(path).values.tolist() == [[0, 0.25, 0.75], [0, 0, 1]]
+
+
+# Labels of another file.
+
+
+def scored(path: Path, ids: Any) -> Path:
+    """Scores of all ways to write a table."""
+    frame = pd.DataFrame(P, columns=NAMES).assign(id=ids)
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".npz":
+        np.savez(path, probs=P, ids=np.asarray(ids), class_names=NAMES)
+    else:
+        frame.to_json(path, orient="records", lines=True, double_precision=15)
+    return path
+
+
+def labelled(path: Path, rows: Any) -> Path:
+    frame = pd.DataFrame(rows, columns=["id", "truth"])
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_json(path, orient="records", lines=True)
+    return path
+
+
+TEXT_IDS = [f"{i:03}" for i in range(N)]
+
+
+@pytest.mark.parametrize("theirs", ["csv", "parquet", "jsonl"])
+@pytest.mark.parametrize("own", ["csv", "parquet", "jsonl", "npz"])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_labels_of_another_file_are_found_by_id(own: str, theirs: str, as_text: bool, tmp_path: Path) -> None:
+    ids = TEXT_IDS if as_text else list(range(N))
+    turned = np.random.default_rng(0).permutation(N)[:33]
+    rows = [(ids[i], LABELS[i]) for i in turned] + [("x1" if as_text else 777, "cat")]
+    path = scored(tmp_path / f"scores.{own}", ids)
+    how = {"on": "ids" if own == "npz" else "id"}
+    truths = labelled(tmp_path / f"truths.{theirs}", rows)
+    if own == "npz":
+        frame = pd.DataFrame(rows, columns=["ids", "truth"])
+        frame.to_csv(truths, index=False) if theirs == "csv" else None
+        frame.to_parquet(truths) if theirs == "parquet" else None
+        frame.to_json(truths, orient="records", lines=True) if theirs == "jsonl" else None
+    found = Scores.read(path, labels=truths, **how)
+    kept = np.sort(turned)
+    np.testing.assert_allclose(found.values, P[kept], rtol=0, atol=1e-15)
+    assert [found.class_names[k] for k in found.labels] == [LABELS[i] for i in kept]
+    said = f"33 of 40 rows have one of 34 labels by '{how['on']}', 7 without one are left out, "
+    said += "1 labels have no row"
+    assert said in found.reading
+    assert f"labels in 'truth of truths.{theirs}'" in found.reading
+
+
+WITHOUT: list[tuple[str, str, Any, str, Any, str]] = [
+    ("int and text", "parquet", range(N), "parquet", TEXT_IDS, "int '0'.* str '000'.*alike in 'id'"),
+    ("int and text alike", "jsonl", range(N), "jsonl", [str(i) for i in range(N)], "int '.*str '"),
+    ("leading zeros lost", "csv", TEXT_IDS, "parquet", range(N), "alike in 'id'"),
+    (
+        "leading zeros lost of some",
+        "csv",
+        [*TEXT_IDS[:9], *map(str, range(9, N))],
+        "csv",
+        range(N),
+        "alike in 'id'",
+    ),
+    ("blanks", "jsonl", TEXT_IDS, "jsonl", [f"{one} " for one in TEXT_IDS], "alike in 'id'"),
+    ("floats of texts", "csv", range(N), "csv", [f"{i}.0" for i in range(N)], "alike in 'id'"),
+    ("others", "csv", range(N), "csv", range(100, 100 + N), "of 40 ids .* 0 are among"),
+    ("hardly any", "csv", range(N), "csv", range(38, 38 + N), "of 40 ids .* 2 are among"),
+    ("a missing id of labels", "jsonl", range(N), "jsonl", [0.5, *range(1, N)], "row 1 .*float '0.5'"),
+    ("a missing id of scores", "jsonl", [None, *TEXT_IDS[1:]], "jsonl", TEXT_IDS, "row 1 .*NoneType"),
+    ("an empty id", "csv", ["", *TEXT_IDS[1:]], "csv", TEXT_IDS, "row 1 of column 'id' holds the str ''"),
+    ("floats", "parquet", np.arange(N) + 0.0, "parquet", range(N), "row 1 .*float '0.0'"),
+    ("numbers and texts", "jsonl", [1, "1", *TEXT_IDS[2:]], "jsonl", TEXT_IDS, "row 2 .*str '1'"),
+    ("booleans", "jsonl", [True, *TEXT_IDS[1:]], "jsonl", TEXT_IDS, "row 1 .*bool"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "ids", "theirs", "others", "words"), WITHOUT, ids=[one[0] for one in WITHOUT]
+)
+def test_ids_that_are_not_alike_are_refused(
+    name: str, own: str, ids: Any, theirs: str, others: Any, words: str, tmp_path: Path
+) -> None:
+    table = (
+        lines(tmp_path / "scores.jsonl", [{"id": i, **mapped(p)} for i, p in zip(ids, P, strict=True)])
+        if own == "jsonl"
+        else scored(tmp_path / f"scores.{own}", list(ids))
+    )
+    rows = list(zip(others, LABELS, strict=True))
+    truths = (
+        lines(tmp_path / "t.jsonl", [{"id": i, "label": y} for i, y in rows])
+        if theirs == "jsonl"
+        else labelled(tmp_path / f"t.{theirs}", rows)
+    )
+    with pytest.raises(InputError, match=words):
+        Scores.read(table, labels=truths, on="id")
+
+
+def test_a_label_twice_must_agree_and_what_is_not_there_is_said(tmp_path: Path) -> None:
+    path = scored(tmp_path / "scores.csv", TEXT_IDS)
+    rows = list(zip(TEXT_IDS, LABELS, strict=True))
+    twice = labelled(tmp_path / "twice.csv", [*rows, *rows[:5]])
+    assert Scores.read(path, labels=twice, on="id").labels.tolist() == Y.tolist()
+    other = NAMES[(Y[3] + 1) % 3]
+    against = labelled(tmp_path / "against.csv", [*rows, ("003", other)])
+    with pytest.raises(InputError, match=f"against.csv: row 41 says '{other}' of the id '003'"):
+        Scores.read(path, labels=against, on="id")
+    for how, words in (
+        ({"on": "id"}, "--labels FILE"),
+        ({"labels": tmp_path / "none.csv", "on": "id"}, "there is no file"),
+        ({"labels": twice, "on": "key"}, "no column 'key'"),
+        ({"labels": twice}, "twice.csv is a table: say by which ids"),
+        ({"labels": scored(tmp_path / "s.csv", TEXT_IDS), "on": "id"}, "which column holds the labels"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Scores.read(path, **how)
+
+
+def test_a_column_label_beside_the_scores_gives_way_and_splits_go_first(tmp_path: Path) -> None:
+    rows = [{"id": i, "output": mapped(p), "label": "cat", "split": "ab"[i % 2]} for i, p in enumerate(P)]
+    truths = labelled(tmp_path / "t.parquet", list(enumerate(LABELS))[:30])
+    found = Scores.read(lines(tmp_path / "s.jsonl", rows), labels=truths, on="id", split="b")
+    assert found.labels.tolist() == Y[1:30:2].tolist()
+    assert "left out: 'label'" in found.reading
+    assert found.schema.labels is None
+
+
+def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 900)
+    y = (p.cumsum(axis=1) > rng.random((900, 1))).argmax(axis=1)
+    rows = [{"id": i, "probs": mapped(row)} for i, row in enumerate(p)]
+    scores, held = (lines(tmp_path / f"s{k}.jsonl", rows[k::2]) for k in (0, 1))
+    truths = labelled(tmp_path / "t.csv", [(i, NAMES[k]) for i, k in enumerate(y)])
+    by_id = ("--labels", str(truths), "--on", "id")
+    folder = str(tmp_path / "artifact")
+    for command in (
+        ("evaluate", str(scores), *by_id),
+        ("fit", "--data", str(scores), *by_id, "--method", "temperature", "-o", folder),
+        ("report", str(scores), *by_id, "-o", str(tmp_path / "report.html")),
+        ("schema", str(scores), *by_id, "-o", str(tmp_path / "schema.yaml")),
+        ("decide", folder, str(held), *by_id, "--coverage", "0.9", "-o", str(tmp_path / "decided")),
+    ):
+        told = invoke([*command])
+        assert told.exit_code == 0, told.output
+        said = "450 of 450 rows have one of 900 labels by 'id', 450 labels have no row"
+        assert said in " ".join(told.output.split())
+
+
+def test_a_folder_of_parquet_is_joined_whatever_the_order_of_its_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    columns = {f"prob_{name}": P[:, k] for k, name in enumerate(NAMES)}
+    turned = np.random.default_rng(0).permutation(N)
+    for part in (turned[:25], turned[25:]):
+        pq.write_table(
+            pa.table({"id": part, **{n: c[part] for n, c in columns.items()}}),
+            folder / f"{len(part)}.parquet",
+        )
+    truths = labelled(tmp_path / "t.parquet", [(i, LABELS[i]) for i in range(0, N, 2)])
+    found = Scores.read(folder, labels=truths, on="id")
+    order = np.argsort(found.ids)
+    assert found.ids[order].tolist() == list(range(0, N, 2))
+    assert (found.values[order] == P[::2]).all()
+    assert found.labels[order].tolist() == Y[::2].tolist()
