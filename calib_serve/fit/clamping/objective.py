@@ -144,7 +144,7 @@ class Objective:
         near = replace(self, inputs=self.inputs[some], labels=self.labels[some], unshifted=None)
         direction = ahead / max(float(np.linalg.norm(ahead)), 1e-300)
         size = float(np.sqrt(np.mean((self.delta(direction) * self.scale) ** 2)))
-        length = 0.03 * (float(near.inputs.std()) or 1.0) / (size or 1.0)
+        length = 0.01 * (float(near.inputs.std()) or 1.0) / (size or 1.0)
         moved = (near.logits(vector[:-1] + length * direction) - logits[some]) / (length * t)
         p = softmax(logits[some] / t)
         along = ((p * moved**2).sum(axis=1) - (p * moved).sum(axis=1) ** 2).mean()
@@ -250,12 +250,12 @@ class QuasiNewton:
 
     Args:
         passes: Gradients over the data, at most.
-        tolerance: Share of the objective; it stops where it expects to gain less.
+        tolerance: Of the objective; it stops where it expects to gain less.
         progress: Called with how many passes are done, and of how many.
     """
 
     passes: int = 25
-    tolerance: float = 1e-4
+    tolerance: float = 2e-5
     progress: Progress | None = None
 
     def __call__(self, objective: Objective, start: Vector) -> Solution:
@@ -285,7 +285,7 @@ class QuasiNewton:
             return objective.divided(vector, best[:-1], *curved)
 
         with suppress(_Spent):
-            minimise(evaluate, best, precondition, gap=self.tolerance * float(__import__('os').environ.get('TOL','1')), rounding=1e-7)
+            minimise(evaluate, best, precondition, gap=self.tolerance, rounding=1e-7, last_step=0.5)
         theta = best[:-1]
         try:
             t = best_temperature(logits, objective.labels, objective.gamma)
