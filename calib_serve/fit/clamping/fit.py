@@ -233,7 +233,7 @@ class _Search:
             rest = replace(base, inputs=base.inputs[held], labels=base.labels[held])
             race = _Race(replace(rest, unshifted=self.logits[held]))
             search = replace(self, base=part, logits=self.logits[kept], settings=list(found))
-            for one, objective, end in search.solved(race):
+            for one, _, end in search.solved(race):
                 found[one][held] = race.finished(one, end.coefficients)
             found = {one: found[one] for one in race.losses}
         return found
