@@ -34,7 +34,6 @@ from calib_serve.fit.clamping.objective import (
     candidates,
     clamped,
     first_coefficients,
-    focal_loss,
     unit_of_delta,
 )
 from calib_serve.fit.clamping.schedules import PAPER
@@ -156,7 +155,7 @@ def fit_neural_clamping(
     )
     if chosen.logits is None:
         return artifact
-    held_out = _held_out_probs(chosen.logits, y, _fold_of(len(y), folds, seed))
+    held_out = np.exp(_held_out_log_probs(chosen.logits, y, _fold_of(len(y), folds, seed)))
     samples = Samples.of(chosen.logits, y, outputs="logits")
     facts = facts_of_probabilities(softmax(logits), held_out, samples, class_names=class_names, seed=seed)
     return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
@@ -285,29 +284,19 @@ class _Race:
         return -log_p
 
 
-def _held_out_probs(
+def _held_out_log_probs(
     logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
-    probs = np.empty(logits.shape)
-    for held, t in _held_out_temperatures(logits, labels, fold):
-        probs[held] = softmax(logits[held] / t)
-    return probs
+    """Log-probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
+    found = np.empty(logits.shape)
+    for f in np.unique(fold):
+        held = fold == f
+        found[held] = log_softmax(logits[held] / best_temperature(logits[~held], labels[~held], 0.0))
+    return found
 
 
 def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]) -> float:
-    """The NLL of held-out logits, each fold's at the T of least NLL for the others."""
-    each = _held_out_temperatures(logits, labels, fold)
-    total = sum(focal_loss(logits[held], labels[held], t, 0.0)[0] * int(held.sum()) for held, t in each)
-    return total / len(labels)
-
-
-def _held_out_temperatures(
-    logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]
-) -> Iterator[tuple[NDArray[np.bool_], float]]:
-    for f in np.unique(fold):
-        kept = fold != f
-        yield ~kept, best_temperature(logits[kept], labels[kept], 0.0)
+    return -float(_held_out_log_probs(logits, labels, fold)[np.arange(len(labels)), labels].mean())
 
 
 def _fold_of(n: int, folds: int, seed: int) -> NDArray[np.intp]:

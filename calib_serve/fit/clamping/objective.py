@@ -93,10 +93,6 @@ class Objective:
         enlarged: Vector = np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1])
         return enlarged
 
-    def coefficients(self, shift: AnyFloats) -> Vector:
-        """The coefficients nearest to a shift of the model's inputs."""
-        return self._reduced(np.asarray(shift, np.float64) / self.scale)
-
     def shift(self, coefficients: AnyFloats) -> InputShift:
         """The step that adds the shift of these coefficients to the model's inputs."""
         low, high = self.clip or (None, None)
@@ -108,12 +104,11 @@ class Objective:
             return self._evaluated(vector)
         # A search that was killed asks for the same vectors again.
         key = f"{self._identity} {hashlib.sha256(vector.tobytes()).hexdigest()}"
-        saved = self.checkpoints.load(key)
-        if saved is None:
-            value, gradient, logits = self._evaluated(vector)
-            self.checkpoints.save(key, {"value": value, "gradient": gradient, "logits": logits})
-            return value, gradient, logits
-        return float(saved["value"]), saved["gradient"], saved["logits"]
+        if saved := self.checkpoints.load(key):
+            return float(saved["value"]), saved["gradient"], saved["logits"]
+        found = self._evaluated(vector)
+        self.checkpoints.save(key, dict(zip(("value", "gradient", "logits"), found, strict=True)))
+        return found
 
     def logits(self, coefficients: AnyFloats) -> NDArray[np.float32]:
         """Logits of the shifted inputs."""
@@ -132,7 +127,7 @@ class Objective:
         gradient, logits = self.classifier.input_gradient(self.inputs, loss, shift=self.shift(theta))
         # In float64, from the logits: the model's own pass is in float32.
         value, slope = focal_loss(logits, self.labels, t, self.gamma)
-        along = self._reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
+        along = self.reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
         if self.power == 1 and not theta.any():
             # The norm is not differentiable at 0: take the objective's subgradient of least norm.
             along *= max(0.0, 1 - self.weight / max(float(np.linalg.norm(along)), 1e-300))
@@ -177,8 +172,8 @@ class Objective:
         # The gradient of a norm is its direction.
         return theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
 
-    def _reduced(self, delta: Vector) -> Vector:
-        """Apply the adjoint of ``delta``: from a gradient of the shift to a gradient of the coefficients."""
+    def reduced(self, delta: Vector) -> Vector:
+        """Apply the adjoint of ``delta``: to a gradient of the shift; to a shift, its nearest coefficients."""
         if not self._enlarge:
             return delta.ravel()
         reduced: Vector = np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1])
@@ -364,7 +359,7 @@ def first_coefficients(
     found = entropy_shift(
         objective.classifier, objective.inputs, temperature=temperature, input_range=input_range
     )
-    return objective.coefficients(found.delta)
+    return objective.reduced(found.delta / objective.scale)
 
 
 def unit_of_delta(
