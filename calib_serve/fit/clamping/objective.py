@@ -173,7 +173,7 @@ class Objective:
         return theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
 
     def reduced(self, delta: Vector) -> Vector:
-        """Apply the adjoint of ``delta``: to a gradient of the shift; to a shift, its nearest coefficients."""
+        """Apply the adjoint of ``delta``, to a gradient of the shift or to a shift."""
         if not self._enlarge:
             return delta.ravel()
         reduced: Vector = np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1])
