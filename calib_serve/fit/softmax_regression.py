@@ -192,8 +192,7 @@ class Problem:
             make = of_scalar
         else:
             make = of_diagonal if self.size <= _EXACT_DIAGONAL else of_pairs
-        stride = max(1, self.samples.size // _CURVED)
-        part = self if stride == 1 else self.take(slice(None, None, stride))
+        part = self.take(slice(None, None, s)) if (s := self.samples.size // _CURVED) > 1 else self
         curved = make(part._curvature(theta), self.samples.classes)
         return lambda penalty: curved(2 * self._penalties(penalty))
 

@@ -34,12 +34,10 @@ from calib_serve.fit.clamping.objective import (
     candidates,
     clamped,
     first_coefficients,
-    unit_of_delta,
 )
 from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.facts import measured_on_folds, reference_bins
 from calib_serve.fit.output.held_out import facts_of_probabilities
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import log_softmax, softmax
@@ -120,15 +118,7 @@ def fit_neural_clamping(
             objective, start, spread=PAPER.spread, seed=seed, temperature=t, input_range=input_range
         )
 
-    base = Objective(
-        classifier,
-        inputs,
-        y,
-        power=norm_power,
-        scale=unit_of_delta(normalisation, classifier.input_shape),
-        clip=clip,
-        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
-    )
+    base = Objective.of((classifier, inputs, y), normalisation, checkpoints, power=norm_power, clip=clip)
     solve, logits = solver or QuasiNewton(progress=progress), classifier.logits(inputs)
     search = _Search(base, logits, candidates(gamma, penalty, resolution), solve, begin)
     chosen = search.choose(judge, folds=folds, seed=seed)
@@ -280,8 +270,7 @@ class _Race:
             t = best_temperature(logits, self.held.labels, 0.0)
         except FitError:
             t = 1.0
-        log_p: NDArray[np.float64] = log_softmax(logits / t)[np.arange(len(logits)), self.held.labels]
-        return -log_p
+        return np.asarray(-log_softmax(logits / t)[np.arange(len(logits)), self.held.labels])
 
 
 def _held_out_log_probs(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -78,6 +79,14 @@ class Objective:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_enlarge", _enlargers(self.classifier.input_shape, self.resolution))
 
+    @classmethod
+    def of(
+        cls, data: tuple[Classifier, AnyFloats, NDArray[np.intp]], normalisation: Any, folder: Any, **how: Any
+    ) -> Objective:
+        """The objective of a delta behind a normalisation, or none, with checkpoints in a folder, or none."""
+        kept = None if folder is None else Checkpoints(Path(folder))
+        return cls(*data, scale=unit_of_delta(normalisation, data[0].input_shape), checkpoints=kept, **how)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of delta's coefficients."""
@@ -90,8 +99,7 @@ class Objective:
         theta: Vector = np.asarray(coefficients, np.float64).reshape(self.shape)
         if not self._enlarge:
             return theta
-        enlarged: Vector = np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1])
-        return enlarged
+        return np.asarray(np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1]))
 
     def shift(self, coefficients: AnyFloats) -> InputShift:
         """The step that adds the shift of these coefficients to the model's inputs."""
@@ -176,8 +184,7 @@ class Objective:
         """Apply the adjoint of ``delta``, to a gradient of the shift or to a shift."""
         if not self._enlarge:
             return delta.ravel()
-        reduced: Vector = np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1])
-        return reduced.ravel()
+        return np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1]).ravel()
 
 
 def focal_loss(logits: AnyFloats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:
@@ -235,10 +242,6 @@ class Solution:
     logits: NDArray[np.float32]
 
 
-class _Spent(Exception):
-    """No passes are left."""
-
-
 @dataclass(frozen=True)
 class QuasiNewton:
     """L-BFGS over delta and log T together, with T solved exactly before and after.
@@ -263,7 +266,7 @@ class QuasiNewton:
         def evaluate(vector: Vector) -> tuple[float, Vector]:
             nonlocal best, least, calls, logits
             if calls == self.passes:
-                raise _Spent
+                raise StopIteration  # no passes are left
             value, gradient, shifted = objective(vector)
             if value < least:
                 best, least, logits = vector, value, shifted
@@ -279,14 +282,13 @@ class QuasiNewton:
                 curved.extend(objective.curvatures(best, logits, vector[:-1]))
             return objective.divided(vector, best[:-1], *curved)
 
-        with suppress(_Spent):
+        with suppress(StopIteration):
             minimise(evaluate, best, precondition, gap=self.tolerance, rounding=1e-7, last_step=0.5)
-        theta = best[:-1]
         try:
             t = best_temperature(logits, objective.labels, objective.gamma)
         except FitError:  # delta made every sample right: held-out folds will show the overfit
             t = math.exp(best[-1])
-        return solution(objective, theta, t, logits, passes=calls)
+        return solution(objective, best[:-1], t, logits, passes=calls)
 
 
 def solution(

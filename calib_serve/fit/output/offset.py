@@ -57,9 +57,8 @@ def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
     """
     if math.isinf(t) and true_above(samples) > 0:
         return None  # every sample is right, and T would be 0
-    if len(samples) > MOST_SAMPLES_CROSS_VALIDATED and (
-        offset_of(samples.some(MOST_SAMPLES_CROSS_VALIDATED), t) is None
-    ):
+    few = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
+    if few is not samples and offset_of(few, t) is None:
         return None
     n, k = len(samples), samples.classes
     shares = np.bincount(samples.labels, samples.weight, minlength=k) / n
