@@ -54,11 +54,13 @@ def minimise(
     gap: float,
     rounding: float = 1e-13,
     max_iterations: int = 500,
+    last_step: float | None = None,
 ) -> Minimum:
     """Follow ``objective`` (value and gradient) from ``start`` until its ``gap`` is closed.
 
     ``precondition`` applies an approximate inverse Hessian; values are exact to ``rounding``. Ends
-    at ``max_iterations`` too, and where rounding leaves nothing to gain: look at the ``gap``.
+    at ``max_iterations`` too, and where rounding leaves nothing to gain: look at the ``gap``. ``last_step``
+    bounds each step of the last parameter; the preconditioner is then taken to be of the right size.
     """
     x, (value, gradient) = start, objective(start)
     pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=12)
@@ -70,6 +72,8 @@ def minimise(
         here = Minimum(x, value, gradient, max(-slope / 2, 0.0), iteration, evaluations)
         if here.gap <= gap or iteration == max_iterations:
             return here
+        if last_step is not None and (far := abs(float(step[-1])) / last_step) > 1:
+            step, slope = step / far, slope / far
         found = _line_search(objective, here, step, slope, rounding * max(1.0, abs(value)))
         if found is None:
             if not pairs:
@@ -81,7 +85,7 @@ def minimise(
         s, y = x_next - x, gradient_next - gradient
         if (curvature := float(s @ y)) > 0:
             pairs.append((s, y, curvature))
-            scale = curvature / float(y @ precondition(y))
+            scale = curvature / float(y @ precondition(y)) if last_step is None else 1.0
         x, value, gradient = x_next, value_next, gradient_next
 
 

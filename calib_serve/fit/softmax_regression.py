@@ -41,6 +41,7 @@ _EXACT_DIAGONAL = 1000
 _SINGLE = 1 << 21  # logits above which passes are in float32; sums over samples stay in float64
 SINGLE_ROUGH = 1 << 18
 """Logits above which passes are in float32 where they choose a strength, not the result."""
+_CURVED = 1 << 21  # logits that tell a preconditioner
 _REFRESH = 25  # iterations after which a new preconditioner is worth its price
 
 GAP_OF_FOLDS = 1e-4
@@ -191,7 +192,8 @@ class Problem:
             make = of_scalar
         else:
             make = of_diagonal if self.size <= _EXACT_DIAGONAL else of_pairs
-        curved = make(self._curvature(theta), self.samples.classes)
+        part = self.take(slice(None, None, s)) if (s := self.samples.size // _CURVED) > 1 else self
+        curved = make(part._curvature(theta), self.samples.classes)
         return lambda penalty: curved(2 * self._penalties(penalty))
 
     def _curvature(self, theta: Vector) -> Iterator[Chunk]:
@@ -225,7 +227,7 @@ class Problem:
         inner = theta[:-k].astype(self._dtype)
         outer = theta[-k:].astype(self._dtype)
         for part, x in self._features():
-            s = x @ inner.reshape(k, k).T if self.shape == "full" else x * inner
+            s = (inner.reshape(k, k) @ x.T).T if self.shape == "full" else x * inner
             s += x
             s += outer
             s -= s.max(axis=1, keepdims=True)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, InputShift
+from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import checked_inputs
@@ -34,13 +34,10 @@ from calib_serve.fit.clamping.objective import (
     candidates,
     clamped,
     first_coefficients,
-    focal_loss,
-    unit_of_delta,
 )
 from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.facts import measured_on_folds, reference_bins
 from calib_serve.fit.output.held_out import facts_of_probabilities
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import log_softmax, softmax
@@ -50,7 +47,7 @@ GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 
 Judge = Literal["folds", "calibration-ece"]
 
-_BEHIND = 3.0  # standard errors of the mean difference of two settings' losses
+_BEHIND = 2.0  # standard errors of the mean difference of two settings' losses
 
 
 def fit_neural_clamping(
@@ -121,15 +118,7 @@ def fit_neural_clamping(
             objective, start, spread=PAPER.spread, seed=seed, temperature=t, input_range=input_range
         )
 
-    base = Objective(
-        classifier,
-        inputs,
-        y,
-        power=norm_power,
-        scale=unit_of_delta(normalisation, classifier.input_shape),
-        clip=clip,
-        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
-    )
+    base = Objective.of((classifier, inputs, y), normalisation, checkpoints, power=norm_power, clip=clip)
     solve, logits = solver or QuasiNewton(progress=progress), classifier.logits(inputs)
     search = _Search(base, logits, candidates(gamma, penalty, resolution), solve, begin)
     chosen = search.choose(judge, folds=folds, seed=seed)
@@ -156,7 +145,7 @@ def fit_neural_clamping(
     )
     if chosen.logits is None:
         return artifact
-    held_out = _held_out_probs(chosen.logits, y, _fold_of(len(y), folds, seed))
+    held_out = np.exp(_held_out_log_probs(chosen.logits, y, _fold_of(len(y), folds, seed)))
     samples = Samples.of(chosen.logits, y, outputs="logits")
     facts = facts_of_probabilities(softmax(logits), held_out, samples, class_names=class_names, seed=seed)
     return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
@@ -193,7 +182,7 @@ class _Search:
         """Solve each setting from its neighbour's end at the same resolution; skip those overtaken."""
         ends: dict[int | None, NDArray[np.float64]] = {}
         for setting in self.settings:
-            objective = setting.objective(self.base, self.logits)
+            objective = setting.objective(replace(self.base, unshifted=self.logits), self.logits)
             if race is not None:
                 objective = replace(objective, watch=race.watch(objective))
             first = ends.get(setting.resolution)
@@ -230,10 +219,11 @@ class _Search:
         for f in np.unique(fold):
             kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
             part = replace(base, inputs=base.inputs[kept], labels=base.labels[kept])
-            race = _Race(base.classifier, base.inputs[held], base.labels[held])
+            rest = replace(base, inputs=base.inputs[held], labels=base.labels[held])
+            race = _Race(replace(rest, unshifted=self.logits[held]))
             search = replace(self, base=part, logits=self.logits[kept], settings=list(found))
-            for one, objective, end in search.solved(race):
-                found[one][held] = race.finished(one, objective.shift(end.coefficients))
+            for one, _, end in search.solved(race):
+                found[one][held] = race.finished(one, end.coefficients)
             found = {one: found[one] for one in race.losses}
         return found
 
@@ -248,14 +238,12 @@ class _Race:
     Full-size deltas learn their images by heart in a few steps: such a search is not run to its end.
     """
 
-    classifier: Classifier
-    inputs: AnyFloats
-    labels: NDArray[np.intp]
+    held: Objective
     losses: dict[Candidate, NDArray[np.float64]] = field(default_factory=dict)
 
-    def finished(self, setting: Candidate, shift: InputShift) -> NDArray[np.float32]:
+    def finished(self, setting: Candidate, coefficients: NDArray[np.float64]) -> NDArray[np.float32]:
         """Enter a solved setting; return the fold's logits under its shift."""
-        logits = self.classifier.logits(self.inputs, shift=shift)
+        logits = replace(self.held, resolution=setting.resolution).logits(coefficients)
         self.losses[setting] = self._losses(logits)
         return logits
 
@@ -263,11 +251,12 @@ class _Race:
         """Raise Overtaken where the loss rises and is beyond chance above the least of those solved."""
         if not self.losses:
             return None
+        held = replace(self.held, resolution=objective.resolution)
         rival, least = min(self.losses.values(), key=np.mean), np.inf
 
         def judge(coefficients: NDArray[np.float64]) -> None:
             nonlocal least
-            own = self._losses(self.classifier.logits(self.inputs, shift=objective.shift(coefficients)))
+            own = self._losses(held.logits(coefficients))
             behind = own - rival
             if own.mean() > least and behind.mean() > _BEHIND * behind.std() / np.sqrt(len(own)):
                 raise Overtaken
@@ -278,36 +267,25 @@ class _Race:
     def _losses(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
         """Each sample's loss at the T of least loss, or at 1 where none is: every sample is right."""
         try:
-            t = best_temperature(logits, self.labels, 0.0)
+            t = best_temperature(logits, self.held.labels, 0.0)
         except FitError:
             t = 1.0
-        log_p: NDArray[np.float64] = log_softmax(logits / t)[np.arange(len(logits)), self.labels]
-        return -log_p
+        return np.asarray(-log_softmax(logits / t)[np.arange(len(logits)), self.held.labels])
 
 
-def _held_out_probs(
+def _held_out_log_probs(
     logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
-    probs = np.empty(logits.shape)
-    for held, t in _held_out_temperatures(logits, labels, fold):
-        probs[held] = softmax(logits[held] / t)
-    return probs
+    """Log-probabilities (n, K) of held-out logits, each fold's at the T of least NLL for the others."""
+    found = np.empty(logits.shape)
+    for f in np.unique(fold):
+        held = fold == f
+        found[held] = log_softmax(logits[held] / best_temperature(logits[~held], labels[~held], 0.0))
+    return found
 
 
 def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]) -> float:
-    """The NLL of held-out logits, each fold's at the T of least NLL for the others."""
-    each = _held_out_temperatures(logits, labels, fold)
-    total = sum(focal_loss(logits[held], labels[held], t, 0.0)[0] * int(held.sum()) for held, t in each)
-    return total / len(labels)
-
-
-def _held_out_temperatures(
-    logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]
-) -> Iterator[tuple[NDArray[np.bool_], float]]:
-    for f in np.unique(fold):
-        kept = fold != f
-        yield ~kept, best_temperature(logits[kept], labels[kept], 0.0)
+    return -float(_held_out_log_probs(logits, labels, fold)[np.arange(len(labels)), labels].mean())
 
 
 def _fold_of(n: int, folds: int, seed: int) -> NDArray[np.intp]:

@@ -10,28 +10,33 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Union
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.core.arrays import AnyFloats
+from calib_serve.core.arrays import AnyFloats, some_of
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.fit.lbfgs import minimise
 from calib_serve.fit.losses import focal
 from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
+from calib_serve.scores import softmax
 
 Vector = NDArray[np.float64]
 
 _LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
+_CURVED = 256  # inputs that tell how far a first step should be
 
 Penalty = Union[float, Literal["tenth"]]
 Start = Literal["zero", "data", "random"]
@@ -53,7 +58,8 @@ class Objective:
     standard deviation where delta lives after normalisation. ``resolution`` r gives each channel of
     delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range of shifted inputs.
     With ``checkpoints`` every value is stored: a repeated search reuses them. ``QuasiNewton`` calls ``watch``
-    with the coefficients of each new least value; it may raise ``Overtaken``.
+    with the coefficients of each new least value; it may raise ``Overtaken``. ``unshifted`` are the inputs'
+    own logits, where they are known.
     """
 
     classifier: Classifier
@@ -66,11 +72,20 @@ class Objective:
     resolution: int | None = None
     clip: tuple[float, float] | None = None
     checkpoints: Checkpoints | None = None
+    unshifted: NDArray[np.float32] | None = None
     watch: Callable[[Vector], None] | None = None
     _enlarge: tuple[Vector, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_enlarge", _enlargers(self.classifier.input_shape, self.resolution))
+
+    @classmethod
+    def of(
+        cls, data: tuple[Classifier, AnyFloats, NDArray[np.intp]], normalisation: Any, folder: Any, **how: Any
+    ) -> Objective:
+        """The objective of a delta behind a normalisation, or none, with checkpoints in a folder, or none."""
+        kept = None if folder is None else Checkpoints(Path(folder))
+        return cls(*data, scale=unit_of_delta(normalisation, data[0].input_shape), checkpoints=kept, **how)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,36 +99,32 @@ class Objective:
         theta: Vector = np.asarray(coefficients, np.float64).reshape(self.shape)
         if not self._enlarge:
             return theta
-        enlarged: Vector = np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1])
-        return enlarged
-
-    def coefficients(self, shift: AnyFloats) -> Vector:
-        """The coefficients nearest to a shift of the model's inputs."""
-        return self._reduced(np.asarray(shift, np.float64) / self.scale)
+        return np.asarray(np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1]))
 
     def shift(self, coefficients: AnyFloats) -> InputShift:
         """The step that adds the shift of these coefficients to the model's inputs."""
         low, high = self.clip or (None, None)
         return InputShift(self.delta(coefficients) * self.scale, low, high)
 
-    def __call__(self, vector: Vector) -> tuple[float, Vector]:
-        """The objective and its gradient."""
+    def __call__(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
+        """The objective, its gradient, and the logits of the shifted inputs."""
         if self.checkpoints is None:
             return self._evaluated(vector)
         # A search that was killed asks for the same vectors again.
         key = f"{self._identity} {hashlib.sha256(vector.tobytes()).hexdigest()}"
-        saved = self.checkpoints.load(key)
-        if saved is None:
-            value, gradient = self._evaluated(vector)
-            self.checkpoints.save(key, {"value": value, "gradient": gradient})
-            return value, gradient
-        return float(saved["value"]), saved["gradient"]
+        if saved := self.checkpoints.load(key):
+            return float(saved["value"]), saved["gradient"], saved["logits"]
+        found = self._evaluated(vector)
+        self.checkpoints.save(key, dict(zip(("value", "gradient", "logits"), found, strict=True)))
+        return found
 
     def logits(self, coefficients: AnyFloats) -> NDArray[np.float32]:
         """Logits of the shifted inputs."""
+        if self.unshifted is not None and self.clip is None and not np.any(coefficients):
+            return self.unshifted
         return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
 
-    def _evaluated(self, vector: Vector) -> tuple[float, Vector]:
+    def _evaluated(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
         theta, t = vector[:-1], math.exp(vector[-1])
         labels = torch.from_numpy(self.labels)
 
@@ -124,18 +135,40 @@ class Objective:
         gradient, logits = self.classifier.input_gradient(self.inputs, loss, shift=self.shift(theta))
         # In float64, from the logits: the model's own pass is in float32.
         value, slope = focal_loss(logits, self.labels, t, self.gamma)
-        along = self._reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
+        along = self.reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
         if self.power == 1 and not theta.any():
             # The norm is not differentiable at 0: take the objective's subgradient of least norm.
             along *= max(0.0, 1 - self.weight / max(float(np.linalg.norm(along)), 1e-300))
-        return value + self.penalty(theta), np.append(along, slope)
+        return value + self.penalty(theta), np.append(along, slope), logits
+
+    def curvatures(self, vector: Vector, logits: NDArray[np.float32], ahead: Vector) -> tuple[float, float]:
+        """The loss's second derivatives along ``ahead``, by some inputs shifted a little, and by log T."""
+        t, some = math.exp(vector[-1]), some_of(len(self.labels), _CURVED)
+        near = replace(self, inputs=self.inputs[some], labels=self.labels[some], unshifted=None)
+        direction = ahead / max(float(np.linalg.norm(ahead)), 1e-300)
+        size = float(np.sqrt(np.mean((self.delta(direction) * self.scale) ** 2)))
+        length = 0.01 * (float(near.inputs.std()) or 1.0) / (size or 1.0)
+        moved = (near.logits(vector[:-1] + length * direction) - logits[some]) / (length * t)
+        p = softmax(logits[some] / t)
+        along = ((p * moved**2).sum(axis=1) - (p * moved).sum(axis=1) ** 2).mean()
+        slopes = [focal_loss(logits, self.labels, t * by, self.gamma)[1] for by in (0.99, 1.01)]
+        return max(float(along), 1e-8), max((slopes[1] - slopes[0]) / math.log(1.01 / 0.99), 1e-8)
+
+    def divided(self, vector: Vector, theta: Vector, along: float, by_t: float) -> Vector:
+        """Divide a gradient at ``theta`` by the loss's second derivatives and the penalty's."""
+        g, norm = vector[:-1], float(np.linalg.norm(theta))
+        bent = 2 * self.weight if self.power == 2 else self.weight / norm if norm else 0.0
+        out = g / (along + bent)
+        if self.power == 1 and norm:  # the norm bends around 0, and not away from it
+            out += theta * (float(g @ theta) / norm**2 * (1 / along - 1 / (along + bent)))
+        return np.append(out, vector[-1] / by_t)
 
     @cached_property
     def _identity(self) -> str:
         """Name everything that a value of the objective depends on besides the vector."""
         data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
         settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
-        return f"clamping {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
+        return f"clamped {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
 
     def penalty(self, coefficients: AnyFloats) -> float:
         """The penalty: lambda times the norm of delta, which is the norm of its coefficients."""
@@ -147,12 +180,11 @@ class Objective:
         # The gradient of a norm is its direction.
         return theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
 
-    def _reduced(self, delta: Vector) -> Vector:
-        """Apply the adjoint of ``delta``: from a gradient of the shift to a gradient of the coefficients."""
+    def reduced(self, delta: Vector) -> Vector:
+        """Apply the adjoint of ``delta``, to a gradient of the shift or to a shift."""
         if not self._enlarge:
             return delta.ravel()
-        reduced: Vector = np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1])
-        return reduced.ravel()
+        return np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1]).ravel()
 
 
 def focal_loss(logits: AnyFloats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:
@@ -216,46 +248,47 @@ class QuasiNewton:
 
     Args:
         passes: Gradients over the data, at most.
-        tolerance: Share of the objective; it stops when a step gains less.
+        tolerance: Of the objective; it stops where it expects to gain less.
         progress: Called with how many passes are done, and of how many.
     """
 
     passes: int = 25
-    tolerance: float = 1e-4
+    tolerance: float = 2e-5
     progress: Progress | None = None
 
     def __call__(self, objective: Objective, start: Vector) -> Solution:
         """Search from these coefficients on."""
-        t = best_temperature(objective.logits(start), objective.labels, objective.gamma)
+        logits = objective.logits(start)
+        t = best_temperature(logits, objective.labels, objective.gamma)
         best, least, calls = np.append(start, math.log(t)), math.inf, 0
+        curved: list[float] = []
 
         def evaluate(vector: Vector) -> tuple[float, Vector]:
-            nonlocal best, least, calls
-            value, gradient = objective(vector)
-            # scipy returns where it stopped, which need not be its best.
+            nonlocal best, least, calls, logits
+            if calls == self.passes:
+                raise StopIteration  # no passes are left
+            value, gradient, shifted = objective(vector)
             if value < least:
-                best, least = vector.copy(), value
+                best, least, logits = vector, value, shifted
                 if objective.watch:
                     objective.watch(best[:-1])
             calls += 1
             if self.progress:
-                self.progress(min(calls, self.passes), self.passes)
+                self.progress(calls, self.passes)
             return value, gradient
 
-        minimize(
-            evaluate,
-            best,
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxfun": self.passes, "ftol": self.tolerance, "gtol": 1e-7},
-        )
-        theta = best[:-1]
-        logits = objective.logits(theta)
+        def precondition(vector: Vector) -> Vector:
+            if not curved:  # of the first step, along the gradient
+                curved.extend(objective.curvatures(best, logits, vector[:-1]))
+            return objective.divided(vector, best[:-1], *curved)
+
+        with suppress(StopIteration):
+            minimise(evaluate, best, precondition, gap=self.tolerance, rounding=1e-7, last_step=0.5)
         try:
             t = best_temperature(logits, objective.labels, objective.gamma)
         except FitError:  # delta made every sample right: held-out folds will show the overfit
             t = math.exp(best[-1])
-        return solution(objective, theta, t, logits, passes=calls)
+        return solution(objective, best[:-1], t, logits, passes=calls)
 
 
 def solution(
@@ -328,7 +361,7 @@ def first_coefficients(
     found = entropy_shift(
         objective.classifier, objective.inputs, temperature=temperature, input_range=input_range
     )
-    return objective.coefficients(found.delta)
+    return objective.reduced(found.delta / objective.scale)
 
 
 def unit_of_delta(

@@ -28,10 +28,8 @@ from calib_serve.fit.clamping.objective import (
     clamped,
     first_coefficients,
     solution,
-    unit_of_delta,
 )
 from calib_serve.fit.facts import reference_bins
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
 
@@ -201,7 +199,7 @@ def fit_neural_clamping_paper(
     if start not in ("random", "data"):
         raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
     y = checked_inputs(classifier, inputs, labels)
-    base = _objective(classifier, inputs, y, normalisation, checkpoints, power=norm_power)
+    base = Objective.of((classifier, inputs, y), normalisation, checkpoints, power=norm_power)
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
     settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
     runs = _runs(base, settings, first, solve)
@@ -256,29 +254,10 @@ def fit_neural_clamping_toolkit(
     if len(chosen) > 1 or chosen[0].penalty == "tenth":
         raise InputError("the toolkit chooses nothing: give one gamma and one penalty, a number")
     augmentation = Augmentation.of(inputs, normalisation[0]) if schedule.augmented else None
-    base = _objective(classifier, inputs, y, normalisation, checkpoints)
+    base = Objective.of((classifier, inputs, y), normalisation, checkpoints)
     first = first_coefficients(base, "random", spread=schedule.spread, seed=seed)
     (run,) = _runs(base, chosen, first, Descent(schedule, seed, augmentation, progress))
     return _artifact(run, schedule, normalisation, class_names, {"start": "random", "seed": seed})
-
-
-def _objective(
-    classifier: Classifier,
-    inputs: AnyFloats,
-    labels: NDArray[np.intp],
-    normalisation: tuple[ArrayLike, ArrayLike] | None,
-    checkpoints: str | Path | None,
-    *,
-    power: Literal[1, 2] = 1,
-) -> Objective:
-    return Objective(
-        classifier,
-        inputs,
-        labels,
-        power=power,
-        scale=unit_of_delta(normalisation, classifier.input_shape),
-        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
-    )
 
 
 def _runs(base: Objective, settings: Sequence[Candidate], first: Vector, solve: Descent) -> list[Run]:

@@ -191,7 +191,7 @@ class Base:
         def of(span: slice) -> Floats:
             found = []
             for part in samples.parts(CHUNK, within=span):
-                z = samples.read(part, np.float64) * scale
+                z = np.asfortranarray(samples.read(part, np.float64)) * scale
                 z -= z.max(axis=1, keepdims=True)
                 true = z[np.arange(len(z)), samples.labels[part]]
                 found.append(true - np.log(np.einsum("nk->n", np.exp(z, out=z))))

@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FitError
+<<<<<<< HEAD
 from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import FLATTER_THAN_BESIDE_AN_OFFSET
+=======
+from calib_serve.fit.measured import FLATTER_THAN_BESIDE_AN_OFFSET, MOST_SAMPLES_CROSS_VALIDATED
+>>>>>>> fitfast
 from calib_serve.fit.output.temperature import true_above
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
@@ -59,6 +63,9 @@ def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
     """
     if math.isinf(t) and true_above(samples) > 0:
         return None  # every sample is right, and T would be 0
+    few = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
+    if few is not samples and offset_of(few, t) is None:
+        return None
     n, k = len(samples), samples.classes
     shares = np.bincount(samples.labels, samples.weight, minlength=k) / n
     alone = Problem(samples, "scalar", 1 / t).nll(np.zeros(k + 1)) if math.isfinite(t) else math.log(k)

@@ -84,7 +84,7 @@ def test_the_gradient_is_the_objective_s_own(classifier, drawn, gamma, power, re
     )  # fmt: skip
     rng = np.random.default_rng(2)
     at = np.append(rng.normal(0, 0.3, int(np.prod(objective.shape))), 0.2)
-    _, gradient = objective(at)
+    _, gradient, _ = objective(at)
     for drawn_at_random in rng.normal(size=(5, len(at))):
         direction = drawn_at_random / np.linalg.norm(drawn_at_random)
         ahead, behind = objective(at + 1e-2 * direction)[0], objective(at - 1e-2 * direction)[0]
@@ -142,6 +142,27 @@ def test_a_size_that_begins_behind_and_catches_up_is_solved_and_chosen(classifie
         classifier, inputs, labels, penalty=1e-4, resolution=(1, None), start="random", seed=3
     )
     assert found.fit["resolution"] is None
+
+
+def test_each_search_computes_known_logits_never_again_and_steps_as_far_as_the_loss_bends(
+    classifier, drawn, monkeypatch
+) -> None:
+    inputs, labels, _ = drawn
+    forward, gradients = [], []
+    for name, seen in (("logits", forward), ("input_gradient", gradients)):
+        run = getattr(TorchClassifier, name)
+        monkeypatch.setattr(
+            TorchClassifier,
+            name,
+            lambda self, x, *given, _run=run, _seen=seen, **how: (
+                _seen.append(len(x)) or _run(self, x, *given, **how)
+            ),
+        )
+    found = fit_neural_clamping(classifier, inputs[:900], labels[:900], penalty=1e-3, resolution=1)
+    # The inputs as they are, each fold's few for the first step, each fold held out, and the last few.
+    assert forward == [900, 256, 300, 256, 300, 256, 300, 256]
+    assert len(gradients) <= 4 * 12
+    assert found.fit["objective_value"] < found.fit["loss_of_temperature_alone"] - 0.1
 
 
 @given(
