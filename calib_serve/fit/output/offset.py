@@ -17,12 +17,8 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FitError
-<<<<<<< HEAD
 from calib_serve.fit.facts import complete
-from calib_serve.fit.measured import FLATTER_THAN_BESIDE_AN_OFFSET
-=======
 from calib_serve.fit.measured import FLATTER_THAN_BESIDE_AN_OFFSET, MOST_SAMPLES_CROSS_VALIDATED
->>>>>>> fitfast
 from calib_serve.fit.output.temperature import true_above
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
