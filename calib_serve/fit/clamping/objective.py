@@ -81,11 +81,18 @@ class Objective:
 
     @classmethod
     def of(
-        cls, data: tuple[Classifier, AnyFloats, NDArray[np.intp]], normalisation: Any, folder: Any, **how: Any
+        cls,
+        data: tuple[Classifier, AnyFloats, NDArray[np.intp]],
+        normalisation: Any,
+        folder: Any,
+        *,
+        power: Literal[1, 2] = 1,
+        clip: tuple[float, float] | None = None,
     ) -> Objective:
         """The objective of a delta behind a normalisation, or none, with checkpoints in a folder, or none."""
         kept = None if folder is None else Checkpoints(Path(folder))
-        return cls(*data, scale=unit_of_delta(normalisation, data[0].input_shape), checkpoints=kept, **how)
+        scale = unit_of_delta(normalisation, data[0].input_shape)
+        return cls(*data, power=power, scale=scale, clip=clip, checkpoints=kept)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -184,7 +191,7 @@ class Objective:
         """Apply the adjoint of ``delta``, to a gradient of the shift or to a shift."""
         if not self._enlarge:
             return delta.ravel()
-        return np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1]).ravel()
+        return np.asarray(np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1])).ravel()
 
 
 def focal_loss(logits: AnyFloats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:
