@@ -110,6 +110,9 @@ class ReportOptions(VerdictOptions, Edged, Resampled):
     """Says that the artifact was fitted on these samples, if it was."""
 
 
+_THRESHOLDS = ("precision", "recall", "budget")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PromiseOptions(Interval, Seeded):
     """Options of the promises of decisions."""
@@ -118,6 +121,18 @@ class PromiseOptions(Interval, Seeded):
     """The share of prediction sets to hold the true class."""
     risk: float | None = None
     """The share of answers that may be wrong; less certain samples get no answer."""
+    cost: Any = None
+    """What each action costs for each true class, a YAML file: a mapping of actions a class."""
+    cost_fp: float | None = None
+    """Of two classes: what it costs to choose class 1 where class 0 is true; goes with cost_fn."""
+    cost_fn: float | None = None
+    """Of two classes: what it costs to choose class 0 where class 1 is true."""
+    precision: float | None = None
+    """Of two classes: the least share of what is chosen as class 1 that is of class 1."""
+    recall: float | None = None
+    """Of two classes: the least share of class 1 that is chosen."""
+    budget: float | None = None
+    """Of two classes: the largest share of all samples that may be chosen as class 1."""
     score: Literal["lac", "aps", "raps"] = "lac"
     """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
     per_class: bool = False
@@ -131,8 +146,22 @@ class PromiseOptions(Interval, Seeded):
         if self.coverage is None:
             of_sets = ("score", "per_class", "penalty", "free_ranks")
             check_default(self, of_sets, "goes with coverage, which is not given")
-        if self.risk is None:
-            check_default(self, ["level"], "goes with risk, which is not given")
+        goals = [n for n in ("cost", "cost_fp", *_THRESHOLDS) if getattr(self, n) is not None]
+        check(
+            len(goals) < 2,
+            goals[-1] if goals else "",
+            f"is one way to decide, {', '.join(goals[:-1])} another",
+        )
+        both = (self.cost_fp is None) == (self.cost_fn is None)
+        check(both, "cost_fp", "and cost_fn go together: what either error costs")
+        for name in ("cost_fp", "cost_fn"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        for name in _THRESHOLDS:
+            if getattr(self, name) is not None:
+                check_between(name, getattr(self, name))
+        if self.risk is None and not goals:
+            check_default(self, ["level"], "goes with risk, a cost or a threshold, and none is given")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,208 @@
+"""Thresholds of P(y = 1) that keep what they promise of new samples, and an upper bound of a mean cost."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.core.arrays import Floats
+from calib_serve.core.errors import InputError
+from calib_serve.core.text import percent_within
+from calib_serve.metrics.decisions import lowest_threshold, share_of
+from calib_serve.metrics.distributions import binomial_at_most
+from calib_serve.metrics.event import checked_event
+from calib_serve.metrics.intervals import Estimate, mean_interval
+from calib_serve.metrics.samples import group_codes, one_of_each
+
+ThresholdGoal = Literal["precision", "recall", "budget"]
+"""What a threshold keeps: the least share of chosen samples that are of class 1; the least share of class 1
+that is chosen; the largest share of all samples that is chosen."""
+
+# Served probabilities are float32 and rounded: a last bit must not turn samples that are tied with the
+# threshold, as many are behind a table.
+_MARGIN = 4 * float(np.finfo(np.float32).eps)
+_FINE = 1 << 20  # a grid of thresholds down to odds of one in a million
+
+
+def most_failures(n: int, share: float, level: float) -> int:
+    """Return the most failures among n trials that prove, at a level, that fewer than a share fail.
+
+    Args:
+        n: Number of trials.
+        share: Share of failures that is to be kept.
+        level: Probability that such a proof is right.
+
+    Returns:
+        -1 where not even trials without a failure prove it.
+
+    >>> most_failures(28, 0.1, 0.95), most_failures(29, 0.1, 0.95)  # 0.9 ** 29 < 0.05
+    (-1, 0)
+    """
+    return bisect_right(range(n), 1 - level, key=lambda k: binomial_at_most(k, n, share)) - 1
+
+
+def promised_threshold(
+    probs: ArrayLike,
+    came_true: ArrayLike,
+    goal: ThresholdGoal,
+    share: float,
+    *,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+    seed: int = 0,
+) -> float:
+    """Return the threshold from which on class 1 is chosen, so that the share holds among new samples.
+
+    Thresholds are tested in a fixed order by the exact binomial (Learn then Test, Angelopoulos 2021). Recall
+    and budget change one way with the threshold, so that every sample's own probability is tested in turn,
+    which gives the bounds of Wilks (1941): the highest threshold with that recall, the lowest within that
+    budget. The precision need not rise with the threshold: the lowest one is found as in ``abstention``.
+
+    Args:
+        probs: Calibrated P(y = 1) (n,), which were not fitted to these samples, or (n, 2).
+        came_true: Classes 0 and 1 (n,).
+        goal: "precision", "recall" or "budget".
+        share: Share to keep.
+        level: Probability that it is kept, over the draws of these samples.
+        groups: Which samples belong together (n,); one of each is used.
+        seed: Seed by which that one is drawn.
+
+    Returns:
+        NaN where no threshold keeps the promise.
+
+    Raises:
+        InputError: For arrays and shares that cannot be right.
+
+    >>> probs, came_true = np.arange(1, 60) / 100, np.ones(59, int)
+    >>> round(promised_threshold(probs, came_true, "recall", 0.95), 4)  # 0.95 ** 59 < 0.05: none is missed
+    0.01
+    """
+    if goal not in get_args(ThresholdGoal):
+        raise InputError(f"a threshold keeps precision, recall or budget, got {goal!r}")
+    for name, number in ((goal, share), ("level", level)):
+        if not 0 < number < 1:
+            raise InputError(f"{name} must lie between 0 and 1, got {number}; 0.95 means 95 %")
+    p, y, _, codes = checked_event(probs, came_true, None, groups)
+    if codes is not None:
+        rows = one_of_each(codes, seed=seed)
+        p, y = p[rows], y[rows]
+    if goal == "precision":
+        found = lowest_threshold(p, y == 1, classes=_FINE, risk=1 - share, level=level)[0]
+        return found if math.isfinite(found) else math.nan
+    rising = np.sort(p[y == 1] if goal == "recall" else -p)
+    allowed = most_failures(len(rising), 1 - share if goal == "recall" else share, level)
+    if allowed < 0:
+        return math.nan
+    least = abs(float(rising[allowed])) + (_MARGIN if goal == "budget" else -_MARGIN)
+    return max(least, 0.0) if least <= 1 else math.nan
+
+
+def mean_at_most(
+    values: Floats, low: float, high: float, *, level: float = 0.95, rng: np.random.Generator
+) -> float:
+    """Return an upper bound of the mean that values between two bounds are drawn from.
+
+    It bets against every mean, more where the values vary little, and holds for any distribution
+    (Waudby-Smith and Ramdas 2024, theorem 3; Bates 2021, proposition 5).
+
+    Args:
+        values: Independent draws (n,).
+        low: Least value that there can be.
+        high: Largest one.
+        level: Probability that the bound holds.
+        rng: What draws the order in which they are bet on.
+
+    >>> bound = mean_at_most(np.zeros(100), 0.0, 1.0, rng=np.random.default_rng(0))
+    >>> 0.03 < bound < 0.04  # by the binomial 1 - 0.05 ** (1 / 100) = 0.0295
+    True
+    """
+    x = (rng.permutation(values) - low) / (high - low)
+    count, enough = np.arange(1, len(x) + 1), -math.log(1 - level)
+    mean = (0.5 + np.cumsum(x)) / (1 + count)
+    variance = (0.25 + np.cumsum((x - mean) ** 2)) / (1 + count)
+    before = np.concatenate([[0.25], variance[:-1]])
+    stake = np.minimum(1.0, np.sqrt(2 * enough / (len(x) * before)))
+    known, refuted = 0.0, 1.0
+    with np.errstate(divide="ignore"):
+        for _ in range(40):
+            tried = (known + refuted) / 2
+            # Where the bets win that much, means from there on are refuted.
+            won = np.cumsum(np.log1p(-stake * (x - tried))).max() > enough
+            known, refuted = (known, tried) if won else (tried, refuted)
+    return low + (high - low) * refuted
+
+
+@dataclass(frozen=True)
+class ChoiceEvaluation:
+    """What chosen actions came to on samples.
+
+    Args:
+        n: Number of samples.
+        goal: "cost", "precision", "recall" or "budget".
+        measured: The mean cost, or the share, with its interval; NaN where no sample tells.
+        promised: What was to be kept.
+        broken: Whether the interval lies beyond the promise.
+    """
+
+    n: int
+    goal: str
+    measured: Estimate
+    promised: float
+    broken: bool
+
+    @classmethod
+    def of(
+        cls,
+        goal: str,
+        values: Floats,
+        rows: NDArray[np.bool_],
+        *,
+        promised: float,
+        level: float = 0.95,
+        groups: ArrayLike | None = None,
+    ) -> ChoiceEvaluation:
+        """Measure the mean of ``values`` (n,) over ``rows`` (n,), as ``Choice.outcomes`` gives them.
+
+        Args:
+            goal: What is promised.
+            values: Costs, or 1 where a sample counts and 0 elsewhere.
+            rows: Samples that the mean is over.
+            promised: What was to be kept.
+            level: Coverage of the interval, a fraction.
+            groups: Which samples belong together (n,).
+        """
+        found, codes = Estimate(math.nan), group_codes(groups, len(values))
+        if rows.any():
+            part = None if codes is None else np.unique(codes[rows], return_inverse=True)[1]
+            if goal == "cost":
+                found = mean_interval(values[rows], level=level, groups=part)
+            else:
+                found = share_of(values[rows] == 1, part, level=level)
+        broken = found.low > promised if goal in ("cost", "budget") else found.high < promised
+        return cls(len(values), goal, found, promised, bool(broken))
+
+    def says(self) -> str:
+        """A sentence for a person, and another where the promise is surely broken."""
+        e = self.measured
+        shown = percent_within(e.value, e.low, e.high)
+        said = {
+            "cost": f"Decisions cost {e.value:.4g} on average, [{e.low:.4g}, {e.high:.4g}]",
+            "precision": f"Of what is chosen, {shown} is right",
+            "recall": f"Of class 1, {shown} is chosen",
+            "budget": f"Of all samples, {shown} is chosen",
+        }[self.goal]
+        most = "at most" if self.goal in ("cost", "budget") else "at least"
+        number = f"{self.promised:.4g}" if self.goal == "cost" else f"{100 * self.promised:.4g} %"
+        if math.isnan(e.value):
+            return f"No sample tells the {self.goal} of the decisions (promised {most} {number})."
+        more = " That breaks the promise: these samples are not like those that it is of."
+        return f"{said} (promised {most} {number}).{more if self.broken else ''}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return {**vars(self), "measured": self.measured.as_dict()}
