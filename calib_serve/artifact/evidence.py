@@ -27,6 +27,7 @@ from calib_serve.metrics import (
     checked,
     coverage_range,
     evaluate_abstention,
+    evaluate_choice,
     evaluate_sets,
 )
 
@@ -102,8 +103,8 @@ def evaluate_decisions(
         ),
         None
         if choice is None
-        else ChoiceEvaluation.of(
-            choice.goal, *choice.outcomes(p, y), promised=choice.promised, level=level, groups=groups
+        else evaluate_choice(
+            *choice.outcomes(p, y), choice.goal, choice.promised, level=level, groups=groups
         ),
     )
 

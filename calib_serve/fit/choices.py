@@ -6,27 +6,20 @@ are found on the samples, by Learn then Test (Angelopoulos 2021).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from calib_serve.artifact import MOST_COST, Choice, Goal, read_yaml
+from calib_serve.artifact import MOST_COST, Choice, read_yaml
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.names import shown
 from calib_serve.core.options.evaluate import PromiseOptions
-from calib_serve.metrics import (
-    ThresholdGoal,
-    checked,
-    group_codes,
-    mean_at_most,
-    one_of_each,
-    promised_threshold,
-)
+from calib_serve.metrics import mean_at_most, one_of_each, promised_threshold
 from calib_serve.scores import few
 
 _LIMIT = 1 << 20  # bytes of a file of costs
@@ -52,160 +45,68 @@ _SHARES = (
 )
 
 
-def choice_wanted(options: PromiseOptions) -> Goal | None:
-    """What a choice of actions is asked to keep; None where none is asked for."""
-    goals: tuple[Goal, ...] = ("precision", "recall", "budget")
-    by_cost = options.cost is not None or options.cost_fp is not None
-    return "cost" if by_cost else next((goal for goal in goals if getattr(options, goal) is not None), None)
-
-
 def choice_by(
     options: PromiseOptions,
-    goal: Goal,
-    probs: ArrayLike,
-    labels: ArrayLike,
+    probs: NDArray[np.floating[Any]],
+    labels: NDArray[np.intp],
     class_names: Sequence[str],
-    *,
-    groups: ArrayLike | None = None,
+    codes: NDArray[np.intp] | None = None,
 ) -> Choice:
-    """Make the choice of actions that options ask for, on calibrated probabilities (n, K)."""
-    classes = tuple(class_names) or tuple(map(str, range(np.shape(probs)[1])))
+    """Choose as options ask, by calibrated probabilities (n, K) that were not fitted to these samples.
+
+    Of samples in groups, ``codes`` (n,), one of each is used: the bounds are of independent samples. Raises
+    FitError where no threshold keeps the promise; it names a share that can be kept.
+    """
+    goal = options.goal or "cost"
+    classes = tuple(class_names) or tuple(map(str, range(probs.shape[1])))
     if options.cost is None and len(classes) != 2:
-        name = "cost_fp" if goal == "cost" else goal
         raise InputError(
-            f"{name} is of two classes, of which class 1 is chosen, and there are {len(classes)}: say what "
-            "each action costs for each class instead, --cost (cost=)"
+            f"{'cost_fp' if goal == 'cost' else goal} is of two classes, and there are {len(classes)}: say "
+            "what each action costs for each class instead, --cost (cost=)"
         )
-    how: dict[str, Any] = {"level": options.level, "groups": groups, "seed": options.seed}
-    if goal != "cost":
-        return fit_threshold(probs, labels, goal, getattr(options, goal), actions=classes, **how)
-    if options.cost is not None:
-        actions, costs = read_costs(options.cost, classes)
-    else:
-        actions, costs = classes, np.array([[0.0, options.cost_fp], [options.cost_fn, 0.0]])
-    return fit_costs(probs, labels, costs, actions=actions, **how)
-
-
-def fit_costs(
-    probs: ArrayLike,
-    labels: ArrayLike,
-    costs: ArrayLike,
-    *,
-    actions: Sequence[str],
-    level: float = 0.95,
-    groups: ArrayLike | None = None,
-    seed: int = 0,
-) -> Choice:
-    """Choose actions of the least expected cost, and bound their mean cost by ``mean_at_most``.
-
-    Args:
-        probs: Calibrated probabilities (n, K), which were not fitted to these samples.
-        labels: Class ids (n,).
-        costs: Cost of each action for a sample of each class (K, A).
-        actions: Names of the actions (A,).
-        level: Probability that the bound holds, over the draws of these samples.
-        groups: Which samples belong together (n,); one of each is used.
-        seed: Seed by which that one, and the order of the bets, are drawn.
-
-    Raises:
-        InputError: For arrays and costs that cannot be right.
-
-    >>> probs, costs = [[0.9, 0.1], [0.2, 0.8]] * 50, [[0, 1], [5, 0]]
-    >>> choice = fit_costs(probs, [0, 1] * 50, costs, actions=["no", "yes"])
-    >>> choice([[0.85, 0.15], [0.8, 0.2]]).tolist(), round(choice.promised, 2)  # yes from 1 / 6 on
-    ([0, 1], 0.17)
-    """
-    p, y = checked(probs, labels)
-    choice = Choice(tuple(actions), "cost", 0.0, level=level, costs=np.asarray(costs, np.float64))
-    if choice.classes != p.shape[1]:
-        raise InputError(f"costs are of {choice.classes} classes, and the probabilities of {p.shape[1]}")
-    assert choice.costs is not None
-    codes = group_codes(groups, len(y))
-    rows = slice(None) if codes is None else one_of_each(codes, seed=seed)
-    paid, _ = choice.outcomes(p[rows], y[rows])
-    ends = float(choice.costs.min()), float(choice.costs.max())
-    return replace(choice, promised=mean_at_most(paid, *ends, level=level, rng=np.random.default_rng(seed)))
-
-
-def fit_threshold(
-    probs: ArrayLike,
-    labels: ArrayLike,
-    goal: ThresholdGoal,
-    share: float,
-    *,
-    actions: Sequence[str] = ("0", "1"),
-    level: float = 0.95,
-    groups: ArrayLike | None = None,
-    seed: int = 0,
-) -> Choice:
-    """Choose class 1 of two from a threshold that keeps a share; see ``promised_threshold``.
-
-    Args:
-        probs: Calibrated probabilities (n, 2), which were not fitted to these samples.
-        labels: Class ids (n,).
-        goal: "precision", "recall" or "budget".
-        share: Share to keep.
-        actions: Names of class 0 and of class 1.
-        level: Probability that the promise holds, over the draws of these samples.
-        groups: Which samples belong together (n,); one of each is used.
-        seed: Seed by which that one is drawn.
-
-    Raises:
-        InputError: For arrays and shares that cannot be right.
-        FitError: Where no threshold keeps the promise; it names a share that can be kept.
-    """
-    p, y = checked(probs, labels)
-    how: dict[str, Any] = {"level": level, "groups": groups, "seed": seed}
-    found = promised_threshold(p, y, goal, share, **how)
-    if np.isnan(found):
-        # The least that these samples allow, and only what asks for less than what failed.
-        easier = (
-            [s for s in _SHARES if s < share] if goal != "budget" else [s for s in _SHARES[::-1] if s > share]
-        )
-        can = next((s for s in easier if not np.isnan(promised_threshold(p, y, goal, s, **how))), None)
-        most = "at most" if goal == "budget" else "at least"
-        told = f"no {goal} can be promised" if can is None else f"{can:g} can be promised"
-        raise FitError(
-            f"no threshold keeps a {goal} of {most} {share:g} with probability {level:g}: on these {len(y)} "
-            f"samples, {int(np.sum(y == 1))} of them of class 1, {told}. Give more samples, or ask for less"
-        )
-    return Choice(tuple(actions), goal, float(share), level=level, threshold=found)
+    rows = slice(None) if codes is None else one_of_each(codes, seed=options.seed)
+    p, y, level = probs[rows], labels[rows], options.level
+    if goal == "cost":
+        costs = np.array([[0.0, options.cost_fp], [options.cost_fn, 0.0]])
+        actions, costs = (classes, costs) if options.cost is None else read_costs(options.cost, classes)
+        choice = Choice(actions, "cost", 0.0, level=level, costs=costs)
+        paid, ends = choice.outcomes(p, y)[0], (float(costs.min()), float(costs.max()))
+        bound = mean_at_most(paid, *ends, level=level, rng=np.random.default_rng(options.seed))
+        return replace(choice, promised=bound)
+    share = float(getattr(options, goal))
+    found = promised_threshold(p[:, 1], y == 1, goal, share, level=level)
+    if not np.isnan(found):
+        return Choice(classes, goal, share, level=level, threshold=found)
+    easier = (s for s in _SHARES if s < share)
+    if goal == "budget":
+        easier = (s for s in _SHARES[::-1] if s > share)
+    kept = (s for s in easier if not np.isnan(promised_threshold(p[:, 1], y == 1, goal, s, level=level)))
+    can = next((f"{s:g} can be promised" for s in kept), f"no {goal} can be promised")
+    raise FitError(
+        f"no threshold keeps a {goal} of {share:g} with probability {level:g}: on these {len(y)} samples, "
+        f"{int(np.sum(y == 1))} of them of class 1, {can}. Give more samples, or ask for less"
+    )
 
 
 def read_costs(given: Any, classes: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Read the actions (A,) and their costs (K, A) from a YAML file, or from a mapping of mappings.
-
-    Args:
-        given: The file, or {class: {action: cost}}.
-        classes: Names of the classes (K,).
-
-    Raises:
-        InputError: Where it is no such table; it says what is wrong.
+    """Read the actions (A,) and their costs (K, A) from a YAML file, or {class: {action: cost}}.
 
     >>> table = {"ham": {"keep": 0, "drop": 9}, "spam": {"keep": 1, "drop": 0}}
     >>> actions, costs = read_costs(table, ["ham", "spam"])
     >>> actions, costs.tolist()
     (('keep', 'drop'), [[0.0, 9.0], [1.0, 0.0]])
     """
-    table = _names(_parsed(given) if isinstance(given, (str, Path)) else given, "the costs")
+    if isinstance(given, (str, Path)):
+        try:
+            given = read_yaml(read_whole(Path(given), limit=_LIMIT))
+        except (OSError, ValueError) as error:
+            raise InputError(f"the costs {given} cannot be read: {error}") from error
     if len(set(classes)) < len(classes):
         raise InputError(f"costs are by the names of classes, and two have the same: {few(classes)}")
-    missing, more = [k for k in classes if k not in table], [k for k in table if k not in classes]
-    if missing or more:
-        raise InputError(
-            "the costs have a row for each true class, by name: "
-            + (f"{few(missing)} is missing" if missing else f"{few(more)} is no class")
-            + f"; the classes are {few(classes)}"
-        )
-    rows = {name: _names(table[name], f"costs of class {shown(name)}") for name in classes}
-    actions = tuple(rows[classes[0]])
-    for name, row in rows.items():
-        if set(row) != set(actions):
-            other = sorted(set(row) ^ set(actions))
-            raise InputError(
-                f"every class has a cost of the same actions: {few(other)} is not in all rows, such as "
-                f"{shown(name)}"
-            )
+    table = _named(given, "the costs", classes)
+    first = _named(table[classes[0]], f"costs of class {shown(classes[0])}")
+    rows = [_named(table[name], f"costs of class {shown(name)}", first) for name in classes]
+    for name, row in zip(classes, rows, strict=True):
         for action, cost in row.items():
             number = isinstance(cost, (int, float, np.number)) and not isinstance(cost, bool)
             if not number or not abs(cost) <= MOST_COST:
@@ -214,23 +115,23 @@ def read_costs(given: Any, classes: Sequence[str]) -> tuple[tuple[str, ...], NDA
                     f"the cost of {shown(action)} for {shown(name)} is a number within {MOST_COST:.0e}, got "
                     f"{shown(cost)}{text}"
                 )
-    return actions, np.array([[float(rows[k][a]) for a in actions] for k in classes])
+    return tuple(first), np.array([[float(row[action]) for action in first] for row in rows])
 
 
-def _parsed(path: str | Path) -> Any:
-    try:
-        return read_yaml(read_whole(Path(path), limit=_LIMIT))
-    except (OSError, ValueError) as error:
-        raise InputError(f"the costs {path} cannot be read: {error}") from error
-
-
-def _names(value: Any, what: str) -> dict[str, Any]:
-    """A mapping by texts; a whole number, as YAML reads the name 7, is that text."""
+def _named(value: Any, what: str, names: Collection[str] | None = None) -> dict[str, Any]:
+    """A mapping by texts, all the ``names`` and no others; a whole number, as YAML reads 7, is that text."""
     if not isinstance(value, Mapping) or not value:
         raise InputError(f"{what} must be a mapping of names, got {shown(value)}")
     if odd := [key for key in value if isinstance(key, bool) or not isinstance(key, (str, int))]:
         raise InputError(f"{what} have a name that YAML reads as {shown(odd[0])}; put it in quotes")
     found = {str(key): item for key, item in value.items()}
-    if len(found) < len(value):
-        raise InputError(f"{what} have a name twice")
+    wrong = (
+        []
+        if names is None
+        else [*(k for k in names if k not in found), *(k for k in found if k not in names)]
+    )
+    if wrong or len(found) < len(value):
+        raise InputError(
+            f"{what} have each of {few(list(names or found))} once, and no other; see {few(wrong)}"
+        )
     return found

@@ -29,7 +29,7 @@ from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.evaluate import DecideOptions
-from calib_serve.fit.choices import choice_by, choice_wanted
+from calib_serve.fit.choices import choice_by
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
@@ -306,7 +306,7 @@ def decide(
     """
     asked = changed(options or DecideOptions(), keywords, decide)
     check(
-        asked.coverage is not None or asked.risk is not None or choice_wanted(asked) is not None,
+        asked.coverage is not None or asked.risk is not None or asked.goal is not None,
         "coverage",
         "of sets, risk of answers, or what decides (cost, precision, recall, budget) is what is promised: "
         "give one or more",
@@ -392,8 +392,8 @@ def _with_decisions(
         abstain = fit_abstain(probs, y, risk=asked.risk, level=asked.level, groups=groups, seed=asked.seed)
         facts = replace(facts, abstain=AbstainFacts(**data, answered=float((~abstain(probs)).mean())))
     choice = artifact.choice
-    if (goal := choice_wanted(asked)) is not None:
-        choice = choice_by(asked, goal, probs, y, artifact.class_names, groups=groups)
+    if asked.goal is not None:
+        choice = choice_by(asked, probs, y, artifact.class_names, codes)
         values, rows = choice.outcomes(probs, y)
         measured = float(values[rows].mean()) if rows.any() else 0.0
         taken = np.bincount(choice(probs), minlength=len(choice.actions)) / len(y)

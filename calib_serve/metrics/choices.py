@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Floats
-from calib_serve.core.errors import InputError
-from calib_serve.core.text import percent_within
+from calib_serve.core.text import percent
 from calib_serve.metrics.decisions import lowest_threshold, share_of
 from calib_serve.metrics.distributions import binomial_at_most
-from calib_serve.metrics.event import checked_event
 from calib_serve.metrics.intervals import Estimate, mean_interval
-from calib_serve.metrics.samples import group_codes, one_of_each
+from calib_serve.metrics.samples import group_codes
 
 ThresholdGoal = Literal["precision", "recall", "budget"]
 """What a threshold keeps: the least share of chosen samples that are of class 1; the least share of class 1
@@ -47,16 +45,9 @@ def most_failures(n: int, share: float, level: float) -> int:
 
 
 def promised_threshold(
-    probs: ArrayLike,
-    came_true: ArrayLike,
-    goal: ThresholdGoal,
-    share: float,
-    *,
-    level: float = 0.95,
-    groups: ArrayLike | None = None,
-    seed: int = 0,
+    probs: Floats, positive: NDArray[np.bool_], goal: ThresholdGoal, share: float, *, level: float
 ) -> float:
-    """Return the threshold from which on class 1 is chosen, so that the share holds among new samples.
+    """Return the threshold of P(y = 1) that keeps a share among new samples; NaN where none does.
 
     Thresholds are tested in a fixed order by the exact binomial (Learn then Test, Angelopoulos 2021). Recall
     and budget change one way with the threshold, so that every sample's own probability is tested in turn,
@@ -64,42 +55,26 @@ def promised_threshold(
     budget. The precision need not rise with the threshold: the lowest one is found as in ``abstention``.
 
     Args:
-        probs: Calibrated P(y = 1) (n,), which were not fitted to these samples, or (n, 2).
-        came_true: Classes 0 and 1 (n,).
+        probs: Calibrated P(y = 1) (n,) of independent samples that they were not fitted to.
+        positive: Whether each is of class 1 (n,).
         goal: "precision", "recall" or "budget".
         share: Share to keep.
         level: Probability that it is kept, over the draws of these samples.
-        groups: Which samples belong together (n,); one of each is used.
-        seed: Seed by which that one is drawn.
 
-    Returns:
-        NaN where no threshold keeps the promise.
-
-    Raises:
-        InputError: For arrays and shares that cannot be right.
-
-    >>> probs, came_true = np.arange(1, 60) / 100, np.ones(59, int)
-    >>> round(promised_threshold(probs, came_true, "recall", 0.95), 4)  # 0.95 ** 59 < 0.05: none is missed
+    >>> probs = np.arange(1, 60) / 100
+    >>> found = promised_threshold(probs, np.ones(59, bool), "recall", 0.95, level=0.95)
+    >>> round(found, 4)  # 0.95 ** 59 < 0.05: none is missed
     0.01
     """
-    if goal not in get_args(ThresholdGoal):
-        raise InputError(f"a threshold keeps precision, recall or budget, got {goal!r}")
-    for name, number in ((goal, share), ("level", level)):
-        if not 0 < number < 1:
-            raise InputError(f"{name} must lie between 0 and 1, got {number}; 0.95 means 95 %")
-    p, y, _, codes = checked_event(probs, came_true, None, groups)
-    if codes is not None:
-        rows = one_of_each(codes, seed=seed)
-        p, y = p[rows], y[rows]
     if goal == "precision":
-        found = lowest_threshold(p, y == 1, classes=_FINE, risk=1 - share, level=level)[0]
+        found = lowest_threshold(probs, positive, classes=_FINE, risk=1 - share, level=level)[0]
         return found if math.isfinite(found) else math.nan
-    rising = np.sort(p[y == 1] if goal == "recall" else -p)
-    allowed = most_failures(len(rising), 1 - share if goal == "recall" else share, level)
+    ordered = np.sort(probs[positive]) if goal == "recall" else -np.sort(-probs)
+    allowed = most_failures(len(ordered), 1 - share if goal == "recall" else share, level)
     if allowed < 0:
         return math.nan
-    least = abs(float(rising[allowed])) + (_MARGIN if goal == "budget" else -_MARGIN)
-    return max(least, 0.0) if least <= 1 else math.nan
+    found = float(ordered[allowed]) + (_MARGIN if goal == "budget" else -_MARGIN)
+    return max(found, 0.0) if found <= 1 else math.nan
 
 
 def mean_at_most(
@@ -142,67 +117,55 @@ class ChoiceEvaluation:
     """What chosen actions came to on samples.
 
     Args:
-        n: Number of samples.
         goal: "cost", "precision", "recall" or "budget".
         measured: The mean cost, or the share, with its interval; NaN where no sample tells.
-        promised: What was to be kept.
-        broken: Whether the interval lies beyond the promise.
+        promised: What it was to be, at most (of cost and budget) or at least.
     """
 
-    n: int
     goal: str
     measured: Estimate
     promised: float
-    broken: bool
-
-    @classmethod
-    def of(
-        cls,
-        goal: str,
-        values: Floats,
-        rows: NDArray[np.bool_],
-        *,
-        promised: float,
-        level: float = 0.95,
-        groups: ArrayLike | None = None,
-    ) -> ChoiceEvaluation:
-        """Measure the mean of ``values`` (n,) over ``rows`` (n,), as ``Choice.outcomes`` gives them.
-
-        Args:
-            goal: What is promised.
-            values: Costs, or 1 where a sample counts and 0 elsewhere.
-            rows: Samples that the mean is over.
-            promised: What was to be kept.
-            level: Coverage of the interval, a fraction.
-            groups: Which samples belong together (n,).
-        """
-        found, codes = Estimate(math.nan), group_codes(groups, len(values))
-        if rows.any():
-            part = None if codes is None else np.unique(codes[rows], return_inverse=True)[1]
-            if goal == "cost":
-                found = mean_interval(values[rows], level=level, groups=part)
-            else:
-                found = share_of(values[rows] == 1, part, level=level)
-        broken = found.low > promised if goal in ("cost", "budget") else found.high < promised
-        return cls(len(values), goal, found, promised, bool(broken))
 
     def says(self) -> str:
         """A sentence for a person, and another where the promise is surely broken."""
-        e = self.measured
-        shown = percent_within(e.value, e.low, e.high)
-        said = {
-            "cost": f"Decisions cost {e.value:.4g} on average, [{e.low:.4g}, {e.high:.4g}]",
-            "precision": f"Of what is chosen, {shown} is right",
-            "recall": f"Of class 1, {shown} is chosen",
-            "budget": f"Of all samples, {shown} is chosen",
-        }[self.goal]
-        most = "at most" if self.goal in ("cost", "budget") else "at least"
-        number = f"{self.promised:.4g}" if self.goal == "cost" else f"{100 * self.promised:.4g} %"
-        if math.isnan(e.value):
-            return f"No sample tells the {self.goal} of the decisions (promised {most} {number})."
-        more = " That breaks the promise: these samples are not like those that it is of."
-        return f"{said} (promised {most} {number}).{more if self.broken else ''}"
+        e, most = self.measured, self.goal in ("cost", "budget")
+        as_text = "{:.4g}".format if self.goal == "cost" else percent
+        shown = as_text(e.value) + ("" if math.isnan(e.low) else f" ({as_text(e.low)} to {as_text(e.high)})")
+        said = f"{self.goal.capitalize()} of the decisions: {shown}"
+        said += f" (promised at {'most' if most else 'least'} {as_text(self.promised)})."
+        if e.low > self.promised if most else e.high < self.promised:
+            said += " That breaks the promise: these samples are not like those that it is of."
+        return said
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
         return {**vars(self), "measured": self.measured.as_dict()}
+
+
+def evaluate_choice(
+    values: Floats,
+    rows: NDArray[np.bool_],
+    goal: str,
+    promised: float,
+    *,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
+) -> ChoiceEvaluation:
+    """Measure the mean of what ``Choice.outcomes`` gives, with its interval.
+
+    Args:
+        values: Costs, or 1 where a sample counts and 0 elsewhere (n,).
+        rows: Samples that the mean is over (n,).
+        goal: "cost", "precision", "recall" or "budget".
+        promised: What was to be kept.
+        level: Coverage of the interval, a fraction.
+        groups: Which samples belong together (n,).
+    """
+    codes = group_codes(groups, len(values))
+    part = None if codes is None else np.unique(codes[rows], return_inverse=True)[1]
+    found = Estimate(math.nan)
+    if rows.any() and goal == "cost":
+        found = mean_interval(values, level=level, groups=part)
+    elif rows.any():
+        found = share_of(values[rows] == 1, part, level=level)
+    return ChoiceEvaluation(goal, found, promised)

@@ -142,25 +142,22 @@ class PromiseOptions(Interval, Seeded):
     free_ranks: Annotated[int | None, PYTHON] = None
     """raps: ranks without a penalty; by default chosen."""
 
+    @property
+    def goal(self) -> Literal["cost", "precision", "recall", "budget"] | None:
+        """What the choice of an action is to keep; None where no action is chosen."""
+        given = [n for n in ("cost", "cost_fp", *_THRESHOLDS) if getattr(self, n) is not None]
+        check(len(given) < 2, "".join(given[:1]), f"is one way to decide, {', '.join(given[1:])} another")
+        return "cost" if given == ["cost_fp"] else next(iter(given), None)
+
     def _check(self) -> None:
         if self.coverage is None:
             of_sets = ("score", "per_class", "penalty", "free_ranks")
             check_default(self, of_sets, "goes with coverage, which is not given")
-        goals = [n for n in ("cost", "cost_fp", *_THRESHOLDS) if getattr(self, n) is not None]
-        check(
-            len(goals) < 2,
-            goals[-1] if goals else "",
-            f"is one way to decide, {', '.join(goals[:-1])} another",
-        )
-        both = (self.cost_fp is None) == (self.cost_fn is None)
-        check(both, "cost_fp", "and cost_fn go together: what either error costs")
-        for name in ("cost_fp", "cost_fn"):
+        check((self.cost_fp is None) == (self.cost_fn is None), "cost_fp", "and cost_fn go together")
+        for name in ("cost_fp", "cost_fn", *_THRESHOLDS):
             if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
-        for name in _THRESHOLDS:
-            if getattr(self, name) is not None:
-                check_between(name, getattr(self, name))
-        if self.risk is None and not goals:
+                (check_between if name in _THRESHOLDS else check_positive)(name, getattr(self, name))
+        if self.goal is None and self.risk is None:
             check_default(self, ["level"], "goes with risk, a cost or a threshold, and none is given")
 
 
