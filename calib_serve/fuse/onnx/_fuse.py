@@ -132,10 +132,11 @@ def fuse_onnx(
     ``returns``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in the
     place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there. Decisions go
     into outputs of their own, behind all others: "set", bool (n, K), whether each class is in the prediction
-    set, "abstain", bool (n,), and "act", bool (n,), whether the contract lets a prediction be acted on, by
-    its confidence as it is returned. Raw scores that are kept are the output "raw_" and its name. Every other
-    output that is made of the scores follows; the report says of each what it is. ``output_name`` may also be
-    a tensor inside, or another head's output of a graph that holds an artifact already.
+    set, "abstain", bool (n,), "act", bool (n,), whether the contract lets a prediction be acted on, by its
+    confidence as it is returned, and "decision", int64 (n,), the id of the action. Raw scores that are kept
+    are the output "raw_" and its name. Every other output that is made of the scores follows; the report says
+    of each what it is. ``output_name`` may also be a tensor inside, or another head's output of a graph that
+    holds an artifact already.
 
     Args:
         model_path: The model, .onnx.
