@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 COSTS = {
     2: Choice(("no", "yes", "ask"), "cost", 0.5, costs=np.array([[0.0, 1.0, 0.3], [4.0, 0.0, 0.3]])),
     5: Choice(
-        tuple("abcdef"), "cost", 2.0, costs=np.c_[3 * (1 - np.eye(5)) + np.arange(5) / 4, np.full(5, 1.5)]
+        tuple("abcdef"), "cost", 2.0, costs=np.c_[3 * (1 - np.eye(5)) + np.arange(5) / 4, np.full(5, 2.0)]
     ),
 }
 LEAST = Choice(("no", "yes"), "recall", 0.9, threshold=0.3)

@@ -143,11 +143,11 @@ class PromiseOptions(Interval, Seeded):
     """raps: ranks without a penalty; by default chosen."""
 
     @property
-    def goal(self) -> Literal["cost", "precision", "recall", "budget"] | None:
-        """What the choice of an action is to keep; None where no action is chosen."""
+    def goal(self) -> str | None:
+        """What the choice of an action is to keep: "cost" or a threshold's; None where none is chosen."""
         given = [n for n in ("cost", "cost_fp", *_THRESHOLDS) if getattr(self, n) is not None]
         check(len(given) < 2, "".join(given[:1]), f"is one way to decide, {', '.join(given[1:])} another")
-        return "cost" if given == ["cost_fp"] else next(iter(given), None)
+        return given[0].removesuffix("_fp") if given else None
 
     def _check(self) -> None:
         if self.coverage is None:
