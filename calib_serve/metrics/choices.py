@@ -73,8 +73,10 @@ def promised_threshold(
     allowed = most_failures(len(ordered), 1 - share if goal == "recall" else share, level)
     if allowed < 0:
         return math.nan
-    found = float(ordered[allowed]) + (_MARGIN if goal == "budget" else -_MARGIN)
-    return max(found, 0.0) if found <= 1 else math.nan
+    found = float(ordered[allowed])
+    if goal == "recall":
+        return max(found - _MARGIN, 0.0)
+    return found + _MARGIN if found + _MARGIN <= ordered[0] else math.nan  # else none would be chosen
 
 
 def mean_at_most(
