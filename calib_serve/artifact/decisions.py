@@ -246,7 +246,11 @@ class Choice:
         return np.where(np.isnan(p).any(axis=1), -1, best).astype(np.int64)
 
     def names(self, probs: AnyFloats) -> list[str]:
-        """The name of each sample's action, of calibrated probabilities (n, K); "" where they are NaN."""
+        """The name of each sample's action; "" where its probabilities are NaN.
+
+        Args:
+            probs: Calibrated probabilities (n, K).
+        """
         return [self.actions[a] if a >= 0 else "" for a in self(probs).tolist()]
 
     def outcomes(
@@ -371,8 +375,3 @@ def sets_of(facts: Mapping[str, Any] | None, threshold: AnyFloats | None) -> Pre
     if threshold is None:
         raise ShapeError("the manifest names prediction sets, and there are no thresholds of them")
     return PredictionSets(threshold, **facts)
-
-
-def choice_of(facts: Mapping[str, Any] | None, costs: AnyFloats | None) -> Choice | None:
-    """Rebuild the choice of actions from a manifest's entry and its costs; None without an entry."""
-    return None if facts is None else Choice(costs=costs, **facts)

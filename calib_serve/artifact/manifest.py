@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from calib_serve.artifact.decisions import Choice, PredictionSets, choice_of, sets_of
+from calib_serve.artifact.decisions import Choice, PredictionSets, sets_of
 from calib_serve.artifact.kept_rows import KeptRows
 from calib_serve.artifact.steps import STEPS, Examples, Step
 from calib_serve.artifact.tensors import load as load_tensors
@@ -82,7 +82,7 @@ def unpack(
     rows = [tensors.pop(f"kept.{name}", None) for name in ("inputs", "logits")]
     kept = None if rows[0] is None or rows[1] is None else KeptRows(rows[0].astype(np.uint8), rows[1])
     found = sets_of(sets, tensors.pop("sets.threshold", None) if sets else None)
-    chosen = choice_of(choice, tensors.pop("choice.costs", None) if choice else None)
+    chosen = None if choice is None else Choice(costs=tensors.pop("choice.costs", None), **choice)
     steps = []
     for i, one in enumerate(facts):
         prefix = f"step{i}."

@@ -57,7 +57,7 @@ def choice_by(
     Of samples in groups, ``codes`` (n,), one of each is used: the bounds are of independent samples. Raises
     FitError where no threshold keeps the promise; it names a share that can be kept.
     """
-    goal = options.goal or "cost"
+    goal: Any = options.goal or "cost"
     classes = tuple(class_names) or tuple(map(str, range(probs.shape[1])))
     if options.cost is None and len(classes) != 2:
         raise InputError(
@@ -65,7 +65,7 @@ def choice_by(
             "what each action costs for each class instead, --cost (cost=)"
         )
     rows = slice(None) if codes is None else one_of_each(codes, seed=options.seed)
-    p, y, level = probs[rows], labels[rows], options.level
+    p, y, level = probs[rows].astype(np.float64), labels[rows], options.level
     if goal == "cost":
         costs = np.array([[0.0, options.cost_fp], [options.cost_fn, 0.0]])
         actions, costs = (classes, costs) if options.cost is None else read_costs(options.cost, classes)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from fuse_artifacts import artifact, output_steps
@@ -33,6 +35,10 @@ def deciding(choice: Choice, *steps) -> Artifact:
     return replace(artifact(*steps, classes=choice.classes), choice=choice)
 
 
+def named(folder: Path) -> dict[str, str]:
+    return {one.key: one.value for one in onnx.load(folder / "fused.onnx").metadata_props}
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("choice", [*COSTS.values(), LEAST], ids=["two", "five", "threshold"])
 def test_every_runtime_chooses_as_the_artifact_does(choice: Choice, runtime: str, tmp_path: Path) -> None:
@@ -55,7 +61,9 @@ def test_actions_are_by_the_calibrated_probabilities_of_any_step(kind: str, retu
     one, x = deciding(choice, *steps), rows(200)
     path = graph(tmp_path)
     plain = by_onnxruntime(fused(path, one, returns=returns, decisions=False), {"x": x})
+    assert "calib_serve.actions" not in named(tmp_path)
     got = by_onnxruntime(fused(path, one, returns=returns), {"x": x})
+    assert json.loads(named(tmp_path)["calib_serve.actions"]) == list(choice.actions)
     assert [*got] == [*plain, "decision"]
     expected = np.sort(one.of_logits(x) @ choice.regrets, axis=1)
     sure = expected[:, 1] - expected[:, 0] > 1e-4

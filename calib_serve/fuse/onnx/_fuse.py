@@ -60,6 +60,9 @@ _MARK = "calib_serve.fingerprint"
 _MODEL = "calib_serve.model"
 """That of the original file's sha256."""
 
+_ACTIONS = "calib_serve.actions"
+"""That of the names, a list in JSON, which the ids of ``decision`` stand for."""
+
 _TOUCHED = "calib_serve.outputs"
 """That of the outputs, in JSON, that depend on calibrated scores."""
 
@@ -214,6 +217,8 @@ def _fuse(
             )
             changed_outputs = [*touched, *(s.name for s in statuses if s.status != "independent")]
             _mark(model, artifact, hashed, changed_outputs, proof)
+            if acting.choice is not None:
+                model.metadata_props[_ACTIONS] = json.dumps(acting.choice.actions)
             # A tensor inside was shown to be measured; its readers are outputs that stay as they were.
             if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
