@@ -65,10 +65,9 @@ def two_class_sets(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         z = {part: against_rest(d[f"{part}_logits"], k) for part in ("cal", "test")}
         y = {part: d[f"{part}_labels"].ravel() == (1 if k is None else k) for part in z}
         found[name] = calibrated(z["cal"], y["cal"], z["test"], y["test"])
-    models = linear_model.LogisticRegression(max_iter=9999), naive_bayes.GaussianNB()
-    for model, data, k in zip(
-        models, (datasets.load_breast_cancer(), datasets.load_digits()), (1, 8), strict=True
-    ):
+    digits, cancer = datasets.load_digits(), datasets.load_breast_cancer()
+    logistic = linear_model.LogisticRegression(max_iter=9999)
+    for model, data, k in ((logistic, digits, 8), (naive_bayes.GaussianNB(), cancer, 1)):
         x, y = data.data, data.target == k
         train, cal, test = np.split(np.random.default_rng(0).permutation(len(y)), [len(y) // 4, len(y) // 2])
         model.fit(x[train], y[train])
