@@ -467,7 +467,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="choices",
-        minutes=1.0,
+        minutes=0.2,
+        options=("--seconds", "0.5", "--rounds", "2"),
         quick=False,
         needs_data=True,
         goals=(
