@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +24,8 @@ from calib_serve.metrics import mean_at_most, one_of_each, promised_threshold
 from calib_serve.scores import few
 
 _LIMIT = 1 << 20  # bytes of a file of costs
-_SHARES = (
-    0.999,
-    0.995,
-    0.99,
-    0.98,
-    0.95,
-    0.9,
-    0.85,
-    0.8,
-    0.7,
-    0.6,
-    0.5,
-    0.4,
-    0.3,
-    0.2,
-    0.1,
-    0.05,
-    0.02,
-    0.01,
-)
+_PERMILLE = (999, 995, 990, 980, 950, 900, 850, 800, 700, 600, 500, 400, 300, 200, 100, 50, 20, 10)
+"""Shares that are tried where the one that was asked for cannot be promised."""
 
 
 def choice_by(
@@ -77,9 +60,8 @@ def choice_by(
     found = promised_threshold(p[:, 1], y == 1, goal, share, level=level)
     if not np.isnan(found):
         return Choice(classes, goal, share, level=level, threshold=found)
-    easier = (s for s in _SHARES if s < share)
-    if goal == "budget":
-        easier = (s for s in _SHARES[::-1] if s > share)
+    shares = [one / 1000 for one in _PERMILLE]
+    easier = [s for s in shares[::-1] if s > share] if goal == "budget" else [s for s in shares if s < share]
     kept = (s for s in easier if not np.isnan(promised_threshold(p[:, 1], y == 1, goal, s, level=level)))
     can = next((f"{s:g} can be promised" for s in kept), f"no {goal} can be promised")
     raise FitError(
@@ -108,7 +90,7 @@ def read_costs(given: Any, classes: Sequence[str]) -> tuple[tuple[str, ...], NDA
     rows = [_named(table[name], f"costs of class {shown(name)}", first) for name in classes]
     for name, row in zip(classes, rows, strict=True):
         for action, cost in row.items():
-            number = isinstance(cost, (int, float, np.number)) and not isinstance(cost, bool)
+            number = isinstance(cost, Real) and not isinstance(cost, bool)
             if not number or not abs(cost) <= MOST_COST:
                 text = "; a number of YAML is 0.001 or 1.0e-3, not 1e-3" if isinstance(cost, str) else ""
                 raise InputError(
@@ -125,11 +107,7 @@ def _named(value: Any, what: str, names: Collection[str] | None = None) -> dict[
     if odd := [key for key in value if isinstance(key, bool) or not isinstance(key, (str, int))]:
         raise InputError(f"{what} have a name that YAML reads as {shown(odd[0])}; put it in quotes")
     found = {str(key): item for key, item in value.items()}
-    wrong = (
-        []
-        if names is None
-        else [*(k for k in names if k not in found), *(k for k in found if k not in names)]
-    )
+    wrong = [] if names is None else sorted({*names} ^ {*found})
     if wrong or len(found) < len(value):
         raise InputError(
             f"{what} have each of {few(list(names or found))} once, and no other; see {few(wrong)}"

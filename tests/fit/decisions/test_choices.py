@@ -29,7 +29,7 @@ BAD_TABLES: dict[str, tuple[str, str]] = {
     "rows that are numbers": ("ham: 1\nspam: 2", "costs of class 'ham' must be a mapping"),
     "a class is missing": ("ham: {keep: 0, drop: 9}", "see 'spam'"),
     "a class too many": (yaml.safe_dump({**GOOD, "eggs": {"keep": 0, "drop": 1}}), "see 'eggs'"),
-    "another class": ("ham: {a: 0, b: 1}\nSpam: {a: 1, b: 0}", "see 'spam'"),
+    "another class": ("ham: {a: 0, b: 1}\nSpam: {a: 1, b: 0}", "see 'Spam', 'spam'"),
     "a class twice": ("ham: {a: 0, b: 1}\nham: {a: 2, b: 1}\nspam: {a: 1, b: 0}", "a name is there twice"),
     "an action twice": ("ham: {a: 0, a: 1}\nspam: {a: 1, b: 0}", "a name is there twice"),
     "an action only in one row": ("ham: {a: 0, b: 1}\nspam: {a: 1}", "see 'b'"),
