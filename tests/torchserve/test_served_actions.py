@@ -77,3 +77,15 @@ def test_the_gateway_adds_it_where_it_is_decided_and_for_nan_it_is_empty() -> No
         pytest.raises(InputError, match="no artifact that chooses"),
     ):
         bare.decisions(P)
+
+
+def test_a_logged_model_returns_it_and_none_for_a_row_that_is_not_finite() -> None:
+    from calib_serve.integrations.mlflow import Calibrated
+
+    class Inner:
+        def predict(self, given: np.ndarray) -> np.ndarray:
+            return given
+
+    z = np.r_[2 * np.log(P), [[np.nan] * 3]]
+    found = Calibrated(Inner(), ARTIFACT, outputs="logits").predict(z)
+    assert [row.get("decision") for row in found] == [*NAMES, None]
