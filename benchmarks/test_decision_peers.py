@@ -1,4 +1,4 @@
-"""Net benefit is dcurves', Cllr and minCllr are lir's, skill and detection scikit-learn's parts.
+"""Net benefit is dcurves', Cllr lir's, skill, detection and costs scikit-learn's, promises MAPIE's.
 
 python benchmarks/peers.py requirements-decisions.txt
 .venv-bench-decisions/bin/python -m pytest benchmarks/test_decision_peers.py
@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from calib_serve import metrics
+from calib_serve.core.options.evaluate import PromiseOptions
+from calib_serve.fit.choices import choice_by
 
 SIZES = ((50, 0.5), (400, 0.1), (5000, 0.3))
 
@@ -86,3 +88,112 @@ def test_skill_is_one_less_the_ratio_of_scikit_learns_losses(trials) -> None:
     for score, loss in (("brier", losses.brier_score_loss), ("nll", losses.log_loss)):
         found = metrics.skill(pair, y, reference="shares", score=score)
         assert found.value == pytest.approx(1 - loss(y, p) / loss(y, base), abs=1e-9)
+
+
+COSTS = (1.0, 1.0), (1.0, 5.0), (4.0, 1.0), (1.0, 50.0)
+
+
+def two_columns(p: np.ndarray) -> np.ndarray:
+    return np.stack([1 - p, p], axis=1)
+
+
+def ready(sklearn_base) -> type:
+    """A scikit-learn classifier whose one feature is its probability."""
+
+    class Ready(sklearn_base.ClassifierMixin, sklearn_base.BaseEstimator):
+        def fit(self, x, y):
+            self.classes_, self.n_features_in_ = np.array([0, 1]), 1
+            return self
+
+        def predict_proba(self, x):
+            return two_columns(np.asarray(x)[:, 0])
+
+        def predict(self, x):
+            return (np.asarray(x)[:, 0] >= 0.5).astype(int)
+
+    return Ready
+
+
+@pytest.mark.parametrize("costs", COSTS, ids=str)
+def test_costs_decide_as_scikit_learns_classifier_at_the_threshold_of_elkan(trials, costs) -> None:
+    base, selection = (pytest.importorskip(f"sklearn.{name}") for name in ("base", "model_selection"))
+    p, y = trials
+    fp, fn = costs
+    ours = choice_by(PromiseOptions(cost_fp=fp, cost_fn=fn), two_columns(p), y, ())(two_columns(p))
+    theirs = selection.FixedThresholdClassifier(
+        ready(base)().fit(p[:, None], y), threshold=fp / (fp + fn), response_method="predict_proba"
+    )
+    sure = np.abs(p - fp / (fp + fn)) > 1e-9
+    np.testing.assert_array_equal(theirs.fit(p[:, None], y).predict(p[:, None])[sure], ours[sure])
+
+
+@pytest.mark.parametrize("costs", COSTS, ids=str)
+def test_costs_come_near_those_of_scikit_learns_tuned_threshold(costs) -> None:
+    base, selection = (pytest.importorskip(f"sklearn.{name}") for name in ("base", "model_selection"))
+    metrics_of = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.7, 1.5, 100_000)
+    y = (rng.random(len(p)) < p).astype(int)
+    table = np.array([[0.0, costs[0]], [costs[1], 0.0]])
+
+    def gain(true, chosen) -> float:
+        return -float(table[true, chosen].mean())
+
+    tuned = selection.TunedThresholdClassifierCV(
+        ready(base)(), scoring=metrics_of.make_scorer(gain), cv="prefit", refit=False, thresholds=200
+    )
+    tuned.estimator.fit(p[:5000, None], y[:5000])
+    theirs = tuned.fit(p[:5000, None], y[:5000]).predict(p[5000:, None])
+    choice = choice_by(
+        PromiseOptions(cost_fp=costs[0], cost_fn=costs[1]), two_columns(p[:5000]), y[:5000], ()
+    )
+    ours = choice(two_columns(p[5000:]))
+    assert -gain(y[5000:], ours) <= 1.002 * -gain(y[5000:], theirs)  # tuned on samples, it can only be worse
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95])
+@pytest.mark.parametrize("goal", ["recall", "budget"])
+def test_recall_and_budget_are_those_of_mapies_fixed_sequence(goal: str, level: float) -> None:
+    """MAPIE tests a grid, and rounds the count of failures up, now and then by one."""
+    control = pytest.importorskip("mapie.risk_control")
+    name = {"budget": "predicted_positive_fraction"}.get(goal, goal)
+    for n, share in ((100, 0.5), (400, 0.8), (2000, 0.9), (2000, 0.2)):
+        rng = np.random.default_rng(n)
+        p = np.sort(rng.beta(0.7, 1.5, n))
+        y = (rng.random(n) < p).astype(int)
+        grid = np.concatenate([[0.0], (p[1:] + p[:-1]) / 2])  # one threshold between each two samples
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = control.BinaryClassificationController(
+                lambda x: two_columns(x[:, 0]),
+                name,
+                share,
+                level,
+                list_predict_params=grid,
+                fwer_method="fixed_sequence",
+                best_predict_param_choice="recall",
+            ).calibrate(p[:, None], y)
+        valid = np.asarray(theirs.valid_predict_params)
+        ours = metrics.promised_threshold(p, y == 1, goal, share, level=level)
+        among = p[y == 1] if goal == "recall" else p
+        last = valid.max() if goal == "recall" else valid.min()
+        apart = int((among >= last).sum() - (among >= ours).sum())
+        assert apart in ((0, 1) if goal == "recall" else (-1, 0))
+
+
+def test_a_precision_that_mapie_promises_is_one_of_ours_and_as_many_are_chosen() -> None:
+    control = pytest.importorskip("mapie.risk_control")
+    rng, chosen = np.random.default_rng(1), {"ours": 0, "theirs": 0}
+    for _ in range(20):
+        p = rng.beta(0.7, 1.5, 2000)
+        y = (rng.random(2000) < p).astype(int)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = control.BinaryClassificationController(
+                lambda x: two_columns(x[:, 0]), "precision", 0.8, 0.9, fwer_method="bonferroni_holm"
+            ).calibrate(p[:, None], y)
+        ours = metrics.promised_threshold(p, y == 1, "precision", 0.8, level=0.9)
+        best = theirs.best_predict_param
+        chosen["ours"] += int((p >= ours).sum())
+        chosen["theirs"] += 0 if best is None else int((p >= best).sum())
+    assert chosen["ours"] >= chosen["theirs"] > 0

@@ -23,7 +23,7 @@ COMMANDS = {
         "methods": "Show what a method is for, and its options.",
         "compare": "Compare methods on held-out samples, or run a study of the papers.",
         "report": "Write a report as one HTML file: the verdict, and every figure behind it.",
-        "decide": "Add prediction sets and abstention with guarantees.",
+        "decide": "Add actions by cost, thresholds, sets and abstention, with guarantees.",
     },
     "Deploy": {
         "inspect": "Show what an artifact or archive holds, or where an archive can be calibrated.",

@@ -102,7 +102,8 @@ def as_metric(name: str, value: float) -> str:
 
 def artifact_facts(artifact: Artifact) -> dict[str, Any]:
     """All facts of an artifact, as plain values for JSON; steps by their kind and shapes."""
-    reference, sets = artifact.reference, artifact.sets
+    reference, sets, choice = artifact.reference, artifact.sets, artifact.choice
+    costs = None if choice is None or choice.costs is None else choice.costs.tolist()
     return {
         "fingerprint": artifact.fingerprint,
         "method": artifact.method,
@@ -112,6 +113,7 @@ def artifact_facts(artifact: Artifact) -> dict[str, Any]:
         "fit": artifact.fit.as_dict(),
         "sets": None if sets is None else {**sets.facts, "threshold": sets.threshold.tolist()},
         "abstain": None if artifact.abstain is None else artifact.abstain.facts,
+        "choice": None if choice is None else {**choice.facts, "costs": costs},
         "contract": None if artifact.contract is None else artifact.contract.facts,
         "data": artifact.data,
         "model": artifact.model.as_dict(),

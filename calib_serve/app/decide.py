@@ -1,4 +1,4 @@
-"""``calib-serve decide``: prediction sets and abstention, added to an artifact from held-out data."""
+"""``calib-serve decide``: sets, abstention and actions, added to an artifact from held-out data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from calib_serve.core.options.evaluate import PromiseOptions
 app = command(
     "decide",
     "calib-serve decide artifact scores.npz --split held --coverage 0.9 -o decided\n"
+    "calib-serve decide artifact scores.npz --split held --cost costs.yaml -o decided\n"
     "calib-serve decide artifact images/ --model model.onnx --risk 0.05 -o decided",
     details="Thresholds are of DATA that the fit has not seen: scores with labels, or with --model its "
     "inputs. The probabilities stay as they are. Samples that the artifact knows from its fit are refused.",
@@ -36,7 +37,12 @@ def _decide(
     source: Annotated[ModelData, OfData] = ModelData(),
     output: Annotated[_Written, OfOutput],
 ) -> None:
-    """Add prediction sets, abstention, or both."""
+    """Add prediction sets, abstention, or the action to take.
+
+    An action is chosen by its cost, or of two classes class 1 from a
+    threshold on that keeps a precision, a recall or a budget; class 1 is the
+    second one.
+    """
     from calib_serve.artifact import Artifact, promises
     from calib_serve.fit import decide, refuse_labels
 

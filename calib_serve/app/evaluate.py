@@ -201,11 +201,12 @@ def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
 
 
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":
-    """Measure the artifact's prediction sets and abstention; None where it has neither."""
+    """Measure the artifact's sets, abstention and actions; None where it has none of them."""
     from calib_serve.artifact import evaluate_decisions
     from calib_serve.core.arrays import repeated
 
-    if calibration is None or (calibration.sets is None and calibration.abstain is None):
+    rules = () if calibration is None else (calibration.sets, calibration.abstain, calibration.choice)
+    if calibration is None or all(rule is None for rule in rules):
         return None
     # Their exact intervals count samples: as a report has them, rows that weigh are there as often.
     found = found if found.weights is None else found.take(repeated(found.weights))

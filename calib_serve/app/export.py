@@ -86,8 +86,8 @@ def _probabilities(
     """Write calibrated probabilities, predictions and confidences of a file of scores.
 
     The npz holds probs (n, K), predictions and confidence (n,), where the
-    artifact has them set (n, K), whether each class is in it, abstain and act
-    (n,), and labels (n,) where the file has them; of a multi-label model
+    artifact has them set (n, K), whether each class is in it, abstain, act
+    and decision, the id of an action (n,), and labels (n,) where the file has them; of a multi-label model
     label_probs, predictions (0 or 1), confidence and labels (n, L). It can be
     read again as a file of probabilities.
     """
@@ -132,7 +132,7 @@ def _arrays(artifact: "Artifact", found: "Scores") -> dict[str, Any]:
         arrays = {"label_probs": probs, "predictions": chosen, "confidence": np.maximum(probs, 1 - probs)}
     else:
         arrays = {"probs": probs, "predictions": probs.argmax(axis=1), "confidence": probs.max(axis=1)}
-    decisions = {"set": artifact.sets, "abstain": artifact.abstain}
+    decisions = {"set": artifact.sets, "abstain": artifact.abstain, "decision": artifact.choice}
     arrays |= {name: decide(probs) for name, decide in decisions.items() if decide is not None}
     contract = artifact.contract
     if contract is not None and contract.segments:

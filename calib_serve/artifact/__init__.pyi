@@ -4,9 +4,13 @@ from calib_serve.artifact.artifact import Artifact as Artifact
 from calib_serve.artifact.contract import Clause as Clause
 from calib_serve.artifact.contract import ClauseKind as ClauseKind
 from calib_serve.artifact.contract import Contract as Contract
+from calib_serve.artifact.decisions import MOST_COST as MOST_COST
 from calib_serve.artifact.decisions import Abstain as Abstain
 from calib_serve.artifact.decisions import AbstainFacts as AbstainFacts
+from calib_serve.artifact.decisions import Choice as Choice
+from calib_serve.artifact.decisions import ChoiceFacts as ChoiceFacts
 from calib_serve.artifact.decisions import DecisionFacts as DecisionFacts
+from calib_serve.artifact.decisions import Goal as Goal
 from calib_serve.artifact.decisions import PredictionSets as PredictionSets
 from calib_serve.artifact.decisions import SetFacts as SetFacts
 from calib_serve.artifact.decisions import SetScore as SetScore

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.contract import Contract
-from calib_serve.artifact.decisions import Abstain, DecisionFacts, PredictionSets
+from calib_serve.artifact.decisions import Abstain, Choice, DecisionFacts, PredictionSets
 from calib_serve.artifact.facts import (
     FitRecord,
     ModelFacts,
@@ -110,6 +110,7 @@ class Artifact:
         abstain: Threshold below which no prediction is made.
         contract: Promises of its confidence in production.
         kept: Rows that the model was run on, by which another file of it is known.
+        choice: The action that each prediction leads to.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.of_logits(np.array([[0.0, 0.0]])).tolist()
@@ -133,6 +134,7 @@ class Artifact:
     abstain: Abstain | None = None
     contract: Contract | None = None
     kept: KeptRows | None = None
+    choice: Choice | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
@@ -175,6 +177,7 @@ class Artifact:
             "class names": len(self.class_names) or None,
             "counts of them": len(self.reference_classes) or None,
             "thresholds of sets": None if self.sets is None else self.sets.classes,
+            "classes of its decisions": None if self.choice is None else self.choice.classes,
             "old class shares": None if prior is None else len(prior.old),
             "new class shares": None if prior is None else len(prior.new),
             "columns of examples": None if self.examples is None else self.examples.logits.shape[1],
@@ -189,8 +192,8 @@ class Artifact:
         full = any(m.weight.ndim == 2 for m in self.logit_maps)
         if joint or full or (self.table is not None and len(self.table.edges) != self.classes):
             raise InputError("a label is calibrated alone: by scales and biases (L,), or a table (L, B)")
-        if self.sets is not None or self.abstain is not None:
-            raise InputError("prediction sets and abstention are for one class a sample, not for labels")
+        if any(one is not None for one in (self.sets, self.abstain, self.choice)):
+            raise InputError("sets, abstention and actions are for one class a sample, not for labels")
         if self.contract is not None:
             raise InputError("a contract is for one class a sample, not for labels")
 
@@ -294,7 +297,8 @@ class Artifact:
             *steps: Those of ``steps`` to keep.
         """
         fit = replace(self.fit, decisions=DecisionFacts())
-        return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None, contract=None)
+        bare = replace(self, sets=None, abstain=None, contract=None, choice=None)
+        return replace(bare, steps=steps, fit=fit, examples=None)
 
     def _of(self, kind: type[S]) -> tuple[S, ...]:
         return tuple(step for step in self.steps if isinstance(step, kind))
@@ -523,12 +527,13 @@ class Artifact:
         abstains = f", abstains below {self.abstain.threshold:.4g}" if self.abstain else ""
         clauses = 0 if self.contract is None else len(self.contract.clauses)
         contract = f", a contract of {clauses} clause{'s' * (clauses > 1)}" if clauses else ""
-        return line + sets + abstains + contract
+        choice = "" if self.choice is None else f", decides by {self.choice.goal}"
+        return line + sets + abstains + contract + choice
 
     @property
     def fingerprint(self) -> str:
         """The sha256 of everything in the artifact."""
-        params = pack_tensors(self.steps, self.examples, self.sets, self.kept)
+        params = pack_tensors(self.steps, self.examples, self.sets, self.kept, self.choice)
         return str(self._manifest(sha256(params))["sha256"])
 
     def save(self, path: str | Path) -> Path:
@@ -541,7 +546,7 @@ class Artifact:
             ArtifactError: Where something else is there, or it cannot be written.
         """
         path = Path(path)
-        params = pack_tensors(self.steps, self.examples, self.sets, self.kept)
+        params = pack_tensors(self.steps, self.examples, self.sets, self.kept, self.choice)
         manifest = write_manifest(self._manifest(sha256(params)))
         # Beside its place, on the same file system: only there is a rename atomic.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -614,14 +619,15 @@ class Artifact:
             "versions": self.versions,
             "params_sha256": params_sha256,
         }
-        decisions = {"sets": self.sets, "abstain": self.abstain, "contract": self.contract}
+        decisions = {n: getattr(self, n) for n in ("sets", "abstain", "contract", "choice")}
         content |= {name: rule.facts for name, rule in decisions.items() if rule is not None}
         return {**content, "sha256": digest(content)}
 
 
 def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
     reference = manifest["reference"]
-    steps, examples, sets, kept = unpack(manifest["steps"], params, manifest.get("sets"))
+    decided = (manifest.get(name) for name in ("sets", "choice"))
+    steps, examples, sets, kept, choice = unpack(manifest["steps"], params, *decided)
     abstain, contract = manifest.get("abstain"), manifest.get("contract")
     return Artifact(
         steps,
@@ -638,6 +644,7 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
         abstain=None if abstain is None else Abstain(**abstain),
         contract=None if contract is None else Contract.of(contract),
         kept=kept,
+        choice=choice,
     )
 
 

@@ -1,4 +1,4 @@
-"""Decisions on calibrated probabilities: prediction sets and abstention, and what they promise."""
+"""Decisions on calibrated probabilities: sets, abstention and actions, and what they promise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact.steps import tensor
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
+from calib_serve.core.names import check_names, shown
 from calib_serve.scores import Places
 
 SetScore = Literal["lac", "aps", "raps"]
@@ -21,6 +23,12 @@ SetScore = Literal["lac", "aps", "raps"]
 penalty on the rank (RAPS)."""
 
 _SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
+
+Goal = Literal["cost", "precision", "recall", "budget"]
+"""What chosen actions promise: the largest mean cost; the least share of what is chosen as class 1 that is of
+it; the least share of class 1 that is chosen; the largest share of all samples that is chosen."""
+MOST_COST = 1e9
+"""The largest cost, and how many times larger than another one it may be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +174,127 @@ class Abstain:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One action for each sample: that of least expected cost, or of two classes class 1 from a threshold.
+
+    Of equal expected costs the first action is chosen (Elkan 2001, equation 1).
+
+    Args:
+        actions: Names (A,); of a threshold those of class 0 and of class 1.
+        goal: "cost", "precision", "recall" or "budget".
+        promised: Mean cost of new samples, at most; or the precision or recall, at least; or the share of
+            samples that is chosen, at most.
+        level: Probability of that, over the samples that it was found on.
+        costs: Cost of each action for a sample of each class (K, A); of "cost" alone.
+        threshold: Least probability of class 1 that is chosen; of all others.
+
+    >>> choice = Choice(("sell", "review"), "cost", 0.2, costs=np.array([[0.0, 0.25], [1.0, 0.25]]))
+    >>> choice([[0.8, 0.2], [0.75, 0.25], [0.7, 0.3], [np.nan, 0.3]]).tolist()
+    [0, 0, 1, -1]
+    """
+
+    actions: tuple[str, ...]
+    goal: Goal
+    promised: float
+    level: float = 0.95
+    costs: AnyFloats | None = None
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "actions", tuple(self.actions))
+        check_names(self.actions)
+        if len(self.actions) < 2 or len(set(self.actions)) < len(self.actions) or "" in self.actions:
+            raise InputError(
+                f"a decision is among two or more actions by different names, got {self.actions}"
+            )
+        if self.goal not in get_args(Goal):
+            raise InputError(f"the goal must be one of {', '.join(get_args(Goal))}, got {shown(self.goal)}")
+        of_cost = self.goal == "cost"
+        if (self.costs is not None) != of_cost or (self.threshold is None) != of_cost:
+            raise InputError(
+                "a decision is by costs where the goal is cost, else by a threshold; never by both"
+            )
+        if not 0 < self.level < 1 or not (math.isfinite(self.promised) if of_cost else 0 < self.promised < 1):
+            raise InputError(f"{self.goal} of {self.promised} is no promise at a level of {self.level}")
+        if self.threshold is not None and (len(self.actions) != 2 or not 0 <= self.threshold <= 1):
+            raise InputError(f"the threshold of two actions must lie in [0, 1], got {self.threshold}")
+        if self.costs is not None:
+            object.__setattr__(self, "costs", tensor(self.costs, "costs", most=MOST_COST))
+            self._check_costs(self.costs)
+
+    def _check_costs(self, costs: AnyFloats) -> None:
+        if costs.ndim != 2 or len(costs) < 2 or costs.shape[1] != len(self.actions):
+            raise ShapeError(f"costs must be (K, {len(self.actions)}) with K >= 2, got {costs.shape}")
+        _, first = np.unique(costs, axis=1, return_index=True)
+        if len(first) < len(self.actions):
+            same = next(a for a in range(len(self.actions)) if a not in first)
+            raise InputError(
+                f"action {shown(self.actions[same])} costs what another one does for every class, and would "
+                "never be chosen; leave it out"
+            )
+        above = self.regrets[self.regrets > 0]
+        if above.min() * MOST_COST < above.max():
+            raise InputError(
+                f"costs of a class differ by {above.min():.3g} and by {above.max():.3g}, more than float32 "
+                f"tells apart: keep them within {MOST_COST:.0e}"
+            )
+
+    @cached_property
+    def regrets(self) -> NDArray[np.float64]:
+        """Costs above the least one of each class (K, A): not negative, and with the same decisions."""
+        costs = np.zeros((2, 2)) if self.costs is None else self.costs
+        return np.asarray(costs - costs.min(axis=1, keepdims=True))
+
+    @property
+    def classes(self) -> int:
+        """K: the number of classes that it decides on."""
+        return 2 if self.costs is None else len(self.costs)
+
+    def __call__(self, probs: AnyFloats, *, class_axis: int | None = None) -> NDArray[np.int64]:
+        """The id of each sample's action (n,), of calibrated probabilities (n, K); -1 where they are NaN.
+
+        Args:
+            probs: Probabilities (n, K); with ``class_axis`` of more axes, and an action for each place.
+            class_axis: Axis of the classes among more axes, 1 or -1.
+        """
+        if (places := _places(probs, class_axis)) is not None:
+            return places.restored(self(places.rows(np.asarray(probs))))
+        p = np.asarray(probs, np.float64)
+        best = (p @ self.regrets).argmin(axis=1) if self.threshold is None else p[:, 1] >= self.threshold
+        return np.where(np.isnan(p).any(axis=1), -1, best).astype(np.int64)
+
+    def names(self, probs: AnyFloats) -> list[str]:
+        """The name of each sample's action; "" where its probabilities are NaN.
+
+        Args:
+            probs: Calibrated probabilities (n, K).
+        """
+        return [self.actions[a] if a >= 0 else "" for a in self(probs).tolist()]
+
+    def outcomes(
+        self, probs: AnyFloats, labels: NDArray[np.intp]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Values (n,), and the rows (n,) over which their mean is what is promised.
+
+        Args:
+            probs: Calibrated probabilities (n, K).
+            labels: Class ids (n,).
+        """
+        chosen, every = self(probs), np.ones(len(labels), np.bool_)
+        if self.costs is not None:
+            return np.asarray(self.costs[labels, chosen], np.float64), every
+        one, true = chosen == 1, labels == 1
+        values, rows = {"precision": (true, one), "recall": (one, true), "budget": (one, every)}[self.goal]
+        return values.astype(np.float64), rows
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The manifest's entry, without the costs."""
+        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "costs"}
+        return {**held, "actions": list(self.actions)}
+
+
 def _places(probs: AnyFloats, class_axis: int | None) -> Places | None:
     """The places of probabilities of more axes than (n, K); ShapeError where no class axis is said."""
     shape = np.shape(probs)
@@ -226,17 +355,36 @@ class AbstainFacts(ThresholdFacts):
     answered: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChoiceFacts(ThresholdFacts):
+    """Facts of chosen actions, on the samples that their promise was found on.
+
+    Args:
+        samples: Number of samples.
+        sha256: Hash of their scores and labels.
+        seed: Seed of the draws among them.
+        groups: Number of groups they are in; None without groups.
+        measured: What the promise is of, on these samples.
+        taken: Share of these samples that gets each action (A,).
+    """
+
+    measured: float
+    taken: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class DecisionFacts:
-    """The samples that prediction sets and abstention were found on.
+    """The samples that prediction sets, abstention and actions were found on.
 
     Args:
         sets: Of prediction sets; None where not known.
         abstain: Of abstention; None where not known.
+        choice: Of chosen actions; None where not known.
     """
 
     sets: SetFacts | None = None
     abstain: AbstainFacts | None = None
+    choice: ChoiceFacts | None = None
 
 
 def sets_of(facts: Mapping[str, Any] | None, threshold: AnyFloats | None) -> PredictionSets | None:

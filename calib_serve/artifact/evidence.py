@@ -1,7 +1,8 @@
-"""Measure an artifact's prediction sets and abstention on labelled samples, and say what they promise."""
+"""Measure an artifact's sets, abstention and actions on labelled samples, and say what they promise."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,44 +10,56 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.decisions import Abstain, AbstainFacts, PredictionSets, SetFacts, ThresholdFacts
+from calib_serve.artifact.decisions import (
+    Abstain,
+    AbstainFacts,
+    Choice,
+    ChoiceFacts,
+    PredictionSets,
+    SetFacts,
+    ThresholdFacts,
+)
 from calib_serve.core.text import NAMED_IN_A_SENTENCE
 from calib_serve.metrics import (
+    ChoiceEvaluation,
     SelectiveEvaluation,
     SetEvaluation,
     checked,
     coverage_range,
     evaluate_abstention,
+    evaluate_choice,
     evaluate_sets,
 )
 
 
 @dataclass(frozen=True, eq=False)
 class DecisionsEvaluation:
-    """Measures of an artifact's sets and abstention on labelled samples; None where the artifact has none.
+    """Measures of an artifact's decisions on labelled samples; None where the artifact has none.
 
     Args:
         sets: Measures of the prediction sets.
         abstain: Measures of the abstention.
+        choice: Measures of the chosen actions.
     """
 
-    sets: SetEvaluation | None
-    abstain: SelectiveEvaluation | None
+    sets: SetEvaluation | None = None
+    abstain: SelectiveEvaluation | None = None
+    choice: ChoiceEvaluation | None = None
 
     def __bool__(self) -> bool:
-        return self.sets is not None or self.abstain is not None
+        return any(one is not None for one in vars(self).values())
 
     def says(self, class_names: tuple[str, ...] = ()) -> list[str]:
         """The measures in sentences."""
         return [
             *([self.sets.says(class_names)] if self.sets else []),
             *([self.abstain.says()] if self.abstain else []),
+            *([self.choice.says()] if self.choice else []),
         ]
 
     def as_dict(self) -> dict[str, Any]:
         """The measures that there are, as plain values for JSON."""
-        found = {"sets": self.sets, "abstain": self.abstain}
-        return {name: one.as_dict() for name, one in found.items() if one is not None}
+        return {name: one.as_dict() for name, one in vars(self).items() if one is not None}
 
 
 def evaluate_decisions(
@@ -57,7 +70,7 @@ def evaluate_decisions(
     level: float = 0.95,
     groups: ArrayLike | None = None,
 ) -> DecisionsEvaluation:
-    """Measure an artifact's sets and abstention on samples that nothing was fitted to.
+    """Measure an artifact's decisions on samples that nothing was fitted to.
 
     Args:
         artifact: Artifact whose decisions are measured.
@@ -66,9 +79,9 @@ def evaluate_decisions(
         level: Coverage of the intervals, a fraction.
         groups: Which samples belong together (n,).
     """
-    sets, abstain = artifact.sets, artifact.abstain
-    if sets is None and abstain is None:
-        return DecisionsEvaluation(None, None)
+    sets, abstain, choice = artifact.sets, artifact.abstain, artifact.choice
+    if sets is None and abstain is None and choice is None:
+        return DecisionsEvaluation()
     p, y = checked(probs, labels)
     facts = artifact.fit.decisions.sets
     return DecisionsEvaluation(
@@ -95,6 +108,11 @@ def evaluate_decisions(
             level=level,
             groups=groups,
         ),
+        None
+        if choice is None
+        else evaluate_choice(
+            *choice.outcomes(p, y), choice.goal, choice.promised, level=level, groups=groups
+        ),
     )
 
 
@@ -110,6 +128,7 @@ def promises(artifact: Artifact) -> list[str]:
     return [
         *(_of_sets(sets, artifact, facts.sets) if sets else ()),
         *(_of_abstain(abstain, facts.abstain) if abstain else ()),
+        *(_of_choice(artifact.choice, artifact, facts.choice) if artifact.choice else ()),
         *(artifact.contract.says(artifact.class_names) if artifact.contract else ()),
     ]
 
@@ -175,6 +194,31 @@ def _of_abstain(abstain: Abstain, facts: AbstainFacts | None) -> list[str]:
 def _exact(facts: AbstainFacts | None) -> int | None:
     """The samples of which the range of what is answered is known: without groups."""
     return facts.samples if facts and not facts.groups else None
+
+
+def _of_choice(choice: Choice, artifact: Artifact, facts: ChoiceFacts | None) -> list[str]:
+    name, share = choice.actions[-1], _percent(choice.promised)
+    promised = {
+        "cost": f"Decisions cost {choice.promised:.4g} a sample on average, at most",
+        "precision": f"Of samples decided to be {name}, {share} or more are",
+        "recall": f"Of the samples of {name}, {share} or more are decided to be",
+        "budget": f"Of all samples, {share} or fewer are decided to be {name}",
+    }[choice.goal]
+    by = "" if choice.threshold is None else f" (from probability {choice.threshold:.4f} on)"
+    said = [f"{promised}{by}, with probability {choice.level:.4g}, {_ground(facts)}."]
+    if facts is not None:
+        shown = f"{facts.measured:.4g}" if choice.goal == "cost" else _percent(facts.measured)
+        pairs = zip(choice.actions[:NAMED_IN_A_SENTENCE], facts.taken, strict=False)
+        taken = ", ".join(f"{action} {_percent(part)}" for action, part in pairs)
+        said.append(f"On these it is {shown}; they are decided: {taken}.")
+    # A receipt holds the top class and its probability: that of class 1 below a half is not in it.
+    if choice.goal == "precision" and choice.threshold is not None and choice.threshold > 0.5:
+        key = json.dumps(name, ensure_ascii=False) if artifact.class_names else "1"
+        act = f"{{above: {choice.threshold!r}, accuracy: {choice.promised!r}}}"
+        said.append(
+            f"To watch it live, set this contract: {{contract: 1, classes: {{{key}: {{act: {act}}}}}}}"
+        )
+    return said
 
 
 def _ground(facts: ThresholdFacts | None) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from calib_serve.artifact.decisions import PredictionSets, sets_of
+from calib_serve.artifact.decisions import Choice, PredictionSets, sets_of
 from calib_serve.artifact.kept_rows import KeptRows
 from calib_serve.artifact.steps import STEPS, Examples, Step
 from calib_serve.artifact.tensors import load as load_tensors
@@ -44,6 +44,7 @@ def pack_tensors(
     examples: Examples | None = None,
     sets: PredictionSets | None = None,
     kept: KeptRows | None = None,
+    choice: Choice | None = None,
 ) -> bytes:
     """Pack tensors as safetensors: ``step0.weight`` and so on, ``examples.logits``, ``sets.threshold``."""
     flat: dict[str, Any] = {
@@ -53,6 +54,8 @@ def pack_tensors(
         flat |= {"examples.logits": examples.logits, "examples.probs": examples.probs}
     if sets is not None:
         flat["sets.threshold"] = sets.threshold
+    if choice is not None and choice.costs is not None:
+        flat["choice.costs"] = choice.costs
     if kept is not None:
         flat |= {"kept.inputs": kept.inputs, "kept.logits": kept.logits}
     return save_tensors({name: np.asarray(array, order="C") for name, array in flat.items()})
@@ -64,9 +67,12 @@ def step_facts(step: Step) -> dict[str, Any]:
 
 
 def unpack(
-    facts: Sequence[Mapping[str, Any]], params: bytes, sets: Mapping[str, Any] | None = None
-) -> tuple[tuple[Step, ...], Examples | None, PredictionSets | None, KeptRows | None]:
-    """Unpack steps, examples, prediction sets and kept rows, as ``pack_tensors`` packs them.
+    facts: Sequence[Mapping[str, Any]],
+    params: bytes,
+    sets: Mapping[str, Any] | None = None,
+    choice: Mapping[str, Any] | None = None,
+) -> tuple[tuple[Step, ...], Examples | None, PredictionSets | None, KeptRows | None, Choice | None]:
+    """Unpack steps, examples, prediction sets, kept rows and actions, as ``pack_tensors`` packs them.
 
     Every tensor must belong to one of them.
     """
@@ -76,6 +82,7 @@ def unpack(
     rows = [tensors.pop(f"kept.{name}", None) for name in ("inputs", "logits")]
     kept = None if rows[0] is None or rows[1] is None else KeptRows(rows[0].astype(np.uint8), rows[1])
     found = sets_of(sets, tensors.pop("sets.threshold", None) if sets else None)
+    chosen = None if choice is None else Choice(costs=tensors.pop("choice.costs", None), **choice)
     steps = []
     for i, one in enumerate(facts):
         prefix = f"step{i}."
@@ -85,7 +92,7 @@ def unpack(
             raise SchemaError(f"step {i} has tensors it does not know: {sorted(own)}")
     if tensors:
         raise SchemaError(f"tensors that belong to no step: {sorted(tensors)}")
-    return tuple(steps), examples, found, kept
+    return tuple(steps), examples, found, kept, chosen
 
 
 def _build_step(facts: Mapping[str, Any], tensors: dict[str, AnyFloats]) -> Step:

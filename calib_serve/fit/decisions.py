@@ -1,4 +1,4 @@
-"""Decisions with a promise, sets and abstention, from samples that a calibration was not fitted to.
+"""Decisions with a promise, sets, abstention and actions, from samples that a calibration was not fitted to.
 
 Sets are by split conformal prediction (Vovk 2005; Angelopoulos and Bates 2023). The threshold is the k-th
 smallest score of the true classes of n samples, k = ceil((n + 1) coverage). If these samples and a new one
@@ -17,11 +17,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Abstain, AbstainFacts, Artifact, PredictionSets, SetFacts, SetScore
+from calib_serve.artifact import (
+    Abstain,
+    AbstainFacts,
+    Artifact,
+    ChoiceFacts,
+    PredictionSets,
+    SetFacts,
+    SetScore,
+)
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.evaluate import DecideOptions
+from calib_serve.fit.choices import choice_by
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples
@@ -298,7 +307,11 @@ def decide(
     options: DecideOptions | None = None,
     **keywords: Unpack[DecideKeywords],
 ) -> Artifact:
-    """Add to an artifact prediction sets of ``coverage``, or abstention at ``risk`` or ``known_refused``.
+    """Add to an artifact prediction sets of ``coverage``, abstention, or a choice of actions.
+
+    Abstention is at ``risk`` or ``known_refused``. Actions are chosen by their ``cost``, or of two classes by
+    ``cost_fp`` and ``cost_fn``; or class 1 from a threshold on that keeps a ``precision``, a ``recall`` or a
+    ``budget``, the share that is chosen.
 
     The samples must be others than the calibration was fitted to: the promise is void on those, and they are
     refused where the artifact knows them. A decision that is not asked for stays as it was;
@@ -310,14 +323,14 @@ def decide(
             and Head, where it has these.
         labels: Class ids or names (n,); by default those in ``scores``.
         options: A ``DecideOptions``; keywords replace its fields.
-        **keywords: Fields of ``DecideOptions``: ``class_names``, ``columns``, ``coverage``,
-            ``free_ranks``, ``groups``, ``ignore_label``, ``known_refused``, ``level``, ``missing``,
-            ``outputs``, ``penalty``, ``per_class``, ``risk``, ``sample_weight``, ``schema``, ``score``,
-            ``seed``.
+        **keywords: Fields of ``DecideOptions``: ``budget``, ``class_names``, ``columns``, ``cost``,
+            ``cost_fn``, ``cost_fp``, ``coverage``, ``free_ranks``, ``groups``, ``ignore_label``,
+            ``known_refused``, ``level``, ``missing``, ``outputs``, ``penalty``, ``per_class``, ``precision``,
+            ``recall``, ``risk``, ``sample_weight``, ``schema``, ``score``, ``seed``.
 
     Raises:
         InputError: For arrays and options that cannot be right, and for multi-label models.
-        FitError: Where no threshold keeps the risk.
+        FitError: Where no threshold keeps the promise.
 
     >>> from calib_serve.artifact import LogitMap
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
@@ -327,9 +340,10 @@ def decide(
     """
     asked = changed(options or DecideOptions(), keywords, decide)
     check(
-        (asked.coverage, asked.risk, asked.known_refused) != (None, None, None),
+        (asked.coverage, asked.risk, asked.known_refused, asked.goal) != (None, None, None, None),
         "coverage",
-        "of sets, or the risk of answers (or known_refused), is what is promised: give one or both",
+        "of sets, risk of answers, or what decides (cost, precision, recall, budget) is what is promised: "
+        "give one or more",
     )
     # Before the scores are read, and again with the kind of scores that they turn out to be.
     refuse_labels(artifact, asked.outputs)
@@ -356,7 +370,7 @@ def decide(
 
 
 def refuse_labels(artifact: Artifact, outputs: str | None) -> None:
-    """Refuse multi-label models: sets and abstention promise for one true class a sample.
+    """Refuse multi-label models: decisions promise for one true class a sample.
 
     Args:
         artifact: Calibration, of classes or of labels.
@@ -367,7 +381,7 @@ def refuse_labels(artifact: Artifact, outputs: str | None) -> None:
     """
     if artifact.is_multilabel or outputs in LABELS:
         raise InputError(
-            "prediction sets and abstention are for one class a sample; this is of labels, of which any "
+            "sets, abstention and actions are for one class a sample; this is of labels, of which any "
             "number may be true"
         )
 
@@ -414,7 +428,16 @@ def _with_decisions(
         abstain = fit_refusal(probs, known_refused=asked.known_refused, groups=groups)
     if abstain is not None and abstain is not artifact.abstain:
         facts = replace(facts, abstain=AbstainFacts(**data, answered=float((~abstain(probs)).mean())))
-    return replace(artifact, sets=sets, abstain=abstain, fit=replace(artifact.fit, decisions=facts))
+    choice = artifact.choice
+    if asked.goal is not None:
+        choice = choice_by(asked, probs, y, artifact.class_names, codes)
+        values, rows = choice.outcomes(probs, y)
+        measured = float(values[rows].mean()) if rows.any() else 0.0
+        taken = np.bincount(choice(probs), minlength=len(choice.actions)) / len(y)
+        of_choice = ChoiceFacts(**data, measured=measured, taken=tuple(taken.tolist()))
+        facts = replace(facts, choice=of_choice)
+    record = replace(artifact.fit, decisions=facts)
+    return replace(artifact, sets=sets, abstain=abstain, choice=choice, fit=record)
 
 
 def refuse_seen(artifact: Artifact, samples: Samples | Scores) -> None:

@@ -173,7 +173,11 @@ def refit(
     )
     # Ville 1939: while the current one is right, this is reached with a chance of at most alpha.
     enough = ahead.log_evidence[-1] >= -math.log(options.alpha)
-    decisions = (("prediction sets", current.sets), ("abstention", current.abstain))
+    decisions = (
+        ("prediction sets", current.sets),
+        ("abstention", current.abstain),
+        ("actions", current.choice),
+    )
     return Refitted(
         fit(samples) if enough else None,
         samples=len(samples),

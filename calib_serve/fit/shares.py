@@ -70,14 +70,14 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
     ``fit.prior`` holds the old and new shares and ``how`` the new ones are known. What was measured before
     and after is of the calibration without this correction. The reference and the confusion are not kept:
     they are of other probabilities; see ``referenced``. Raises InputError where the correction cannot be
-    expressed by the steps, where a class was not in the calibration set, and for prediction sets and
-    abstention, which were found under the old shares.
+    expressed by the steps, where a class was not in the calibration set, and for sets, abstention and
+    actions, which were found under the old shares.
     """
     old = class_shares_of(artifact)
-    if artifact.sets is not None or artifact.abstain is not None:
+    if any(one is not None for one in (artifact.sets, artifact.abstain, artifact.choice)):
         raise InputError(
-            "its prediction sets and abstention were found under the old class shares and would not keep "
-            "their promise; correct the artifact without them, and find them anew on samples of new shares"
+            "its prediction sets, abstention and actions were found under the old class shares and would not "
+            "keep their promise; correct the artifact without them, and find them anew on samples of new ones"
         )
     if not (old > 0).all():
         missing = np.flatnonzero(old <= 0)[:10].tolist()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, PredictionSets
+from calib_serve.artifact import Artifact, Choice, PredictionSets
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse._decisions import act_least
@@ -75,7 +75,19 @@ def check_decisions(
         acts = artifact.contract.acts(np.max(probs, axis=1), np.argmax(probs, axis=1))
         sure = _sure_acts(artifact, probs, relative)
         close += _compare("act", found, acts, sure, rows, report=report)
+    if artifact.choice is not None:
+        sure = _sure_choice(artifact.choice, probs, relative)
+        close += _compare("decision", found, artifact.choice(probs), sure, rows, report=report)
     return close
+
+
+def _sure_choice(choice: Choice, probs: AnyFloats, relative: float) -> NDArray[np.bool_]:
+    """The rows (n,) whose action survives rounding: sums of terms that are not negative are off as these."""
+    if choice.threshold is not None:
+        return np.asarray(np.abs(probs[:, 1] - choice.threshold) > relative * probs[:, 1])
+    ranked = np.sort(np.asarray(probs, np.float64) @ choice.regrets, axis=1)
+    off = relative + len(choice.regrets) * 2.0**-24
+    return np.asarray(ranked[:, 1] - ranked[:, 0] > 2 * off * ranked[:, 1] + _UNDERFLOW)
 
 
 def _sure_acts(artifact: Artifact, probs: AnyFloats, relative: float) -> NDArray[np.bool_]:
@@ -91,15 +103,16 @@ def _sure_acts(artifact: Artifact, probs: AnyFloats, relative: float) -> NDArray
 def _compare(
     name: str,
     found: Mapping[str, Any],
-    expected: NDArray[np.bool_],
+    expected: NDArray[Any],
     sure: NDArray[np.bool_],
     rows: NDArray[np.bool_],
     *,
     report: str,
 ) -> int:
     actual = np.asarray(found[name])
-    if actual.shape != expected.shape or actual.dtype != np.bool_:
-        raise FuseError(f"{name!r} is {actual.dtype} {actual.shape}, not bool {expected.shape}; {report}")
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        wanted = f"{expected.dtype} {expected.shape}"
+        raise FuseError(f"{name!r} is {actual.dtype} {actual.shape}, not {wanted}; {report}")
     wrong = (actual != expected) & sure & rows
     if wrong.any():
         raise FuseError(f"{int(wrong.sum())} of {wrong.size} entries of {name!r} differ; {report}")

@@ -1,4 +1,4 @@
-"""An artifact's prediction sets, abstention and acts, in the precision of a model.
+"""An artifact's prediction sets, abstention, acts and actions, in the precision of a model.
 
 A threshold is rounded once, so that comparing in float32 gives what comparing in float64 gave.
 """
@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, PredictionSets
+from calib_serve.artifact import Artifact, Choice, PredictionSets
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError
 
-NAMES = ("set", "abstain", "act")
-"""What fused models call them: which classes are in the set (n, K), whether there is no answer (n,), and
-whether a prediction may be acted on (n,)."""
+NAMES = ("set", "abstain", "act", "decision")
+"""What fused models call them: which classes are in the set (n, K), whether there is no answer (n,), whether
+a prediction may be acted on (n,), and the id of the chosen action (n,)."""
 
 
 def decision_names(artifact: Artifact) -> tuple[str, ...]:
     """The decisions among ``NAMES`` that the artifact makes."""
     acts = artifact.contract is not None and artifact.contract.has_acts
-    held = (artifact.sets is not None, artifact.abstain is not None, acts)
+    held = (artifact.sets is not None, artifact.abstain is not None, acts, artifact.choice is not None)
     return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
 
 
@@ -41,9 +41,10 @@ def with_decisions(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Ar
     names = decision_names(artifact)
     if not wanted:
         words = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
+        words["decision"] = "actions"
         said = " and ".join(words[name] for name in names)
         left = (f"the artifact's {said} are left out: {option}",) if names else ()
-        return replace(artifact, sets=None, abstain=None, contract=None), left
+        return replace(artifact, sets=None, abstain=None, contract=None, choice=None), left
     segments = () if artifact.contract is None else artifact.contract.segments
     if segments:
         raise FuseError(
@@ -68,6 +69,11 @@ def act_least(artifact: Artifact, dtype: Any) -> AnyFloats:
 def abstain_least(artifact: Artifact, dtype: Any) -> AnyFloats:
     """The smallest top probability of ``dtype`` that is answered; 0 without abstention."""
     return _rounded_up(np.array(0.0 if artifact.abstain is None else artifact.abstain.threshold), dtype)
+
+
+def choice_least(choice: Choice, dtype: Any) -> AnyFloats:
+    """The smallest probability of class 1, of ``dtype``, at which it is chosen; 0 where costs decide."""
+    return _rounded_up(np.array(choice.threshold or 0.0), dtype)
 
 
 def inner_edges(artifact: Artifact) -> NDArray[np.float64]:

@@ -33,7 +33,7 @@ class Parity:
     """How far a fused model is from the calibration in numpy, in probabilities; ``FuseReport`` says of what.
 
     ``near_edge`` inputs are left out, where either bin of a table is right, and ``near_threshold`` decisions
-    (a class in a set, an abstention, an act), as rounding may turn them.
+    (a class in a set, an abstention, an act, an action), as rounding may turn them.
     """
 
     max_abs_diff: float
@@ -125,7 +125,7 @@ def check_examples(artifact: Artifact) -> None:
     if examples is None:
         return
     logits, alone = np.asarray(examples.logits, np.float64), replace(artifact, sets=None, abstain=None)
-    expected = expect(replace(alone, contract=None), logits, 1e-5)
+    expected = expect(replace(alone, contract=None, choice=None), logits, 1e-5)
     try:
         expected.prove(examples.probs, {}, "fit it again", engine="numpy", device="cpu")
     except FuseError as error:
@@ -184,7 +184,8 @@ def check_class_order(artifact: Artifact, names: Sequence[str], source: Path, *,
         return
     alike = all(isinstance(step, InputShift) or getattr(step, "is_scalar", False) for step in artifact.steps)
     moved = set(own) == set(names)
-    if (moved and alike and artifact.sets is None and artifact.contract is None) or (proven and not moved):
+    alike = alike and artifact.sets is None and artifact.contract is None and artifact.choice is None
+    if (moved and alike) or (proven and not moved):
         return
     what = "in another order, and each has a scale of its own" if moved else "by other names"
     raise FuseError(

@@ -17,7 +17,7 @@ from calib_serve.scores import OF_ANSWERS, ONE_COLUMN, LabelWords, Outputs, from
 Array = NDArray[Any]
 
 ADDED = frozenset(("confidence", "receipt", "abstain", "set", "label_wanted"))
-"""The outputs that a reply may get; ``act`` only where a contract says what may be acted on."""
+"""The outputs that a reply may get; ``act`` and ``decision`` only where the artifact says so."""
 
 
 class CalibratedOutput(NamedTuple):
@@ -123,6 +123,9 @@ class Calibration:
         if self.acts and self.artifact is not None and self.artifact.contract is not None:
             acts = self.artifact.contract.acts(probs.max(axis=1), probs.argmax(axis=1), segment)
             added.append(Tensor("act", "BOOL", acts))
+        if self.artifact is not None and self.artifact.choice is not None:
+            named = [name.encode() for name in self.artifact.choice.names(probs)]
+            added.append(Tensor("decision", "BYTES", np.array(named, object)))
         return added
 
 
@@ -153,8 +156,10 @@ class Calibrations:
 
     def added_to(self, model: str) -> frozenset[str]:
         """The names of outputs that replies of a model may get; the model's own outputs pass unchanged."""
-        acts = any(one.acts for one in self._of.get(model, {}).values())
-        return ADDED | {"act"} if acts else ADDED
+        versions = self._of.get(model, {}).values()
+        chooses = any(one.artifact is not None and one.artifact.choice is not None for one in versions)
+        more = {"act": any(one.acts for one in versions), "decision": chooses}
+        return ADDED | {name for name, there in more.items() if there}
 
     def find(self, model: str, version: str) -> Calibration | None:
         """Find the calibration of a reply."""

@@ -314,7 +314,7 @@ class Calibrated:
         """Return a mapping for each row.
 
         ``predicted``, the class's id, with ``label``, its name, if it has one; ``confidence``;
-        ``probabilities`` (K,), calibrated; ``set``, ``abstain`` and ``act`` where the artifact has them;
+        ``probabilities`` (K,), calibrated; ``set``, ``abstain``, ``act``, ``decision`` where there are such;
         ``receipt``, and ``label_wanted`` where it is not. A row whose scores are not finite has None in place
         of all of these.
 
@@ -382,6 +382,8 @@ class Calibrated:
             row["set"] = [names[k] if names else k for k in ordered]
         if self._artifact.abstain is not None:
             row["abstain"] = bool(self._artifact.abstain(probs[None])[0])
+        if self._artifact.choice is not None:
+            (row["decision"],) = self._artifact.choice.names(probs[None])
         return row
 
 

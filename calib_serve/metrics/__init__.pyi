@@ -18,6 +18,12 @@ from calib_serve.metrics.calibration import rms_debiased as rms_debiased
 from calib_serve.metrics.calibration import signed_gap as signed_gap
 from calib_serve.metrics.calibration import sweep_ece as sweep_ece
 from calib_serve.metrics.calibration import underconfidence_error as underconfidence_error
+from calib_serve.metrics.choices import ChoiceEvaluation as ChoiceEvaluation
+from calib_serve.metrics.choices import ThresholdGoal as ThresholdGoal
+from calib_serve.metrics.choices import evaluate_choice as evaluate_choice
+from calib_serve.metrics.choices import mean_at_most as mean_at_most
+from calib_serve.metrics.choices import most_failures as most_failures
+from calib_serve.metrics.choices import promised_threshold as promised_threshold
 from calib_serve.metrics.classwise import adaptive_classwise_ece as adaptive_classwise_ece
 from calib_serve.metrics.classwise import classwise_ece as classwise_ece
 from calib_serve.metrics.classwise import classwise_rms_debiased as classwise_rms_debiased

@@ -90,29 +90,33 @@ def abstention(
     codes = group_codes(groups, len(correct))
     # The binomial test needs independent samples: one of each group is.
     rows = slice(None) if codes is None else one_of_each(codes, seed=seed)
-    thresholds = _sequence(np.shape(probs)[1], risk)
-    threshold, high = _lowest(confidence[rows], correct[rows], thresholds, risk=risk, level=level)
+    classes = np.shape(probs)[1]
+    threshold, high = lowest_threshold(
+        confidence[rows], correct[rows], classes=classes, risk=risk, level=level
+    )
     answered = confidence >= threshold
     wrong = float((~correct[answered]).mean()) if math.isfinite(threshold) else math.nan
     return Abstention(threshold, float(answered.mean()), wrong, high)
 
 
-def _lowest(
-    confidence: Floats,
-    correct: NDArray[np.bool_],
-    thresholds: Iterator[tuple[float, float]],
-    *,
-    risk: float,
-    level: float,
+def lowest_threshold(
+    confidence: Floats, correct: NDArray[np.bool_], *, classes: int, risk: float, level: float
 ) -> tuple[float, float]:
-    """The lowest threshold that passes its test, and the bound of its risk.
+    """Return the lowest threshold that passes its test as in ``abstention``, and the bound of its risk.
 
     Infinite and NaN if none does.
+
+    Args:
+        confidence: Probabilities (n,) of what is answered, of independent samples.
+        correct: Whether it is right (n,).
+        classes: K: below 1 / K, thresholds are not told apart.
+        risk: Share of the answers that may be wrong, at most.
+        level: Probability that the promise holds.
     """
     order = np.argsort(-confidence)
     falling, errors = -confidence[order], np.concatenate([[0], np.cumsum(~correct[order])])
     best, spent = None, 0.0
-    for threshold, share in thresholds:
+    for threshold, share in _sequence(classes, risk):
         spent += (1 - level) * share
         if not spent:
             continue

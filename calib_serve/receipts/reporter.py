@@ -291,6 +291,27 @@ class Reporter:
         ]
         return np.array(found, np.bool_)
 
+    def decisions(self, probs: ArrayLike) -> list[str]:
+        """Return the name of each prediction's action (n,), as the artifact decides; "" where it is none.
+
+        Nothing is counted.
+
+        Args:
+            probs: Calibrated probabilities (n, K), or (K,) of one prediction.
+
+        Raises:
+            InputError: Without an artifact that chooses actions.
+        """
+        choice = None if self.artifact is None else self.artifact.choice
+        if choice is None:
+            raise InputError(
+                "the reporter has no artifact that chooses actions, as calib-serve decide makes it"
+            )
+        p = array_of(probs)
+        predictions, _ = self._top(p)
+        named = choice.names(np.atleast_2d(p))
+        return [name if c <= 1 + ROUNDING else "" for name, (_, c) in zip(named, predictions, strict=True)]
+
     def served_labels(
         self,
         probs: ArrayLike,

@@ -222,6 +222,7 @@ def table_of_artifact(artifact: Artifact) -> Table:
         "fit": artifact.fit.as_dict(),
         "prediction sets": None if artifact.sets is None else artifact.sets.facts,
         "abstention": None if artifact.abstain is None else artifact.abstain.facts,
+        "actions": None if artifact.choice is None else artifact.choice.facts,
         "contract": None if artifact.contract is None else artifact.contract.says(artifact.class_names),
         "calibration data": artifact.data,
         "model": artifact.model.as_dict(),

@@ -23,14 +23,15 @@ _HEADERS: Mapping[str, Callable[[Any], str]] = {
     "receipt": str,
     "abstain": json.dumps,
     "act": json.dumps,
+    "decision": json.dumps,
 }
 """What of ``facts_of`` has a header "x-calib-" of its own, and how it is written there."""
 
-_BESIDE = ("confidence", "receipt", "receipt_label", "label_wanted", "set", "abstain", "act")
+_BESIDE = ("confidence", "receipt", "receipt_label", "label_wanted", "set", "abstain", "act", "decision")
 """The columns that stand beside another handler's own outputs."""
 
 _LISTS = {"confidence": "confidences", "receipt": "receipts", "set": "sets", "abstain": "abstentions"}
-_LISTS |= {"act": "acts", "labels": "labels"}
+_LISTS |= {"act": "acts", "decision": "decisions", "labels": "labels"}
 
 MOST_IN_HEADER = 32
 """Receipts of one request; more would break clients and proxies that limit a header's length."""
@@ -63,9 +64,9 @@ def in_protocol(
 ) -> Any:
     """Add receipts and confidences beside the predictions in a KServe envelope's reply.
 
-    v1: lists ``receipts``, ``confidences``, ``sets``, ``abstentions`` and ``acts``, or ``labels``. v2:
-    ``parameters`` of each output, and over gRPC, which drops these, output tensors, the ``made`` columns. Any
-    other reply as it is.
+    v1: lists ``receipts``, ``confidences``, ``sets``, ``abstentions``, ``acts``, ``decisions``, or
+    ``labels``. v2: ``parameters`` of each output, and over gRPC, which drops these, output tensors, the
+    ``made`` columns. Any other reply as it is.
     """
     body = _parsed(reply)
     each = [facts_of(one, names) for one in rows]

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class RowDecisions(NamedTuple):
-    """A set's class ids, likeliest first; whether to abstain; whether the prediction may be acted on.
+    """A set's class ids, likeliest first; whether to abstain; whether it may be acted on; the action's name.
 
     None where not decided.
     """
@@ -24,6 +24,7 @@ class RowDecisions(NamedTuple):
     in_set: tuple[int, ...] | None = None
     abstain: bool | None = None
     act: bool | None = None
+    decision: str | None = None
 
 
 NOTHING = RowDecisions()
@@ -120,7 +121,7 @@ def row_decisions(
     ``segments`` of each, or of all: what may be acted on there may depend on them.
     """
     # Most archives decide nothing: then there is no array to stack.
-    rules = (artifact.sets, artifact.abstain, abstain_below, artifact.contract)
+    rules = (artifact.sets, artifact.abstain, abstain_below, artifact.contract, artifact.choice)
     if not probs or all(rule is None for rule in rules):
         return [NOTHING] * len(probs)
     p = np.stack(probs)
@@ -137,4 +138,5 @@ def row_decisions(
     acts: Sequence[Any] = [None] * len(p)
     if artifact.contract is not None and artifact.contract.has_acts:
         acts = artifact.contract.acts(p.max(axis=1), p.argmax(axis=1), segments).tolist()
-    return [RowDecisions(*one) for one in zip(sets, below, acts, strict=True)]
+    named = [None] * len(p) if artifact.choice is None else artifact.choice.names(p)
+    return [RowDecisions(*one) for one in zip(sets, below, acts, named, strict=True)]

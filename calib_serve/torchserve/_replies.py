@@ -30,13 +30,15 @@ def facts_of(prediction: AnyPrediction, names: Sequence[str]) -> dict[str, Any]:
     if isinstance(prediction, LabelsPrediction):
         return {"labels": [one.as_dict(names) for one in prediction.choices]}
     found: dict[str, Any] = {"confidence": prediction.confidence}
-    in_set, abstain, act = prediction.decisions
+    in_set, abstain, act, decision = prediction.decisions
     if in_set is not None:
         found["set"] = [names[k] if names else k for k in in_set]
     if abstain is not None:
         found["abstain"] = abstain
     if act is not None:
         found["act"] = act
+    if decision is not None:
+        found["decision"] = decision
     if prediction.receipt is not None:
         found["receipt"] = prediction.receipt
         if not prediction.receipt.wanted:
@@ -107,6 +109,8 @@ def columns(
         column("abstain", "BOOL", lambda one: one.decisions.abstain)
     if reply is None and artifact.contract is not None and artifact.contract.has_acts:
         column("act", "BOOL", lambda one: one.decisions.act)
+    if reply is None and artifact.choice is not None:
+        column("decision", "BYTES", lambda one: one.decisions.decision)
     if from_environment(KEYRING) is None:
         return made
 

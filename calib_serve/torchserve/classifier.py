@@ -144,6 +144,8 @@ class CalibratedClassifier(CalibratedHandler):
             for p in chosen_rows(k, of_labels=labels) if k > 1 else ():
                 true = tuple(np.flatnonzero(p >= self.options.threshold).tolist())
                 (decided,) = row_decisions(self.artifact, [p], abstain_below=self.options.abstain_below)
+                if self.artifact.choice is not None:  # an action may be another class: it tells no prediction
+                    decided = decided._replace(decision=self.artifact.choice.actions[0])
                 of_class = Prediction(p, int(p.argmax()), float(p.max()), log_probs(p), decisions=decided)
                 made = LabelsPrediction(p, true, (), log_probs(p)) if labels else of_class
                 asked.append((as_json(self.postprocess(made)), p))

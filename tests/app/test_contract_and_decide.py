@@ -151,3 +151,50 @@ def test_decide_writes_what_it_promises_and_evaluate_measures_it(folder: Path) -
     assert found["abstain"]["threshold"] == artifact.abstain.threshold
     assert len(found["sets"]["by_class"]) == 4
     assert not {"sets", "abstain"} & json.loads(run("evaluate", file, *how)).keys()
+
+
+COSTS = "".join(
+    f"{true}: {{{', '.join(f'{a}: {int(a != true)}' for a in NAMES)}, review: 0.3}}\n" for true in NAMES
+)
+
+
+def test_decide_by_costs_is_said_shown_measured_and_exported(folder: Path) -> None:
+    file, out = folder / "z.npz", folder / "decided"
+    (folder / "costs.yaml").write_text(COSTS)
+    asked = ("--split", "held", "--cost", folder / "costs.yaml", "--coverage", 0.9, "--level", 0.9)
+    said = run("decide", folder / "artifact", file, *asked, "-o", out)
+    assert "Decisions cost" in said
+    assert "Sets hold" in said
+    artifact = Artifact.load(out)
+    assert artifact.choice is not None
+    assert artifact.choice.actions == (*NAMES, "review")
+    told = json.loads(run("inspect", out, "--json"))["choice"]
+    assert (told["goal"], told["level"], np.shape(told["costs"])) == ("cost", 0.9, (4, 5))
+    assert "decides by cost" in repr(artifact)
+    found = json.loads(
+        run("evaluate", file, "--split", "test", "--replicates", 0, "--json", "--artifact", out)
+    )
+    assert found["choice"]["measured"]["value"] <= found["choice"]["promised"]
+    run("export", "probabilities", out, file, "--split", "test", "-o", folder / "p.npz")
+    exported = np.load(folder / "p.npz")
+    np.testing.assert_array_equal(exported["decision"], artifact.choice(exported["probs"]))
+    run("report", file, "--split", "test", "--artifact", out, "-o", folder / "r.html", "--replicates", 0)
+    assert "Cost of the decisions" in (folder / "r.html").read_text()
+
+
+def test_decide_refuses_what_it_cannot_promise_and_writes_nothing(folder: Path) -> None:
+    out, (file, artifact) = folder / "decided", (folder / "z.npz", folder / "artifact")
+    (folder / "costs.yaml").write_text(COSTS.replace("ant:", "Ant:", 1))
+    for says, asked in {
+        "see 'ant'": ("--cost", folder / "costs.yaml"),
+        "cannot be read": ("--cost", folder / "none.yaml"),
+        "is of two classes": ("--precision", 0.9),
+        "go together": ("--cost-fp", 1),
+        "one way to decide": ("--recall", 0.9, "--budget", 0.1),
+        "goes with": ("--coverage", 0.9, "--level", 0.8),
+    }.items():
+        refused(says, "decide", artifact, file, "--split", "held", *asked, "-o", out)
+    refused(
+        "has not seen", "decide", artifact, file, "--split", "cal", "--cost", folder / "costs.yaml", "-o", out
+    )
+    assert not out.exists()

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from deciding import choosing
 from fuse_graphs import run
 from onnx import TensorProto as Type
 from onnx import helper, numpy_helper
@@ -228,12 +229,14 @@ def test_a_graph_gives_each_place_what_numpy_gives_and_its_readers_follow(
 def test_a_graph_decides_each_place_and_keeps_raw_scores(axis: int, tmp_path: Path) -> None:
     model, x = graph(tmp_path / "m.onnx", axis, "Softmax"), inputs(axis)
     sets, abstain = PredictionSets(np.array(0.8), 0.9, "aps"), Abstain(0.5, 0.05)
-    artifact = replace(fitted(axis, "matrix", "probabilities"), sets=sets, abstain=abstain)
+    choice = choosing(K)
+    artifact = replace(fitted(axis, "matrix", "probabilities"), sets=sets, abstain=abstain, choice=choice)
     fuse_onnx(model, artifact, tmp_path / "out.onnx", keep_raw=True, unproven=True)
     raw, found = run(str(model), {"x": x}), run(str(tmp_path / "out.onnx"), {"x": x})
     wanted = artifact.probs(raw["p"])
     np.testing.assert_array_equal(found["set"], sets(wanted, class_axis=axis))
     np.testing.assert_array_equal(found["abstain"], abstain(wanted, class_axis=axis))
+    np.testing.assert_array_equal(found["decision"], choice(wanted, class_axis=axis))
     np.testing.assert_allclose(found["raw_p"], raw["p"], rtol=1e-5)
     outputs = onnx.load(tmp_path / "out.onnx").graph.output
     sizes = {o.name: [d.dim_param or d.dim_value for d in o.type.tensor_type.shape.dim] for o in outputs}

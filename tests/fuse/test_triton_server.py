@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
-from deciding import ACTS, acts_by_hand, deciding
+from deciding import ACTS, acts_by_hand, choosing, deciding
 from fuse_graphs import run
 from live_server import until
 from test_triton_repository import OTHER, STEP, K, artifact, model_file, tree
@@ -53,7 +53,7 @@ def triton(folder: Path) -> Iterator[Triton]:
     repository, raw = folder / "models", model_file(folder)
     fuse_triton(raw, STEP, repository, CPU, name="step", unproven=True)
     fuse_triton(raw, STEP, repository, ALONE, name="alone", unproven=True)
-    decides = replace(deciding(STEP, "aps"), contract=ACTS)
+    decides = replace(deciding(STEP, "aps"), contract=ACTS, choice=choosing(K))
     fuse_triton(raw, decides, repository, CPU, name="deciding", unproven=True)
     polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
     with triton_on(repository, folder / "server", *polling) as triton:
@@ -113,12 +113,14 @@ def test_sets_and_abstention_pass_the_step_that_signs(
     assert fitted.sets is not None
     assert fitted.abstain is not None
     before, probs = predictions(triton, model), expected["probabilities"]
-    shown = given(post(triton, model, outputs=("set", "abstain", "act")))
+    shown = given(post(triton, model, outputs=("set", "abstain", "act", "decision")))
     assert np.reshape(shown["set"], (-1, K)).tolist() == fitted.sets(probs).tolist()
     assert shown["abstain"] == fitted.abstain(probs).tolist()
     assert shown["act"] == acts_by_hand(probs)
+    assert shown["decision"] == choosing(K).names(probs)
     also = over_grpc(triton, model, IMAGES)
-    assert set(also) == {*OUTPUTS, "set", "abstain", "act"}
+    assert set(also) == {*OUTPUTS, "set", "abstain", "act", "decision"}
+    assert [one.decode() for one in also["decision"].ravel()] == shown["decision"]
     assert (also["set"].tolist(), also["abstain"].ravel().tolist()) == (
         fitted.sets(probs).tolist(),
         shown["abstain"],

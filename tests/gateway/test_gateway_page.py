@@ -32,7 +32,7 @@ def test_what_the_page_says_is_what_happens(tmp_path: Path, triton: Triton, trit
     consoles = [c for kind, text in found if kind == "console" for c in typed(text)]
     *_, keys, serve, ask, label, metrics = consoles
     (shown,) = (json.loads(text) for kind, text in found if kind == "json")
-    artifact(sets=None, abstain=None, contract=None).save(tmp_path / "artifact")
+    artifact(sets=None, abstain=None, contract=None, choice=None).save(tmp_path / "artifact")
     ports = {"8080": str(free_port()), "8081": str(free_port())}
     ports |= {"8000": triton.http.rpartition(":")[2], "8001": triton_grpc.rpartition(":")[2]}
 

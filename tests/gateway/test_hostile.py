@@ -78,7 +78,8 @@ def test_every_spelling_of_a_calibrated_model_is_calibrated_and_goes_on_as_writt
     before: Running, server: Recording, path: str
 ) -> None:
     found = post(before, path=path).json()
-    assert [one["name"] for one in found["outputs"]][1:] == ["confidence", "receipt", "abstain", "set", "act"]
+    names = ["confidence", "receipt", "abstain", "set", "act", "decision"]
+    assert [one["name"] for one in found["outputs"]][1:] == names
     assert server.requests[0].startswith(f"POST {path} HTTP/1.1\r\n".encode())
 
 

@@ -24,7 +24,7 @@ from calib_serve import Keyring
 pytestmark = pytest.mark.server
 
 LOGITS = [{"name": "logits"}]
-ADDED = ("confidence", "receipt", "abstain", "set", "act")
+ADDED = ("confidence", "receipt", "abstain", "set", "act", "decision")
 
 
 def over(
@@ -85,6 +85,7 @@ def test_the_named_output_is_calibrated_and_the_rest_is_added(
     assert found["confidence"].dtype == np.float64
     np.testing.assert_array_equal(found["abstain"], probs().max(axis=1) < 0.5)
     np.testing.assert_array_equal(found["act"], acts_by_hand(probs()))
+    assert texts(found["decision"]) == artifact().choice.names(probs())
     assert found["set"].shape == (len(X), CLASSES)
     np.testing.assert_array_equal(found["set"], artifact().sets(probs()))
     ring = Keyring.load(folder / "keys.json")

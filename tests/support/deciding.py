@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from calib_serve import Artifact
-from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
+from calib_serve.artifact import Abstain, Choice, Clause, Contract, PredictionSets
 
 SCORES = ("lac", "aps", "raps", "lac a class", "aps a class", "raps a class")
 
@@ -18,6 +18,13 @@ def sets_of(score: str, classes: int) -> PredictionSets:
     threshold = np.linspace(0.55, 0.9, classes) if each else np.array(0.8)
     raps = {"penalty": 0.07, "free_ranks": 1} if name == "raps" else {}
     return PredictionSets(threshold, coverage=0.9, score=name, **raps)
+
+
+def choosing(classes: int) -> Choice:
+    """To name a class, or to look where none is likely enough; the names are not of ASCII."""
+    names = (*(f"take {k}, éh" for k in range(classes)), "nachsehen ü")
+    costs = np.c_[1 - np.eye(classes), np.full(classes, 0.45)]
+    return Choice(names, "cost", 0.5, costs=costs)
 
 
 ACTS = Contract((Clause("act", 0.9, above=0.45), Clause("act", 0.95, above=0.6, predicted=1)))

@@ -17,7 +17,7 @@ from typing import Any
 import grpc as grpcio
 import httpx
 import numpy as np
-from deciding import IN_SEGMENTS
+from deciding import IN_SEGMENTS, choosing
 from processes import ended_on_failure, free_port, started
 from tritonclient.grpc import service_pb2
 
@@ -93,6 +93,7 @@ def artifact(**more: object) -> Artifact:
         "sets": PredictionSets(np.array(0.6), coverage=0.9),
         "abstain": Abstain(0.5, risk=0.05),
         "contract": IN_SEGMENTS,
+        "choice": choosing(CLASSES),
     }
     return Artifact((LogitMap.temperature(2.0),), method="temperature", classes=CLASSES, **{**found, **more})
 

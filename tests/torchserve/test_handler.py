@@ -17,6 +17,7 @@ from deciding import IN_SEGMENTS, acts_by_hand
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
 from calib_serve import Keyring
+from calib_serve.artifact import Choice
 from calib_serve.core.errors import ModelError
 from calib_serve.receipts import group_number
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
@@ -98,6 +99,25 @@ def test_a_reply_says_act_by_the_contract_and_the_segment_as_its_receipt_will_co
             )
             said.add((segment, reply["act"]))
     assert len(said) == 6, "both answers in every segment"
+
+
+def test_a_subclass_whose_actions_are_other_classes_than_the_predicted_keeps_its_receipts(
+    tmp_path: Path,
+) -> None:
+    class Own(CalibratedClassifier):
+        def postprocess(self, prediction: Prediction) -> Any:
+            return {**super().postprocess(prediction), "by": "us"}
+
+    names = tuple(f"class {k}" for k in range(CLASSES))
+    costs = 1 - np.eye(CLASSES)
+    costs[1] *= 1.5  # to miss class 1 is dearer: it is named where others are a little likelier
+    choice = Choice(names, "cost", 1.0, costs=costs)
+    fitted = replace(temperature_artifact(), class_names=names, choice=choice)
+    handler, ctx = started(tmp_path, Own(), artifact=fitted)
+    replies = [reply for _, reply in ask(handler, ctx, *inputs(400, seed=4).tolist())]
+    assert all("receipt" in reply for reply in replies)
+    assert [one["decision"] for one in replies] == choice.names([one["probabilities"] for one in replies])
+    assert any(one["decision"] != one["label"] for one in replies)
 
 
 class Sure(torch.nn.Module):

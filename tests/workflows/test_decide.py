@@ -81,7 +81,7 @@ def test_scores_that_come_again_and_again_are_not_taken_for_those_of_the_fit() -
 
 def test_what_cannot_be_is_refused(artifact: Artifact) -> None:
     z, y = HELD
-    with pytest.raises(InputError, match="is what is promised: give one or both"):
+    with pytest.raises(InputError, match="is what is promised: give one or more"):
         decide(artifact, z, y)
     with pytest.raises(InputError, match="missing"):
         decide(artifact, z * np.nan, y, coverage=0.9)

@@ -117,6 +117,9 @@ class ReportOptions(VerdictOptions, TreeOptions, Edged, Resampled):
     """Says that the artifact was fitted on these samples, if it was."""
 
 
+_THRESHOLDS = ("precision", "recall", "budget")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PromiseOptions(Interval, Seeded):
     """Options of the promises of decisions."""
@@ -127,6 +130,18 @@ class PromiseOptions(Interval, Seeded):
     """The share of answers that may be wrong; less certain samples get no answer."""
     known_refused: float | None = None
     """The share of samples of the known classes that may be refused as being of none of them."""
+    cost: Any = None
+    """What each action costs for each true class, a YAML file: a mapping of actions a class."""
+    cost_fp: float | None = None
+    """Of two classes: what it costs to choose class 1 where class 0 is true; goes with cost_fn."""
+    cost_fn: float | None = None
+    """Of two classes: what it costs to choose class 0 where class 1 is true."""
+    precision: float | None = None
+    """Of two classes: the least share of what is chosen as class 1 that is of class 1."""
+    recall: float | None = None
+    """Of two classes: the least share of class 1 that is chosen."""
+    budget: float | None = None
+    """Of two classes: the largest share of all samples that may be chosen as class 1."""
     score: Literal["lac", "aps", "raps"] = "lac"
     """Sets by lac are the smallest, by aps grow where the model doubts; raps is aps, cut short."""
     per_class: bool = False
@@ -136,12 +151,23 @@ class PromiseOptions(Interval, Seeded):
     free_ranks: Annotated[int | None, PYTHON] = None
     """raps: ranks without a penalty; by default chosen."""
 
+    @property
+    def goal(self) -> str | None:
+        """What the choice of an action is to keep: "cost" or a threshold's; None where none is chosen."""
+        given = [n for n in ("cost", "cost_fp", *_THRESHOLDS) if getattr(self, n) is not None]
+        check(len(given) < 2, "".join(given[:1]), f"is one way to decide, {', '.join(given[1:])} another")
+        return given[0].removesuffix("_fp") if given else None
+
     def _check(self) -> None:
         if self.coverage is None:
             of_sets = ("score", "per_class", "penalty", "free_ranks")
             check_default(self, of_sets, "goes with coverage, which is not given")
-        if self.risk is None:
-            check_default(self, ["level"], "goes with risk, which is not given")
+        check((self.cost_fp is None) == (self.cost_fn is None), "cost_fp", "and cost_fn go together")
+        for name in ("cost_fp", "cost_fn", *_THRESHOLDS):
+            if getattr(self, name) is not None:
+                (check_between if name in _THRESHOLDS else check_positive)(name, getattr(self, name))
+        if self.goal is None and self.risk is None:
+            check_default(self, ["level"], "goes with risk, a cost or a threshold, and none is given")
         if self.known_refused is not None:
             check_between("known_refused", self.known_refused)
             check(

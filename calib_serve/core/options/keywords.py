@@ -75,12 +75,18 @@ class JudgeKeywords(ScoresKeywords, total=False):
 
 
 class DecideKeywords(SeededKeywords, ScoresKeywords, total=False):
+    budget: float | None
+    cost: Any
+    cost_fn: float | None
+    cost_fp: float | None
     coverage: float | None
     free_ranks: int | None
     known_refused: float | None
     level: float
     penalty: float | None
     per_class: bool
+    precision: float | None
+    recall: float | None
     risk: float | None
     score: Literal["lac", "aps", "raps"]
 

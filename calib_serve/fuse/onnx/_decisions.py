@@ -1,15 +1,16 @@
-"""Prediction sets, abstention and acts from calibrated probabilities, in standard operators."""
+"""Prediction sets, abstention, acts and actions from calibrated probabilities, in standard operators."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.artifact import Artifact, PredictionSets
+from calib_serve.artifact import Artifact, Choice, PredictionSets
 from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,
     act_least,
+    choice_least,
     decision_names,
     lac_least,
     rank_offsets,
@@ -32,6 +33,7 @@ def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.
         None if sets is None else of(editor, probs, sets, artifact.classes),
         None if artifact.abstain is None else _abstain(editor, probs, artifact),
         _act(editor, probs, artifact, own) if "act" in decision_names(artifact) else None,
+        None if artifact.choice is None else _choose(editor, probs, artifact.choice),
     )
     for name, value in zip(NAMES, made, strict=True):
         if value is not None:
@@ -100,6 +102,21 @@ def _act(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) 
         predicted = editor.node("ArgMax", [shown], {"axis": 1, "keepdims": 0})
         least = editor.node("Gather", [least, predicted])
     return _known(editor, "GreaterOrEqual", top, least)
+
+
+def _choose(editor: Editor, probs: ir.Value, choice: Choice) -> ir.Value:
+    dtype, zero = dtype_of(probs), editor.number(0, _INT, "zero")
+    if choice.threshold is None:
+        costs = editor.number(choice.regrets, dtype, "costs")
+        expected = editor.node("MatMul", [probs, costs])
+        best = editor.node("ArgMin", [expected], {"axis": 1, "keepdims": 0})
+    else:
+        one = editor.node("Gather", [probs, editor.number(1, _INT, "one")], {"axis": 1})
+        least = editor.number(choice_least(choice, dtype.numpy()), dtype, "least_chosen")
+        best = cast(editor, editor.node("GreaterOrEqual", [one, least]), _INT)
+    # Where scores are NaN all probabilities of the row are: no action, in any runtime.
+    unknown = editor.node("IsNaN", [editor.node("Gather", [probs, zero], {"axis": 1})])
+    return editor.node("Where", [unknown, editor.number(-1, _INT, "none"), best])
 
 
 def _known(editor: Editor, comparison: str, value: ir.Value, number: ir.Value) -> ir.Value:

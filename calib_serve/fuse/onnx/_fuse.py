@@ -60,6 +60,9 @@ _MARK = "calib_serve.fingerprint"
 _MODEL = "calib_serve.model"
 """That of the original file's sha256."""
 
+_ACTIONS = "calib_serve.actions"
+"""That of the names, a list in JSON, which the ids of ``decision`` stand for."""
+
 _TOUCHED = "calib_serve.outputs"
 """That of the outputs, in JSON, that depend on calibrated scores."""
 
@@ -132,10 +135,11 @@ def fuse_onnx(
     ``returns``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in the
     place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there. Decisions go
     into outputs of their own, behind all others: "set", bool (n, K), whether each class is in the prediction
-    set, "abstain", bool (n,), and "act", bool (n,), whether the contract lets a prediction be acted on, by
-    its confidence as it is returned. Raw scores that are kept are the output "raw_" and its name. Every other
-    output that is made of the scores follows; the report says of each what it is. ``output_name`` may also be
-    a tensor inside, or another head's output of a graph that holds an artifact already.
+    set, "abstain", bool (n,), "act", bool (n,), whether the contract lets a prediction be acted on, by its
+    confidence as it is returned, and "decision", int64 (n,), the id of the action. Raw scores that are kept
+    are the output "raw_" and its name. Every other output that is made of the scores follows; the report says
+    of each what it is. ``output_name`` may also be a tensor inside, or another head's output of a graph that
+    holds an artifact already.
 
     Args:
         model_path: The model, .onnx.
@@ -213,6 +217,8 @@ def _fuse(
             )
             changed_outputs = [*touched, *(s.name for s in statuses if s.status != "independent")]
             _mark(model, artifact, hashed, changed_outputs, proof)
+            if acting.choice is not None:
+                model.metadata_props[_ACTIONS] = json.dumps(acting.choice.actions)
             # A tensor inside was shown to be measured; its readers are outputs that stay as they were.
             if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))

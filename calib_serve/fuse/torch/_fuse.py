@@ -91,8 +91,8 @@ def calibrated(
     the model's scores unchanged where no step acts on them; "all" (an ``All``). Of labels each is (n, L).
     What else the model returns is left out. ``decisions``: a mapping by name instead, of what ``returns``
     says and of what the artifact decides: "set", bool (n, K), whether each class is in the prediction set,
-    "abstain", bool (n,), and "act", bool (n,), whether the contract lets it be acted on. Without it, they are
-    not in the module.
+    "abstain", bool (n,), "act", bool (n,), whether the contract lets it be acted on, and "decision", int64
+    (n,), the id of the action. Without it, they are not in the module.
 
     The model is run on ``example``. Its scores must be as wide as the artifact is, and of a kind that it was
     fitted on or that can be turned into that: where it was fitted on log-probabilities and that matters,

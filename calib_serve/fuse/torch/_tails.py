@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Artifact, Choice, LogitMap
 from calib_serve.core.errors import FuseError, ShapeError
 from calib_serve.fuse._decisions import (
     NAMES,
     abstain_least,
     act_least,
+    choice_least,
     decision_names,
     has_logits,
     inner_edges,
@@ -179,7 +180,7 @@ class Everything(CalibrateScores):
 
 
 class WithDecisions(Everything):
-    """A mapping by name: results as ``returns`` says, and decisions "set", "abstain" and "act"."""
+    """A mapping by name: results as ``returns`` says, and decisions "set", "abstain", "act", "decision"."""
 
     def __init__(
         self, returns: str, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype, *kind: Any
@@ -188,10 +189,13 @@ class WithDecisions(Everything):
         wide = torch.float64 if self.wide else torch.float32
         self.returns = returns
         # Attributes that are constants: TorchScript then leaves out the branches that are not taken.
-        self.has_sets, self.abstains, self.has_acts = (name in decision_names(artifact) for name in NAMES)
+        self.has_sets, self.abstains, self.has_acts, self.chooses = (
+            name in decision_names(artifact) for name in NAMES
+        )
         self.sets = sets(artifact, wide) if self.has_sets else nn.Identity()
         self.abstention = _Abstention(artifact, wide) if self.abstains else nn.Identity()
         self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()
+        self.choice = nn.Identity() if artifact.choice is None else _Choice(artifact.choice, wide)
 
     def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
         """Map (n, K) to tensors by name."""
@@ -215,6 +219,8 @@ class WithDecisions(Everything):
             found["abstain"] = self.abstention(probs)
         if self.has_acts:
             found["act"] = self.acts(probs)
+        if self.chooses:
+            found["decision"] = self.choice(probs)
         return found
 
 
@@ -240,3 +246,19 @@ class _Acts(nn.Module):
     def forward(self, probs: Tensor) -> Tensor:
         top, predicted = probs.max(dim=1)
         return top.to(self.least.dtype) >= self.least[predicted]
+
+
+class _Choice(nn.Module):
+    costs: Tensor
+    least: Tensor
+
+    def __init__(self, choice: Choice, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.by_cost = choice.threshold is None
+        self.register_buffer("costs", torch.tensor(choice.regrets, dtype=dtype))
+        self.register_buffer("least", torch.tensor(choice_least(choice, numpy_type(dtype))))
+
+    def forward(self, probs: Tensor) -> Tensor:
+        p = probs.to(self.costs.dtype)
+        best = (p @ self.costs).argmin(dim=1) if self.by_cost else (p[:, 1] >= self.least).long()
+        return best.masked_fill(p.isnan().any(dim=1), -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -61,14 +61,18 @@ class GraphTensor:
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs and outputs of a fused graph, and the largest batch for Triton; 0 for no batches."""
+    """The inputs and outputs of a fused graph, and the largest batch for Triton; 0 for no batches.
+
+    Steps in Python show one of ``actions`` by its name, where the graph has its id.
+    """
 
     inputs: tuple[GraphTensor, ...]
     outputs: tuple[GraphTensor, ...]
     batch: int
+    actions: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, path: Path, settings: TritonOptions) -> Signature:
+    def of(cls, path: Path, settings: TritonOptions, actions: tuple[str, ...] = ()) -> Signature:
         """Read the signature of a graph's file; FuseError for types that Triton has not."""
         graph = ir.load(path).graph
         inputs = tuple(_tensor(v) for v in graph.inputs if not v.is_initializer())
@@ -83,7 +87,7 @@ class Signature:
             raise FuseError("the model has an output 'receipt' of its own; rename it or use --no-receipts")
         # Triton batches all tensors of a model or none.
         fixed = any(t.dims[0] != -1 for t in (*inputs, *outputs))
-        return cls(inputs, outputs, 0 if fixed else settings.max_batch)
+        return cls(inputs, outputs, 0 if fixed else settings.max_batch, actions)
 
     @property
     def predicted(self) -> GraphTensor:
@@ -94,6 +98,12 @@ class Signature:
     def receipt(self) -> GraphTensor:
         """The output of one receipt per prediction."""
         return GraphTensor("receipt", "TYPE_STRING", self.predicted.dims)
+
+    @property
+    def named(self) -> tuple[GraphTensor, ...]:
+        """The outputs behind a step in Python."""
+        texts = {"decision"} if self.actions else set[str]()
+        return tuple(replace(t, kind="TYPE_STRING") if t.name in texts else t for t in self.outputs)
 
     def profile(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the inputs without batch; empty where one is unknown or Triton makes no batches."""
@@ -138,7 +148,7 @@ def graph(name: str, found: Signature, settings: TritonOptions, *, more: Sequenc
         "backend": "onnxruntime",
         "max_batch_size": found.batch,
         "input": [t.declared(found.batch) for t in found.inputs],
-        "output": [*_outputs(found), *(t.declared(found.batch) for t in more)],
+        "output": [*_outputs(found.outputs, found.batch), *(t.declared(found.batch) for t in more)],
         **_running(found.batch, settings),
     }
     if warmup := _warmup(found):
@@ -170,7 +180,7 @@ def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, m
         "max_batch_size": found.batch,
         "input": [t.declared(found.batch) for t in found.inputs],
         "output": [
-            *_outputs(found),
+            *_outputs(found.named, found.batch),
             *([found.receipt.declared(found.batch)] if settings.receipts else []),
         ],
         "parameters": _parameters(
@@ -178,13 +188,14 @@ def python(name: str, found: Signature, settings: TritonOptions, *, bins: int, m
             bins=str(bins) if settings.receipts else None,
             multilabel="true" if multilabel else None,
             tensorrt=provided,
+            actions=json.dumps(found.actions) if found.actions else None,
         ),
         **_running(found.batch, settings),
     }
 
 
-def _outputs(found: Signature) -> list[Block]:
-    return [t.declared(found.batch, labels=_labels_of(t)) for t in found.outputs]
+def _outputs(shown: Sequence[GraphTensor], batch: int) -> list[Block]:
+    return [t.declared(batch, labels=_labels_of(t)) for t in shown]
 
 
 def _labels_of(output: GraphTensor) -> str | None:
@@ -231,8 +242,13 @@ def receipts(name: str, served: str, found: Signature, *, bins: int, multilabel:
         "backend": "python",
         "max_batch_size": found.batch,
         "input": [t.shown(found.batch) for t in (*found.outputs, version)],
-        "output": [t.shown(found.batch) for t in (*found.outputs, found.receipt)],
-        "parameters": _parameters(model=served, bins=str(bins), multilabel="true" if multilabel else None),
+        "output": [t.shown(found.batch) for t in (*found.named, found.receipt)],
+        "parameters": _parameters(
+            model=served,
+            bins=str(bins),
+            multilabel="true" if multilabel else None,
+            actions=json.dumps(found.actions) if found.actions else None,
+        ),
         "instance_group": [{"count": 1, "kind": Word("KIND_CPU")}],
     }
     if found.batch:
@@ -247,7 +263,7 @@ def _parameters(**given: str | None) -> list[Block]:
 def ensemble(name: str, inner: str, step: str, found: Signature) -> Block:
     """Configure what clients call: the graph, and the step behind it."""
     inputs, outputs = ([t.name for t in tensors] for tensors in (found.inputs, found.outputs))
-    shown = (*found.outputs, found.receipt)
+    shown = (*found.named, found.receipt)
     # Triton waits for ever for an output of the ensemble that a later step reads too: what goes from step to
     # step has names of its own.
     private = {n: n if n == VERSION else f"calib_serve.{n}" for n in (*outputs, VERSION)}

@@ -108,7 +108,8 @@ def fuse_triton(
 
 def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
     path = pack.folder(pack.models[0]) / "model.onnx"
-    found = Signature.of(path, settings)
+    chosen = artifact.choice.actions if artifact.choice is not None and settings.decisions else ()
+    found = Signature.of(path, settings, chosen)
     bins = 15 if artifact.reference is None else len(artifact.reference)
     labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
     for model in {pack.models[0], pack.name}:  # all that show probabilities

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.fuse.sessions import open_session
-from calib_serve.fuse.triton.step import Monitor, open_triton, parameters_of, refuse_cache
+from calib_serve.fuse.triton.step import Monitor, open_triton, parameters_of, refuse_cache, with_names
 
 Arrays = Mapping[str, NDArray[Any]]
 _KINDS = {f"tensor({name})": name for name in ("float16", "uint8", "int8", "int32", "int64", "bool")}
@@ -40,6 +40,7 @@ class TritonPythonModel:
         self._session = open_session(path, **_place(args, config, parameters))
         self._names = [output.name for output in self._session.get_outputs()]
         self._monitor = None
+        self._actions = json.loads(parameters.get("actions", "[]"))
         if "bins" in parameters:  # else it was packed without receipts
             refuse_cache(config)
             self._monitor = Monitor(self._triton, parameters)
@@ -94,7 +95,7 @@ class TritonPythonModel:
             self._receipts([array[invalid] for array in seen], sign=False)
             rows = np.flatnonzero(invalid.reshape(len(invalid), -1).any(axis=1)).tolist()
             return self._refused(f"the model's output is NaN or infinite for row {', '.join(map(str, rows))}")
-        shown = {**made, **self._receipts(seen, sign="receipt" in wanted)}
+        shown = {**with_names(made, self._actions), **self._receipts(seen, sign="receipt" in wanted)}
         tensors = [self._triton.Tensor(name, array) for name, array in shown.items() if name in wanted]
         return self._triton.InferenceResponse(tensors)
 

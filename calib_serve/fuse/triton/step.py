@@ -56,6 +56,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self._names = [tensor["name"] for tensor in config["output"] if tensor["name"] != "receipt"]
         parameters = parameters_of(config)
+        self._actions = json.loads(parameters.get("actions", "[]"))
         self._uncached = Uncached(Path(args["model_repository"]).parent / parameters["model"])
         refuse_cache(config)
         self._uncached.check()
@@ -76,7 +77,8 @@ class TritonPythonModel:
         seen = [self._array(request, name) for name in ("confidence", "predicted")]
         # The graph's own version: while versions change, the step of one runs behind the graph of another.
         receipts = self._monitor.receipts(version, *seen)
-        made = [self._triton.Tensor(name, self._array(request, name)) for name in self._names]
+        shown = with_names({name: self._array(request, name) for name in self._names}, self._actions)
+        made = [self._triton.Tensor(name, array) for name, array in shown.items()]
         return self._triton.InferenceResponse([*made, self._triton.Tensor("receipt", receipts)])
 
     def _array(self, request: Any, name: str) -> Array:
@@ -165,6 +167,14 @@ class Uncached:
                 self._seen = changed
         except OSError:  # a repository that is no folder of this machine
             return
+
+
+def with_names(arrays: Mapping[str, Array], actions: Sequence[str]) -> Mapping[str, Array]:
+    """The outputs with the names of actions in place of their ids; b"" for the id -1, of none."""
+    if not actions:
+        return arrays
+    texts = np.array([*(action.encode() for action in actions), b""], object)
+    return {**arrays, "decision": texts[arrays["decision"]]}
 
 
 def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:

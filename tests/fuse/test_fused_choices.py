@@ -1,0 +1,178 @@
+"""Actions in fused graphs and modules: the same as the artifact's, in every runtime, and none for NaN."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from fuse_artifacts import artifact, output_steps
+from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
+from test_onnx_decisions import FLOATS, fused, graph, greater_where_nan, rows
+from torch import nn
+
+from calib_serve import Artifact
+from calib_serve.artifact import Choice, Examples, LogitMap
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import calibrated, fuse_onnx
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+COSTS = {
+    2: Choice(("no", "yes", "ask"), "cost", 0.5, costs=np.array([[0.0, 1.0, 0.3], [4.0, 0.0, 0.3]])),
+    5: Choice(
+        tuple("abcdef"), "cost", 2.0, costs=np.c_[3 * (1 - np.eye(5)) + np.arange(5) / 4, np.full(5, 2.0)]
+    ),
+}
+LEAST = Choice(("no", "yes"), "recall", 0.9, threshold=0.3)
+
+
+def deciding(choice: Choice, *steps) -> Artifact:
+    steps = steps or (LogitMap.temperature(2.0),)
+    return replace(artifact(*steps, classes=choice.classes), choice=choice)
+
+
+def named(folder: Path) -> dict[str, str]:
+    return {one.key: one.value for one in onnx.load(folder / "fused.onnx").metadata_props}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("choice", [*COSTS.values(), LEAST], ids=["two", "five", "threshold"])
+def test_every_runtime_chooses_as_the_artifact_does(choice: Choice, runtime: str, tmp_path: Path) -> None:
+    out = fused(graph(tmp_path, "Softmax", classes=choice.classes), deciding(choice), returns="all")
+    x = rows(400, choice.classes)
+    try:
+        got = RUNTIMES[runtime](out, {"x": x})
+    except CannotRun as error:
+        pytest.skip(str(error))
+    assert got["decision"].dtype == np.int64
+    np.testing.assert_array_equal(got["decision"], choice(got["probabilities"]))
+    assert len(np.unique(got["decision"])) == len(choice.actions)
+
+
+@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
+@pytest.mark.parametrize("kind", ["matrix", "mixture", "top", "classwise"])
+def test_actions_are_by_the_calibrated_probabilities_of_any_step(kind: str, returns: str, tmp_path) -> None:
+    choice = COSTS[5]
+    steps = output_steps(kind, 5, np.random.default_rng(0))
+    one, x = deciding(choice, *steps), rows(200)
+    path = graph(tmp_path)
+    plain = by_onnxruntime(fused(path, one, returns=returns, decisions=False), {"x": x})
+    assert "calib_serve.actions" not in named(tmp_path)
+    got = by_onnxruntime(fused(path, one, returns=returns), {"x": x})
+    assert json.loads(named(tmp_path)["calib_serve.actions"]) == list(choice.actions)
+    assert [*got] == [*plain, "decision"]
+    expected = np.sort(one.of_logits(x) @ choice.regrets, axis=1)
+    sure = expected[:, 1] - expected[:, 0] > 1e-4
+    assert sure.mean() > 0.9
+    np.testing.assert_array_equal(got["decision"][sure], choice(one.of_logits(x))[sure])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("choice", [COSTS[5], LEAST], ids=["costs", "threshold"])
+def test_half_and_double_models_choose_in_full_precision(choice: Choice, dtype: str, tmp_path) -> None:
+    one, x = deciding(choice), rows(200, choice.classes).astype(dtype)
+    got = by_onnxruntime(fused(graph(tmp_path, "", dtype, choice.classes), one), {"x": x})["decision"]
+    wanted = choice(one.of_logits(x.astype("f8")))
+    assert (got == wanted).mean() > (0.97 if dtype == "f2" else 0.999)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("choice", [COSTS[5], LEAST], ids=["costs", "threshold"])
+def test_modules_choose_as_they_are_and_scripted(choice: Choice, dtype: torch.dtype) -> None:
+    x = torch.tensor(rows(60, choice.classes), dtype=dtype)
+    module = calibrated(nn.Identity(), deciding(choice), decisions=True, example=x)
+    got = module(x)
+    assert [*got] == ["probabilities", "decision"]
+    assert got["decision"].dtype == torch.int64
+    np.testing.assert_array_equal(got["decision"], choice(got["probabilities"].double().numpy()))
+    np.testing.assert_array_equal(torch.jit.script(module)(x)["decision"], got["decision"])
+    assert isinstance(calibrated(nn.Identity(), deciding(choice), example=x)(x), torch.Tensor)
+
+
+@pytest.mark.parametrize("choice", [COSTS[5], COSTS[2], LEAST], ids=["five", "two", "threshold"])
+def test_nan_is_no_action_whatever_a_runtime_compares(choice: Choice, tmp_path: Path) -> None:
+    one, x = deciding(choice), rows(6, choice.classes)
+    out = fused(graph(tmp_path, "Softmax", classes=choice.classes), one)
+    x[:2, 1], x[2] = np.nan, np.nan
+    greater_where_nan(out)
+    wanted = [-1] * 3 + choice(one.of_logits(x[3:])).tolist()
+    assert by_onnxruntime(out, {"x": x})["decision"].tolist() == wanted
+    module = calibrated(nn.Identity(), one, decisions=True, outputs="logits")
+    assert module(torch.tensor(x))["decision"].tolist() == wanted
+    assert choice(one.of_logits(x)).tolist() == wanted
+
+
+def test_a_graph_or_module_that_chooses_otherwise_is_refused(tmp_path: Path, monkeypatch) -> None:
+    from calib_serve.fuse.onnx import _outputs as outputs
+    from calib_serve.fuse.torch import _fuse as module
+
+    show, whole = outputs.show_decisions, module.WithDecisions
+    other = replace(LEAST, threshold=0.6)
+    monkeypatch.setattr(
+        outputs, "show_decisions", lambda e, p, a, *r: show(e, p, replace(a, choice=other), *r)
+    )
+    with pytest.raises(FuseError, match="entries of 'decision' differ; nothing was written"):
+        fused(graph(tmp_path, classes=2), deciding(LEAST), samples=64)
+    assert not (tmp_path / "fused.onnx").exists()
+
+    def wrong(returns, maps, one, *rest):
+        return whole(returns, maps, replace(one, choice=other), *rest)
+
+    monkeypatch.setattr(module, "WithDecisions", wrong)
+    with pytest.raises(FuseError, match="entries of 'decision' differ"):
+        calibrated(nn.Identity(), deciding(LEAST), decisions=True, example=torch.tensor(rows(60, 2)))
+
+
+@pytest.mark.parametrize("choice", [COSTS[2], LEAST], ids=["costs", "threshold"])
+def test_models_of_one_column_choose_by_both_classes(choice: Choice, tmp_path: Path) -> None:
+    one = replace(artifact(LogitMap.temperature(2.0), classes=2, outputs="logit"), choice=choice)
+    x = rows(100, 1)
+    got = by_onnxruntime(fused(graph(tmp_path, classes=1), one, outputs="logit"), {"x": x})["decision"]
+    wanted = choice(one.probs(x.astype("f8")))
+    np.testing.assert_array_equal(got, wanted)
+    module = calibrated(nn.Identity(), one, decisions=True, outputs="logit", example=torch.tensor(x))
+    np.testing.assert_array_equal(module(torch.tensor(x))["decision"], wanted)
+
+
+def test_many_classes_and_actions_and_equal_costs_in_a_row(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    costs = np.c_[1 - np.eye(300), np.full(300, 0.5)]
+    choice = Choice(tuple(f"a{k}" for k in range(301)), "cost", 0.5, costs=costs)
+    x = (4 * rng.normal(size=(50, 300))).astype("f4")
+    x[0] = 0  # every class as likely: to ask is best
+    got = by_onnxruntime(fused(graph(tmp_path, classes=300), deciding(choice)), {"x": x})["decision"]
+    assert got[0] == 300
+    np.testing.assert_array_equal(got, choice(deciding(choice).of_logits(x)))
+
+
+def test_examples_are_checked_without_actions_and_places_have_their_own(tmp_path: Path) -> None:
+    one = deciding(LEAST)
+    logits = rows(4, 2).astype("f8")
+    one = replace(one, examples=Examples(logits, one.of_logits(logits)))
+    fused(graph(tmp_path, classes=2), one)
+    tokens = replace(one, examples=None, model={"outputs": "logits", "class_axis": -1})
+    x = torch.tensor(rows(12, 2).reshape(3, 4, 2))
+    found = calibrated(nn.Identity(), tokens, decisions=True, example=x)(x)
+    assert found["decision"].shape == (3, 4)
+    wanted = LEAST(tokens.probs(x.numpy()), class_axis=-1)
+    np.testing.assert_array_equal(found["decision"], wanted)
+
+
+def test_classes_in_another_order_are_refused_where_costs_tell_them_apart(tmp_path: Path) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    skl2onnx = pytest.importorskip("skl2onnx")
+    z = rows(60, 2)
+    model = LogisticRegression().fit(z, np.array(["b", "a"])[(z[:, 0] > z[:, 1]).astype(int)])
+    made = skl2onnx.to_onnx(model, z, options={"zipmap": False})
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    one = replace(
+        artifact(LogitMap.temperature(1.5), classes=2, outputs="probabilities"), class_names=("b", "a")
+    )
+    fuse_onnx(tmp_path / "m.onnx", one, tmp_path / "plain.onnx", unproven=True)
+    with pytest.raises(FuseError, match="in another order"):
+        fuse_onnx(tmp_path / "m.onnx", replace(one, choice=LEAST), tmp_path / "out.onnx", unproven=True)
