@@ -431,9 +431,15 @@ def _plain(column: Any) -> NDArray[Any]:
     """Convert an Arrow column that holds no lists to an array (n,); missing values become None."""
     parts = getattr(column, "chunks", [column])
     if parts and not column.null_count and str(column.type).startswith(("int", "uint", "float", "double")):
-        return np.concatenate([np.from_dlpack(part) for part in parts]) if parts[1:] else np.from_dlpack(parts[0])
+        return (
+            np.concatenate([np.from_dlpack(part) for part in parts])
+            if parts[1:]
+            else np.from_dlpack(parts[0])
+        )
     # This imports pandas, where there is one.
-    return np.asarray(column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False))
+    return np.asarray(
+        column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
+    )
 
 
 def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> RawScores:

@@ -154,8 +154,9 @@ def texts_in(labels: Any) -> set[str]:
     found = None if labels is None else as_array(labels, "labels", missing=True)
     if found is None or found.ndim != 1 or found.dtype.kind not in "OUS":
         return set()
-    # By identity: columns of files hold one text for all equal ones, and cells may be unhashable.
-    return {label for label in {id(one): one for one in found.tolist()}.values() if isinstance(label, str)}
+    if found.dtype.kind != "O":
+        return {label for label in np.unique(found).tolist() if isinstance(label, str)}
+    return {label for label in found.tolist() if isinstance(label, str)}
 
 
 def of_roles(
