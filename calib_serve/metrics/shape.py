@@ -72,13 +72,12 @@ def shape_of_top_two(
     """
     rank = _ranks(first.probs)
     share = _ranks(second.probs / np.maximum(1 - first.probs, 1e-12))
-    common = np.argsort(-np.bincount(predicted), kind="stable")[:CLASSES_WITH_SLOPES]
+    common = _most_predicted(predicted)
 
     def features(rows: slice) -> list[Floats]:
         of_first, of_share = _waves(rank[rows], _WAVES), _waves(share[rows], 4)
         products = [of_first[:, i] * of_share[:, j] for i in range(3) for j in range(3)]
-        # A line over the rank for each of the most predicted classes.
-        slopes = np.where(predicted[rows, None] == common, rank[rows, None] - 0.5, 0.0)
+        slopes = _class_slopes(rank[rows], predicted[rows], common)
         constant = np.ones(len(slopes))
         return [
             np.column_stack([of_first, of_share, *products, slopes, constant]),
@@ -105,6 +104,15 @@ def _waves(rank: Floats, count: int) -> Floats:
 def _falling(count: int) -> Floats:
     """The weights 1 / j of waves."""
     return np.asarray(1.0 / np.arange(1, count + 1))
+
+
+def _most_predicted(predicted: Codes) -> Codes:
+    return np.argsort(-np.bincount(predicted), kind="stable")[:CLASSES_WITH_SLOPES]
+
+
+def _class_slopes(rank: Floats, predicted: Codes, classes: Codes) -> Floats:
+    """A line over the rank for each of these classes, (n, classes)."""
+    return np.where(predicted[:, None] == classes, rank[:, None] - 0.5, 0.0)
 
 
 def _shape(
