@@ -429,17 +429,11 @@ def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
 
 def _plain(column: Any) -> NDArray[Any]:
     """Convert an Arrow column that holds no lists to an array (n,); missing values become None."""
-    parts = getattr(column, "chunks", [column])
-    if parts and not column.null_count and str(column.type).startswith(("int", "uint", "float", "double")):
-        return (
-            np.concatenate([np.from_dlpack(part) for part in parts])
-            if parts[1:]
-            else np.from_dlpack(parts[0])
-        )
+    chunked = hasattr(column, "chunks")
+    if not column.null_count and str(column.type).startswith(("int", "uint", "float", "double")):
+        return np.asarray(np.from_dlpack(column.combine_chunks() if chunked else column))
     # This imports pandas, where there is one.
-    return np.asarray(
-        column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
-    )
+    return np.asarray(column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False))
 
 
 def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> RawScores:
