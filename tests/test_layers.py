@@ -215,9 +215,9 @@ def test_a_reporter_brings_neither_a_ledger_nor_metrics() -> None:
 
 @pytest.mark.server
 def test_columns_of_arrow_become_arrays_without_pandas(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = [{"p0": 0.25, "p1": 0.75, "label": 1}, {"p0": 0.5, "p1": 0.5, "label": 0}]
-    parquet.write_table(parquet.pa.Table.from_pylist(rows), tmp_path / "scores.parquet", row_group_size=1)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "scores.parquet", row_group_size=1)
     read = f"from calib_serve import Scores\ns = Scores.read({str(tmp_path / 'scores.parquet')!r})\n"
     loaded = loaded_by(read + "assert s.probs[:].tolist() == [[0.25, 0.75], [0.5, 0.5]]\n")
     assert "pyarrow" in loaded

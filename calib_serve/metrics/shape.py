@@ -22,6 +22,7 @@ from calib_serve.metrics.intervals import quantile_of
 from calib_serve.metrics.samples import design_effect, row_slices
 
 _WAVES = 32  # cosines over the rank of a probability: the last sees errors that change sign 32 times
+_FALLING = 1.0 / np.arange(1, _WAVES + 1)  # their weights
 CLASSES_WITH_SLOPES = 64  # classes whose confidences may have a slope of their own
 
 
@@ -58,7 +59,7 @@ def shape_of_event(
         waves, on = _waves(rank[rows], _WAVES), side[rows, None]
         return [np.column_stack([waves, on * waves, on, np.ones(len(on))])]
 
-    every = np.concatenate([_falling(_WAVES), _falling(_WAVES), [1.0, 0.0]])
+    every = np.concatenate([_FALLING, _FALLING, [1.0, 0.0]])
     return _shape(features, [Pair(probs, came)], every, groups, weight)
 
 
@@ -85,7 +86,7 @@ def shape_of_top_two(
         ]
 
     alike = np.full(len(common), 1 / len(common) ** 0.5)
-    every = [_falling(_WAVES), _falling(4), np.full(9, 0.5), alike, [0.0], [1.0], _falling(4)]
+    every = [_FALLING, _FALLING[:4], np.full(9, 0.5), alike, np.array([0.0, 1.0]), _FALLING[:4]]
     return _shape(features, [first, second], np.concatenate(every), groups, weight)
 
 
@@ -99,11 +100,6 @@ def _ranks(values: Floats) -> Floats:
 def _waves(rank: Floats, count: int) -> Floats:
     """cos(pi j u), j = 1, 2, ..., of a mean square of 1."""
     return math.sqrt(2) * np.cos(np.pi * rank[:, None] * np.arange(1, count + 1))
-
-
-def _falling(count: int) -> Floats:
-    """The weights 1 / j of waves."""
-    return np.asarray(1.0 / np.arange(1, count + 1))
 
 
 def _most_predicted(predicted: Codes) -> Codes:
