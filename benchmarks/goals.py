@@ -259,7 +259,7 @@ BENCHMARKS = (
                     ("forest",),
                     "CalibratedClassifierCV, skl2onnx, onnxruntime and matplotlib",
                     1.0,
-                    "onnx-ir reads each number of the trees, four times, and imports sympy: half of 1.1 s of ONNX; "
+                    "onnx-ir reads each number of the trees four times, and imports sympy: half of 1.1 s; "
                     "`auto` on six forests is .9, imports 1.3",
                 ),
             )
