@@ -157,12 +157,14 @@ def running_watch(folder: Path) -> Iterator[tuple[str, Path]]:
 def import_ratio(rounds: int) -> float:
     """Processor time of importing a Reporter, over numpy's own; the least of all rounds."""
     took: dict[str, list[float]] = {"pass": [], "import numpy": [], "from calib_serve import Reporter": []}
-    for _ in range(rounds):
-        for line, times in took.items():
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, "-c", line], check=True)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    with tempfile.TemporaryDirectory() as folder:
+        own = peers.compiled(Path(folder))
+        for _ in range(rounds):
+            for line, times in took.items():
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                subprocess.run([sys.executable, "-c", line], env=own, check=True)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     python, numpy, ours = map(min, took.values())
     return (ours - python) / (numpy - python)
 

@@ -192,6 +192,15 @@ def summary(seconds: list[float]) -> dict[str, float]:
     }
 
 
+def compiled(folder: Path) -> dict[str, str]:
+    """The environment of a process that keeps what it compiles in ``folder``, whoever owns its packages.
+
+    Without, packages that were installed uncompiled are compiled at every start, and imports measure that.
+    """
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return own | {"PYTHONPYCACHEPREFIX": str(folder)}
+
+
 def machine(*packages: str) -> dict[str, Any]:
     """What a number depends on beside the code."""
     cpu = next(
@@ -225,7 +234,7 @@ def device(wanted: str) -> str:
 def save(name: str, content: Mapping[str, Any], asked: argparse.Namespace) -> Path:
     """Write the result, with the command and the machine that made it."""
     run = {
-        "command": shlex.join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", f"benchmarks/{name.partition('.')[0]}.py", *sys.argv[1:]]),
         "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
     }

@@ -34,6 +34,7 @@ from calib_serve.web.exporter import export
 from calib_serve.web.page import render_page
 
 BINS = 15
+DATABASES = ("SQLite", "PostgreSQL")
 
 
 def main() -> None:
@@ -45,10 +46,11 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=365.0)
     parser.add_argument("--segments", type=int, default=2)
     parser.add_argument("--classes", type=int, default=2)
+    parser.add_argument("--database", choices=DATABASES, help="that one alone, kept beside the run of both")
     args = peers.arguments(parser, labels=6_000)
     result: dict[str, object] = vars(args).copy()
     with tempfile.TemporaryDirectory() as folder, stores.postgresql() as (address, server):
-        for kind in ("SQLite", "PostgreSQL"):
+        for kind in DATABASES if args.database is None else (args.database,):
             looks = []
             for labels in (args.labels // 4, args.labels):
                 where = f"{folder}/{labels}.db"
@@ -67,7 +69,7 @@ def main() -> None:
                 print(
                     f"{kind:12}{name:12}{found['quarter']:11.4g}{found['whole']:11.4g}{found['growth']:6.2f}x"
                 )
-    peers.save("year", result, args)
+    peers.save("year" if args.database is None else f"year.{args.database.lower()}", result, args)
 
 
 def fill(where: str, args: argparse.Namespace) -> None:

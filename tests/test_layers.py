@@ -213,6 +213,17 @@ def test_a_reporter_brings_neither_a_ledger_nor_metrics() -> None:
     assert len(modules) <= 30, sorted(modules)  # each costs a worker of a server some milliseconds
 
 
+@pytest.mark.server
+def test_columns_of_arrow_become_arrays_without_pandas(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"p0": 0.25, "p1": 0.75, "label": 1}, {"p0": 0.5, "p1": 0.5, "label": 0}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "scores.parquet", row_group_size=1)
+    read = f"from calib_serve import Scores\ns = Scores.read({str(tmp_path / 'scores.parquet')!r})\n"
+    loaded = loaded_by(read + "assert s.probs[:].tolist() == [[0.25, 0.75], [0.5, 0.5]]\n")
+    assert "pyarrow" in loaded
+    assert "pandas" not in loaded  # its import takes longer than a million rows do
+
+
 def test_the_public_names_are_sorted_and_there() -> None:
     assert sorted(calib_serve.__all__) == calib_serve.__all__
     assert {*modules_of(ROOT / "__init__.pyi"), "__version__"} == set(calib_serve.__all__)

@@ -132,11 +132,11 @@ def _of_objects(array: NDArray[Any], keep: bool) -> NDArray[Any]:
     found = array.ravel().tolist()
     if found and isinstance(found[0], (np.ndarray, list, tuple)):
         return np.stack([as_array(value) for value in found]).reshape(*array.shape, -1)
-    missing = [i for i, value in enumerate(found) if value is None or type(value).__name__ == "NAType"]
-    if missing and keep:
-        return array
-    if missing:
-        raise ValueError(f"value {missing[0]} is missing; drop such samples")
+    if absent := {kind for kind in {*map(type, found)} if kind.__name__ in ("NoneType", "NAType")}:
+        if keep:
+            return array
+        missing = next(i for i, value in enumerate(found) if type(value) in absent)
+        raise ValueError(f"value {missing} is missing; drop such samples")
     plain = np.array(found)
     return (plain if plain.dtype.kind != "O" else plain.astype(np.float64)).reshape(array.shape)
 

@@ -7,7 +7,9 @@ of errors with features, and its law under calibration is known without resampli
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +19,10 @@ from calib_serve.core.arrays import Codes, Floats
 from calib_serve.metrics.distributions import chi_square_beyond
 from calib_serve.metrics.gaps import RISK
 from calib_serve.metrics.intervals import quantile_of
-from calib_serve.metrics.samples import design_effect
+from calib_serve.metrics.samples import design_effect, row_slices
 
 _WAVES = 32  # cosines over the rank of a probability: the last sees errors that change sign 32 times
+_FALLING = 1.0 / np.arange(1, _WAVES + 1)  # their weights
 CLASSES_WITH_SLOPES = 64  # classes whose confidences may have a slope of their own
 
 
@@ -50,11 +53,14 @@ def shape_of_event(
 
     Errors by how far the probability is from a half, at all wavelengths, alike and opposite on both sides.
     """
-    waves, weights = _waves(_ranks(np.abs(probs - 0.5)), _WAVES)
-    side = np.where(probs > 0.5, 1.0, -1.0)
-    features = np.column_stack([waves, side[:, None] * waves, side])
-    every = np.concatenate([weights, weights, [1.0]])
-    return _shape([(features, probs, came)], every, np.zeros(len(probs)), groups, weight)
+    rank, side = _ranks(np.abs(probs - 0.5)), np.where(probs > 0.5, 1.0, -1.0)
+
+    def features(rows: slice) -> list[Floats]:
+        waves, on = _waves(rank[rows], _WAVES), side[rows, None]
+        return [np.column_stack([waves, on * waves, on, np.ones(len(on))])]
+
+    every = np.concatenate([_FALLING, _FALLING, [1.0, 0.0]])
+    return _shape(features, [Pair(probs, came)], every, groups, weight)
 
 
 def shape_of_top_two(
@@ -67,16 +73,21 @@ def shape_of_top_two(
     """
     rank = _ranks(first.probs)
     share = _ranks(second.probs / np.maximum(1 - first.probs, 1e-12))
-    of_first, weights = _waves(rank, _WAVES)
-    of_share, more = _waves(share, 4)
-    products = [of_first[:, i] * of_share[:, j] for i in range(3) for j in range(3)]
-    slopes = _class_slopes(rank, predicted)
-    top = np.column_stack([of_first, of_share, *products, slopes])
-    alike = np.full(slopes.shape[1], 1 / slopes.shape[1] ** 0.5)
-    below = np.column_stack([np.ones(len(rank)), of_share])
-    every = np.concatenate([weights, more, np.full(9, 0.5), alike, [1.0], more])
-    streams = [(top, *first), (below, *second)]
-    return _shape(streams, every, first.probs * second.probs, groups, weight)
+    common = _most_predicted(predicted)
+
+    def features(rows: slice) -> list[Floats]:
+        of_first, of_share = _waves(rank[rows], _WAVES), _waves(share[rows], 4)
+        products = [of_first[:, i] * of_share[:, j] for i in range(3) for j in range(3)]
+        slopes = _class_slopes(rank[rows], predicted[rows], common)
+        constant = np.ones(len(slopes))
+        return [
+            np.column_stack([of_first, of_share, *products, slopes, constant]),
+            np.column_stack([constant, of_share]),
+        ]
+
+    alike = np.full(len(common), 1 / len(common) ** 0.5)
+    every = [_FALLING, _FALLING[:4], np.full(9, 0.5), alike, np.array([0.0, 1.0]), _FALLING[:4]]
+    return _shape(features, [first, second], np.concatenate(every), groups, weight)
 
 
 def _ranks(values: Floats) -> Floats:
@@ -86,47 +97,63 @@ def _ranks(values: Floats) -> Floats:
     return np.asarray((low + high) / (2 * len(values)))
 
 
-def _waves(rank: Floats, count: int) -> tuple[Floats, Floats]:
-    """cos(pi j u), j = 1, 2, ..., of a mean square of 1, and their weights 1 / j."""
-    j = np.arange(1, count + 1)
-    return math.sqrt(2) * np.cos(np.pi * rank[:, None] * j), 1.0 / j
+def _waves(rank: Floats, count: int) -> Floats:
+    """cos(pi j u), j = 1, 2, ..., of a mean square of 1."""
+    return math.sqrt(2) * np.cos(np.pi * rank[:, None] * np.arange(1, count + 1))
 
 
-def _class_slopes(rank: Floats, predicted: Codes) -> Floats:
-    """A line over the rank for each of the most predicted classes, (n, classes)."""
-    common = np.argsort(-np.bincount(predicted), kind="stable")[:CLASSES_WITH_SLOPES]
-    return np.where(predicted[:, None] == common, rank[:, None] - 0.5, 0.0)
+def _most_predicted(predicted: Codes) -> Codes:
+    return np.argsort(-np.bincount(predicted), kind="stable")[:CLASSES_WITH_SLOPES]
+
+
+def _class_slopes(rank: Floats, predicted: Codes, classes: Codes) -> Floats:
+    """A line over the rank for each of these classes, (n, classes)."""
+    return np.where(predicted[:, None] == classes, rank[:, None] - 0.5, 0.0)
 
 
 def _shape(
-    streams: list[tuple[Floats, Floats, Floats]],
+    features: Callable[[slice], list[Floats]],
+    pairs: Sequence[Pair],
     weights: Floats,
-    crossed: Floats,
     groups: Codes | None,
     of_rows: Floats | None,
 ) -> Shape:
-    """Test the shape by features (n, m), probabilities (n,) and events (n,) of each stream.
+    """Test the shape by the ``features`` (m, f) of some rows for each of one or two exclusive events.
 
-    ``weights`` are of all features; ``crossed`` is the product of two exclusive events' probabilities.
+    ``weights`` are of all features. The last one of the first event is constant, for the mean alone, and
+    weighs 0.
     """
-    if of_rows is not None:  # a weighted sum of features is a sum of weighted features
-        streams = [(f * of_rows[:, None], p, came) for f, p, came in streams]
-    scores = np.concatenate([f.T @ (p - came) for f, p, came in streams])
-    variance = _variance(streams, crossed)
+    n, made = len(pairs[0].probs), functools.partial(_streams, features, pairs, of_rows)
+    scores = variance = square = most = np.zeros(())
+    for rows in row_slices((n, len(weights)), size=1 << 18):  # blocks stay in a core's cache
+        streams = made(rows)
+        scores = scores + np.concatenate([f.T @ (p - came) for f, p, came in streams])
+        variance = variance + _variance(streams)
+        square = square + streams[0][0].T @ streams[0][0]
+        most = np.maximum(most, np.concatenate([(f**2).max(axis=0) for f, _, _ in streams]))
+    effect = 1.0 if groups is None else _effect_of_features(made(slice(0, n)), groups)
+    size = _size(scores[: len(square)], variance[: len(square), : len(square)], square, n, effect)
+    on = np.flatnonzero(weights)
     # As in ``Cells.p``, one event more: where less than one error is expected, one is no proof.
-    variance[np.diag_indices_from(variance)] += np.concatenate(
-        [(f**2).max(axis=0, initial=0) for f, _, _ in streams]
-    )
-    effect = 1.0 if groups is None else _effect_of_features(streams, groups)
-    variance *= effect
-    spread = np.sqrt(np.maximum(np.diag(variance), 1e-300))
-    root = np.sqrt(weights)
+    variance = effect * (variance + np.diag(most))[np.ix_(on, on)]
+    spread, root = np.sqrt(np.maximum(np.diag(variance), 1e-300)), np.sqrt(weights[on])
     mixture = np.linalg.eigvalsh(root[:, None] * (variance / np.outer(spread, spread)) * root)
-    statistic = float((weights * (scores / spread) ** 2).sum())
-    smooth = _mixture_beyond(statistic, np.maximum(mixture, 0))
+    squares = (scores[on] / spread) ** 2
+    smooth = _mixture_beyond(float((weights[on] * squares).sum()), np.maximum(mixture, 0))
     # One feature that stands out alone is lost in the sum: it is tested for itself (Bonferroni, twice).
-    sharp = len(scores) * chi_square_beyond(float(((scores / spread) ** 2).max()), 1)
-    return Shape(min(2 * smooth, 2 * sharp, 1.0), *_size(streams[0], effect))
+    sharp = len(squares) * chi_square_beyond(float(squares.max()), 1)
+    return Shape(min(2 * smooth, 2 * sharp, 1.0), *size)
+
+
+def _streams(
+    features: Callable[[slice], list[Floats]], pairs: Sequence[Pair], of_rows: Floats | None, rows: slice
+) -> list[tuple[Floats, Floats, Floats]]:
+    """Features (m, f), probabilities (m,) and events (m,) of some rows, for each event."""
+    found = features(rows)
+    if of_rows is not None:  # a weighted sum of features is a sum of weighted features
+        found = [f * of_rows[rows, None] for f in found]
+        found[0][:, -1] = 1.0
+    return [(f, pair.probs[rows], pair.came[rows]) for f, pair in zip(found, pairs, strict=True)]
 
 
 def _mixture_beyond(x: float, weights: Floats) -> float:
@@ -141,16 +168,13 @@ def _mixture_beyond(x: float, weights: Floats) -> float:
     return chi_square_beyond((x - first) * math.sqrt(freedom / second) + freedom, freedom)
 
 
-def _variance(streams: list[tuple[Floats, Floats, Floats]], crossed: Floats) -> Floats:
+def _variance(streams: list[tuple[Floats, Floats, Floats]]) -> Floats:
     """The covariance (m, m) of the scores under calibration."""
     rows = []
     for i, (f, p, _) in enumerate(streams):
-        parts = []
-        for j, (g, _, _) in enumerate(streams):
-            factor = p * (1 - p) if i == j else -crossed
-            parts.append((f * factor[:, None]).T @ g)
-        rows.append(np.hstack(parts))
-    return np.vstack(rows)
+        factors = [p * (1 - p) if i == j else -p * q for j, (_, q, _) in enumerate(streams)]
+        rows.append([(f * factor[:, None]).T @ g for factor, (g, _, _) in zip(factors, streams, strict=True)])
+    return np.block(rows)
 
 
 def _effect_of_features(streams: list[tuple[Floats, Floats, Floats]], groups: Codes) -> float:
@@ -158,22 +182,22 @@ def _effect_of_features(streams: list[tuple[Floats, Floats, Floats]], groups: Co
     return max(
         design_effect(feature * (p - came), groups)
         for f, p, came in streams
-        for feature in (np.ones(len(p)), *f.T)
+        for feature in f.T  # one of which is constant
     )
 
 
-def _size(stream: tuple[Floats, Floats, Floats], effect: float) -> tuple[float, float]:
-    """The debiased norm of the errors beyond their mean that features explain, and its bound."""
-    features, p, came = stream
-    n = len(features)
-    f = features - features.mean(axis=0)
-    gram = np.linalg.pinv(f.T @ f / n, rcond=1e-6, hermitian=True)
-    mean = f.T @ (p - came) / n
-    noise = effect * (f * (p * (1 - p))[:, None]).T @ f / n**2
+def _size(scores: Floats, variance: Floats, square: Floats, n: int, effect: float) -> tuple[float, float]:
+    """The debiased norm of the errors beyond their mean that features explain, and its bound.
+
+    Of features f (n, m), the last one constant: f^T (p - y), f^T p (1 - p) f and f^T f.
+    """
+    around = np.column_stack([np.eye(len(square) - 1), -square[-1, :-1] / n])  # the features' means
+    gram = np.linalg.pinv(around @ square @ around.T / n, rcond=1e-6, hermitian=True)
+    mean, noise = around @ scores / n, effect * around @ variance @ around.T / n**2
     chance = gram @ noise
-    square = float(mean @ gram @ mean) - float(np.trace(chance))
+    excess = float(mean @ gram @ mean) - float(np.trace(chance))
     error = math.sqrt(
         max(2 * float(np.trace(chance @ chance)) + 4 * float(mean @ gram @ noise @ gram @ mean), 0)
     )
-    high = square + quantile_of(1 - 2 * RISK) * error
-    return math.sqrt(max(square, 0.0)), math.sqrt(max(high, 0.0))
+    high = excess + quantile_of(1 - 2 * RISK) * error
+    return math.sqrt(max(excess, 0.0)), math.sqrt(max(high, 0.0))

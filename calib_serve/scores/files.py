@@ -359,12 +359,11 @@ def _read_fast(path: Path, names: Sequence[str], roles: Roles) -> dict[str, NDAr
         return None
     found = {}
     for name in kept:
-        column = table[name].combine_chunks()
         if name in numbers:
-            found[name] = column.to_numpy(zero_copy_only=False)
+            found[name] = _plain(table[name])
         else:  # one text for all equal ones
-            coded = column.dictionary_encode()
-            found[name] = _texts(coded.dictionary.to_pylist())[coded.indices.to_numpy(zero_copy_only=False)]
+            coded = table[name].combine_chunks().dictionary_encode()
+            found[name] = _texts(coded.dictionary.to_pylist())[np.from_dlpack(coded.indices)]
     return found
 
 
@@ -479,8 +478,7 @@ def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
     if any(one in str(column.type) for one in ("struct<", "map<")):
         return _texts(column.to_pylist())
     if "list<" not in str(column.type):
-        found = column.to_numpy() if hasattr(column, "chunks") else column.to_numpy(zero_copy_only=False)
-        return np.asarray(found)
+        return _plain(column)
     column = column.combine_chunks() if hasattr(column, "chunks") else column
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)
     if column.null_count or len(np.unique(lengths)) > 1:
@@ -493,7 +491,16 @@ def _array(column: Any, name: str, before: int = 0) -> NDArray[Any]:
         raise InputError(
             f"column {name!r}: a score is missing in {flat.null_count} places; leave such rows out"
         )
-    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+    return _plain(flat).reshape(len(column), -1)
+
+
+def _plain(column: Any) -> NDArray[Any]:
+    """Convert an Arrow column that holds no lists to an array (n,); missing values become None."""
+    chunked = hasattr(column, "chunks")
+    if not column.null_count and str(column.type).startswith(("int", "uint", "float", "double")):
+        return np.asarray(np.from_dlpack(column.combine_chunks() if chunked else column))
+    # This imports pandas, where there is one.
+    return np.asarray(column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False))
 
 
 def _read_table(table: str, engine: str | None, password_file: str | Path | None, asked: _Asked) -> RawScores:

@@ -157,6 +157,8 @@ def texts_in(labels: Any) -> set[str]:
     found = None if labels is None else as_array(labels, "labels", missing=True)
     if found is None or found.ndim != 1 or found.dtype.kind not in "OUS":
         return set()
+    if found.dtype.kind != "O":
+        return {label for label in np.unique(found).tolist() if isinstance(label, str)}
     return {label for label in found.tolist() if isinstance(label, str)}
 
 

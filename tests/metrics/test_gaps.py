@@ -16,6 +16,7 @@ from calib_serve.metrics.shape import (
     Pair,
     _class_slopes,
     _effect_of_features,
+    _most_predicted,
     shape_of_event,
     shape_of_top_two,
 )
@@ -564,7 +565,7 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
 def test_of_classes_that_are_predicted_alike_the_first_have_lines() -> None:
     classes = np.arange(2 * CLASSES_WITH_SLOPES)
     predicted = np.concatenate([classes, classes[1::2]])  # every other one is predicted twice
-    slopes = _class_slopes(np.full(len(predicted), 0.75), predicted)
+    slopes = _class_slopes(np.full(len(predicted), 0.75), predicted, _most_predicted(predicted))
     np.testing.assert_array_equal(slopes, 0.25 * (predicted[:, None] == classes[1::2]))
 
 
@@ -575,7 +576,8 @@ def test_groups_whose_errors_are_alike_count_though_every_feature_cancels_in_the
     error = 0.5 - came
     sums = np.array([(error - error.mean())[groups == g].sum() for g in range(100)])
     wanted = 100 / 99 * (sums**2).sum() / 400**2 / (error.var(ddof=1) / 400)
-    assert _effect_of_features([(alternating, np.full(400, 0.5), came)], groups) == pytest.approx(wanted)
+    features = np.column_stack([alternating, np.ones(400)])
+    assert _effect_of_features([(features, np.full(400, 0.5), came)], groups) == pytest.approx(wanted)
     assert wanted > 3.9
 
 
@@ -600,7 +602,7 @@ def test_one_error_of_shape_that_stands_out_speaks_alone() -> None:
 def test_lines_over_the_rank_are_of_the_classes_predicted_most() -> None:
     predicted = np.repeat(np.arange(CLASSES_WITH_SLOPES + 3), np.arange(1, CLASSES_WITH_SLOPES + 4))
     rank = np.linspace(0.01, 0.99, len(predicted))
-    slopes = _class_slopes(rank, predicted)
+    slopes = _class_slopes(rank, predicted, _most_predicted(predicted))
     assert slopes.shape == (len(predicted), CLASSES_WITH_SLOPES)
     most = np.arange(CLASSES_WITH_SLOPES + 2, 2, -1)  # the three that are predicted least are left out
     np.testing.assert_array_equal(slopes, np.where(predicted[:, None] == most, rank[:, None] - 0.5, 0.0))

@@ -127,7 +127,7 @@ def _whole_numbers() -> Iterator[None]:
 
     def _make(*given: Any, **attributes: Any) -> Any:
         for name, value in attributes.items():
-            if isinstance(value, list) and any(isinstance(one, (bool, np.bool_)) for one in value):
+            if isinstance(value, list) and {bool, np.bool_} & {*map(type, value)}:
                 attributes[name] = [int(one) for one in value]
         return make(*given, **attributes)
 
