@@ -238,9 +238,13 @@ def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
         inputs = [z, editor.number(w, dtype, "weight")]
         inputs += [] if b is None else [editor.number(b, dtype, "bias")]
         return editor.node("Gemm", inputs, {"transB": 1})
+    # Before opset 14, onnx's reference normalises by the batch itself.
+    in_parts = b is None or editor.opset < 14
+    if in_parts and not (b is not None and np.all(w == 1)):
+        z = editor.node("Mul", [z, editor.number(w, dtype, "scale")])
     if b is None:
-        return editor.node("Mul", [z, editor.number(w, dtype, "scale")])
-    if bool(np.all(w == 1)):
+        return z
+    if in_parts or bool(np.all(w == 1)):
         return editor.node("Add", [z, editor.number(b, dtype, "bias")])
     # A batch normalisation of mean 0 and variance 1 is scale and bias in one node.
     per_class = (np.broadcast_to(w, b.shape), b, np.zeros_like(b), np.ones_like(b))
