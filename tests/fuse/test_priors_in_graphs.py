@@ -1,4 +1,4 @@
-"""Classifiers that add class priors to scores of features: what they add is no mask, and their size is no error."""
+"""Classifiers that add class priors to scores of features: these are no mask, and their size is no error."""
 
 from __future__ import annotations
 
