@@ -12,7 +12,7 @@ from calib_serve.artifact import Head, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._follow import reaches
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, dtype_of, is_private
-from calib_serve.fuse.onnx._probabilities import cast, is_flat
+from calib_serve.fuse.onnx._probabilities import at_least, cast, is_flat
 from calib_serve.fuse.onnx._quantized import scale_quantized
 from calib_serve.fuse.onnx._tail import Tail
 
@@ -232,7 +232,7 @@ def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
     if step.on == "log_probs":
         z = editor.node("LogSoftmax", [z], {"axis": -1})
     if step.least is not None:
-        z = editor.node("Max", [z, editor.number(np.log(step.least), dtype, "least")])
+        z = at_least(editor, z, editor.number(np.log(step.least), dtype, "least"))
     w, b = step.weight, step.bias
     if w.ndim == 2:
         inputs = [z, editor.number(w, dtype, "weight")]

@@ -175,7 +175,7 @@ def _all_of_labels(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value
     dtype = dtype_of(probs)
     one, half = (editor.number(v, dtype, "number") for v in (1.0, 0.5))
     confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])])
-    true = editor.node("Greater", [probs, half])
+    true = editor.node("Less", [half, probs])  # false of NaN, in any runtime
     predicted = cast(editor, true, ir.DataType.INT64)
     number = count_below(editor, widen(editor, confidence, 1), edges[None, :, None], keepdims=0)
     return [confidence, predicted, number]
