@@ -68,7 +68,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     if tail.outputs == "probabilities":
         logits = clamped_log(editor, old)
         scores = add_softmax(editor, logits)
-        what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
+        what = f"{name!r} holds probabilities: their logarithm is calibrated (a floor, Log, Softmax added)"
     elif tail.outputs == "label_probabilities":
         logits = log_odds(editor, old)
         scores = editor.node("Sigmoid", [logits])

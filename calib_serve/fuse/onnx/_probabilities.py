@@ -72,7 +72,7 @@ def look_up(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> i
     old = reduce(editor, "ReduceMax", probs, keepdims=1)
     new = _gather(editor, step.values[0], count_below(editor, old, step.edges, keepdims=1), dtype)
     # At least LEAST: then the sum is never 0, and no runtime divides by a number too small for it.
-    least = editor.node("Max", [probs, editor.number(LEAST, dtype, "least")])
+    least = at_least(editor, probs, editor.number(LEAST, dtype, "least"))
     others = editor.node("Where", [is_top, editor.number(0, dtype, "zero"), least])
     # Summing the others is exact where 1 - old is rounded.
     rest = reduce(editor, "ReduceSum", others, keepdims=1)
