@@ -192,7 +192,7 @@ def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDA
     old, new = (run_raw(path, ready, names, plan.custom_ops) for path in (source, probe))
     if plan.activation is not None:  # which in parts, such as exp(z - logsumexp(z)), rounds by the size of z
         z = _rows(run_raw(probe, ready, [plan.scores], plan.custom_ops)[0], plan.scores)
-        near = min(near * size_of(z, labels=plan.artifact.is_multilabel), MOST)
+        near = max(near, min(near * size_of(z, labels=plan.artifact.is_multilabel), MOST))
     for name, before, after in zip(names, old, new, strict=True):
         if not equal(before, after, near):
             raise FuseError(
