@@ -25,7 +25,7 @@ ONNX = (
     "fuse/test_onnx_refusals.py",
     "fuse/test_sessions.py",
 )
-TESTING = ("pytest", "pytest-xdist", "hypothesis", "httpx", "scikit-learn", "psutil")
+TESTING = ("pytest", "pytest-xdist", "hypothesis", "httpx", "scikit-learn", "psutil", "psycopg[binary]")
 PROJECT = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text())["project"]
 
 nox.options.sessions = ["ground", "oldest", "newest"]

@@ -42,6 +42,15 @@ _COMPILED = {
 }
 """Packages with compiled parts that may not load, and the module of each. Importing them writes no file."""
 
+_UNFIT = (
+    (
+        ("skl2onnx", "<=1.20.0", "protobuf", ">=7"),
+        "its own to_onnx refuses HistGradientBoosting: Expected an int, got a boolean",
+        "write them by CalibratedClassifier.to_onnx, or pip install 'protobuf<7'",
+    ),
+)
+"""Pairs of packages that do not work together though neither says so, with what fails and the advice."""
+
 _NETWORK = re.compile(
     r"(nfs|cifs|smb|9p|afs|ceph|glusterfs|lustre|gpfs|beegfs|ocfs2|virtiofs)"
     r"|fuse\.(sshfs|s3fs|gcsfuse|rclone|blobfuse|goofys|mount-s3|glusterfs|ceph|juicefs)"
@@ -160,8 +169,13 @@ def _complete(extra: str, wanted: list[Requirement], packages: Packages, *, aske
 
 
 def _versions(asked: DoctorOptions, packages: Packages) -> Iterator[Finding]:
-    """Check that the installed packages work with this numpy, and with this torch, such as torchvision."""
-    for base in ("numpy", "torch"):
+    """Check that the installed packages work with this numpy, torch and protobuf, such as torchvision."""
+    for (name, of, other, version), told, do in _UNFIT:
+        if name in packages and other in packages:
+            one, two = packages[name].version, packages[other].version
+            if SpecifierSet(of).contains(one) and SpecifierSet(version).contains(two):
+                yield Finding("note", name, f"{one} beside {other} {two}: {told}", do)
+    for base in ("numpy", "torch", "protobuf"):
         version = packages[base].version if base in packages else ""
         against = [
             f"{name} {package.version} wants {base}{one.specifier}"

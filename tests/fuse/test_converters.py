@@ -31,8 +31,10 @@ Case = tuple[str, str, Callable[[], Any]]
 def data(name: str) -> tuple[NDArray[np.float32], NDArray[Any]]:
     from sklearn import datasets
 
-    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    x, y = getattr(datasets, f"load_{name.replace('missing', 'breast_cancer')}")(return_X_y=True)
     rng = np.random.default_rng(0)
+    if name == "missing":
+        x[rng.random(x.shape) < np.where(y == 1, 0.1, 0.02)[:, None]] = np.nan
     order = rng.permutation(len(y))
     x, y = x[order].astype("f4"), y[order]
     return x, np.where(rng.random(len(y)) < 0.2, rng.integers(0, y.max() + 1, len(y)), y)
@@ -99,6 +101,8 @@ WRONG: list[Case] = [
     ("a link of its own slope", "breast_cancer", lambda: lightgbm(sigmoid=2.0)),
     ("parallel trees: classes mixed", "wine",
      lambda: xgboost(n_estimators=5, num_parallel_tree=4, subsample=0.7)),
+    ("softmax of XGBoost: margins", "wine", lambda: xgboost(objective="multi:softmax")),
+    ("a forest that learned from missing values: their side is lost", "missing", forest),
     ("a random forest of XGBoost", "wine", lambda: xgboost("XGBRFClassifier", n_estimators=8)),
     ("CatBoost's one against all: softmaxed", "wine", lambda: catboost(loss_function="MultiClassOneVsAll")),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from calib_serve.artifact import Head, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._follow import reaches
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, dtype_of, is_private
-from calib_serve.fuse.onnx._probabilities import cast, is_flat
+from calib_serve.fuse.onnx._probabilities import at_least, cast, is_flat
 from calib_serve.fuse.onnx._quantized import scale_quantized
 from calib_serve.fuse.onnx._tail import Tail
 
@@ -232,15 +232,19 @@ def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
     if step.on == "log_probs":
         z = editor.node("LogSoftmax", [z], {"axis": -1})
     if step.least is not None:
-        z = editor.node("Max", [z, editor.number(np.log(step.least), dtype, "least")])
+        z = at_least(editor, z, editor.number(np.log(step.least), dtype, "least"))
     w, b = step.weight, step.bias
     if w.ndim == 2:
         inputs = [z, editor.number(w, dtype, "weight")]
         inputs += [] if b is None else [editor.number(b, dtype, "bias")]
         return editor.node("Gemm", inputs, {"transB": 1})
+    # Before opset 14, onnx's reference normalises by the batch itself.
+    in_parts = b is None or editor.opset < 14
+    if in_parts and not (b is not None and np.all(w == 1)):
+        z = editor.node("Mul", [z, editor.number(w, dtype, "scale")])
     if b is None:
-        return editor.node("Mul", [z, editor.number(w, dtype, "scale")])
-    if bool(np.all(w == 1)):
+        return z
+    if in_parts or bool(np.all(w == 1)):
         return editor.node("Add", [z, editor.number(b, dtype, "bias")])
     # A batch normalisation of mean 0 and variance 1 is scale and bias in one node.
     per_class = (np.broadcast_to(w, b.shape), b, np.zeros_like(b), np.ones_like(b))

@@ -49,7 +49,9 @@ def _before(node: ir.Node, *, masked: bool) -> tuple[ir.Value, bool] | None:
     if op in ("Add", "Sub"):
         terms = [_is_term(v) for v in inputs]
         if sum(terms) == 1 and (op == "Add" or terms[1]):
-            return inputs[terms.index(False)], True
+            logits = inputs[terms.index(False)]
+            # Priors of the classes beside computed scores, as of naive Bayes, are not what is masked.
+            return None if _constants(logits) is not None else (logits, True)
     if op == "Mul" and masked:  # z m + (1 - m) (-1e9): the mask is the factor that no layer makes
         plain = [not _computed(v) for v in inputs]
         if sum(plain) == 1 and constant(inputs[plain.index(True)]) is None:
@@ -60,7 +62,7 @@ def _before(node: ir.Node, *, masked: bool) -> tuple[ir.Value, bool] | None:
 
 
 def _constants(value: ir.Value) -> np.ndarray | None:
-    """The numbers of a constant, perhaps in another shape."""
+    """The numbers of a constant, perhaps in another shape, or of its logarithm."""
     node = value.producer()
     if node is not None and node.op_type == "ConstantOfShape":
         filled = attribute(node, "value", None)
@@ -68,8 +70,11 @@ def _constants(value: ir.Value) -> np.ndarray | None:
     numbers = constant(value)
     if numbers is not None:
         return numbers.astype(np.float64) if numbers.dtype.kind in "fiu" else None
-    moved = node is not None and node.op_type in _SHAPES and node.inputs[0] is not None
-    return _constants(node.inputs[0]) if moved else None  # type: ignore[union-attr,arg-type]
+    if node is None or node.op_type not in {*_SHAPES, "Log"} or node.inputs[0] is None:
+        return None
+    numbers = _constants(node.inputs[0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(numbers) if numbers is not None and node.op_type == "Log" else numbers
 
 
 def _is_low(value: ir.Value) -> bool:

@@ -68,7 +68,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     if tail.outputs == "probabilities":
         logits = clamped_log(editor, old)
         scores = add_softmax(editor, logits)
-        what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
+        what = f"{name!r} holds probabilities: their logarithm is calibrated (a floor, Log, Softmax added)"
     elif tail.outputs == "label_probabilities":
         logits = log_odds(editor, old)
         scores = editor.node("Sigmoid", [logits])
@@ -175,7 +175,7 @@ def _all_of_labels(editor: Editor, probs: ir.Value, edges: Any) -> list[ir.Value
     dtype = dtype_of(probs)
     one, half = (editor.number(v, dtype, "number") for v in (1.0, 0.5))
     confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])])
-    true = editor.node("Greater", [probs, half])
+    true = editor.node("Less", [half, probs])  # false of NaN, in any runtime
     predicted = cast(editor, true, ir.DataType.INT64)
     number = count_below(editor, widen(editor, confidence, 1), edges[None, :, None], keepdims=0)
     return [confidence, predicted, number]

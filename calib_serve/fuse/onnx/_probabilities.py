@@ -25,12 +25,17 @@ def add_softmax(editor: Editor, logits: ir.Value) -> ir.Value:
     return editor.node("Softmax", [logits], {"axis": -1})
 
 
+def at_least(editor: Editor, value: ir.Value, least: ir.Value) -> ir.Value:
+    """Raise numbers to the ``least``, but for NaN: OpenVINO's Max would make it the least, a number."""
+    return editor.node("Where", [editor.node("Less", [value, least]), least, value])
+
+
 def clamped_log(editor: Editor, probs: ir.Value) -> ir.Value:
     """Make log-probabilities, finite where a probability is 0."""
     dtype = dtype_of(probs)
     work = work_type(dtype)  # in half precision, LEAST would be 0
     least = editor.number(LEAST, work, "least")
-    return cast(editor, editor.node("Log", [editor.node("Max", [cast(editor, probs, work), least])]), dtype)
+    return cast(editor, editor.node("Log", [at_least(editor, cast(editor, probs, work), least)]), dtype)
 
 
 def log_odds(editor: Editor, probs: ir.Value) -> ir.Value:
@@ -67,7 +72,7 @@ def look_up(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> i
     old = reduce(editor, "ReduceMax", probs, keepdims=1)
     new = _gather(editor, step.values[0], count_below(editor, old, step.edges, keepdims=1), dtype)
     # At least LEAST: then the sum is never 0, and no runtime divides by a number too small for it.
-    least = editor.node("Max", [probs, editor.number(LEAST, dtype, "least")])
+    least = at_least(editor, probs, editor.number(LEAST, dtype, "least"))
     others = editor.node("Where", [is_top, editor.number(0, dtype, "zero"), least])
     # Summing the others is exact where 1 - old is rounded.
     rest = reduce(editor, "ReduceSum", others, keepdims=1)
@@ -100,7 +105,8 @@ def count_below(editor: Editor, value: ir.Value, edges: Any, counts: Any = 1, *,
     """
     dtype, counts = dtype_of(value), np.asarray(counts)
     inner = np.asarray(edges) if dtype == ir.DataType.DOUBLE else rounded_down(np.asarray(edges))
-    below = editor.node("Greater", [value, editor.number(inner, dtype, "edges")])
+    # NaN is above none: OpenVINO takes it for Greater, and not for Less.
+    below = editor.node("Less", [editor.number(inner, dtype, "edges"), value])
     count = ir.DataType.from_numpy(counts.dtype)
     numbers = [editor.number(n, count, "counts") for n in (counts, 0)]
     counted = editor.node("Where", [below, *numbers])
