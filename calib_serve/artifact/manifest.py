@@ -27,7 +27,7 @@ from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.core.files import read_whole, sha256
-from calib_serve.scores import read_yaml as read_yaml
+from calib_serve.scores import read_yaml
 
 SCHEMA = 1
 MANIFEST = "manifest.yaml"
@@ -133,6 +133,14 @@ def write_manifest(content: Mapping[str, Any]) -> str:
         except ValueError as error:
             raise ArtifactError(f"the manifest could not be read again: {error}") from error
     return text
+
+
+def json_or_yaml(text: bytes) -> Any:
+    """Read JSON or YAML; JSON may be larger than YAML, which is bounded."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return read_yaml(text)
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:

@@ -217,7 +217,7 @@ def test_what_holds_no_distribution_is_refused(response: dict[str, Any], message
         ("classes: {a: [x], b: [y], a: [z]}", "twice"),
         ("classes: {a: [x], b: [y]}\nform: stated\npattern: 5", "no regular expression"),
         (
-            "classes: {a: [x], b: [y]}\nform: stated\nconfidence: [1]\npattern: '(?P<class>)(?P<confidence>)'",
+            "classes: {a: [x], b: [y]}\nform: stated\nconfidence: [1]\npattern: (?P<class>)(?P<confidence>)",
             "confidence is percent",
         ),
         ("[1]", "a mapping of"),
