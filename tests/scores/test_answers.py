@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calib_serve.artifact import Artifact, ProbTable
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import judge
 from calib_serve.scores import LabelWords, Scores
@@ -248,17 +250,63 @@ def test_a_file_of_answers_is_read_with_its_labels(tmp_path: Path) -> None:
         Scores.read(tmp_path / "a.jsonl", outputs=f"answers:{tmp_path / 'w.yaml'}")
 
 
-def test_a_verdict_does_not_say_more_than_the_bounds_leave() -> None:
+def bounded(p: np.ndarray, y: np.ndarray, low: Any, high: Any, **more: Any) -> Scores:
+    """Scores of two classes, the first of which is the likelier, with bounds of the confidence."""
+    made = Scores.of(np.stack([p, 1 - p], axis=1), y, outputs="probabilities", **more)
+    top = np.maximum(p, 1 - p)
+    return replace(made, bounds=np.stack([np.clip(top - low, 0, 1), np.clip(top + high, 0, 1)], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("high", "level"), [(0.0005, "calibrated"), (0.005, "calibrated"), (0.05, "no_error_found")]
+)
+def test_a_proof_of_calibration_leaves_room_for_the_bounds(high: float, level: str) -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 40_000)
     y = (rng.uniform(size=len(p)) > p).astype(int)
-    scores = Scores.of(np.stack([p, 1 - p], axis=1), y, outputs="probabilities")
-    assert judge(scores).level == "calibrated"
-    for width, level in ((0.001, "calibrated"), (0.05, "no_error_found")):
-        bounds = np.stack([p - width / 2, np.minimum(p + width / 2, 1)], axis=1)
-        made = Scores.of(np.stack([p, 1 - p], axis=1), y, outputs="probabilities")
-        object.__setattr__(made, "bounds", bounds)
-        assert judge(made).level == level
+    found = judge(bounded(p, y, high, high))
+    assert found.level == level
+    if level == "calibrated":  # its number is true at both ends
+        assert found.tests[0].most > high
+
+
+@pytest.mark.parametrize(("open_by", "level"), [(0.05, "off"), (0.15, "no_error_found")])
+def test_an_error_is_one_for_all_confidences_within_the_bounds(open_by: float, level: str) -> None:
+    # With 15 points it is off with the least confidences and with the greatest, and right between them.
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.5, 0.85, 40_000)
+    y = (rng.uniform(size=len(p)) > p).astype(int)
+    assert judge(bounded(p + 0.1, y, open_by, open_by)).level == level
+
+
+def test_bounds_count_where_the_tolerance_is_narrower() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.2, 20, 400_000)  # of an event of 1 %, which is held to 0.2 points
+    y = (rng.uniform(size=len(p)) > p).astype(int)
+    assert judge(bounded(p, y, 0, 0)).level == "calibrated"
+    assert judge(bounded(p, y, 0.008, 0.008)).level == "no_error_found"
+
+
+def test_bounds_of_a_class_and_of_heavy_rows_are_not_averaged_away() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.5, 1, 100_000)
+    p[:6000] = 1 - p[:6000]
+    y = (rng.uniform(size=len(p)) > p).astype(int)
+    wide = np.where(np.arange(len(p)) < 6000, 0.1, 0.0)
+    assert judge(bounded(p, y, wide, wide)).level == "no_error_found"
+    heavy = np.where(np.arange(len(p)) % 10, 1.0, 20.0)
+    wide = np.where(heavy > 1, 0.04, 0.0)
+    assert judge(bounded(p, y, wide, wide)).level == "calibrated"
+    assert judge(bounded(p, y, wide, wide, sample_weight=heavy)).level == "no_error_found"
+
+
+def test_a_table_that_turns_around_keeps_the_bounds_in_order() -> None:
+    falling = ProbTable(np.array([[0.5, 0.6, 0.8]]), np.array([[0.9, 0.8, 0.6, 0.7]]))
+    artifact = Artifact((falling,), method="isotonic", classes=2)
+    found = artifact.calibrated(bounded(np.array([0.45, 0.7]), np.array([0, 0]), 0.2, 0.2))
+    assert found.bounds is not None
+    assert (found.bounds[:, 0] <= found.probs[:].max(axis=1)).all()
+    assert (found.probs[:].max(axis=1) <= found.bounds[:, 1]).all()
 
 
 Chain = dict[bytes, dict[bytes, float]]
