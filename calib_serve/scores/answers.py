@@ -57,13 +57,13 @@ class ClassAnswer(NamedTuple):
     def probs(self) -> Floats:
         """Probabilities of the classes (K,), given that the answer is of one; what is open is spread evenly.
 
-        Each class gets an equal part of what it may have, as if another part were of no class; NaN where the
-        answer is of none.
+        Each class gets an equal part of what it may have, as if another part were of no class; NaN where
+        nothing of the answer is sure to be of one.
 
         >>> ClassAnswer(np.array([0.6, 0.2]), np.array([0.0, 0.0]), 0.0).probs.round(3).tolist()
         [0.75, 0.25]
         """
-        found = self.shares + self.open / (len(self.shares) + 1)
+        found = self.shares + self.open / (len(self.shares) + 1) * self.shares.any()
         with np.errstate(invalid="ignore"):
             return np.asarray(found / found.sum())
 
@@ -76,10 +76,15 @@ class ClassAnswer(NamedTuple):
         """
         top = int(self.probs.argmax())
         sure, total = float(self.shares[top]), float(self.shares.sum())
-        if not total + self.unknown:
+        if not total:
             return math.nan, math.nan
         more = float(self.open[top])
-        return sure / (total + self.unknown), (sure + more) / (total + more) if total + more else 1.0
+        return sure / (total + self.unknown), (sure + more) / (total + more)
+
+    @property
+    def outside(self) -> float:
+        """How much of the probability is surely of none of the classes."""
+        return max(0.0, 1 - float(self.shares.sum()) - self.unknown)
 
 
 @dataclass(frozen=True)
@@ -513,7 +518,7 @@ def _entries(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
 
 def _remarks(answers: Sequence[ClassAnswer], words: LabelWords) -> Iterator[str]:
     """Say what of the answers is of no class, and what of their probability is not known."""
-    outside = np.array([max(0.0, 1 - float(one.shares.sum()) - one.unknown) for one in answers])
+    outside = np.array([one.outside for one in answers])
     if words.form != "loglikelihoods" and outside.max() > 0:
         yield (
             f"{100 * outside.mean():.2g} % of the answers' probability is of none of the classes, in "
