@@ -339,6 +339,7 @@ def _choices(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     choices = response.get("choices")
     if not isinstance(choices, list) or not choices or not all(isinstance(c, Mapping) for c in choices):
         said = response.get("error") or ", ".join(map(str, response))
+        said = said.get("message", said) if isinstance(said, Mapping) else said
         raise InputError(f"it is no completion, which has choices; it says {shown(said)}")
     if any("delta" in one for one in choices):
         raise InputError("it is a part of a stream: put its parts together, or ask without stream")

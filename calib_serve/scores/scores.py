@@ -297,6 +297,8 @@ class Scores:
         said = _schema(schema).under({**given, "missing": _texts(missing)})
         wanted = _schema(expected)
         if (said["outputs"] or "").startswith(OF_ANSWERS):
+            if split is not None or engine is not None:
+                raise InputError("a file of answers has no splits and is of no database: give a file of each")
             return _of_answers(Path(path), said, wanted, ignore_label)
         source = read_source(
             str(path),

@@ -18,7 +18,7 @@ from command_line import calib_serve
 from gateways import Running, gateway
 from recording_server import Recording, recording, reply
 
-from calib_serve import Artifact
+from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
 
 pytestmark = pytest.mark.server
@@ -233,6 +233,7 @@ def test_answers_name_no_version_so_a_model_has_one(tmp_path: Path) -> None:
     (tmp_path / "words.yaml").write_text("classes:\n  'yes': ['yes']\n  'no': ['no']\n")
     two = [f"judge:{version}={artifact(tmp_path)}" for version in ("prompt-1", "prompt-2")]
     output = ["--output", f"judge=answers:{tmp_path / 'words.yaml'}", "--upstream", "http://127.0.0.1:1"]
-    found = calib_serve("gateway", *two, *output, "--ledger", str(tmp_path / "l.db"))
+    Keyring.new().save(tmp_path / "keys.json")
+    found = calib_serve("gateway", *two, *output, "--keyring", tmp_path / "keys.json")
     assert found.exit_code == 2
     assert "one version" in found.stderr
