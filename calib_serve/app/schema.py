@@ -1,7 +1,6 @@
 """``calib-serve schema``: what the scores of a file are, written down once for every other command."""
 
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 

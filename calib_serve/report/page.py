@@ -64,7 +64,7 @@ def write_report(
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
             ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``own``.
+            ``bounds``, ``own``.
 
     Returns:
         ``path``.

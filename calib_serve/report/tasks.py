@@ -37,6 +37,7 @@ from calib_serve.metrics import (
     evaluate_label_probs,
     evaluate_probs,
     group_codes,
+    judge,
     judge_probs,
     measures_of_decisions,
     of_own_samples,
@@ -79,7 +80,7 @@ from calib_serve.report.tables import (
     table_of_classes,
     table_of_labels,
 )
-from calib_serve.scores import check_ungrouped, log_probs
+from calib_serve.scores import Scores, check_ungrouped, log_probs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -427,14 +428,13 @@ def _fact(contents: Contents, name: str, value: str, note: str, old: str | None)
 
 def judge_pair(pair: Predictions, asked: ReportOptions) -> Verdict:
     """The verdict on probabilities and labels, by the options of their report."""
-    return judge_probs(
-        *pair,
-        tolerance=asked.tolerance,
-        class_tolerance=asked.class_tolerance,
-        sample_weight=asked.sample_weight,
-        groups=asked.groups,
-        class_names=asked.class_names,
-    )
+    how: dict[str, Any] = {"tolerance": asked.tolerance, "class_tolerance": asked.class_tolerance}
+    beside: dict[str, Any] = {"groups": asked.groups, "class_names": asked.class_names}
+    if asked.bounds is None:
+        return judge_probs(*pair, **how, **beside, sample_weight=asked.sample_weight)
+    p, y = map(np.asarray, pair)
+    scored = Scores(p, "probabilities", y, weights=asked.sample_weight, bounds=asked.bounds, **beside)
+    return judge(scored, **how)
 
 
 def prepare_report(
@@ -456,7 +456,7 @@ def prepare_report(
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
             ``class_tolerance``, ``target_risk``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``own``.
+            ``bounds``, ``own``.
 
     Raises:
         InputError: Where probabilities, labels or options do not match; ShapeError for other shapes.

@@ -234,6 +234,7 @@ def test_answers_name_no_version_so_a_model_has_one(tmp_path: Path) -> None:
     two = [f"judge:{version}={artifact(tmp_path)}" for version in ("prompt-1", "prompt-2")]
     output = ["--output", f"judge=answers:{tmp_path / 'words.yaml'}", "--upstream", "http://127.0.0.1:1"]
     Keyring.new().save(tmp_path / "keys.json")
-    found = calib_serve("gateway", *two, *output, "--keyring", tmp_path / "keys.json")
+    ring = ("--keyring", tmp_path / "keys.json", "--ledger", tmp_path / "l.db")
+    found = calib_serve("gateway", *two, *output, *ring)
     assert found.exit_code == 2
     assert "one version" in found.stderr

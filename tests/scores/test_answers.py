@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from calib_serve.artifact import Artifact, ProbTable
 from calib_serve.core.errors import InputError
 from calib_serve.metrics import judge
+from calib_serve.report import compare
 from calib_serve.scores import LabelWords, Scores
 from calib_serve.scores.answers import TokenPlace, read_answers
 
@@ -313,6 +314,23 @@ def test_bounds_of_a_class_and_of_heavy_rows_are_not_averaged_away() -> None:
     wide = np.where(heavy > 1, 0.04, 0.0)
     assert judge(bounded(p, y, wide, wide)).level == "calibrated"
     assert judge(bounded(p, y, wide, wide, sample_weight=heavy)).level == "no_error_found"
+
+
+def test_reports_and_comparisons_leave_room_for_the_bounds(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for p in rng.uniform(0.3, 0.7, 6000):
+        label = "a" if rng.uniform() < p else "b"
+        rows.append({"label": label, "response": chat({"a": 0.9 * p, "b": 0.9 * (1 - p)})})
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "w.yaml").write_text("classes: {a: [a], b: [b]}")
+    scores = Scores.read(tmp_path / "a.jsonl", outputs=f"answers:{tmp_path / 'w.yaml'}")
+    exact = replace(scores, bounds=None)
+    found = compare(exact, scores, names=("exact", "open"), replicates=0, tolerance=0.05)
+    assert [one.level for one in found.verdicts] == ["calibrated", "no_error_found"]
+    named = ("--outputs", f"answers:{tmp_path / 'w.yaml'}", "--tolerance", "0.05")
+    said = calib_serve("report", tmp_path / "a.jsonl", *named, "-o", tmp_path / "r.html")
+    assert "Not known" in said.stdout
 
 
 def test_a_table_that_turns_around_keeps_the_bounds_in_order() -> None:
