@@ -430,10 +430,11 @@ def judge_pair(pair: Predictions, asked: ReportOptions) -> Verdict:
     """The verdict on probabilities and labels, by the options of their report."""
     how: dict[str, Any] = {"tolerance": asked.tolerance, "class_tolerance": asked.class_tolerance}
     beside: dict[str, Any] = {"groups": asked.groups, "class_names": asked.class_names}
+    p, y = pair
     if asked.bounds is None:
-        return judge_probs(*pair, **how, **beside, sample_weight=asked.sample_weight)
-    p, y = map(np.asarray, pair)
-    scored = Scores(p, "probabilities", y, weights=asked.sample_weight, bounds=asked.bounds, **beside)
+        return judge_probs(p, y, **how, **beside, sample_weight=asked.sample_weight)
+    told: dict[str, Any] = {"labels": y, "weights": asked.sample_weight, "bounds": asked.bounds, **beside}
+    scored = Scores(np.asarray(p), "probabilities", **told)
     return judge(scored, **how)
 
 

@@ -63,7 +63,7 @@ def test_a_word_that_begins_another_waits_for_the_next_token() -> None:
 
 
 def test_an_end_whose_probability_is_not_listed_leaves_what_is_begun_open() -> None:
-    # OpenAI and llama.cpp list no place for the end: that it was taken once does not say how probable it was.
+    # OpenAI lists no place for the end: that it was taken once does not say how probable it was.
     answer = WORDS.read(chat({"1": 0.9, "no": 0.1}, finish_reason="stop"))
     assert answer.shares == pytest.approx([0, 0.1, 0, 0])
     assert answer.open == pytest.approx([0, 0, 0.9, 0.9])
