@@ -226,7 +226,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    from calib_serve.artifact import read_yaml
+    from calib_serve.scores import read_yaml
 
     if "," in text and text[0] not in "[{":
         return [_value(part.strip()) for part in text.split(",")]
@@ -253,8 +253,8 @@ def _read_config(file: Path) -> dict[str, Any]:
 
     A mapping stands for KEY=VALUE options.
     """
-    from calib_serve.artifact import read_yaml
     from calib_serve.core.files import read_whole
+    from calib_serve.scores import read_yaml
 
     try:
         found = read_yaml(read_whole(file))

@@ -121,8 +121,8 @@ def shares(given: str | list[Any]) -> Any:
     >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
     ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
     """
-    from calib_serve.artifact import read_yaml
     from calib_serve.core.files import read_whole
+    from calib_serve.scores import read_yaml
 
     # A file of options has a list or a mapping, of which a list of NAME=SHARE was made.
     text = given if isinstance(given, str) else ",".join(map(str, given))

@@ -122,7 +122,8 @@ def _of_scores(data: str, source: ModelData, fitted: "Artifact | None") -> _Samp
         from calib_serve.fit import seen  # fitters take longer to import than all the rest
 
         own = seen(fitted, scores)
-    beside = {"groups": scores.clusters, "sample_weight": scores.weights, "own": own}
+    bounds = found.bounds if fitted is None or found.bounds is None else fitted.calibrated(found).bounds
+    beside = {"groups": scores.clusters, "sample_weight": scores.weights, "own": own, "bounds": bounds}
     return _Samples(found.name, probs, found.labelled(), found.class_names, beside)
 
 

@@ -1,6 +1,6 @@
 """``calib-serve schema``: what the scores of a file are, written down once for every other command."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -38,12 +38,16 @@ def _schema(
     output: Annotated[_Written, OfOutput],
 ) -> None:
     """Read scores, say what was read, and write it down."""
-    from calib_serve.scores import Scores
+    from calib_serve.scores import OF_ANSWERS, Scores
 
     refuse_existing(output.out, force=output.force)
     found = Scores.read(data, split=source.split, **source.of_file)
+    schema = found.schema
+    if (source.outputs or "").startswith(OF_ANSWERS):  # whose words name the classes
+        named = {name: getattr(source, name) for name in ("outputs", "labels", "groups", "sample_weight")}
+        schema = replace(schema, class_names=(), **named)
     try:
-        found.schema.save(output.out)
+        schema.save(output.out)
     except OSError as error:
         raise InputError(f"cannot write {output.out}: {error}") from error
     for sentence in (found.reading, f"written to {output.out}"):

@@ -25,7 +25,7 @@ from calib_serve.artifact.facts import Selection as Selection
 from calib_serve.artifact.kept_rows import KEPT_ROWS as KEPT_ROWS
 from calib_serve.artifact.kept_rows import KeptRows as KeptRows
 from calib_serve.artifact.kept_rows import hash_rows as hash_rows
-from calib_serve.artifact.manifest import read_yaml as read_yaml
+from calib_serve.artifact.manifest import json_or_yaml as json_or_yaml
 from calib_serve.artifact.preprocessing import Preprocessing as Preprocessing
 from calib_serve.artifact.preprocessing import is_picture_shape as is_picture_shape
 from calib_serve.artifact.preprocessing import opened_picture as opened_picture

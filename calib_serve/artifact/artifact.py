@@ -412,9 +412,11 @@ class Artifact:
         """Return the scores as calibrated probabilities, with all that belongs to their samples."""
         found = self.accepted(scores)
         values = self._known(self._logits_of(found))
-        ends = [self._known(to_logits(p, "probabilities")) for p in found.ends]
-        top = values.argmax(axis=1)[:, None]
-        bounds = np.concatenate([np.take_along_axis(p, top, axis=1) for p in ends], axis=1) if ends else None
+        bounds, top = None, values.argmax(axis=1)[:, None]
+        if found.bounds is not None:  # which a table of probabilities may turn around
+            ends = [self._known(to_logits(found.with_confidence(c), "probabilities")) for c in found.bounds.T]
+            all_of_it = [np.take_along_axis(p, top, axis=1) for p in (values, *ends)]
+            bounds = np.concatenate([np.min(all_of_it, axis=0), np.max(all_of_it, axis=0)], axis=1)
         return replace(
             found,
             values=values,

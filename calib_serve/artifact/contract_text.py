@@ -7,10 +7,10 @@ from typing import Any, Union
 
 import yaml
 
-from calib_serve.artifact.manifest import read_yaml
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import Naming, as_duration, parse_duration, shown
 from calib_serve.core.text import NAMED_IN_A_MESSAGE
+from calib_serve.scores import read_yaml
 
 FORMAT = 1
 MOST_CLASSES = 2**32

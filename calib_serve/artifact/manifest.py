@@ -11,9 +11,8 @@ import errno
 import json
 import math
 import os
-import re
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,13 @@ from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.core.files import read_whole, sha256
+from calib_serve.scores import read_yaml
 
 SCHEMA = 1
 MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
 PARAMS_LIMIT = 1 << 30  # bytes; a head of a large model has some hundred millions
-_DEPTH_LIMIT = 50
-_VALUES_LIMIT = 100_000  # values; each takes about ten microseconds
-_LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 
 
 def pack_tensors(
@@ -137,55 +134,20 @@ def write_manifest(content: Mapping[str, Any]) -> str:
             f"the manifest would have {size} bytes, more than the {_MANIFEST_LIMIT} that are read: shorten "
             "the class names, or leave them out"
         )
-    if text.count("\n") > _VALUES_LIMIT // 2:
+    if text.count("\n") > 50_000:  # half as many values as are read
         try:
-            _refuse_tricks(text.encode())
+            read_yaml(text.encode())
         except ValueError as error:
             raise ArtifactError(f"the manifest could not be read again: {error}") from error
     return text
 
 
-class _Once(yaml.SafeLoader):
-    """A YAML loader that refuses merged mappings and a key given twice, of which YAML keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key.tag for key, _ in node.value]
-        found = super().construct_mapping(node, deep=deep)
-        if len(found) != len(keys) or "tag:yaml.org,2002:merge" in keys:
-            raise yaml.constructor.ConstructorError(
-                None, None, "a name is there twice, or merged (<<); write each once", node.start_mark
-            )
-        return found
-
-
-def read_yaml(text: bytes) -> Any:
-    """Parse a YAML document; ValueError if invalid, or built to exhaust memory or time.
-
-    >>> read_yaml(b"a: [1, 2.5]")
-    {'a': [1, 2.5]}
-    """
+def json_or_yaml(text: bytes) -> Any:
+    """Read JSON or YAML; JSON may be larger than YAML, which is bounded."""
     try:
-        _refuse_tricks(text)
-        return yaml.load(text, _Once)  # noqa: S506 - a SafeLoader
-    # Invalid values of tags such as !!bool and !!timestamp raise errors of many types.
-    except (yaml.YAMLError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"not YAML: {str(error) or type(error).__name__}") from error
-
-
-def _refuse_tricks(text: bytes) -> None:
-    """Refuse aliases, which expand to gigabytes, and deep nesting and long numbers, which take hours."""
-    depth = 0
-    # The parser of libyaml is quicker and overflows the stack on deep files.
-    for count, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it has YAML aliases; write out what they stand for")
-        if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.match(event.value):
-            raise ValueError(f"it has a number of {len(event.value)} characters")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEPTH_LIMIT:
-            raise ValueError(f"it is nested deeper than {_DEPTH_LIMIT}")
-        if count > _VALUES_LIMIT:
-            raise ValueError(f"it holds more than {_VALUES_LIMIT} values")
+        return json.loads(text)
+    except ValueError:
+        return read_yaml(text)
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:

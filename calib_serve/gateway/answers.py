@@ -14,13 +14,13 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.gateway.calibration import Calibration
-from calib_serve.gateway.http import Headers
+from calib_serve.gateway.http import Headers, at_most_one
+from calib_serve.gateway.rest import decompress
+from calib_serve.receipts import Tag
 from calib_serve.scores import LabelWords
 
-CHAT, TEXT = b"/v1/chat/completions", b"/v1/completions"
-"""The addresses that are read where a model's output are answers."""
 RECEIPT = b"x-calib-receipt"
-_TOP = {CHAT: 20, TEXT: 5}  # the most that OpenAI's interface allows
+_TOP_CHAT, _TOP_TEXT = 20, 5  # the most that OpenAI's interface allows
 _NOT_ONE_ANSWER = ("stream", "tools", "functions", "best_of", "echo")
 
 
@@ -38,15 +38,16 @@ class Question(NamedTuple):
     chat: bool
 
     @classmethod
-    def read(cls, body: bytes, path: bytes) -> Question:
-        """Read a request's body; InputError where servers may read it in different ways."""
+    def read(cls, held: bytes, headers: Headers, path: str, most: int) -> Question:
+        """Read a request's body of up to ``most`` bytes; InputError where servers may read it in two ways."""
+        body = decompress(held, at_most_one(headers, b"content-encoding").lower(), most=most)
         try:
             document = json.loads(body, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise InputError(f"the request is no JSON: {error}") from None
         if not isinstance(document, dict) or not isinstance(document.get("model"), str):
             raise InputError('the request is a JSON object that names its "model"')
-        return cls(document["model"], document, path == CHAT)
+        return cls(document["model"], document, path.rstrip("/").endswith("/chat/completions"))
 
     def refusal(self, words: LabelWords) -> str:
         """The reason why its answer is not calibrated, "" where it is."""
@@ -54,33 +55,40 @@ class Question(NamedTuple):
             return f"an answer with {asked} is not calibrated"
         if words.form != "votes" and self.document.get("n") not in (None, 1):
             return "several answers are not calibrated, unless they are votes"
+        prompt = self.document.get("prompt")
+        if isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int):
+            return "answers to several prompts are not calibrated"
         return ""
 
     @property
     def _asked(self) -> int | None:
         """How many log-probabilities the client asked for; None for none at all."""
-        own = self.document.get("top_logprobs" if self.chat else "logprobs")
-        wants = self.document.get("logprobs") not in (None, False)
-        return (int(own or 0) if isinstance(own, int) else 0) if wants else None
+        wants = self.document.get("logprobs")
+        if wants is None or wants is False:
+            return None
+        own = self.document.get("top_logprobs") if self.chat else wants
+        return max(own, 0) if type(own) is int else 0
 
     def sent(self, words: LabelWords) -> bytes:
         """The body to send to the server: the client's, with log-probabilities."""
         more: dict[str, Any] = {}
         if words.form == "logprobs":
-            top = max(self._asked or 0, _TOP[CHAT if self.chat else TEXT])
+            top = max(self._asked or 0, _TOP_CHAT if self.chat else _TOP_TEXT)
             more = {"logprobs": True, "top_logprobs": top} if self.chat else {"logprobs": top}
         return json.dumps({**self.document, **more}).encode()
 
     def answered(
-        self, response: dict[str, Any], words: LabelWords, calibration: Calibration, about: Any
+        self, content: bytes, words: LabelWords, calibration: Calibration, about: Tag
     ) -> tuple[bytes, Headers]:
         """The client's reply to a server's response, and its headers; InputError where it cannot be read."""
+        response = json.loads(content)
         answer = words.read(response)
         if np.isnan(answer.probs).any():
             raise InputError("the answer is none of the classes")
         values, added = calibration(answer.probs[None], about)
         classes = dict(zip(words.names, values[0].tolist(), strict=True))
-        beside = {tensor.name: _plain(tensor.values[0]) for tensor in added}
+        beside: dict[str, Any] = {"outside": answer.outside}
+        beside |= {tensor.name: _plain(tensor.values[0]) for tensor in added}
         receipt = beside.get("receipt", "")
         made = self._as_asked(response) if words.form == "logprobs" else response
         body = json.dumps({**made, "calibration": {"classes": classes, **beside}}).encode()

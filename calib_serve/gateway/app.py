@@ -39,8 +39,8 @@ from calib_serve.gateway.http import (
     forwarded,
     target_of,
 )
-from calib_serve.gateway.inference import Inference, Wanted, why_not
-from calib_serve.gateway.rest import UNCALIBRATED, Route, check_reads, decompress, read_route
+from calib_serve.gateway.inference import Inference, Wanted, of_another_body, why_not
+from calib_serve.gateway.rest import UNCALIBRATED, Route, check_reads, read_route
 from calib_serve.gateway.tags import REASONS, TagReader
 from calib_serve.gateway.upstream import HttpUpstream, stream_through
 from calib_serve.monitor import Watch
@@ -187,9 +187,9 @@ class Gateway:
         with self._waiting.body() as body:
             async for chunk in body_chunks(receive):
                 body.add(chunk)
-            held = body.whole()
-            coding = at_most_one(scope["headers"], b"content-encoding").lower()
-            question = Question.read(decompress(held, coding, most=self._waiting.most), scope["raw_path"])
+            held, headers = body.whole(), scope["headers"]
+            read = Question.read, held, headers, scope["path"], self._waiting.most
+            question = await self._off_the_loop(held, headers, *read)
             calibration = self._calibrations.find(question.model, "")
             words = None if calibration is None else calibration.words
             if calibration is None or words is None:
@@ -202,8 +202,9 @@ class Gateway:
                 told = _telling(send, (UNCALIBRATED.encode(), why.encode()))
                 await stream_through(self._upstream, scope, _again(held, receive), told)
                 return
-            about, headers = self._tags.read(scope["headers"], question.model)
-            sent = question.sent(words)
+            about, headers = self._tags.read(headers, question.model)
+            sent = await self._off_the_loop(held, headers, question.sent, words)
+            body.hold(len(sent))
             kept = forwarded(headers, b"host", b"content-length", b"content-encoding", b"accept-encoding")
             length = (b"content-length", str(len(sent)).encode())
             async with self._upstream.request(
@@ -212,16 +213,16 @@ class Gateway:
                 content = await answer.read()
         given = forwarded(answer.raw_headers, b"date", b"content-length")
         if answer.status == 200:
+            work = question.answered, content, words, calibration, about
             try:
-                content, more = question.answered(json.loads(content), words, calibration, about)
+                content, more = await self._off_the_loop(content, given, *work)
+                given = [*of_another_body(given), *more]
             except Exception as error:  # fails open, and is counted
                 self._counts.passed(calibration.model, calibration.version)
                 why = why_not(error, calibration.model, calibration.version)
-                more = [(UNCALIBRATED.encode(), why.encode())]
-            given = [*given, *more, (b"cache-control", b"no-store")]
-        await answer_with(
-            send, answer.status, [*given, (b"content-length", str(len(content)).encode())], content
-        )
+                given.append((UNCALIBRATED.encode(), why.encode()))
+        length = (b"content-length", str(len(content)).encode())
+        await answer_with(send, answer.status, [*given, length], content)
 
     async def _off_the_loop(self, body: bytes, headers: Headers, work: Callable[..., Any], *args: Any) -> Any:
         """Do small work at once, and large work in a thread, so that others need not wait for it.

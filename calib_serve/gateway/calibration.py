@@ -144,6 +144,8 @@ class Calibrations:
             # A request that names no version is answered by any: what to ask for must be known before.
             if versions and one.output != next(iter(versions.values())).output:
                 raise InputError(f"all versions of {one.model} must have one output to calibrate")
+            if versions and one.words is not None:
+                raise InputError(f"answers name no version, and a gateway serves one version of {one.model}")
             versions[one.version] = one
 
     def __iter__(self) -> Any:

@@ -96,8 +96,7 @@ class Inference:
         lengths = {b"content-length": _length(made)[1]}
         if json_length is not None:
             lengths[JSON_LENGTH] = str(json_length).encode()
-        kept = without_headers(headers, *_OF_THE_BYTES, *_OF_CACHES)
-        return made, [*_with(kept, lengths), _NOT_KEPT]
+        return made, _with(of_another_body(headers), lengths)
 
 
 def found(
@@ -122,6 +121,11 @@ def why_not(error: Exception, model: str, version: str) -> str:
     )
     told = str(error) if known else "the calibration failed"
     return "".join(sign if " " <= sign <= "~" else "?" for sign in told)[:200]
+
+
+def of_another_body(headers: Headers) -> Headers:
+    """The headers of a reply whose body was made anew, and which no cache may keep."""
+    return [*without_headers(headers, *_OF_THE_BYTES, *_OF_CACHES), _NOT_KEPT]
 
 
 def _json_length_of(headers: Headers, size: int) -> int | None:

@@ -465,25 +465,35 @@ def judge(
         "class_names": scored.class_names,
     }
     found = judge_probs(scored.probs[:] if scored.is_multilabel else scored.probs, y, **how)
-    if scored.bounds is not None:
-        found = _within_bounds(found, scored, float(np.diff(scored.bounds, axis=1).mean()), how)
+    if scored.bounds is not None and np.ptp(scored.bounds, axis=1).any():
+        found = _within_bounds(found, scored, how)
     return replace(found, reasons=(*found.reasons, *scored.remarks))
 
 
-def _within_bounds(found: Verdict, scored: Scores, width: float, how: dict[str, Any]) -> Verdict:
+def _within_bounds(found: Verdict, scored: Scores, how: dict[str, Any]) -> Verdict:
     """The verdict where it holds for every confidence within the bounds, else that no error was found.
 
-    A gap changes by their mean ``width`` at most, which a proof of calibration must leave room for; an error
-    must be one with the least confidences and with the greatest.
+    In cells of like predictions the confidences are moved between their bounds: as near to the share that is
+    right as they come, where an error must be left; else to the farther end in each, and to each end in all.
     """
-    y = scored.labelled()
-    if found.level == "calibrated" and width > 0:
-        narrow = {**how, "tolerance": how["tolerance"] - width, "class_tolerance": None}
-        holds = width < how["tolerance"] and judge_probs(scored.probs, y, **narrow).level == "calibrated"
-    else:
-        holds = found.level != "off" or all(judge_probs(p, y, **how).level == "off" for p in scored.ends)
-    if holds:
+    if found.level == "too_little":
         return found
-    headline = f"Not known: the confidence is open by {points(width)} points on average."
+    y, p = scored.labelled(), scored.probs[:]
+    top, (low, high) = p.argmax(axis=1), scored.bounds.T  # type: ignore[union-attr]  # asked of the caller
+    weight = np.ones(len(p)) if scored.weights is None else scored.weights
+    _, cell = np.unique(equal_mass(p.max(axis=1), 10) * scored.classes + top, return_inverse=True)
+    least, most, right = (
+        np.bincount(cell, weight * x) / np.bincount(cell, weight) for x in (low, high, y == top)
+    )
+    if found.level == "off":
+        parts = [np.clip((right - least) / np.maximum(most - least, 1e-12), 0, 1)]
+    else:
+        parts = [(right - least < most - right).astype(np.float64), np.zeros(len(right)), np.ones(len(right))]
+    moved = [judge_probs(scored.with_confidence(low + part[cell] * (high - low)), y, **how) for part in parts]
+    if all(one.level == found.level for one in moved):
+        widest = max(moved, key=lambda one: sum(test.most for test in one.tests if test.required))
+        return found if found.level == "off" else replace(widest, reasons=found.reasons)
+    width = points(float(np.average(high - low, weights=weight)))
+    headline = f"Not known: the confidence is open by {width} on average."
     do = "Ask the server for more top_logprobs."
     return replace(found, level="no_error_found", headline=headline, do=(do,))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calib_serve.artifact import Artifact, Contract, read_yaml
+from calib_serve.artifact import Artifact, Contract, json_or_yaml
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.files import FollowedFile, read_whole
@@ -111,20 +111,12 @@ def _read(path: Path) -> dict[Version, Watched]:
         folders = [one.parent for one in _manifests(path)]
         return {(one.parent.name, one.name): Watched.of(one) for one in folders}
     try:
-        return read_versions(_listed(read_whole(path)))
+        return read_versions(json_or_yaml(read_whole(path)))
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(
             f"the list of versions {path} cannot be read: {error!r}; it should hold name, version and "
             "classes or artifact of each"
         ) from error
-
-
-def _listed(text: bytes) -> Any:
-    """Read JSON or YAML; JSON may be larger than YAML, which is bounded."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return read_yaml(text)
 
 
 def read_versions(listed: Iterable[Mapping[str, Any]]) -> dict[Version, Watched]:

@@ -260,9 +260,10 @@ class Reporter:
         if names != words.names or len(names) != self.classes:
             raise InputError(f"the words are of {', '.join(words.names)}, the reporter of {', '.join(names)}")
         probs = words.read(response if isinstance(response, Mapping) else response.model_dump()).probs[None]
+        logits = np.log(np.maximum(probs, np.finfo(np.float32).tiny))  # as ``to_logits`` makes them
         if self.artifact is not None and not np.isnan(probs).any():
-            probs = self.artifact.probs(probs, outputs="probabilities")
-        (receipt,) = self.served(probs, segment=segment, group=group, id=id)
+            probs = self.artifact.of_logits(logits)
+        (receipt,) = self.served(probs, segment=segment, group=group, id=id, logits=logits)
         return probs[0], receipt
 
     def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:

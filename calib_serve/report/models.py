@@ -45,7 +45,7 @@ def compare(
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
             ``class_tolerance``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``own``, ``tree``; weights, groups and ``names`` are by default those of the scores.
+            ``bounds``, ``own``, ``tree``; weights, groups and ``names`` are by default those of the scores.
 
     Returns:
         The contents of a report: ``verdict``, ``changes``, ``as_dict()``; ``calib_serve.report.write_page``
@@ -67,12 +67,13 @@ def compare(
         "sample_weight": _given(asked.sample_weight, one.weights, other.weights),
         "groups": _given(asked.groups, one.clusters, other.clusters),
         "class_names": asked.class_names or one.class_names,
+        "bounds": other.bounds,
     }
     asked = replace(asked, names=names, **beside)
     before, after = ((scores.probs[:], scores.labelled()) for scores in (one, other))
     title = f"{names[0]} and {names[1]}"
     contents = prepare_report(title=title, before=before, after=after, options=asked)
-    return _of_models(contents, before, asked, doubt)
+    return _of_models(contents, before, replace(asked, bounds=one.bounds), doubt)
 
 
 def _scores(given: Any) -> Scores:

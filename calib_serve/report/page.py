@@ -65,7 +65,7 @@ def write_report(
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
             ``class_tolerance``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``own``, ``tree``.
+            ``bounds``, ``own``, ``tree``.
 
     Returns:
         ``path``.

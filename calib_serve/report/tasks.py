@@ -40,6 +40,7 @@ from calib_serve.metrics import (
     evaluate_levels,
     evaluate_probs,
     group_codes,
+    judge,
     judge_probs,
     measures_of_decisions,
     of_own_samples,
@@ -430,14 +431,14 @@ def _fact(contents: Contents, name: str, value: str, note: str, old: str | None)
 
 def judge_pair(pair: Predictions, asked: ReportOptions) -> Verdict:
     """The verdict on probabilities and labels, by the options of their report."""
-    return judge_probs(
-        *pair,
-        tolerance=asked.tolerance,
-        class_tolerance=asked.class_tolerance,
-        sample_weight=asked.sample_weight,
-        groups=asked.groups,
-        class_names=asked.class_names,
-    )
+    how: dict[str, Any] = {"tolerance": asked.tolerance, "class_tolerance": asked.class_tolerance}
+    beside: dict[str, Any] = {"groups": asked.groups, "class_names": asked.class_names}
+    p, y = pair
+    if asked.bounds is None:
+        return judge_probs(p, y, **how, **beside, sample_weight=asked.sample_weight)
+    told: dict[str, Any] = {"labels": y, "weights": asked.sample_weight, "bounds": asked.bounds, **beside}
+    scored = Scores(np.asarray(p), "probabilities", **told)
+    return judge(scored, **how)
 
 
 def prepare_report(
@@ -459,7 +460,7 @@ def prepare_report(
         options: A ``ReportOptions``; keywords replace its fields.
         **keywords: Fields of ``ReportOptions``: ``bins``, ``edges``, ``seed``, ``replicates``, ``tolerance``,
             ``class_tolerance``, ``names``, ``class_names``, ``sample_weight``, ``groups``,
-            ``own``, ``tree``.
+            ``bounds``, ``own``, ``tree``.
 
     Raises:
         InputError: Where probabilities, labels or options do not match; ShapeError for other shapes.

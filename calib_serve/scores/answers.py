@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from calib_serve.core.errors import InputError
+from calib_serve.core.files import read_whole
 from calib_serve.core.names import check_names, shown
+from calib_serve.scores.documents import read_yaml
 from calib_serve.scores.kinds import SUM_OF_HALF, Floats
 from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.recognition import CellNames
@@ -57,13 +58,13 @@ class ClassAnswer(NamedTuple):
     def probs(self) -> Floats:
         """Probabilities of the classes (K,), given that the answer is of one; what is open is spread evenly.
 
-        Each class gets an equal part of what it may have, as if another part were of no class; NaN where the
-        answer is of none.
+        Each class gets an equal part of what it may have, as if another part were of no class; NaN where
+        nothing of the answer is sure to be of one.
 
         >>> ClassAnswer(np.array([0.6, 0.2]), np.array([0.0, 0.0]), 0.0).probs.round(3).tolist()
         [0.75, 0.25]
         """
-        found = self.shares + self.open / (len(self.shares) + 1)
+        found = self.shares + self.open / (len(self.shares) + 1) * self.shares.any()
         with np.errstate(invalid="ignore"):
             return np.asarray(found / found.sum())
 
@@ -76,10 +77,15 @@ class ClassAnswer(NamedTuple):
         """
         top = int(self.probs.argmax())
         sure, total = float(self.shares[top]), float(self.shares.sum())
-        if not total + self.unknown:
+        if not total:
             return math.nan, math.nan
         more = float(self.open[top])
-        return sure / (total + self.unknown), (sure + more) / (total + more) if total + more else 1.0
+        return sure / (total + self.unknown), (sure + more) / (total + more)
+
+    @property
+    def outside(self) -> float:
+        """How much of the probability is surely of none of the classes."""
+        return max(0.0, 1 - float(self.shares.sum()) - self.unknown)
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class LabelWords:
             raise InputError("classes are two or more names, each with a list of the words that say it")
         check_names(self.names)
         for k, (name, words) in enumerate(self.classes.items()):
-            if isinstance(words, str) or not words or not all(isinstance(w, str) for w in words):
+            if not isinstance(words, (list, tuple)) or not words or not all(map(_is_text, words)):
                 raise InputError(
                     f"the words of {shown(name)} are a list of texts, got {shown(words)}; quote words such "
                     'as "yes" and "1", which YAML reads as other things'
@@ -142,7 +148,7 @@ class LabelWords:
             return
         try:
             groups = re.compile(self.pattern or "").groupindex
-        except re.error as error:
+        except (re.error, TypeError) as error:
             raise InputError(f"the pattern is no regular expression: {error}") from error
         if {*groups} != {"class", "confidence"}:
             raise InputError("the pattern has the two groups (?P<class>...) and (?P<confidence>...)")
@@ -150,7 +156,7 @@ class LabelWords:
         if isinstance(worth, Mapping):
             if not all(isinstance(p, (int, float)) and 0 <= p <= 1 for p in worth.values()):
                 raise InputError("each word of confidence is worth a probability from 0 to 1")
-        elif worth not in _SCALES:
+        elif not isinstance(worth, str) or worth not in _SCALES:
             raise InputError(
                 "confidence is percent, fraction, or a mapping of its words to probabilities, got "
                 f"{shown(worth)}"
@@ -167,11 +173,11 @@ class LabelWords:
             InputError: Where it is none; it names the file.
         """
         try:
-            known = yaml.safe_load(Path(path).read_text("utf-8"))
+            known = read_yaml(read_whole(Path(path)))
             if not isinstance(known, Mapping) or "classes" not in known or not {*known} <= {*_ENTRIES}:
                 raise InputError(f"it is a mapping of {', '.join(_ENTRIES)}, of which classes is needed")
             return cls(**known)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, InputError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(f"cannot read the words {path}: {error}") from error
 
     @property
@@ -190,7 +196,7 @@ class LabelWords:
         Args:
             text: An answer.
         """
-        return self._begun(text.encode().lstrip())[0]
+        return self._begun(_bare(text.encode()))[0]
 
     def _begun(self, text: bytes) -> tuple[int | None, int]:
         """The class of the longest word that ``text`` begins with, and that word's length."""
@@ -204,7 +210,7 @@ class LabelWords:
 
     def _reading(self, so_far: bytes) -> tuple[int | None, list[int]]:
         """The class that a text says however it goes on, else None and the classes that it may say yet."""
-        text = so_far.lstrip()
+        text = _bare(so_far)
         if _UNREADABLE in text:  # a part of a letter, of no word where all words are ASCII
             return None, [*range(len(self.names))] if not b"".join(self._words).isascii() else []
         k, _ = self._begun(text)
@@ -222,6 +228,14 @@ class LabelWords:
         Raises:
             InputError: Where it does not hold what the form needs.
         """
+        try:
+            return self._read(response)
+        except InputError:
+            raise
+        except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+            raise InputError(f"the response is of another form than OpenAI's: {error}") from error
+
+    def _read(self, response: Mapping[str, Any]) -> ClassAnswer:
         choices = _choices(response)
         if self.form == "votes":
             return self._votes([_text(one) for one in choices])
@@ -233,14 +247,13 @@ class LabelWords:
             raise InputError(f"the response holds {len(choices)} answers, which are votes; read one by one")
         if self.form == "stated":
             return self._stated(_text(choices[0]))
-        return self.sum_up(_places(choices[0]), ended=choices[0].get("finish_reason") == "stop")
+        return self.sum_up(_places(choices[0]))
 
-    def sum_up(self, places: Iterable[TokenPlace], *, ended: bool) -> ClassAnswer:
+    def sum_up(self, places: Iterable[TokenPlace]) -> ClassAnswer:
         """Add up the probability of each class over the listed tokens.
 
         Args:
             places: The listed tokens at each place of the answer, and the one that was taken.
-            ended: Whether the model ended its answer behind the last place.
         """
         shares, may, unknown = np.zeros(len(self.names)), np.zeros(len(self.names)), 0.0
         text, mass, said = b"", 1.0, None
@@ -252,13 +265,13 @@ class LabelWords:
             follows = None
             for i, (token, p) in enumerate(place.listed):
                 k, candidates = self._reading(text + token)
-                last = not token or (i == place.taken and at + 1 == len(places) and ended)
-                if last:  # no token follows: what is begun is the whole
-                    k, candidates = self._begun((text + token).lstrip())[0], []
+                followed = i == place.taken and at + 1 < len(places)
+                if not token and not followed:  # the end: what is begun is the whole
+                    k, candidates = self._begun(_bare(text))[0], []
                 said = k if i == place.taken else said
                 if k is not None:
                     shares[k] += mass * p
-                elif candidates and i == place.taken and at + 1 < len(places):
+                elif candidates and followed:
                     follows = p
                 elif candidates:
                     may[candidates] += mass * p
@@ -281,10 +294,10 @@ class LabelWords:
         k_classes = len(self.names)
         none = ClassAnswer(np.zeros(k_classes), np.zeros(k_classes), 0.0, text)
         found = re.search(self.pattern or "", text)
-        k = None if found is None else self.class_of(found["class"])
+        k = None if found is None else self.class_of(found["class"] or "")
         if found is None or k is None:
             return none
-        p = self._worth(found["confidence"].strip())
+        p = self._worth((found["confidence"] or "").strip())
         shares = np.full(k_classes, (1 - p) / (k_classes - 1))
         shares[k] = p
         return ClassAnswer(shares, np.zeros(k_classes), 0.0, text)
@@ -305,6 +318,15 @@ class LabelWords:
         return p
 
 
+def _is_text(word: object) -> bool:
+    return isinstance(word, str) and word.encode("utf-8", "replace").decode() == word
+
+
+def _bare(text: bytes) -> bytes:
+    """A text without the white space before it, which is of any script."""
+    return text.decode("utf-8", "surrogateescape").lstrip().encode("utf-8", "surrogateescape")
+
+
 class TokenPlace(NamedTuple):
     """The listed tokens at a place of an answer, bytes with probabilities; ``taken``: which it went on by."""
 
@@ -318,7 +340,10 @@ def _choices(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     choices = response.get("choices")
     if not isinstance(choices, list) or not choices or not all(isinstance(c, Mapping) for c in choices):
         said = response.get("error") or ", ".join(map(str, response))
+        said = said.get("message", said) if isinstance(said, Mapping) else said
         raise InputError(f"it is no completion, which has choices; it says {shown(said)}")
+    if any("delta" in one for one in choices):
+        raise InputError("it is a part of a stream: put its parts together, or ask without stream")
     return choices
 
 
@@ -375,6 +400,8 @@ def _token(entry: Mapping[str, Any]) -> tuple[bytes, float]:
     text = held if isinstance(held, str) else text  # mistral.rs 0.9 has a token's number and its text there
     if not isinstance(text, str) or text.startswith("token_id:"):
         raise InputError(f"a token is a text, got {shown(text)}; ask for texts, not for ids")
+    if text.startswith("bytes:\\x"):  # OpenAI's completions have a part of a letter so
+        return bytes.fromhex(text[6:].replace("\\x", "")), float(value)
     return text.encode(), float(value)
 
 
@@ -419,17 +446,17 @@ def _logged(row: Mapping[str, Any], words: LabelWords) -> ClassAnswer:
     held = row.get("filtered_resps")
     try:
         values = np.array([float(one[0]) for one in held or ()])
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         values = np.array([math.nan])
     if len(values) != len(words.names) or np.isnan(values).any():
         raise InputError(
             f"filtered_resps are a log-likelihood and a word for each of {len(words.names)} classes, got "
             f"{shown(held)}"
         )
-    asked = row.get("arguments")
-    asked = [*asked.values()] if isinstance(asked, Mapping) else []
-    for k, one in enumerate(asked):
-        text = one.get("arg_1") if isinstance(one, Mapping) else None
+    asked = row.get("arguments") or ()
+    for k, one in enumerate(asked.values() if isinstance(asked, Mapping) else asked):
+        pair = [one.get("arg_0"), one.get("arg_1")] if isinstance(one, Mapping) else one
+        text = pair[-1] if isinstance(pair, list) and len(pair) == 2 else None
         if isinstance(text, str) and words.class_of(text) not in (k, None):
             raise InputError(f"choice {k} is {shown(text)}, a word of another class: name them in this order")
     shares = np.exp(values - values.max()) if np.isfinite(values.max()) else np.zeros(len(values))
@@ -493,7 +520,7 @@ def _entries(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
 
 def _remarks(answers: Sequence[ClassAnswer], words: LabelWords) -> Iterator[str]:
     """Say what of the answers is of no class, and what of their probability is not known."""
-    outside = np.array([max(0.0, 1 - float(one.shares.sum()) - one.unknown) for one in answers])
+    outside = np.array([one.outside for one in answers])
     if words.form != "loglikelihoods" and outside.max() > 0:
         yield (
             f"{100 * outside.mean():.2g} % of the answers' probability is of none of the classes, in "

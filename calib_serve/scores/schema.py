@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from calib_serve.core.errors import InputError
-from calib_serve.core.files import write_whole
+from calib_serve.core.files import read_whole, write_whole
 from calib_serve.core.names import shown
+from calib_serve.scores.documents import read_yaml
 from calib_serve.scores.scales import Scaled
 
 OF_ANSWERS = "answers:"
@@ -82,8 +83,8 @@ class Schema:
             InputError: Where it is none; it names the file.
         """
         try:
-            return cls.of(yaml.safe_load(Path(path).read_text("utf-8")))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, InputError) as error:
+            return cls.of(read_yaml(read_whole(Path(path))))
+        except (OSError, ValueError) as error:
             raise InputError(f"cannot read the schema {path}: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:

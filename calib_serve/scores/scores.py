@@ -302,6 +302,8 @@ class Scores:
         said = _schema(schema).under({**given, "missing": _texts(missing)})
         wanted = _schema(expected)
         if (said["outputs"] or "").startswith(OF_ANSWERS):
+            if split is not None or engine is not None:
+                raise InputError("a file of answers has no splits and is of no database: give a file of each")
             return _of_answers(Path(path), said, wanted, ignore_label)
         source = read_source(
             str(path),
@@ -353,23 +355,20 @@ class Scores:
         """The probabilities (n, K) of the scores, made block by block where they are read."""
         return ProbsView(self.values, self.outputs)
 
-    @property
-    def ends(self) -> list[NDArray[np.float64]]:
-        """Probabilities (n, K) with the least and with the greatest confidence; none without ``bounds``.
+    def with_confidence(self, confidence: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Probabilities (n, K) whose largest are others; the other classes keep their shares of the rest.
 
-        The other classes keep their shares of the rest.
+        Args:
+            confidence: The probability of each sample's likeliest class (n,).
         """
-        p, at = self.probs[:], np.arange(len(self))
-        top, made_of = p.argmax(axis=1), []
-        for confidence in () if self.bounds is None else self.bounds.T:
-            others = p.copy()
-            others[at, top] = 0
-            total = others.sum(axis=1, keepdims=True)
-            even = np.where(total > 0, others / np.where(total > 0, total, 1), 1 / (self.classes - 1))
-            one = even * (1 - confidence[:, None])
-            one[at, top] = confidence
-            made_of.append(one)
-        return made_of
+        found, at = self.probs[:], np.arange(len(self))
+        top = found.argmax(axis=1)
+        found[at, top] = 0
+        rest = found.sum(axis=1, keepdims=True)
+        found = np.where(rest > 0, found / np.where(rest > 0, rest, 1), 1 / (self.classes - 1))
+        found *= 1 - confidence[:, None]
+        found[at, top] = confidence
+        return found
 
     def labelled(self) -> NDArray[Any]:
         """Return the labels; InputError where they are not known."""

@@ -406,6 +406,11 @@ def test_an_answer_of_a_language_model_is_calibrated_and_signed(
     counted = generate_latest(registry).decode()
     assert total(counted, "calib_predictions_total") == 2
     assert total(counted, "calib_invalid_outputs_total") == 1
+    beside = Artifact((LogitMap.temperature(4.0),), method="temperature", classes=2)
+    with Reporter(artifact, keyring=ring, shadow=beside, **MODEL) as shadowed:
+        _, receipt = shadowed.answered(response, words)
+        assert (shadow := ring.verify(str(receipt)).shadow) is not None
+        assert shadow.confidence == pytest.approx(4**0.25 / (1 + 4**0.25))
     with pytest.raises(InputError, match="words are of no, yes"):
         reporter.answered(response, LabelWords({"no": ["no"], "yes": ["yes"]}))
     reporter.close()

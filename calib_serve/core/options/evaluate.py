@@ -113,6 +113,8 @@ class ReportOptions(VerdictOptions, TreeOptions, Edged, Resampled):
     """Weights (n,): figures and paired tests are of rows that are there as often."""
     groups: Annotated[Any, PYTHON] = None
     """Which samples (n,) belong together, such as those of one patient."""
+    bounds: Annotated[Any, PYTHON] = None
+    """Least and greatest confidence (n, 2), where a part of it is not known, as in ``Scores.bounds``."""
     own: Annotated[str | None, PYTHON] = None
     """Says that the artifact was fitted on these samples, if it was."""
 

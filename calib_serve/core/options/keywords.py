@@ -93,6 +93,7 @@ class DecideKeywords(SeededKeywords, ScoresKeywords, total=False):
 
 class ReportKeywords(SeededKeywords, total=False):
     bins: int
+    bounds: Any
     class_names: Sequence[str]
     class_tolerance: float | None
     edges: Literal["right", "left"]

@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from calib_serve.artifact import read_yaml
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
 from calib_serve.core.files import sha256, write_atomically
+from calib_serve.scores import read_yaml
 from calib_serve.torchserve.archive._forms import DAMAGES, MANIFEST, OpenArchive, opened, plain_name
 from calib_serve.torchserve.mar_options import SECTION
 
