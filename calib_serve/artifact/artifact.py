@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,9 +48,9 @@ from calib_serve.artifact.manifest import (
     unpack,
     write_manifest,
 )
-from calib_serve.artifact.steps import STEPS, Examples, Head, InputShift, LogitMap, Mixture, ProbTable, Step
+from calib_serve.artifact.steps import STEPS, Examples, Head, InputShift, LogitMap, Mixture, ProbTable, SourceMaps, Step
 from calib_serve.artifact.tensors import SafetensorError
-from calib_serve.core.arrays import as_array, as_floats
+from calib_serve.core.arrays import AnyFloats, as_array, as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.core.files import sha256, write_whole
@@ -64,6 +66,7 @@ from calib_serve.scores import (
     Schema,
     Scores,
     alike,
+    few,
     sigmoid,
     softmax,
     to_logits,
@@ -91,7 +94,7 @@ class Artifact:
 
     Args:
         steps: In the order they act: at most one InputShift, at most one Head, any LogitMaps, at most one
-            Mixture, at most one ProbTable.
+            each of SourceMaps, Mixture and ProbTable.
         method: Name of the method that was fitted.
         classes: Number of classes K, at least 2; of labels L, at least 1, each with a sigmoid of its own and
             with neither Mixture nor map on log-probabilities.
@@ -152,7 +155,7 @@ class Artifact:
         if order != sorted(order) or len(single) != len(set(single)):
             kinds = ", ".join(step.kind for step in self.steps)
             raise InputError(
-                f"steps must be: input_shift, head, logit_map ..., mixture, prob_table; got {kinds}"
+                f"steps must be: input_shift, head, logit_map ..., source_maps, mixture, prob_table; got {kinds}"
             )
         if self.contract is not None:
             self.contract.check_classes(self.classes)
@@ -185,6 +188,8 @@ class Artifact:
                 raise ShapeError(f"{self.classes} classes but {number} {what}")
 
     def _check_of_labels(self) -> None:
+        if self.source_maps is not None:
+            raise InputError("sources are of samples of one class each, not of labels")
         joint = self.mixture is not None or any(m.on == "log_probs" for m in self.logit_maps)
         full = any(m.weight.ndim == 2 for m in self.logit_maps)
         if joint or full or (self.table is not None and len(self.table.edges) != self.classes):
@@ -202,7 +207,7 @@ class Artifact:
     @property
     def depends_on_kind(self) -> bool:
         """Tell whether logits and log-probabilities of one model get different probabilities."""
-        for step in self.logit_maps:
+        for step in self._of(LogitMap):
             if step.on == "log_probs" or not step.ignores_shift:
                 return step.on == "logits"
         return self.is_multilabel
@@ -264,8 +269,40 @@ class Artifact:
 
     @cached_property
     def logit_maps(self) -> tuple[LogitMap, ...]:
-        """The steps on the logits."""
+        """The steps on the logits; InputError where one of them is of each sample's source."""
+        if self.source_maps is not None:
+            raise self._by_source("this needs one map of all samples")
         return self._of(LogitMap)
+
+    @property
+    def maps(self) -> tuple[LogitMap | SourceMaps, ...]:
+        """The steps on the logits, those by source among them."""
+        return (*self._of(LogitMap), *self._of(SourceMaps))
+
+    @cached_property
+    def source_maps(self) -> SourceMaps | None:
+        """The step that has a map for each source, if any."""
+        return next(iter(self._of(SourceMaps)), None)
+
+    def _by_source(self, why: str) -> InputError:
+        by = "" if self.source_maps is None else self.source_maps.by
+        return InputError(
+            f"the calibration has a map for each {by}, and {why}: say of which each sample is (sources=), or "
+            'take the map of one, or by "" the common one, with Artifact.at'
+        )
+
+    def at(self, source: str) -> Artifact:
+        """Return the calibration of one source; the common one for a source that is not known.
+
+        Args:
+            source: Its name.
+
+        >>> both = Artifact((SourceMaps("site", ["a"], [1.0, 0.5]),), method="temperature", classes=2)
+        >>> both.at("a").temperature, both.at("elsewhere").temperature
+        (2.0, 1.0)
+        """
+        steps = tuple(step.at(source) if isinstance(step, SourceMaps) else step for step in self.steps)
+        return self if self.source_maps is None else replace(self, steps=steps, examples=None)
 
     @cached_property
     def mixture(self) -> Mixture | None:
@@ -283,9 +320,9 @@ class Artifact:
         return (*self._of(InputShift), *self._of(Head))
 
     @property
-    def output_steps(self) -> tuple[LogitMap | Mixture | ProbTable, ...]:
-        """The steps that need the logits alone."""
-        return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
+    def output_steps(self) -> tuple[LogitMap | SourceMaps | Mixture | ProbTable, ...]:
+        """The steps that need the logits alone, and of which source each sample is."""
+        return (*self.maps, *self._of(Mixture), *self._of(ProbTable))
 
     def only(self, *steps: Step) -> Artifact:
         """Make an artifact of these steps alone, without the examples and decisions of the whole.
@@ -304,7 +341,8 @@ class Artifact:
         """What its model's scores are, for whatever reads others of them."""
         model = self.model
         outputs = model.scale or model.outputs or "logits"
-        return Schema(outputs=outputs, class_names=self.class_names, columns=model.columns)
+        by = None if self.source_maps is None else self.source_maps.by
+        return Schema(outputs=outputs, class_names=self.class_names, columns=model.columns, by=by)
 
     def accepted(self, scores: Scores) -> Scores:
         """Return the scores with their columns in this artifact's order, by name.
@@ -326,7 +364,12 @@ class Artifact:
         return found
 
     def probs(
-        self, scores: Any, *, outputs: Outputs | None = None, class_axis: int | None = None
+        self,
+        scores: Any,
+        *,
+        outputs: Outputs | None = None,
+        class_axis: int | None = None,
+        sources: str | Sequence[str] | None = None,
     ) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of a model's scores, of the kind that it was fitted on.
 
@@ -337,9 +380,11 @@ class Artifact:
                 from the model with these already in place.
             outputs: Kind of the scores, where it is another.
             class_axis: Axis of the classes among more axes, 1 or -1, where it is another than in the fit.
+            sources: Source of each sample, one text or n, as in ``of_logits``; None: the frame's column, or
+                those of the ``Scores``.
 
         Raises:
-            InputError: For scores of another kind.
+            InputError: For scores of another kind, and without sources where the fit has them.
             ShapeError: For other classes, or axes of which two may hold them.
 
         >>> artifact = Artifact((), method="none", classes=2, model={"outputs": "probabilities"})
@@ -348,9 +393,10 @@ class Artifact:
         """
         if (places := self._places(scores, outputs, class_axis)) is not None:
             return places.restored(self.probs(places.rows(as_array(scores, "the scores")), outputs=outputs))
-        outputs = outputs or self._said_kind()
-        given = Scores.of(scores, outputs=outputs, expected=self.schema, missing="none")
-        return self._known(self._logits_of(self.accepted(given)))
+        outputs, expected = outputs or self._said_kind(), self.schema
+        expected = expected if sources is None else replace(expected, by=None)
+        found = self.accepted(Scores.of(scores, outputs=outputs, expected=expected, missing="none"))
+        return self._known(self._logits_of(found), found.sources if sources is None else sources)
 
     def one_place(
         self,
@@ -409,15 +455,15 @@ class Artifact:
         found = self.accepted(scores)
         return replace(
             found,
-            values=self._known(self._logits_of(found)),
+            values=self._known(self._logits_of(found), found.sources),
             outputs="label_probabilities" if self.is_multilabel else "probabilities",
             class_names=self.class_names or found.class_names,
             calibrated_by=self.fingerprint,
         )
 
-    def _known(self, logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    def _known(self, logits: NDArray[np.floating[Any]], sources: Any = None) -> NDArray[np.float64]:
         """Calibrate logits (n, K); InputError where a mask left none of a class that a matrix reads."""
-        probs = self.of_logits(logits)
+        probs = self.of_logits(logits, sources if self.source_maps else None)
         lost = np.isnan(probs).any(axis=1) & (np.asarray(logits, np.float64) <= MASKED).any(axis=1)
         if lost.any():
             raise InputError(
@@ -431,7 +477,12 @@ class Artifact:
         return to_logits(scores.values, scores.outputs)
 
     def predict(
-        self, scores: Any, *, outputs: Outputs | None = None, class_axis: int | None = None
+        self,
+        scores: Any,
+        *,
+        outputs: Outputs | None = None,
+        class_axis: int | None = None,
+        sources: str | Sequence[str] | None = None,
     ) -> NDArray[Any]:
         """Return the class of the largest calibrated probability (n,), by its name where it has one.
 
@@ -441,16 +492,19 @@ class Artifact:
             scores: As ``probs`` takes them.
             outputs: Kind of the scores, where it is another than that of the fit.
             class_axis: Axis of the classes among more axes; the result is without it.
+            sources: Source of each sample, as of ``probs``.
         """
         if (places := self._places(scores, outputs, class_axis)) is not None:
             return places.restored(self.predict(places.rows(as_array(scores, "the scores")), outputs=outputs))
-        probs = self.probs(scores, outputs=outputs)
+        probs = self.probs(scores, outputs=outputs, sources=sources)
         if self.is_multilabel:
             return np.asarray(probs > 0.5)
         ids = probs.argmax(axis=1)
         return np.asarray(np.array(self.class_names)[ids] if self.class_names else ids)
 
-    def of_logits(self, logits: ArrayLike) -> NDArray[np.float64]:
+    def of_logits(
+        self, logits: ArrayLike, sources: str | Sequence[str] | NDArray[np.str_] | None = None
+    ) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
         A row that is not finite, or so large that a step overflows, gets NaN and spoils no other: in a
@@ -461,15 +515,81 @@ class Artifact:
             logits: (n, K); of a binary model (n,) or (n, 1) too, where class 0 gets logit 0; of labels (n, L)
                 log-odds. ``calib_serve.scores.to_logits`` makes them of probabilities. Where the artifact has
                 an InputShift or a Head, they must come from the model with these already in place.
+            sources: Source of each sample, one text or n, where the artifact has maps by source; "" asks for
+                the common map, which one that it does not know gets, too, with a RuntimeWarning.
+
+        Raises:
+            InputError: Without sources where the artifact has maps by source, and with them where it has not.
+            ShapeError: For another number of classes or sources.
         """
-        z = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
+        if (sources is None) != (self.source_maps is None):
+            raise (
+                self._by_source("no sources are given")
+                if sources is None
+                else InputError("sources are given, and the calibration is one for all: leave sources= out")
+            )
+        if sources is not None and (strange := self.unknown(sources)):
+            told = f"{sum(strange.values())} samples are of unknown sources, and get the common map"
+            warnings.warn(f"{told}: {few(list(strange))}", RuntimeWarning, stacklevel=2)
+        return self._of_logits(logits, sources)
+
+    def of_segments(
+        self, logits: ArrayLike, segments: str | Sequence[str] | NDArray[np.str_] | None
+    ) -> tuple[NDArray[np.float64], int]:
+        """Return probabilities as servers do, and how many of them the common map made.
+
+        Args:
+            logits: As of ``of_logits``.
+            segments: Segment of each, one text or n: its source, where the artifact has maps by source.
+        """
+        if self.source_maps is None:
+            return self._of_logits(logits, None), 0
+        if segments is None:
+            raise self._by_source("no sources are given")
+        probs = self._of_logits(logits, segments)
+        return probs, int((self.source_maps.rows(segments, len(probs)) == 0).sum())
+
+    def of_each_source(self, logits: ArrayLike) -> NDArray[np.float64]:
+        """Return probabilities (n, K) of rows that are of each source in turn, as examples are.
+
+        Args:
+            logits: (n, K).
+        """
+        maps = self.source_maps
+        return self.of_segments(logits, None if maps is None else maps.cycle(len(np.asarray(logits))))[0]
+
+    def unknown(self, sources: str | Sequence[str] | NDArray[np.str_]) -> dict[str, int]:
+        """Count the sources that no map is of, "" not among them.
+
+        Args:
+            sources: One text, or n.
+        """
+        known = {"", *(() if self.source_maps is None else self.source_maps.sources)}
+        return {
+            str(name): n
+            for name, n in Counter([sources] if isinstance(sources, str) else sources).items()
+            if str(name) not in known
+        }
+
+    def mapped(self, logits: AnyFloats, sources: Any = None) -> AnyFloats:
+        """Apply the steps on the logits.
+
+        Args:
+            logits: (n, K).
+            sources: As of ``of_logits``.
+        """
+        for step in self.maps:
+            logits = step(logits, sources) if isinstance(step, SourceMaps) else step(logits)
+        return logits
+
+    def _of_logits(self, logits: ArrayLike, sources: Any) -> NDArray[np.float64]:
+        z: AnyFloats = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
         if z.shape[1:] != (self.classes,):
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
         given = z
         with np.errstate(over="ignore", invalid="ignore"):
-            for step in self.logit_maps:
-                z = step(z)
-            if self.logit_maps and not np.isfinite(z.sum()):
+            z = self.mapped(z, sources)
+            if self.maps and not np.isfinite(z.sum()):
                 lost = np.asarray(np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1))
                 z = np.where(lost[:, None], np.nan, z)
         if self.is_multilabel:
