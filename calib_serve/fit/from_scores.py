@@ -203,7 +203,9 @@ def _fitted(
             can = [name for name in BY_SOURCE if samples.classes == 2 or name not in TWO_CLASSES]
             told = {"class_names": () if unseen.changes else class_names, "seed": seed, "progress": progress}
             chosen = _chosen(samples, {"candidates": can, **options, **told}, for_shares=False)
-            method, options, selection = chosen.method, {}, chosen.selection
+            # That one map for all changes nothing says nothing of one for each.
+            method, options = chosen.method if chosen.method != "none" else can[0], {}
+            selection = chosen.selection
         check_options(f"{method} by {by}", options, [])
         artifact = unseen.fitted(samples, lambda s: fit_by_source(method, s, by))
         artifact = replace(artifact, fit=replace(artifact.fit, selection=selection))

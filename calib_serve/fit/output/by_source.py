@@ -26,7 +26,7 @@ from calib_serve.core.text import a_few
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
-from calib_serve.scores import softmax
+from calib_serve.scores import log_softmax
 
 Floats = NDArray[np.float64]
 
@@ -39,17 +39,17 @@ BY_SOURCE: Mapping[str, tuple[str, ...]] = {
 
 FEWEST = 10
 """Samples, or groups of them, of which a source with fewer keeps the common map."""
-_MOST_STEPS = 500
-_LONGEST_STEP = 0.5  # of a logarithm or a logit, so that no quadratic is believed far from where it was made
-_CLOSE = 1e-10
+_MOST_TURNS, _TURNS_ALONE, _MOST_STEPS = 200, 20, 50
+_CLOSE = 1e-6  # of a logarithm or a logit, far below any standard error
 
 
 class Quadratic(NamedTuple):
-    """A source's log-likelihood near its parameters: ``gradient`` (d,), ``information`` (d, d).
+    """A source's log-likelihood near its parameters: ``value``, ``gradient`` (d,), ``information`` (d, d).
 
     ``spread`` (d, d): the sum over groups of samples of the outer products of their gradients.
     """
 
+    value: float
     gradient: Floats
     information: Floats
     spread: Floats
@@ -178,11 +178,10 @@ class _Found:
 
 
 def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
-    """Shrink and linearise in turn until nothing moves."""
+    """Shrink, and linearise where that leads, in turn until nothing moves."""
     theta = np.tile(start, (len(parts), 1))
-    longest = _LONGEST_STEP
-    last = np.inf
-    for _ in range(_MOST_STEPS):
+    held = Pooled(start, np.zeros(len(start)))
+    for turn in range(_MOST_TURNS):
         found = [part.quadratic(one) for part, one in zip(parts, theta, strict=True)]
         information = np.array([one.information for one in found])
         # A source whose samples say nothing of a parameter has an infinite variance: as good as that.
@@ -191,18 +190,40 @@ def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
         covariances = np.linalg.inv(information)
         own = theta + np.einsum("sij,sj->si", covariances, np.array([one.gradient for one in found]))
         pooled, new, weights = shrunk(own, design * covariances)
-        step = new - theta
-        size = float(np.abs(step).max())
-        if size <= _CLOSE:
+        if turn and np.abs(new - theta).max() <= _CLOSE:
             return pooled, _Found(own, design * covariances, weights, new, design)
-        # Where steps do not shrink, two states take turns: shorter ones end that.
-        longest = longest / 2 if size > 0.9 * last else longest
-        last = size
-        theta = theta + step * min(1.0, longest / size)
+        # Two states may take turns, as the variance answers each move: their mean ends that.
+        share = 1.0 if turn < _TURNS_ALONE else 0.5
+        held = Pooled(*(old + share * (to - old) for old, to in zip(held, pooled, strict=True)))
+        theta = np.array([_likeliest(part, one, held, design) for part, one in zip(parts, theta, strict=True)])
     raise FitError(
-        f"the calibration by source did not converge in {_MOST_STEPS} steps; look for sources with extreme "
+        f"the calibration by source did not converge in {_MOST_TURNS} turns; look for sources with extreme "
         "scores, or fit one map for all"
     )
+
+
+def _likeliest(part: _Part, theta: Floats, prior: Pooled, design: float) -> Floats:
+    """The parameters (d,) of the largest posterior density, from ``theta``, by Fisher scoring with half steps."""
+    size = np.sqrt(prior.between)  # theta = mean + size u: a parameter without variance stays at the mean
+
+    def at(u: Floats) -> tuple[float, Floats, Floats]:
+        found = part.quadratic(prior.mean + size * u)
+        information = size[:, None] * found.information * size / design + np.eye(len(u))
+        return found.value / design - float(u @ u) / 2, size * found.gradient / design - u, information
+
+    u = np.where(size > 0, (theta - prior.mean) / np.where(size > 0, size, 1), 0.0)
+    value, gradient, information = at(u)
+    for _ in range(_MOST_STEPS):
+        step = np.linalg.solve(information, gradient)
+        if np.abs(step).max() <= _CLOSE / 100:
+            break
+        # Near the top rounding hides a gain, and the gradient shows it.
+        for length in 0.5 ** np.arange(20):
+            new = at(u + length * step)
+            if new[0] > value + 1e-9 * abs(value) or np.abs(new[1]).max() < 0.9 * np.abs(gradient).max():
+                break
+        u, (value, gradient, information) = u + length * step, new
+    return np.asarray(prior.mean + size * u)
 
 
 def _design_effect(found: Sequence[Quadratic], information: Floats) -> float:
@@ -253,30 +274,32 @@ class _Part:
 
     def quadratic(self, theta: Floats) -> Quadratic:
         """The gradient of the log-likelihood, and Fisher's information."""
-        columns, each = self._of_temperature(theta) if self.z.ndim == 2 else self._of_margin(theta)
-        gradients = columns * each[0][:, None] * self.weight[:, None]
-        information = (columns * (each[1] * self.weight)[:, None]).T @ columns
-        if self.groups is None:
-            return Quadratic(gradients.sum(axis=0), information, information)
-        sums = np.zeros((int(self.groups.max()) + 1, columns.shape[1]))
-        np.add.at(sums, self.groups, gradients)
-        return Quadratic(gradients.sum(axis=0), information, sums.T @ sums)
+        value, columns, residual, variance = self._each(theta)
+        gradients = columns * (residual * self.weight)[:, None]
+        information = (columns * (variance * self.weight)[:, None]).T @ columns
+        summed = gradients
+        if self.groups is not None:
+            summed = np.zeros((int(self.groups.max()) + 1, columns.shape[1]))
+            np.add.at(summed, self.groups, gradients)
+        return Quadratic(float(self.weight @ value), gradients.sum(axis=0), information, summed.T @ summed)
 
-    def _of_temperature(self, theta: Floats) -> tuple[Floats, tuple[Floats, Floats]]:
-        z = self.z * np.exp(-theta[0])
-        p = softmax(z)
-        mean = np.einsum("nk,nk->n", p, z)
-        variance = np.einsum("nk,nk->n", p, (z - mean[:, None]) ** 2)
-        # d log p_y / d log T = mean of z / T under p, less the true class's.
-        return np.ones((len(z), 1)), (mean - z[np.arange(len(z)), self.labels], variance)
-
-    def _of_margin(self, theta: Floats) -> tuple[Floats, tuple[Floats, Floats]]:
+    def _each(self, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Of each sample (n,) log-likelihood, the derivatives (n, d) of its score, its residual and variance."""
+        if self.method == "temperature":
+            z = self.z * np.exp(-theta[0])
+            logs = log_softmax(z)
+            mean = np.einsum("nk,nk->n", np.exp(logs), z)
+            variance = np.einsum("nk,nk->n", np.exp(logs), (z - mean[:, None]) ** 2)
+            rows = np.arange(len(z))
+            # d log p_y / d log T = mean of z / T under p, less the true class's.
+            return logs[rows, self.labels], np.ones((len(z), 1)), mean - z[rows, self.labels], variance
         scaled = self.z * (np.exp(theta[0]) if self.method == "logistic" else 1.0)
-        eta = scaled + theta[-1]
-        p = 1 / (1 + np.exp(-np.clip(eta, -700, 700)))
+        sign = np.where(self.labels == 1, 1.0, -1.0)
+        signed = sign * (scaled + theta[-1])
+        wrong = np.exp(-np.logaddexp(0, signed))
         ones = np.ones(len(scaled))
         columns = np.stack([scaled, ones], axis=1) if self.method == "logistic" else ones[:, None]
-        return columns, ((self.labels == 1) - p, p * (1 - p))
+        return -np.logaddexp(0, -signed), columns, sign * wrong, wrong * (1 - wrong)
 
     @staticmethod
     def maps(method: str, theta: Floats, centre: float, classes: int) -> tuple[Floats, Floats | None]:
