@@ -250,6 +250,8 @@ class Artifact:
             raise InputError(
                 f"a shadow has the {served.classes} classes of what is served, one a sample; got {self!r}"
             )
+        if self.source_maps is not None:
+            raise self._by_source("a shadow has one for all: take that of one source")
         if not self.has_model_steps_of(served):
             raise InputError(
                 "the shadow changes the model in other ways than what is served, so its logits are others: "

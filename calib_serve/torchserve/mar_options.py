@@ -113,6 +113,12 @@ class ModelOptions(AnswerOptions, Wrapped):
                 "the artifact is of tokens or pixels, and an archive answers with one prediction a sample: "
                 "put it into the model with calib-serve fuse, or take artifact.one_place and a Reporter"
             )
+        if artifact.source_maps is not None and self.seam is not None:
+            raise ModelError(
+                f"the artifact has a map for each {artifact.source_maps.by}, and what passes a handler's seam "
+                "does not say of which it is: pack the model itself (calib-serve pack), or take the map of one "
+                "(Artifact.at)"
+            )
         if artifact.abstain is not None and self.abstain_below is not None:
             raise ModelError(
                 f"the artifact abstains below {artifact.abstain.threshold:.4g}, for a risk of "

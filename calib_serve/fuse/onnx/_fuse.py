@@ -195,7 +195,11 @@ def _fuse(
     # The shift tells one sample's shape where the graph leaves it free.
     shift = artifact.input_shift
     sizes = {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
-    feeds = dict(given or generate(model.graph, samples=asked.samples, shapes=sizes, masks=plan.mask_inputs))
+    makes: dict[str, Any] = {"samples": asked.samples, "shapes": sizes, "masks": plan.mask_inputs}
+    feeds = dict(given or generate(model.graph, by=plan.by, **makes))
+    if plan.by is not None and acting.source_maps is not None:
+        n = max((len(one) for one in feeds.values() if np.ndim(one)), default=1)
+        feeds[plan.by] = np.array(acting.source_maps.cycle(n), object)
     # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
     with pending(out) as made:
         probe = made.with_suffix(f"{made.suffix}.raw")

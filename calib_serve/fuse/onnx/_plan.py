@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Artifact, LogitMap, SourceMaps
 from calib_serve.core.errors import FuseError
 from calib_serve.core.options.base import check
 from calib_serve.core.options.fuse import OnnxOptions
@@ -21,7 +21,7 @@ from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, describe
 from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
-from calib_serve.fuse.onnx._layers import find_features, map_logits, replace_head
+from calib_serve.fuse.onnx._layers import find_features, map_by_source, map_logits, replace_head
 from calib_serve.fuse.onnx._masks import FAR, hides_mask, inputs_of, masked_probabilities
 from calib_serve.fuse.onnx._outputs import Returns, finish, open_scores
 from calib_serve.fuse.onnx._probabilities import is_flat
@@ -79,6 +79,11 @@ class Plan:
         return self.output if self.returns == "same" else "probabilities"
 
     @property
+    def by(self) -> str | None:
+        """The name of the input that says the source of each sample, where there is one."""
+        return None if self.artifact.source_maps is None else self.artifact.source_maps.by
+
+    @property
     def shifted(self) -> str | None:
         """The name of the shifted input."""
         return None if self.input is None else str(self.input.name)
@@ -102,9 +107,9 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     _check_mask(tail, acting)
     if not is_flat(tail.logits) and (bare or not _keeps_shape(acting, tail, asked.returns)):
         passes.append(flatten_scores)
-    maps: tuple[LogitMap, ...] = acting.logit_maps
+    maps = acting.maps
     if tail.normalised and reads_least(artifact):
-        maps = (replace(maps[0], least=LEAST), *maps[1:])
+        maps = (replace(acting.logit_maps[0], least=LEAST), *maps[1:])
     if tail.one_column:
         # A linear map of two logits is one of their difference: then the one column stays as it is.
         bare_probability = bare and tail.outputs == "probability"
@@ -124,7 +129,9 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
             )
         source = find_features(editor, tail, artifact.head, asked.features)
         passes.append(partial(replace_head, head=artifact.head, features=source))
-    passes += [partial(map_logits, step=step) for step in maps]
+    for step in maps:
+        by_source = isinstance(step, SourceMaps)
+        passes.append(partial(map_by_source, step=step) if by_source else partial(map_logits, step=step))
     shift, shifted = artifact.input_shift, None
     if shift is not None or normalization is not None:
         shifted = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
@@ -175,7 +182,7 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
 
 def _check_mask(tail: Tail, artifact: Artifact) -> None:
     """Raise FuseError where classes are masked, and steps that read all of them have no place before it."""
-    maps = artifact.logit_maps
+    maps = artifact.maps
     alone = has_logits(artifact) and all(m.weight.ndim < 2 and (m.weight > 0).all() for m in maps)
     before = None if tail.activation is not None else masked_probabilities(tail.logits)
     if before is not None and tail.outputs in PROBABILITIES:
@@ -198,8 +205,8 @@ def _check_mask(tail: Tail, artifact: Artifact) -> None:
 
 def reads_least(artifact: Artifact) -> bool:
     """Whether probabilities of 0 count as the least, as in the fit: for more than a temperature."""
-    first = next(iter(artifact.logit_maps), None)
-    if first is None or artifact.model.outputs not in PROBABILITIES or artifact.is_multilabel:
+    first = next(iter(artifact.maps), None)
+    if first is None or isinstance(first, SourceMaps) or artifact.model.outputs not in PROBABILITIES or artifact.is_multilabel:
         return False
     of_logs = first.on == "log_probs" or not first.ignores_shift
     return of_logs and first.weight.ndim > 0 and first.least is None and artifact.head is None
@@ -207,6 +214,6 @@ def reads_least(artifact: Artifact) -> bool:
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
     """Whether only a scalar acts on scores of several classes: their shape is then free."""
-    maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps)
+    maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.maps)
     alone = artifact.head is None and has_logits(artifact)
     return returns == "same" and maps and alone and not tail.one_column
