@@ -56,7 +56,10 @@ def trained(package, item, column, rng):
         hour = table.date.str[11:13].astype(int)
         inputs = table[["problem", "MDC", "preRace", "race", "gender"]].assign(hour=hour)
     elif item == "mortgages":
-        y, inputs = table.home_ownership.to_numpy() == 1, table[["qob", "nonwhite", "vet_wwko", "qob_minus_kw"]]
+        y, inputs = (
+            table.home_ownership.to_numpy() == 1,
+            table[["qob", "nonwhite", "vet_wwko", "qob_minus_kw"]],
+        )
     else:
         y, inputs = (table.use == "Y").to_numpy(), table[["livch", "age", "urban"]]
     x = np.column_stack([as_numbers(inputs[name]) for name in inputs])

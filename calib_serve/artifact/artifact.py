@@ -10,8 +10,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -48,7 +47,18 @@ from calib_serve.artifact.manifest import (
     unpack,
     write_manifest,
 )
-from calib_serve.artifact.steps import STEPS, Examples, Head, InputShift, LogitMap, Mixture, ProbTable, SourceMaps, Step
+from calib_serve.artifact.steps import (
+    STEPS,
+    Examples,
+    Head,
+    InputShift,
+    LogitMap,
+    Mixture,
+    ProbTable,
+    SourceMaps,
+    Sources,
+    Step,
+)
 from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.core.arrays import AnyFloats, as_array, as_floats
 from calib_serve.core.bins import Bins
@@ -154,9 +164,8 @@ class Artifact:
         single = [i for i in order if STEPS[i] is not LogitMap]
         if order != sorted(order) or len(single) != len(set(single)):
             kinds = ", ".join(step.kind for step in self.steps)
-            raise InputError(
-                f"steps must be: input_shift, head, logit_map ..., source_maps, mixture, prob_table; got {kinds}"
-            )
+            wanted = "input_shift, head, logit_map ..., source_maps, mixture, prob_table"
+            raise InputError(f"steps must be: {wanted}; got {kinds}")
         if self.contract is not None:
             self.contract.check_classes(self.classes)
         for step in self.steps:
@@ -276,7 +285,7 @@ class Artifact:
             raise self._by_source("this needs one map of all samples")
         return self._of(LogitMap)
 
-    @property
+    @cached_property
     def maps(self) -> tuple[LogitMap | SourceMaps, ...]:
         """The steps on the logits, those by source among them."""
         return (*self._of(LogitMap), *self._of(SourceMaps))
@@ -371,7 +380,7 @@ class Artifact:
         *,
         outputs: Outputs | None = None,
         class_axis: int | None = None,
-        sources: str | Sequence[str] | None = None,
+        sources: Sources | None = None,
     ) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of a model's scores, of the kind that it was fitted on.
 
@@ -398,7 +407,9 @@ class Artifact:
         outputs, expected = outputs or self._said_kind(), self.schema
         expected = expected if sources is None else replace(expected, by=None)
         found = self.accepted(Scores.of(scores, outputs=outputs, expected=expected, missing="none"))
-        return self._known(self._logits_of(found), found.sources if sources is None else sources)
+        if sources is None and self.source_maps is not None:
+            sources = found.sources
+        return self._known(self._logits_of(found), sources)
 
     def one_place(
         self,
@@ -457,7 +468,7 @@ class Artifact:
         found = self.accepted(scores)
         return replace(
             found,
-            values=self._known(self._logits_of(found), found.sources),
+            values=self._known(self._logits_of(found), found.sources if self.source_maps else None),
             outputs="label_probabilities" if self.is_multilabel else "probabilities",
             class_names=self.class_names or found.class_names,
             calibrated_by=self.fingerprint,
@@ -465,7 +476,7 @@ class Artifact:
 
     def _known(self, logits: NDArray[np.floating[Any]], sources: Any = None) -> NDArray[np.float64]:
         """Calibrate logits (n, K); InputError where a mask left none of a class that a matrix reads."""
-        probs = self.of_logits(logits, sources if self.source_maps else None)
+        probs = self.of_logits(logits, sources)
         lost = np.isnan(probs).any(axis=1) & (np.asarray(logits, np.float64) <= MASKED).any(axis=1)
         if lost.any():
             raise InputError(
@@ -484,7 +495,7 @@ class Artifact:
         *,
         outputs: Outputs | None = None,
         class_axis: int | None = None,
-        sources: str | Sequence[str] | None = None,
+        sources: Sources | None = None,
     ) -> NDArray[Any]:
         """Return the class of the largest calibrated probability (n,), by its name where it has one.
 
@@ -504,9 +515,7 @@ class Artifact:
         ids = probs.argmax(axis=1)
         return np.asarray(np.array(self.class_names)[ids] if self.class_names else ids)
 
-    def of_logits(
-        self, logits: ArrayLike, sources: str | Sequence[str] | NDArray[np.str_] | None = None
-    ) -> NDArray[np.float64]:
+    def of_logits(self, logits: ArrayLike, sources: Sources | None = None) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
         A row that is not finite, or so large that a step overflows, gets NaN and spoils no other: in a
@@ -524,54 +533,40 @@ class Artifact:
             InputError: Without sources where the artifact has maps by source, and with them where it has not.
             ShapeError: For another number of classes or sources.
         """
-        if (sources is None) != (self.source_maps is None):
-            raise (
-                self._by_source("no sources are given")
-                if sources is None
-                else InputError("sources are given, and the calibration is one for all: leave sources= out")
-            )
-        if sources is not None and (strange := self.unknown(sources)):
-            told = f"{sum(strange.values())} samples are of unknown sources, and get the common map"
-            warnings.warn(f"{told}: {few(list(strange))}", RuntimeWarning, stacklevel=2)
-        return self._of_logits(logits, sources)
+        maps = self.source_maps
+        if maps is None and sources is not None:
+            raise InputError("sources are given, and the calibration is one for all: leave sources= out")
+        if maps is not None and sources is not None:
+            names = [sources] if isinstance(sources, str) else sources
+            if strange := sorted({str(one) for one in names} - {"", *maps.sources}):
+                told = f"the common map is taken for sources that the fit did not know: {few(strange)}"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
+        return self.of_segments(logits, sources)[0]
 
-    def of_segments(
-        self, logits: ArrayLike, segments: str | Sequence[str] | NDArray[np.str_] | None
-    ) -> tuple[NDArray[np.float64], int]:
+    def of_segments(self, logits: ArrayLike, segments: Sources | None) -> tuple[NDArray[np.float64], int]:
         """Return probabilities as servers do, and how many of them the common map made.
 
         Args:
             logits: As of ``of_logits``.
             segments: Segment of each, one text or n: its source, where the artifact has maps by source.
         """
-        if self.source_maps is None:
+        maps = self.source_maps
+        if maps is None:
             return self._of_logits(logits, None), 0
         if segments is None:
             raise self._by_source("no sources are given")
         probs = self._of_logits(logits, segments)
-        return probs, int((self.source_maps.rows(segments, len(probs)) == 0).sum())
+        return probs, int((maps.rows(segments, len(probs)) == 0).sum())
 
-    def of_each_source(self, logits: ArrayLike) -> NDArray[np.float64]:
-        """Return probabilities (n, K) of rows that are of each source in turn, as examples are.
-
-        Args:
-            logits: (n, K).
-        """
-        maps = self.source_maps
-        return self.of_segments(logits, None if maps is None else maps.cycle(len(np.asarray(logits))))[0]
-
-    def unknown(self, sources: str | Sequence[str] | NDArray[np.str_]) -> dict[str, int]:
-        """Count the sources that no map is of, "" not among them.
+    def cycle(self, n: int, start: int = 0) -> list[str] | None:
+        """Name n sources in turn, one of them "", as examples and proofs do; None where one map is of all.
 
         Args:
-            sources: One text, or n.
+            n: Number of samples.
+            start: Number of the first.
         """
-        known = {"", *(() if self.source_maps is None else self.source_maps.sources)}
-        return {
-            str(name): n
-            for name, n in Counter([sources] if isinstance(sources, str) else sources).items()
-            if str(name) not in known
-        }
+        names = None if self.source_maps is None else ("", *self.source_maps.sources)
+        return None if names is None else [names[i % len(names)] for i in range(start, start + n)]
 
     def mapped(self, logits: AnyFloats, sources: Any = None) -> AnyFloats:
         """Apply the steps on the logits.

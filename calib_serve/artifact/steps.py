@@ -26,6 +26,8 @@ LONGEST_SOURCE = 63
 
 S = TypeVar("S", bound="StepBase")
 Exact = NDArray[np.float64]
+Sources = Union[str, Sequence[str], NDArray[np.str_]]
+"""The source of all samples, or of each of n."""
 
 
 def tensor(
@@ -365,7 +367,7 @@ class SourceMaps(StepBase):
         """The column and the names."""
         return {"by": self.by, "sources": list(self.sources)}
 
-    def rows(self, sources: str | Sequence[str] | NDArray[np.str_], n: int) -> NDArray[np.intp]:
+    def rows(self, sources: Sources, n: int) -> NDArray[np.intp]:
         """Find the row of each sample's map (n,): 0 where its source is not known.
 
         Args:
@@ -388,17 +390,7 @@ class SourceMaps(StepBase):
         (row,) = self.rows(source, 1)
         return LogitMap(self.weight[row], None if self.bias is None else self.bias[row])
 
-    def cycle(self, n: int, start: int = 0) -> list[str]:
-        """Name n sources in turn, beginning with number ``start``; one of them, "", is not known.
-
-        Args:
-            n: Number of samples.
-            start: Number of the first.
-        """
-        names = ("", *self.sources)
-        return [names[i % len(names)] for i in range(start, start + n)]
-
-    def __call__(self, logits: AnyFloats, sources: str | Sequence[str] | NDArray[np.str_]) -> Exact:
+    def __call__(self, logits: AnyFloats, sources: Sources) -> Exact:
         """Mapped logits (n, K), in float64; a masked class stays masked.
 
         Args:

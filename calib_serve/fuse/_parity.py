@@ -121,8 +121,8 @@ def expect(
 
 def source_rounds(artifact: Artifact, n: int) -> list[list[str] | None]:
     """Sources for n rows, in as many rounds as show each of them, and one that is not known; one of None."""
-    maps = artifact.source_maps
-    return [None] if maps is None else [maps.cycle(n, start) for start in range(0, len(maps.weight), n)]
+    size = 1 if artifact.source_maps is None else len(artifact.source_maps.weight)
+    return [artifact.cycle(n, start) for start in range(0, size, n)]
 
 
 def check_examples(artifact: Artifact) -> None:
@@ -131,8 +131,7 @@ def check_examples(artifact: Artifact) -> None:
     if examples is None:
         return
     logits, alone = np.asarray(examples.logits, np.float64), replace(artifact, sets=None, abstain=None)
-    (sources, *_) = source_rounds(artifact, len(logits))
-    expected = expect(replace(alone, contract=None), logits, 1e-5, sources)
+    expected = expect(replace(alone, contract=None), logits, 1e-5, artifact.cycle(len(logits)))
     try:
         expected.prove(examples.probs, {}, "fit it again", engine="numpy", device="cpu")
     except FuseError as error:

@@ -211,7 +211,9 @@ class Reporter:
         p = probs if isinstance(probs, np.ndarray) else array_of(probs)
         predictions, valid = self._top(p)
         if self.artifact is not None and self.artifact.source_maps is not None:
-            strange = self.artifact.source_maps.rows(each_of(segment, "segment", len(predictions)), len(predictions))
+            strange = self.artifact.source_maps.rows(
+                each_of(segment, "segment", len(predictions)), len(predictions)
+            )
             self._recorder.broken("source", times=int((strange == 0).sum()))
         if not self._background.started or self._seen < _CHECKED:
             self._begin(p)

@@ -76,7 +76,7 @@ def read_source(
 ) -> RawScores:
     """Return one split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
 
-    ``label``, ``weight``, ``group`` and ``source``: each a column or array of the file by name, or an npy file beside it.
+    ``label`` to ``source``: each a column or array of the file by name, or an npy file beside it.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
     path = Path(where)

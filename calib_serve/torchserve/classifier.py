@@ -239,9 +239,7 @@ class CalibratedClassifier(CalibratedHandler):
         except (Exception, SystemExit) as error:  # a subclass's preprocess may raise anything
             return Failure(400, f"the input cannot be read ({type(error).__name__})")
 
-    def _rows_of(
-        self, inputs: list[NDArray[Any] | Failure], segments: Sequence[str]
-    ) -> list[Row | Failure]:
+    def _rows_of(self, inputs: list[NDArray[Any] | Failure], segments: Sequence[str]) -> list[Row | Failure]:
         """Run inputs of one shape and type at once; a failure stays in its place."""
         by_kind: dict[tuple[Any, ...], list[int]] = {}
         for index, item in enumerate(inputs):

@@ -115,9 +115,8 @@ class ModelOptions(AnswerOptions, Wrapped):
             )
         if artifact.source_maps is not None and self.seam is not None:
             raise ModelError(
-                f"the artifact has a map for each {artifact.source_maps.by}, and what passes a handler's seam "
-                "does not say of which it is: pack the model itself (calib-serve pack), or take the map of one "
-                "(Artifact.at)"
+                f"the artifact has a map for each {artifact.source_maps.by}, which a handler's seam does not "
+                "know: pack the model itself (calib-serve pack), or take the map of one (Artifact.at)"
             )
         if artifact.abstain is not None and self.abstain_below is not None:
             raise ModelError(

@@ -22,7 +22,7 @@ class BySource(Checked):
     """Whether each source of samples has a calibration of its own."""
 
     by: Any = None
-    """A column that says each sample's source, such as its hospital: each has a map, shrunk to the common one."""
+    """A column of each sample's source, such as its hospital: each has a map, shrunk to the common one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,12 @@
-"""One calibration for each source of samples, such as a hospital, shrunk to the common one.
+"""One calibration for each source of samples, such as a hospital, shrunk to the common one (empirical Bayes).
 
-The parameters of the sources are taken as draws from one normal distribution (empirical Bayes). Its variance
-is Paule and Mandel's, of each parameter; a source's own estimate is shrunk towards the mean by how little its
-samples say next to that variance. With a variance of 0 all sources have the map that one fit to all samples
-has; as it grows, each has its own.
+Parameters of sources are draws from a normal distribution, whose variance is Paule and Mandel's; a source's
+own estimate is shrunk to the mean by how little its samples say next to that. With a variance of 0 all have
+the map of one fit to all samples; as it grows, each has its own.
 
-Estimates and their errors are those of a quadratic at the shrunk parameters themselves, not at each source's
-own optimum (penalised quasi-likelihood, Breslow and Clayton 1993): a source that has no finite optimum, as
-all its samples are right, then says what it can.
+Estimates and errors are those of a quadratic at the shrunk parameters, not at each source's own optimum
+(penalised quasi-likelihood, Breslow and Clayton 1993): a source without a finite one, as all its samples are
+right, then says what it can.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from scipy.optimize import brentq
 from calib_serve.artifact import Artifact, SourceMaps
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.text import a_few
-from calib_serve.fit.facts import complete
+from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import log_softmax
@@ -43,18 +42,6 @@ _MOST_TURNS, _TURNS_ALONE, _MOST_STEPS = 200, 20, 50
 _CLOSE = 1e-6  # of a logarithm or a logit, far below any standard error
 
 
-class Quadratic(NamedTuple):
-    """A source's log-likelihood near its parameters: ``value``, ``gradient`` (d,), ``information`` (d, d).
-
-    ``spread`` (d, d): the sum over groups of samples of the outer products of their gradients.
-    """
-
-    value: float
-    gradient: Floats
-    information: Floats
-    spread: Floats
-
-
 class Pooled(NamedTuple):
     """The distribution of parameters over sources: ``mean`` (d,), ``between`` (d,), the variances."""
 
@@ -65,13 +52,12 @@ class Pooled(NamedTuple):
 def between_sources(estimates: Floats, variances: Floats) -> float:
     """Return the variance between sources by Paule and Mandel's estimate, which is the empirical Bayes one.
 
-    It is where the squared distances to the weighted mean, over their variances, sum to S - 1, or 0.
+    Squared distances to the weighted mean, over their variances, then sum to S - 1; it is 0 where they sum to
+    less. Paule and Mandel 1982; Morris 1983.
 
     Args:
         estimates: Of one parameter, by source (S,).
         variances: Their sampling variances (S,), positive.
-
-    Source: Paule and Mandel 1982; Morris 1983.
 
     >>> between_sources(np.array([-1.0, 1.0]), np.array([0.5, 0.5]))
     1.5
@@ -84,19 +70,14 @@ def between_sources(estimates: Floats, variances: Floats) -> float:
 
     if len(estimates) < 2 or excess(0.0) <= 0:
         return 0.0
-    # At this variance each term is below 1, and so their sum below S - 1.
-    high = 2 * float(np.sum((estimates - estimates.mean()) ** 2))
+    high = 2 * float(np.sum((estimates - estimates.mean()) ** 2))  # where they sum to less than 1
     return float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=1000))
 
 
 def shrunk(estimates: Floats, covariances: Floats) -> tuple[Pooled, Floats, Floats]:
-    """Shrink the estimates of sources to their mean.
+    """Shrink estimates of sources (S, d) with ``covariances`` (S, d, d) to their mean.
 
-    Args:
-        estimates: Parameters by source (S, d).
-        covariances: Of each (S, d, d).
-
-    Returns the distribution, the shrunk parameters (S, d), and the weights (S, d, d) of the own estimates.
+    Returns their distribution, the shrunk ones, and the weights (S, d, d) of the own ones.
     """
     variances = np.diagonal(covariances, axis1=1, axis2=2)
     between = np.array([between_sources(*one) for one in zip(estimates.T, variances.T, strict=True)])
@@ -109,10 +90,10 @@ def shrunk(estimates: Floats, covariances: Floats) -> tuple[Pooled, Floats, Floa
 def fit_by_source(method: str, samples: Samples, by: str) -> Artifact:
     """Fit a method's map for each source of samples, shrunk to the common one.
 
-    ``artifact.fit`` holds the mean and standard deviation of each parameter over sources, and of each source
-    ``n``, and of each parameter the ``own`` estimate, its ``standard_error``, its ``weight`` against the
-    mean, and what it was ``shrunk`` to. Samples of one group are dependent: the variances of all estimates
-    are multiplied by their design effect (Rao and Scott 1992). Raises InputError for methods without few
+    ``artifact.fit`` holds the mean and standard deviation of each parameter ``between`` sources, and of each
+    source ``n``, and of each parameter the ``own`` estimate, its ``standard_error``, its ``weight`` against
+    the mean, and what it is ``shrunk`` to. Where samples of a group depend on one another, variances are
+    multiplied by their design effect (Rao and Scott 1992). Raises InputError for methods without few
     parameters and a likelihood, FitError where no source has enough samples, and as the method itself does.
     """
     if method not in BY_SOURCE:
@@ -124,16 +105,17 @@ def fit_by_source(method: str, samples: Samples, by: str) -> Artifact:
         raise InputError(f"these samples do not say their {by}")
     common = fit_by_name(method, samples)  # which refuses what it cannot be fitted to
     names, code = np.unique(samples.sources, return_inverse=True)
-    centre = _centre(samples) if method == "logistic" else 0.0
+    level = samples.mean()
+    # Around the mean score slope and intercept are nearly independent.
+    centre = float(level[1] - level[0]) if method == "logistic" else 0.0
     parts = [_Part.of(method, samples, np.flatnonzero(code == s), centre) for s in range(len(names))]
     enough = [s for s, part in enumerate(parts) if part.units >= FEWEST]
     if not enough:
         raise FitError(f"no value of {by} has {FEWEST} samples, or groups of them: fit one map for all")
     pooled, found = _fitted(parts, parts[0].start(common))
-    wanted = [pooled.mean, *(found.shrunk[s] for s in enough)]
-    weight, bias = _Part.maps(method, np.array(wanted), centre, samples.classes)
-    few = {str(names[s]): parts[s].n for s in range(len(names)) if s not in enough}
-    told = f"{len(few)} of {len(names)} values of {by} have fewer than {FEWEST} samples, or groups of them, "
+    weight, bias = _maps(method, np.stack([pooled.mean, *found.shrunk[enough]]), centre, samples.classes)
+    few = {str(names[s]): len(parts[s].labels) for s in range(len(names)) if s not in enough}
+    each = zip(BY_SOURCE[method], pooled.mean, np.sqrt(pooled.between), strict=True)
     artifact = complete(
         [SourceMaps(by, tuple(map(str, names[enough])), weight, bias)],
         samples,
@@ -143,25 +125,17 @@ def fit_by_source(method: str, samples: Samples, by: str) -> Artifact:
             "by": by,
             "design_effect": found.design,
             "centre": centre,
-            **_of_parameters(method, pooled),
-            "sources": {str(names[s]): found.facts(method, s, parts[s].n) for s in enough},
+            **{name: {"mean": mean, "between": between} for name, mean, between in each},
+            "sources": {str(names[s]): found.facts(method, s, len(parts[s].labels)) for s in enough},
             "too_few": few,
         },
     )
-    if not few:
-        return artifact
-    remark = f"{told}and get the common map: {a_few(list(few))}"
-    return replace(artifact, fit=replace(artifact.fit, remarks=(*artifact.fit.remarks, remark)))
+    what = f"{len(few)} of {len(names)} values of {by} have fewer than {FEWEST} samples, or groups of them"
+    return remarked(artifact, after=[f"{what}, and get the common map: {a_few(few)}"] if few else [])
 
 
-def _of_parameters(method: str, pooled: Pooled) -> dict[str, Any]:
-    each = zip(BY_SOURCE[method], pooled.mean, np.sqrt(pooled.between), strict=True)
-    return {name: {"mean": mean, "between": between} for name, mean, between in each}
-
-
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """Of all sources: own estimates (S, d), covariances and weights (S, d, d), and shrunk parameters."""
+class _Found(NamedTuple):
+    """Own estimates (S, d), covariances and weights (S, d, d), what they shrink to, and the design effect."""
 
     own: Floats
     covariances: Floats
@@ -170,32 +144,33 @@ class _Found:
     design: float
 
     def facts(self, method: str, s: int, n: int) -> dict[str, Any]:
-        """The record of one source."""
-        numbers = (self.own[s], np.sqrt(np.diag(self.covariances[s])), np.diag(self.weights[s]), self.shrunk[s])
+        error, weight = np.sqrt(np.diag(self.covariances[s])), np.diag(self.weights[s])
         keys = ("own", "standard_error", "weight", "shrunk")
-        each = zip(BY_SOURCE[method], *numbers, strict=True)
+        each = zip(BY_SOURCE[method], self.own[s], error, weight, self.shrunk[s], strict=True)
         return {"n": n, **{name: dict(zip(keys, of, strict=True)) for name, *of in each}}
 
 
 def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
     """Shrink, and linearise where that leads, in turn until nothing moves."""
-    theta = np.tile(start, (len(parts), 1))
-    held = Pooled(start, np.zeros(len(start)))
+    theta, held = np.tile(start, (len(parts), 1)), Pooled(start, np.zeros(len(start)))
     for turn in range(_MOST_TURNS):
-        found = [part.quadratic(one) for part, one in zip(parts, theta, strict=True)]
-        information = np.array([one.information for one in found])
+        at = [part.quadratic(one) for part, one in zip(parts, theta, strict=True)]
+        information = np.stack([one.information for one in at])
         # A source whose samples say nothing of a parameter has an infinite variance: as good as that.
-        information = information + 1e-12 * np.trace(information.sum(axis=0)) * np.eye(len(start))
-        design = _design_effect(found, information) if parts[0].groups is not None else 1.0
+        information += 1e-12 * np.trace(information.sum(axis=0)) * np.eye(len(start))
+        spread = np.linalg.solve(information.sum(axis=0), np.sum([one.spread for one in at], axis=0))
+        design = 1.0 if parts[0].groups is None else max(1.0, float(np.trace(spread)) / len(start))
         covariances = np.linalg.inv(information)
-        own = theta + np.einsum("sij,sj->si", covariances, np.array([one.gradient for one in found]))
+        own = theta + np.einsum("sij,sj->si", covariances, np.stack([one.gradient for one in at]))
         pooled, new, weights = shrunk(own, design * covariances)
         if turn and np.abs(new - theta).max() <= _CLOSE:
             return pooled, _Found(own, design * covariances, weights, new, design)
         # Two states may take turns, as the variance answers each move: their mean ends that.
         share = 1.0 if turn < _TURNS_ALONE else 0.5
         held = Pooled(*(old + share * (to - old) for old, to in zip(held, pooled, strict=True)))
-        theta = np.array([_likeliest(part, one, held, design) for part, one in zip(parts, theta, strict=True)])
+        theta = np.stack(
+            [_likeliest(part, one, held, design) for part, one in zip(parts, theta, strict=True)]
+        )
     raise FitError(
         f"the calibration by source did not converge in {_MOST_TURNS} turns; look for sources with extreme "
         "scores, or fit one map for all"
@@ -203,7 +178,7 @@ def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
 
 
 def _likeliest(part: _Part, theta: Floats, prior: Pooled, design: float) -> Floats:
-    """The parameters (d,) of the largest posterior density, from ``theta``, by Fisher scoring with half steps."""
+    """The parameters (d,) of the largest posterior density, from ``theta``, by scoring with half steps."""
     size = np.sqrt(prior.between)  # theta = mean + size u: a parameter without variance stays at the mean
 
     def at(u: Floats) -> tuple[float, Floats, Floats]:
@@ -226,22 +201,18 @@ def _likeliest(part: _Part, theta: Floats, prior: Pooled, design: float) -> Floa
     return np.asarray(prior.mean + size * u)
 
 
-def _design_effect(found: Sequence[Quadratic], information: Floats) -> float:
-    """How much larger the variance of gradients is than that of as many independent samples, at least 1."""
-    whole = information.sum(axis=0)
-    spread = np.sum([one.spread for one in found], axis=0)
-    return max(1.0, float(np.trace(np.linalg.solve(whole, spread))) / len(whole))
+class _Quadratic(NamedTuple):
+    """A log-likelihood near some parameters; ``spread``: the outer products of its groups' gradients."""
 
-
-def _centre(samples: Samples) -> float:
-    """The mean margin: around it slope and intercept are nearly independent."""
-    level = samples.mean()
-    return float(level[1] - level[0])
+    value: float
+    gradient: Floats
+    information: Floats
+    spread: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The samples of one source: ``z`` (n, K), or of two classes the margin (n,) less ``centre``."""
+    """The samples of one source: logits (n, K), or of two classes the margin (n,) less ``centre``."""
 
     method: str
     z: Floats
@@ -249,68 +220,64 @@ class _Part:
     weight: Floats
     groups: NDArray[np.intp] | None
     centre: float
-    n: int
 
     @classmethod
     def of(cls, method: str, samples: Samples, index: NDArray[np.intp], centre: float) -> _Part:
         z = np.concatenate([z for _, z in replace(samples.take(index), weight=None).chunks(np.float64)])
-        if method != "temperature":
-            z = z[:, 1] - z[:, 0] - centre
+        z = z if method == "temperature" else z[:, 1] - z[:, 0] - centre
         groups = None if samples.groups is None else samples.groups[index]
-        return cls(method, z, samples.labels[index], samples.weights[index], groups, centre, len(index))
+        return cls(method, z, samples.labels[index], samples.weights[index], groups, centre)
 
     @property
     def units(self) -> int:
-        return self.n if self.groups is None else len(np.unique(self.groups))
+        return len(self.labels) if self.groups is None else len(np.unique(self.groups))
 
     def start(self, common: Artifact) -> Floats:
         """The parameters of the map that is fitted to all samples."""
-        facts = common.fit.facts
         if self.method == "temperature":
-            return np.array([np.log(facts["temperature"])])
-        slope = facts.get("slope", 1.0)
-        intercept = facts["intercept"] + slope * self.centre
+            return np.array([np.log(common.fit["temperature"])])
+        slope = common.fit.facts.get("slope", 1.0)
+        intercept = common.fit["intercept"] + slope * self.centre
         return np.array([intercept] if self.method == "intercept" else [np.log(slope), intercept])
 
-    def quadratic(self, theta: Floats) -> Quadratic:
+    def quadratic(self, theta: Floats) -> _Quadratic:
         """The log-likelihood with its gradient and information."""
         value, columns, residual, variance = self._each(theta)
         gradients = columns * (residual * self.weight)[:, None]
         information = (columns * (variance * self.weight)[:, None]).T @ columns
-        # Towards flatter maps the likelihood of a logarithm bends more than Fisher's information says: by the
-        # gradient, as the Hessian has it. Without that, one sample that is surely wrong would lead far away.
+        # Towards flatter maps the Hessian of a logarithm is larger than Fisher's information, by the gradient:
+        # beyond chance it counts, or one sample that is surely wrong would lead far away.
         flatter = {"temperature": 1.0, "logistic": -1.0, "intercept": 0.0}[self.method]
-        information[0, 0] += max(0.0, flatter * float(gradients[:, 0].sum()))
+        excess = flatter * float(gradients[:, 0].sum()) - 2 * float(np.sqrt(information[0, 0]))
+        information[0, 0] += max(0.0, excess)
         summed = gradients
         if self.groups is not None:
             summed = np.zeros((int(self.groups.max()) + 1, columns.shape[1]))
             np.add.at(summed, self.groups, gradients)
-        return Quadratic(float(self.weight @ value), gradients.sum(axis=0), information, summed.T @ summed)
+        return _Quadratic(float(self.weight @ value), gradients.sum(axis=0), information, summed.T @ summed)
 
     def _each(self, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Of each sample (n,) log-likelihood, the derivatives (n, d) of its score, its residual and variance."""
+        """Of each sample log-likelihood, the derivatives (n, d) of its score, residual and variance."""
         if self.method == "temperature":
-            z = self.z * np.exp(-theta[0])
+            z, rows = self.z * np.exp(-theta[0]), np.arange(len(self.z))
             logs = log_softmax(z)
             mean = np.einsum("nk,nk->n", np.exp(logs), z)
             variance = np.einsum("nk,nk->n", np.exp(logs), (z - mean[:, None]) ** 2)
-            rows = np.arange(len(z))
             # d log p_y / d log T = mean of z / T under p, less the true class's.
             return logs[rows, self.labels], np.ones((len(z), 1)), mean - z[rows, self.labels], variance
         scaled = self.z * (np.exp(theta[0]) if self.method == "logistic" else 1.0)
-        sign = np.where(self.labels == 1, 1.0, -1.0)
-        signed = sign * (scaled + theta[-1])
-        wrong = np.exp(-np.logaddexp(0, signed))
-        ones = np.ones(len(scaled))
+        sign, ones = np.where(self.labels == 1, 1.0, -1.0), np.ones(len(scaled))
+        right = -np.logaddexp(0, -sign * (scaled + theta[-1]))
+        wrong = -np.expm1(right)
         columns = np.stack([scaled, ones], axis=1) if self.method == "logistic" else ones[:, None]
-        return -np.logaddexp(0, -signed), columns, sign * wrong, wrong * (1 - wrong)
+        return right, columns, sign * wrong, wrong * (1 - wrong)
 
-    @staticmethod
-    def maps(method: str, theta: Floats, centre: float, classes: int) -> tuple[Floats, Floats | None]:
-        """Scales and biases of parameters (S + 1, d)."""
-        if method == "temperature":
-            return np.exp(-theta[:, 0]), None
-        slope = np.exp(theta[:, 0]) if method == "logistic" else np.ones(len(theta))
-        bias = np.zeros((len(theta), classes))
-        bias[:, 1] = theta[:, -1] - slope * centre
-        return slope, bias
+
+def _maps(method: str, theta: Floats, centre: float, classes: int) -> tuple[Floats, Floats | None]:
+    """Scales (S + 1,) and biases (S + 1, K) of parameters (S + 1, d)."""
+    if method == "temperature":
+        return np.exp(-theta[:, 0]), None
+    slope = np.exp(theta[:, 0]) if method == "logistic" else np.ones(len(theta))
+    bias = np.zeros((len(theta), classes))
+    bias[:, 1] = theta[:, -1] - slope * centre
+    return slope, bias

@@ -196,10 +196,7 @@ def _fuse(
     shift = artifact.input_shift
     sizes = {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
     makes: dict[str, Any] = {"samples": asked.samples, "shapes": sizes, "masks": plan.mask_inputs}
-    feeds = dict(given or generate(model.graph, by=plan.by, **makes))
-    if plan.by is not None and acting.source_maps is not None:
-        n = max((len(one) for one in feeds.values() if np.ndim(one)), default=1)
-        feeds[plan.by] = np.array(acting.source_maps.cycle(n), object)
+    feeds = _with_sources(dict(given or generate(model.graph, by=plan.by, **makes)), plan)
     # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
     with pending(out) as made:
         probe = made.with_suffix(f"{made.suffix}.raw")
@@ -237,6 +234,14 @@ def _fuse(
         model=hashed,
         artifact=artifact.fingerprint,
     )
+
+
+def _with_sources(feeds: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The inputs of the fused graph: one more where each row is of a source."""
+    if plan.by is None:
+        return feeds
+    rows = max(len(one) for one in feeds.values() if np.ndim(one))
+    return {**feeds, plan.by: np.array(plan.artifact.cycle(rows), object)}
 
 
 def _judge(

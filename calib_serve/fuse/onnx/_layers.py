@@ -228,16 +228,14 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
 
 
 def map_by_source(editor: Editor, tail: Tail, *, step: SourceMaps) -> tuple[Tail, str]:
-    """Make the readers of the logits read them mapped as of their source, which a new input of texts names."""
+    """Make the readers of the logits read them mapped by their source, which a new input of texts names."""
     graph, logits, dtype = editor.graph, tail.logits, dtype_of(tail.logits)
     if any(step.by == value.name for value in graph.inputs):
         raise FuseError(
             f"the graph has an input {step.by!r} already, as the sources are to be called: rename it"
         )
     batch = None if logits.shape is None else logits.shape[0]
-    sources = ir.Value(
-        name=step.by, type=ir.TensorType(ir.DataType.STRING), shape=ir.Shape([batch])
-    )
+    sources = ir.Value(name=step.by, type=ir.TensorType(ir.DataType.STRING), shape=ir.Shape([batch]))
     graph.inputs.append(sources)
     # The common map comes last: the first LabelEncoder gives unknown texts -1, which Gather reads as that.
     version = graph.opset_imports.setdefault("ai.onnx.ml", 2)
@@ -249,9 +247,7 @@ def map_by_source(editor: Editor, tail: Tail, *, step: SourceMaps) -> tuple[Tail
         name=editor.name("calib_serve.source"), type=ir.TensorType(ir.DataType.INT64), shape=sources.shape
     )
     editor.place(
-        ir.node(
-            "LabelEncoder", [sources], {**keys, "default_int64": -1}, domain="ai.onnx.ml", outputs=[row]
-        )
+        ir.node("LabelEncoder", [sources], {**keys, "default_int64": -1}, domain="ai.onnx.ml", outputs=[row])
     )
     order = [*range(1, len(step.weight)), 0]
     scales = editor.number(step.weight[order, None], dtype, "scales")
