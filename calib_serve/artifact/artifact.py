@@ -568,24 +568,14 @@ class Artifact:
         names = None if self.source_maps is None else ("", *self.source_maps.sources)
         return None if names is None else [names[i % len(names)] for i in range(start, start + n)]
 
-    def mapped(self, logits: AnyFloats, sources: Any = None) -> AnyFloats:
-        """Apply the steps on the logits.
-
-        Args:
-            logits: (n, K).
-            sources: As of ``of_logits``.
-        """
-        for step in self.maps:
-            logits = step(logits, sources) if isinstance(step, SourceMaps) else step(logits)
-        return logits
-
     def _of_logits(self, logits: ArrayLike, sources: Any) -> NDArray[np.float64]:
         z: AnyFloats = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
         if z.shape[1:] != (self.classes,):
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
         given = z
         with np.errstate(over="ignore", invalid="ignore"):
-            z = self.mapped(z, sources)
+            for step in self.maps:
+                z = step(z, sources)
             if self.maps and not np.isfinite(z.sum()):
                 lost = np.asarray(np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1))
                 z = np.where(lost[:, None], np.nan, z)

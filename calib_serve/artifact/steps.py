@@ -295,8 +295,8 @@ class LogitMap(StepBase):
         w = self.weight.astype(np.float64)
         return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
-    def __call__(self, logits: AnyFloats) -> Exact:
-        """Mapped logits (n, K), in float64; a masked class stays masked.
+    def __call__(self, logits: AnyFloats, _sources: Any = None) -> Exact:
+        """Mapped logits (n, K), in float64, whatever the sources; a masked class stays masked.
 
         A matrix has NaN for a row where one is: it needs the logits of every class, and a mask leaves none.
         """
@@ -390,13 +390,8 @@ class SourceMaps(StepBase):
         (row,) = self.rows(source, 1)
         return LogitMap(self.weight[row], None if self.bias is None else self.bias[row])
 
-    def __call__(self, logits: AnyFloats, sources: Sources) -> Exact:
-        """Mapped logits (n, K), in float64; a masked class stays masked.
-
-        Args:
-            logits: (n, K).
-            sources: Source of each, one text or n.
-        """
+    def __call__(self, logits: AnyFloats, sources: Any) -> Exact:
+        """Mapped logits (n, K), in float64, as of their ``sources``; a masked class stays masked."""
         z, row = np.asarray(logits, np.float64), self.rows(sources, len(logits))
         mapped = z * self.weight[row, None] + (0.0 if self.bias is None else self.bias[row])
         return np.where(z <= MASKED, z, mapped)

@@ -109,7 +109,9 @@ def expect(
 
     ``ratio``: what rounding allows for logits of size 1; it grows with their size.
     """
-    mapped = artifact.mapped(logits, sources)
+    mapped = logits
+    for step in artifact.maps:
+        mapped = step(mapped, sources)
     scale = size_of(mapped, labels=artifact.is_multilabel)
     # AnyFloats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
     near, sure = min(ratio * scale, MOST), np.ones(len(mapped), np.bool_)

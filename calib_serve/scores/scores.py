@@ -151,10 +151,8 @@ class Scores:
             for what, given in apart.items():
                 if given is not None:
                     raise InputError(f"these scores were made already: say {what}= where they are made")
-            again = scores._again(
-                outputs, labels=labels, weight=sample_weight, group=groups, id=ids, class_names=class_names
-            )
-            return again if by is None else again.by_source(*_by(by))
+            of = {"labels": labels, "weight": sample_weight, "group": groups, "id": ids, "by": by}
+            return scores._again(outputs, **of, class_names=class_names)
         key, sources = _by(by)
         known = {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
         known |= {"by": key}
@@ -373,16 +371,6 @@ class Scores:
         }
         return replace(self, values=self.values[index], **parts)
 
-    def by_source(self, by: str | None, sources: Any) -> Scores:
-        """Return the scores with the source of each sample.
-
-        Args:
-            by: Name of the column that says it.
-            sources: Sources (n,), texts or whole numbers.
-        """
-        found = None if sources is None else source_names(sources, len(self), by or "sources")
-        return replace(self, sources=found, schema=replace(self.schema, by=by))
-
     def in_order(self, names: Sequence[str], *, of: str = "the artifact") -> Scores:
         """Put the columns into the order of ``names``; without names on either side they stay where they are.
 
@@ -424,9 +412,10 @@ class Scores:
         weight: Any,
         group: Any,
         id: Any,
+        by: Any,
         class_names: Sequence[Any],
     ) -> Scores:
-        """The same scores with labels, weights, groups, ids or class names that they lack."""
+        """The same scores with labels, weights, groups, ids, sources or class names that they lack."""
         if outputs is not None and scaled_kind(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
         names = tuple(map(str, class_names)) or self.class_names
@@ -447,6 +436,10 @@ class Scores:
             found = replace(found, weights=row_weights(weight, len(self)))
         if group is not None:
             found = replace(found, groups=_column(group, len(self), "groups"))
+        if by is not None:
+            key, sources = _by(by, beside=True)
+            own = source_names(sources, len(self), key)
+            found = replace(found, sources=own, schema=replace(self.schema, by=key))
         return found if id is None else replace(found, ids=_column(id, len(self), "ids"))
 
 
@@ -533,14 +526,13 @@ def _schema(given: Schema | Outputs | str | Path | None) -> Schema:
     return Schema.load(given)
 
 
-def _by(by: Any) -> tuple[str | None, Any]:
-    """The name of the sources, and the sources (n,) where they are beside the scores."""
-    if by is None or isinstance(by, str):
+def _by(by: Any, *, beside: bool = False) -> tuple[Any, Any]:
+    """The name of the sources, and the sources (n,) where they are ``beside`` the scores."""
+    if not beside and (by is None or isinstance(by, str)):
         return by, None
     if not isinstance(by, Mapping) or len(by) != 1:
         raise InputError(f"by is the name of a column, or a mapping of it to the sources, got {shown(by)}")
-    ((name, sources),) = by.items()
-    return str(name), sources
+    return next(iter(by.items()))
 
 
 def _texts(missing: Any) -> tuple[str, ...]:

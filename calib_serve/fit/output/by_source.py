@@ -25,7 +25,7 @@ from calib_serve.core.text import a_few
 from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
-from calib_serve.scores import log_softmax
+from calib_serve.scores import sigmoid, softmax
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ BY_SOURCE: Mapping[str, tuple[str, ...]] = {
 
 FEWEST = 10
 """Samples, or groups of them, of which a source with fewer keeps the common map."""
-_MOST_TURNS, _TURNS_ALONE, _MOST_STEPS = 200, 20, 50
+_MOST_TURNS = 500
 _CLOSE = 1e-6  # of a logarithm or a logit, far below any standard error
 
 
@@ -152,7 +152,7 @@ class _Found(NamedTuple):
 
 def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
     """Shrink, and linearise where that leads, in turn until nothing moves."""
-    theta, held = np.tile(start, (len(parts), 1)), Pooled(start, np.zeros(len(start)))
+    theta = np.tile(start, (len(parts), 1))
     for turn in range(_MOST_TURNS):
         at = [part.quadratic(one) for part, one in zip(parts, theta, strict=True)]
         information = np.stack([one.information for one in at])
@@ -165,46 +165,17 @@ def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
         pooled, new, weights = shrunk(own, design * covariances)
         if turn and np.abs(new - theta).max() <= _CLOSE:
             return pooled, _Found(own, design * covariances, weights, new, design)
-        # Two states may take turns, as the variance answers each move: their mean ends that.
-        share = 1.0 if turn < _TURNS_ALONE else 0.5
-        held = Pooled(*(old + share * (to - old) for old, to in zip(held, pooled, strict=True)))
-        theta = np.stack(
-            [_likeliest(part, one, held, design) for part, one in zip(parts, theta, strict=True)]
-        )
+        # Half way, and later less: two states may take turns, as the variance answers each move.
+        theta = theta + (new - theta) / (2 + turn // 25)
     raise FitError(
         f"the calibration by source did not converge in {_MOST_TURNS} turns; look for sources with extreme "
         "scores, or fit one map for all"
     )
 
 
-def _likeliest(part: _Part, theta: Floats, prior: Pooled, design: float) -> Floats:
-    """The parameters (d,) of the largest posterior density, from ``theta``, by scoring with half steps."""
-    size = np.sqrt(prior.between)  # theta = mean + size u: a parameter without variance stays at the mean
-
-    def at(u: Floats) -> tuple[float, Floats, Floats]:
-        found = part.quadratic(prior.mean + size * u)
-        information = size[:, None] * found.information * size / design + np.eye(len(u))
-        return found.value / design - float(u @ u) / 2, size * found.gradient / design - u, information
-
-    u = np.where(size > 0, (theta - prior.mean) / np.where(size > 0, size, 1), 0.0)
-    value, gradient, information = at(u)
-    for _ in range(_MOST_STEPS):
-        step = np.linalg.solve(information, gradient)
-        if np.abs(step).max() <= _CLOSE / 100:
-            break
-        # Near the top rounding hides a gain, and the gradient shows it.
-        for length in 0.5 ** np.arange(20):
-            new = at(u + length * step)
-            if new[0] > value + 1e-9 * abs(value) or np.abs(new[1]).max() < 0.9 * np.abs(gradient).max():
-                break
-        u, (value, gradient, information) = u + length * step, new
-    return np.asarray(prior.mean + size * u)
-
-
 class _Quadratic(NamedTuple):
     """A log-likelihood near some parameters; ``spread``: the outer products of its groups' gradients."""
 
-    value: float
     gradient: Floats
     information: Floats
     spread: Floats
@@ -241,11 +212,11 @@ class _Part:
         return np.array([intercept] if self.method == "intercept" else [np.log(slope), intercept])
 
     def quadratic(self, theta: Floats) -> _Quadratic:
-        """The log-likelihood with its gradient and information."""
-        value, columns, residual, variance = self._each(theta)
+        """The gradient and information of the log-likelihood."""
+        columns, residual, variance = self._each(theta)
         gradients = columns * (residual * self.weight)[:, None]
         information = (columns * (variance * self.weight)[:, None]).T @ columns
-        # Towards flatter maps the Hessian of a logarithm is larger than Fisher's information, by the gradient:
+        # Towards flatter maps the Hessian of a logarithm is above Fisher's information, by the gradient:
         # beyond chance it counts, or one sample that is surely wrong would lead far away.
         flatter = {"temperature": 1.0, "logistic": -1.0, "intercept": 0.0}[self.method]
         excess = flatter * float(gradients[:, 0].sum()) - 2 * float(np.sqrt(information[0, 0]))
@@ -254,23 +225,22 @@ class _Part:
         if self.groups is not None:
             summed = np.zeros((int(self.groups.max()) + 1, columns.shape[1]))
             np.add.at(summed, self.groups, gradients)
-        return _Quadratic(float(self.weight @ value), gradients.sum(axis=0), information, summed.T @ summed)
+        return _Quadratic(gradients.sum(axis=0), information, summed.T @ summed)
 
-    def _each(self, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Of each sample log-likelihood, the derivatives (n, d) of its score, residual and variance."""
+    def _each(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
+        """Of each sample the derivatives (n, d) of its score, its residual and its variance."""
         if self.method == "temperature":
             z, rows = self.z * np.exp(-theta[0]), np.arange(len(self.z))
-            logs = log_softmax(z)
-            mean = np.einsum("nk,nk->n", np.exp(logs), z)
-            variance = np.einsum("nk,nk->n", np.exp(logs), (z - mean[:, None]) ** 2)
+            p = softmax(z)
+            mean = np.einsum("nk,nk->n", p, z)
+            variance = np.einsum("nk,nk->n", p, (z - mean[:, None]) ** 2)
             # d log p_y / d log T = mean of z / T under p, less the true class's.
-            return logs[rows, self.labels], np.ones((len(z), 1)), mean - z[rows, self.labels], variance
+            return np.ones((len(z), 1)), mean - z[rows, self.labels], variance
         scaled = self.z * (np.exp(theta[0]) if self.method == "logistic" else 1.0)
         sign, ones = np.where(self.labels == 1, 1.0, -1.0), np.ones(len(scaled))
-        right = -np.logaddexp(0, -sign * (scaled + theta[-1]))
-        wrong = -np.expm1(right)
+        wrong = sigmoid(-sign * (scaled + theta[-1]))
         columns = np.stack([scaled, ones], axis=1) if self.method == "logistic" else ones[:, None]
-        return right, columns, sign * wrong, wrong * (1 - wrong)
+        return columns, sign * wrong, wrong * (1 - wrong)
 
 
 def _maps(method: str, theta: Floats, centre: float, classes: int) -> tuple[Floats, Floats | None]:

@@ -231,24 +231,17 @@ def map_by_source(editor: Editor, tail: Tail, *, step: SourceMaps) -> tuple[Tail
     """Make the readers of the logits read them mapped by their source, which a new input of texts names."""
     graph, logits, dtype = editor.graph, tail.logits, dtype_of(tail.logits)
     if any(step.by == value.name for value in graph.inputs):
-        raise FuseError(
-            f"the graph has an input {step.by!r} already, as the sources are to be called: rename it"
-        )
+        raise FuseError(f"the graph has an input {step.by!r}, as that of the sources is called: rename it")
     batch = None if logits.shape is None else logits.shape[0]
     sources = ir.Value(name=step.by, type=ir.TensorType(ir.DataType.STRING), shape=ir.Shape([batch]))
     graph.inputs.append(sources)
     # The common map comes last: the first LabelEncoder gives unknown texts -1, which Gather reads as that.
     version = graph.opset_imports.setdefault("ai.onnx.ml", 2)
-    ids = list(range(len(step.sources)))
-    keys: dict[str, object] = {"classes_strings": list(step.sources)}
-    if version > 1:
-        keys = {"keys_strings": list(step.sources), "values_int64s": ids}
-    row = ir.Value(
-        name=editor.name("calib_serve.source"), type=ir.TensorType(ir.DataType.INT64), shape=sources.shape
-    )
-    editor.place(
-        ir.node("LabelEncoder", [sources], {**keys, "default_int64": -1}, domain="ai.onnx.ml", outputs=[row])
-    )
+    keys = {"keys_strings" if version > 1 else "classes_strings": list(step.sources), "default_int64": -1}
+    keys |= {"values_int64s": list(range(len(step.sources)))} if version > 1 else {}
+    name, kind = editor.name("calib_serve.source"), ir.TensorType(ir.DataType.INT64)
+    row = ir.Value(name=name, type=kind, shape=sources.shape)
+    editor.place(ir.node("LabelEncoder", [sources], keys, domain="ai.onnx.ml", outputs=[row]))
     order = [*range(1, len(step.weight)), 0]
     scales = editor.number(step.weight[order, None], dtype, "scales")
     new = editor.node("Mul", [logits, editor.node("Gather", [scales, row], {"axis": 0})])

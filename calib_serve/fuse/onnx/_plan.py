@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from calib_serve.artifact import Artifact, SourceMaps
+from calib_serve.artifact import Artifact, LogitMap, SourceMaps
 from calib_serve.core.errors import FuseError
 from calib_serve.core.options.base import check
 from calib_serve.core.options.fuse import OnnxOptions
@@ -206,12 +206,8 @@ def _check_mask(tail: Tail, artifact: Artifact) -> None:
 def reads_least(artifact: Artifact) -> bool:
     """Whether probabilities of 0 count as the least, as in the fit: for more than a temperature."""
     first = next(iter(artifact.maps), None)
-    if (
-        first is None
-        or isinstance(first, SourceMaps)
-        or artifact.model.outputs not in PROBABILITIES
-        or artifact.is_multilabel
-    ):
+    fitted = artifact.model.outputs
+    if not isinstance(first, LogitMap) or fitted not in PROBABILITIES or artifact.is_multilabel:
         return False
     of_logs = first.on == "log_probs" or not first.ignores_shift
     return of_logs and first.weight.ndim > 0 and first.least is None and artifact.head is None

@@ -3,7 +3,7 @@
 # mypy: disable-error-code="attr-defined,no-untyped-call,no-untyped-def,override"
 # No postponed annotations here, nor comments on types: torch.jit.script reads them as they stand, and infers
 # what they leave out.
-from typing import Any, Dict, NamedTuple  # noqa: UP035 - TorchScript knows this Dict
+from typing import Any, Dict, NamedTuple, Optional  # noqa: UP035 - TorchScript knows this Dict
 
 import numpy as np
 import torch
@@ -20,8 +20,11 @@ from calib_serve.fuse._decisions import (
     inner_edges,
 )
 from calib_serve.fuse._kinds import Change
-from calib_serve.fuse.torch._modules import Map, edges, numpy_type, probabilities, sets
+from calib_serve.fuse.torch._modules import BySource, Map, edges, numpy_type, probabilities, sets
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
+
+Source = Optional[Tensor]  # noqa: UP045 - as TorchScript reads it
+"""Numbers of the rows' sources (n,), where the artifact has maps by source."""
 
 
 class All(NamedTuple):
@@ -103,6 +106,8 @@ class CalibrateScores(nn.Module):
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.read = Read(outputs, artifact.classes, change, wide)
         self.maps = nn.Sequential(*[Map(m, wide) for m in maps])
+        self.sourced = artifact.source_maps is not None
+        self.by_source = BySource(artifact.source_maps, wide) if self.sourced else nn.Identity()
         self.probabilities = probabilities(artifact, wide)
         # Where neither is, calibrated logits exist; else only log-probabilities.
         self.has_logits = has_logits(artifact)
@@ -110,6 +115,14 @@ class CalibrateScores(nn.Module):
         self.one = outputs in ONE_COLUMN
         self.wide = dtype == torch.float64
         self.least = LEAST
+
+    def mapped(self, scores: Tensor, source: Source) -> Tensor:
+        """The logits (n, K) after all maps."""
+        z: Tensor = self.maps(self.read(scores))
+        if self.sourced:
+            assert source is not None
+            z = self.by_source(z, source)
+        return z
 
     def logits(self, z: Tensor) -> Tensor:
         """The calibrated logits (n, K); behind a mixture or table, logits of its probabilities."""
@@ -128,15 +141,15 @@ class CalibrateScores(nn.Module):
 class Logits(CalibrateScores):
     """Calibrated logits in the model's own shape; log-probabilities where a mixture or table leaves none."""
 
-    def forward(self, scores: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
         """Map (n, K) to (n, K), one column to one logit."""
-        return self.shown_logits(scores, self.maps(self.read(scores)))
+        return self.shown_logits(scores, self.mapped(scores, source))
 
 
 class Unchanged(Logits):
     """Probabilities as they are, where no step acts on them."""
 
-    def forward(self, scores: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
         """The scores as they are."""
         self.read.check(scores)
         return scores
@@ -145,9 +158,9 @@ class Unchanged(Logits):
 class Probabilities(CalibrateScores):
     """Calibrated probabilities (n, K); of one column (n, 2)."""
 
-    def forward(self, scores: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
         """Map (n, K) to (n, K), at least in float32: a type of 16 bits holds no calibrated probability."""
-        probs: Tensor = self.probabilities(self.maps(self.read(scores)))
+        probs: Tensor = self.probabilities(self.mapped(scores, source))
         return probs
 
 
@@ -172,9 +185,9 @@ class Everything(CalibrateScores):
         number = torch.bucketize(confidence.contiguous(), self.inner_edges)
         return All(self.logits(z), probs, confidence, predicted, number)
 
-    def forward(self, scores: Tensor) -> All:
+    def forward(self, scores: Tensor, source: Source = None) -> All:
         """Map (n, K) to five tensors."""
-        z = self.maps(self.read(scores))
+        z = self.mapped(scores, source)
         return self.everything(z, self.probabilities(z))
 
 
@@ -193,9 +206,9 @@ class WithDecisions(Everything):
         self.abstention = _Abstention(artifact, wide) if self.abstains else nn.Identity()
         self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()
 
-    def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+    def forward(self, scores: Tensor, source: Source = None) -> Dict[str, Tensor]:  # noqa: UP006
         """Map (n, K) to tensors by name."""
-        z = self.maps(self.read(scores))
+        z = self.mapped(scores, source)
         probs = self.probabilities(z)
         found: Dict[str, Tensor] = {}  # noqa: UP006
         if self.returns == "all":
