@@ -201,8 +201,8 @@ def _fitted(
             raise InputError("class shares (prior) are of all traffic: leave them out, or by (--by)")
         if method == "auto":
             can = [name for name in BY_SOURCE if samples.classes == 2 or name not in TWO_CLASSES]
-            told = {"class_names": () if unseen.changes else class_names, "seed": seed, "progress": progress}
-            chosen = _chosen(samples, {"candidates": can, **options, **told}, for_shares=False)
+            given = {"class_names": () if unseen.changes else class_names, "seed": seed, "progress": progress}
+            chosen = _chosen(samples, {"candidates": can, **options, **given}, for_shares=False)
             # That one map for all changes nothing says nothing of one for each.
             method, options = chosen.method if chosen.method != "none" else can[0], {}
             selection = chosen.selection

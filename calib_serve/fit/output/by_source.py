@@ -160,11 +160,12 @@ def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
         information += 1e-12 * np.trace(information.sum(axis=0)) * np.eye(len(start))
         spread = np.linalg.solve(information.sum(axis=0), np.sum([one.spread for one in at], axis=0))
         design = 1.0 if parts[0].groups is None else max(1.0, float(np.trace(spread)) / len(start))
-        covariances = np.linalg.inv(information)
-        own = theta + np.einsum("sij,sj->si", covariances, np.stack([one.gradient for one in at]))
-        pooled, new, weights = shrunk(own, design * covariances)
+        inverse = np.linalg.inv(information)
+        own = theta + np.einsum("sij,sj->si", inverse, np.stack([one.gradient for one in at]))
+        covariances = np.asarray(design * inverse, np.float64)
+        pooled, new, weights = shrunk(own, covariances)
         if turn and np.abs(new - theta).max() <= _CLOSE:
-            return pooled, _Found(own, design * covariances, weights, new, design)
+            return pooled, _Found(own, covariances, weights, new, design)
         # Half way, and later less: two states may take turns, as the variance answers each move.
         theta = theta + (new - theta) / (2 + turn // 25)
     raise FitError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -237,8 +238,9 @@ def map_by_source(editor: Editor, tail: Tail, *, step: SourceMaps) -> tuple[Tail
     graph.inputs.append(sources)
     # The common map comes last: the first LabelEncoder gives unknown texts -1, which Gather reads as that.
     version = graph.opset_imports.setdefault("ai.onnx.ml", 2)
-    keys = {"keys_strings" if version > 1 else "classes_strings": list(step.sources), "default_int64": -1}
+    keys: dict[str, Any] = {"keys_strings" if version > 1 else "classes_strings": list(step.sources)}
     keys |= {"values_int64s": list(range(len(step.sources)))} if version > 1 else {}
+    keys["default_int64"] = -1
     name, kind = editor.name("calib_serve.source"), ir.TensorType(ir.DataType.INT64)
     row = ir.Value(name=name, type=kind, shape=sources.shape)
     editor.place(ir.node("LabelEncoder", [sources], keys, domain="ai.onnx.ml", outputs=[row]))

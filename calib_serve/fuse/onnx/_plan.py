@@ -129,9 +129,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
             )
         source = find_features(editor, tail, artifact.head, asked.features)
         passes.append(partial(replace_head, head=artifact.head, features=source))
-    for step in maps:
-        by_source = isinstance(step, SourceMaps)
-        passes.append(partial(map_by_source, step=step) if by_source else partial(map_logits, step=step))
+    passes += [_pass_of(step) for step in maps]
     shift, shifted = artifact.input_shift, None
     if shift is not None or normalization is not None:
         shifted = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
@@ -159,6 +157,10 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         hidden=tail.output not in known,
         custom_ops=asked.custom_ops,
     )
+
+
+def _pass_of(step: LogitMap | SourceMaps) -> Pass:
+    return partial(map_logits, step=step) if isinstance(step, LogitMap) else partial(map_by_source, step=step)
 
 
 def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:

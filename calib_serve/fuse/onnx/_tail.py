@@ -334,7 +334,9 @@ def adapt_artifact(artifact: Artifact, kind: Outputs, *, activated: bool, one_co
     if change == "none":
         return artifact
     first = artifact.maps[0]
-    steps = tuple(replace(s, on="log_probs") if s is first else s for s in artifact.steps)
+    steps = tuple(
+        replace(s, on="log_probs") if s is first and isinstance(s, LogitMap) else s for s in artifact.steps
+    )
     return replace(artifact, steps=steps)
 
 

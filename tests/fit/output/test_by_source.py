@@ -91,7 +91,8 @@ def test_a_source_that_is_all_right_has_a_temperature() -> None:
     z, y, site = np.concatenate([z, new]), np.append(y, [0] * 15), np.append(site, ["right"] * 15)
     artifact = calibrate(z, y, "temperature", outputs="logits", by={"site": site}, cross_validate=False)
     t = artifact.at("right").temperature
-    assert t is not None and 0.1 < t < artifact.at("elsewhere").temperature
+    assert t is not None
+    assert 0.1 < t < artifact.at("elsewhere").temperature
 
 
 def test_copies_in_groups_say_no_more_than_one_of_each() -> None:
@@ -109,7 +110,8 @@ def test_a_source_of_few_samples_has_the_common_map_and_is_named() -> None:
     z, y, site = samples()
     site[:7] = "tiny"
     artifact = calibrate(z, y, "temperature", outputs="logits", by={"site": site}, cross_validate=False)
-    assert artifact.fit["too_few"] == {"tiny": 7} and "tiny" in artifact.fit.remarks[-1]
+    assert artifact.fit["too_few"] == {"tiny": 7}
+    assert "tiny" in artifact.fit.remarks[-1]
     assert artifact.at("tiny").temperature == artifact.at("elsewhere").temperature
     few = np.arange(len(y)).astype(str)
     with pytest.raises(FitError, match="no value of site has 10 samples"):
@@ -126,7 +128,8 @@ def test_sources_that_are_forgotten_are_refused_and_unknown_ones_are_told() -> N
     with pytest.warns(RuntimeWarning, match="did not know: 'Mars'"):
         strange = artifact.of_logits(z, ["Mars"] * len(z))
     common = artifact.of_logits(z, "")
-    assert np.array_equal(strange, common) and np.array_equal(common, artifact.at("").of_logits(z))
+    assert np.array_equal(strange, common)
+    assert np.array_equal(common, artifact.at("").of_logits(z))
     probs, unknown = artifact.of_segments(z, np.where(site == "west", "Mars", site))
     assert unknown == (site == "west").sum()
     assert np.array_equal(probs[site == "east"], artifact.of_logits(z, site)[site == "east"])
@@ -145,8 +148,8 @@ def test_methods_that_cannot_are_refused_with_those_that_can() -> None:
             calibrate(z, y, method, outputs="logits", by={"site": site})
     with pytest.raises(InputError, match="class shares"):
         calibrate(z, y, "logistic", outputs="logits", by={"site": site}, prior=[0.5, 0.5])
+    of_labels: dict[str, Any] = {"outputs": "label_logits", "by": {"site": site}}
     with pytest.raises(InputError, match="leave by"):
-        of_labels = {"outputs": "label_logits", "by": {"site": site}}
         calibrate(z, np.stack([y, 1 - y], axis=1), "temperature", **of_labels)
     assert calibrate(z, y, outputs="logits", by={"site": site}).method in BY_SOURCE
 
@@ -190,7 +193,7 @@ def test_a_masked_class_stays_masked_at_every_source() -> None:
     assert probs.tolist() == [[1.0, 0.0]] * 4
 
 
-@pytest.mark.parametrize("wrong", [[0.5] * 400, [True] * 400, ["a"] * 399 + [""], ["a"] * 399 + [None]])
+@pytest.mark.parametrize("wrong", [[0.5] * 400, ["a"] * 399 + [""], ["a"] * 399 + [None]])
 def test_sources_that_say_nothing_are_refused(wrong: list[Any]) -> None:
     z, y, _ = samples()
     with pytest.raises(InputError, match="says the source of each row"):
@@ -217,7 +220,8 @@ def test_the_command_line_fits_and_evaluates_by_a_column(tmp_path: Path, ending:
     done = calib_serve("fit", path, "--by", "site", "--method", "temperature", "-o", out)
     assert done.exit_code == 0, done.output
     artifact = Artifact.load(out)
-    assert artifact.source_maps is not None and artifact.source_maps.sources == SITES
+    assert artifact.source_maps is not None
+    assert artifact.source_maps.sources == SITES
     found = json.loads(calib_serve("evaluate", path, "--artifact", out, "--json").stdout)
     probs = artifact.of_logits(z, site)
     assert found["nll"]["value"] == pytest.approx(-np.log(probs[np.arange(len(y)), y]).mean())
@@ -233,7 +237,8 @@ def test_a_file_without_the_column_is_refused(tmp_path: Path) -> None:
     fitted().save(tmp_path / "artifact")
     np.savez(tmp_path / "scores.npz", logits=z, labels=y)
     done = calib_serve("evaluate", tmp_path / "scores.npz", "--artifact", tmp_path / "artifact")
-    assert done.exit_code != 0 and re.search("no column 'site' for the source", done.output)
+    assert done.exit_code != 0
+    assert re.search("no column 'site' for the source", done.output)
 
 
 def test_a_frame_is_calibrated_by_its_column() -> None:
