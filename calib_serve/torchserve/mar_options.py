@@ -113,7 +113,7 @@ class ModelOptions(AnswerOptions, Wrapped):
                 "the artifact is of tokens or pixels, and an archive answers with one prediction a sample: "
                 "put it into the model with calib-serve fuse, or take artifact.one_place and a Reporter"
             )
-        if artifact.source_maps is not None and self.seam is not None:
+        if artifact.source_maps is not None and self.kind == "wrapped":
             raise ModelError(
                 f"the artifact has a map for each {artifact.source_maps.by}, which a handler's seam does not "
                 "know: pack the model itself (calib-serve pack), or take the map of one (Artifact.at)"
