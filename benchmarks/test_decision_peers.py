@@ -1,4 +1,6 @@
-"""Net benefit is dcurves', Cllr and minCllr are lir's, skill and detection scikit-learn's parts.
+"""Net benefit is dcurves', Cllr and minCllr are lir's, the variance between sources is statsmodels'.
+
+Skill and detection are scikit-learn's parts.
 
 python benchmarks/peers.py requirements-decisions.txt
 .venv-bench-decisions/bin/python -m pytest benchmarks/test_decision_peers.py
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from calib_serve import metrics
+from calib_serve.fit.output.by_source import between_sources, shrunk
 
 SIZES = ((50, 0.5), (400, 0.1), (5000, 0.3))
 
@@ -86,3 +89,19 @@ def test_skill_is_one_less_the_ratio_of_scikit_learns_losses(trials) -> None:
     for score, loss in (("brier", losses.brier_score_loss), ("nll", losses.log_loss)):
         found = metrics.skill(pair, y, reference="shares", score=score)
         assert found.value == pytest.approx(1 - loss(y, p) / loss(y, base), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_variance_between_sources_and_their_mean_are_those_of_statsmodels(seed: int) -> None:
+    meta = pytest.importorskip("statsmodels.stats.meta_analysis")
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 40))
+    v = rng.uniform(0.01, 0.5, n)
+    x = rng.normal(size=n) * rng.uniform(0.1, 2)
+    between = between_sources(x, v)
+
+    close = {"atol": 1e-11, "maxiter": 1000}
+    theirs = meta.combine_effects(x, v, method_re="iterated", **close)
+    assert between == pytest.approx(theirs.tau2, abs=1e-9)
+    pooled, _, _ = shrunk(x[:, None], v[:, None, None])
+    assert pooled.mean[0] == pytest.approx(theirs.mean_effect_re, abs=1e-9)

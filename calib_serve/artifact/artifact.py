@@ -551,31 +551,15 @@ class Artifact:
             segments: Segment of each, one text or n: its source, where the artifact has maps by source.
         """
         maps = self.source_maps
-        if maps is None:
-            return self._of_logits(logits, None), 0
-        if segments is None:
+        if maps is not None and segments is None:
             raise self._by_source("no sources are given")
-        probs = self._of_logits(logits, segments)
-        return probs, int((maps.rows(segments, len(probs)) == 0).sum())
-
-    def cycle(self, n: int, start: int = 0) -> list[str] | None:
-        """Name n sources in turn, one of them "", as examples and proofs do; None where one map is of all.
-
-        Args:
-            n: Number of samples.
-            start: Number of the first.
-        """
-        names = None if self.source_maps is None else ("", *self.source_maps.sources)
-        return None if names is None else [names[i % len(names)] for i in range(start, start + n)]
-
-    def _of_logits(self, logits: ArrayLike, sources: Any) -> NDArray[np.float64]:
         z: AnyFloats = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
         if z.shape[1:] != (self.classes,):
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
         given = z
         with np.errstate(over="ignore", invalid="ignore"):
             for step in self.maps:
-                z = step(z, sources)
+                z = step(z, segments)
             if self.maps and not np.isfinite(z.sum()):
                 lost = np.asarray(np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1))
                 z = np.where(lost[:, None], np.nan, z)
@@ -585,12 +569,24 @@ class Artifact:
         else:
             p = softmax(z) if self.mixture is None else self.mixture(z)
             p = p if self.table is None else self.table(p)
+        unknown = 0 if maps is None or segments is None else int((maps.rows(segments, len(z)) == 0).sum())
         masked = given.astype(np.float64, copy=False) <= MASKED
         if not masked.any():
-            return p
+            return p, unknown
         p = np.where(masked & ~np.isnan(p), 0.0, p)
         with np.errstate(invalid="ignore"):  # of a row without any class
-            return p if self.is_multilabel else p / p.sum(axis=1, keepdims=True)
+            return p if self.is_multilabel else p / p.sum(axis=1, keepdims=True), unknown
+
+    def rounds(self, n: int) -> list[list[str] | None]:
+        """Name n sources, in as many rounds as show each and an unknown one; [None] of one map for all.
+
+        Args:
+            n: Number of samples.
+        """
+        if self.source_maps is None:
+            return [None]
+        names = ("", *self.source_maps.sources)
+        return [[names[i % len(names)] for i in range(at, at + n)] for at in range(0, len(names), n)]
 
     @property
     def temperature(self) -> float | None:

@@ -21,9 +21,6 @@ from calib_serve.scores import LEAST, MASKED, few, log_softmax, softmax
 LARGEST = float(np.finfo(np.float32).max)
 """Largest number that may act on a model's scores: a served model computes in float32."""
 
-LONGEST_SOURCE = 63
-"""Characters of a source's name: what receipts hold of a segment."""
-
 S = TypeVar("S", bound="StepBase")
 Exact = NDArray[np.float64]
 Sources = Union[str, Sequence[str], NDArray[np.str_]]
@@ -342,8 +339,9 @@ class SourceMaps(StepBase):
 
     def __post_init__(self) -> None:
         names = tuple(self.sources)
-        if not all(isinstance(one, str) and 0 < len(one) <= LONGEST_SOURCE for one in (self.by, *names)):
-            raise InputError(f"a source and its column are texts of 1 to {LONGEST_SOURCE} characters")
+        # As long as receipts hold a segment.
+        if not all(isinstance(one, str) and 0 < len(one) < 64 for one in (self.by, *names)):
+            raise InputError("a source and its column are texts of 1 to 63 characters")
         if not names or len(set(names)) < len(names):
             raise InputError(f"there must be sources, each named once, got {few(names)}")
         weight = tensor(self.weight, "weight", most=LARGEST)

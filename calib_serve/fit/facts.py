@@ -228,7 +228,7 @@ def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
         return None
     rows = kept if samples.rows is None else samples.rows[kept]
     logits = np.asarray(samples.logits[rows], np.float64)
-    return Examples(logits, artifact.of_segments(logits, artifact.cycle(len(logits)))[0])
+    return Examples(logits, artifact.of_segments(logits, artifact.rounds(len(logits))[0])[0])
 
 
 class HeldOutFacts(NamedTuple):

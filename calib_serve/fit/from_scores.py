@@ -65,7 +65,7 @@ def calibrate(
         options: A ``FitOptions``; keywords replace its fields.
         test: ``Scores``, or scores and labels, that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
-        **keywords: Fields of ``FitOptions``: ``class_names``, ``class_weight``, ``columns``,
+        **keywords: Fields of ``FitOptions``: ``by``, ``class_names``, ``class_weight``, ``columns``,
             ``cross_validate``, ``groups``, ``ignore_label``, ``missing``, ``outputs``, ``prior``,
             ``sample_weight``, ``schema``, ``seed``. Options of "auto": ``candidates``, ``criterion``,
             ``folds``, ``keep_predictions``, ``level``, ``tolerance``. Options of other methods: ``bins``,

@@ -121,19 +121,13 @@ def expect(
     return Expected(artifact, artifact.of_segments(logits, sources)[0], mapped, scale, near, sure)
 
 
-def source_rounds(artifact: Artifact, n: int) -> list[list[str] | None]:
-    """Sources for n rows, in as many rounds as show each of them, and one that is not known; one of None."""
-    size = 1 if artifact.source_maps is None else len(artifact.source_maps.weight)
-    return [artifact.cycle(n, start) for start in range(0, size, n)]
-
-
 def check_examples(artifact: Artifact) -> None:
     """Raise FuseError where the fit's own scores get other probabilities than in the fit."""
     examples = artifact.examples
     if examples is None:
         return
     logits, alone = np.asarray(examples.logits, np.float64), replace(artifact, sets=None, abstain=None)
-    expected = expect(replace(alone, contract=None), logits, 1e-5, artifact.cycle(len(logits)))
+    expected = expect(replace(alone, contract=None), logits, 1e-5, artifact.rounds(len(logits))[0])
     try:
         expected.prove(examples.probs, {}, "fit it again", engine="numpy", device="cpu")
     except FuseError as error:

@@ -38,8 +38,7 @@ BY_SOURCE: Mapping[str, tuple[str, ...]] = {
 
 FEWEST = 10
 """Samples, or groups of them, of which a source with fewer keeps the common map."""
-_MOST_TURNS = 500
-_CLOSE = 1e-6  # of a logarithm or a logit, far below any standard error
+_TURNS, _CLOSE = 500, 1e-6  # of a logarithm or a logit, far below any standard error
 
 
 class Pooled(NamedTuple):
@@ -153,7 +152,7 @@ class _Found(NamedTuple):
 def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
     """Shrink, and linearise where that leads, in turn until nothing moves."""
     theta = np.tile(start, (len(parts), 1))
-    for turn in range(_MOST_TURNS):
+    for turn in range(_TURNS):
         at = [part.quadratic(one) for part, one in zip(parts, theta, strict=True)]
         information = np.stack([one.information for one in at])
         # A source whose samples say nothing of a parameter has an infinite variance: as good as that.
@@ -169,7 +168,7 @@ def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
         # Half way, and later less: two states may take turns, as the variance answers each move.
         theta = theta + (new - theta) / (2 + turn // 25)
     raise FitError(
-        f"the calibration by source did not converge in {_MOST_TURNS} turns; look for sources with extreme "
+        f"the calibration by source did not converge in {_TURNS} turns; look for sources with extreme "
         "scores, or fit one map for all"
     )
 

@@ -241,7 +241,7 @@ def _with_sources(feeds: dict[str, Any], plan: Plan) -> dict[str, Any]:
     if plan.by is None:
         return feeds
     rows = max(len(one) for one in feeds.values() if np.ndim(one))
-    return {**feeds, plan.by: np.array(plan.artifact.cycle(rows), object)}
+    return {**feeds, plan.by: np.array(plan.artifact.rounds(rows)[0], object)}
 
 
 def _judge(

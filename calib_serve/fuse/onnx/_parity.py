@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse._decisions import decision_names, has_logits
-from calib_serve.fuse._parity import MOST, Expected, Parity, expect, source_rounds
+from calib_serve.fuse._parity import MOST, Expected, Parity, expect
 from calib_serve.fuse.onnx._graph import attribute
 from calib_serve.fuse.onnx._masks import FAR
 from calib_serve.fuse.onnx._plan import Plan
@@ -117,7 +117,7 @@ def measure(
     names = (plan.shown, *decision_names(plan.artifact))
     engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"
     found_parities = []
-    for sources in source_rounds(plan.artifact, len(raw)):
+    for sources in plan.artifact.rounds(len(raw)):
         expected = expect(plan.artifact, logits_of(raw, plan), TOLERANCE[plan.dtype], sources)
         allowed = _allowed(*masked) if masked else np.ones(expected.probs.shape, np.bool_)
         report = _report(expected, plan, made_up=made_up)

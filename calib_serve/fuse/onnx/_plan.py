@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from calib_serve.artifact import Artifact, LogitMap, SourceMaps
+from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.core.options.base import check
 from calib_serve.core.options.fuse import OnnxOptions
@@ -41,7 +41,8 @@ class Plan:
     ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact with a
     Head, else the ``scores``: logits where ``activation`` makes ``outputs`` of them, else ``outputs``
     themselves, as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` names the output
-    that was chosen, ``input`` is the one that is shifted or normalised, ``dtype`` the narrowest type,
+    that was chosen, ``input`` is the one that is shifted or normalised, ``by`` names that of the sources,
+    ``dtype`` is the narrowest type,
     ``rounding`` its name and that of the last node that computes in it. ``sources`` are the raw scores and
     their readers. ``masked`` names the raw logits before and behind a mask, if there is one, and
     ``mask_inputs`` the inputs that it alone is made of. ``hidden``: the chosen output is a tensor inside,
@@ -63,6 +64,7 @@ class Plan:
     masked: tuple[str, str] | None
     mask_inputs: frozenset[str]
     input: ir.Value | None
+    by: str | None
     normalization: Normalization | None
     sources: Sources
     hidden: bool
@@ -77,11 +79,6 @@ class Plan:
     def shown(self) -> str:
         """The name of the output that parity compares."""
         return self.output if self.returns == "same" else "probabilities"
-
-    @property
-    def by(self) -> str | None:
-        """The name of the input that says the source of each sample, where there is one."""
-        return None if self.artifact.source_maps is None else self.artifact.source_maps.by
 
     @property
     def shifted(self) -> str | None:
@@ -129,7 +126,10 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
             )
         source = find_features(editor, tail, artifact.head, asked.features)
         passes.append(partial(replace_head, head=artifact.head, features=source))
-    passes += [_pass_of(step) for step in maps]
+    passes += [
+        partial(map_logits, step=one) if isinstance(one, LogitMap) else partial(map_by_source, step=one)
+        for one in maps
+    ]
     shift, shifted = artifact.input_shift, None
     if shift is not None or normalization is not None:
         shifted = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
@@ -152,15 +152,12 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         masked=(str(tail.logits.name), str(tail.masked.name)) if tail.mask else None,
         mask_inputs=frozenset(inputs_of(tail.masked) - inputs_of(tail.logits)),
         input=shifted,
+        by=None if artifact.source_maps is None else artifact.source_maps.by,
         normalization=normalization,
         sources=sources,
         hidden=tail.output not in known,
         custom_ops=asked.custom_ops,
     )
-
-
-def _pass_of(step: LogitMap | SourceMaps) -> Pass:
-    return partial(map_logits, step=step) if isinstance(step, LogitMap) else partial(map_by_source, step=step)
 
 
 def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:

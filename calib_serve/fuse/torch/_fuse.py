@@ -21,7 +21,7 @@ from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.fuse import ModuleOptions
 from calib_serve.fuse._decisions import decision_names, with_decisions
 from calib_serve.fuse._kinds import Change, as_fitted, change_to_fitted, check_multilabel
-from calib_serve.fuse._parity import MOST, Parity, check_examples, expect, source_rounds
+from calib_serve.fuse._parity import MOST, Parity, check_examples, expect
 from calib_serve.fuse.proof import BATCH, Against
 from calib_serve.fuse.torch._last_layer import features_of, linear_layer_name, replace_last
 from calib_serve.fuse.torch._model import Example, evaluating
@@ -148,7 +148,7 @@ class Fusion:
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
         """Compare ``whole`` with ``model`` calibrated in numpy, or copies of both on another device."""
-        rounds = source_rounds(self.artifact, example.samples)
+        rounds = self.artifact.rounds(example.samples)
         proofs = [self._proved(whole, model, example, sources) for sources in rounds]
         return max(proofs, key=lambda parity: parity.max_abs_diff)
 

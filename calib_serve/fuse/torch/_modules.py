@@ -91,7 +91,7 @@ class Map(nn.Module):
         return torch.where(masked, given, z) if self.each else z
 
 
-class BySource(nn.Module):
+class MapOfSource(nn.Module):
     """The map of each row's source, by its number: 0, and any that there is not, is the common one."""
 
     scales: Tensor

@@ -20,7 +20,7 @@ from calib_serve.fuse._decisions import (
     inner_edges,
 )
 from calib_serve.fuse._kinds import Change
-from calib_serve.fuse.torch._modules import BySource, Map, edges, numpy_type, probabilities, sets
+from calib_serve.fuse.torch._modules import Map, MapOfSource, edges, numpy_type, probabilities, sets
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 Source = Optional[Tensor]  # noqa: UP045 - as TorchScript reads it
@@ -107,7 +107,7 @@ class CalibrateScores(nn.Module):
         self.read = Read(outputs, artifact.classes, change, wide)
         self.maps = nn.Sequential(*[Map(m, wide) for m in maps])
         self.sourced = artifact.source_maps is not None
-        self.by_source = BySource(artifact.source_maps, wide) if self.sourced else nn.Identity()
+        self.by_source = MapOfSource(artifact.source_maps, wide) if self.sourced else nn.Identity()
         self.probabilities = probabilities(artifact, wide)
         # Where neither is, calibrated logits exist; else only log-probabilities.
         self.has_logits = has_logits(artifact)
