@@ -456,8 +456,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="by_source",
-        minutes=0.8,
-        options=("--seeds", "3"),
+        minutes=0.2,
+        options=("--seeds", "1"),
         needs_data=True,
         goals=(
             Goal(
