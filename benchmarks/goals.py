@@ -456,7 +456,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         name="by_source",
-        minutes=0.2,
+        minutes=0.15,
         options=("--seeds", "1"),
         needs_data=True,
         goals=(
