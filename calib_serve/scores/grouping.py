@@ -34,11 +34,7 @@ def groups_of_ids(ids: NDArray[Any]) -> str:
 
 
 def source_names(given: Any, n: int, by: str = "sources") -> NDArray[np.str_]:
-    """Read which source each of ``n`` rows is of as texts (n,); ``by`` names the column in errors.
-
-    >>> source_names([7, 12], 2).tolist()
-    ['7', '12']
-    """
+    """Read which source each of ``n`` rows is of as texts (n,); ``by`` names the column in errors."""
     found = as_array(given, by, missing=True)
     if found.shape != (n,):
         raise ShapeError(f"{by} must be ({n},), one source for each row, got {found.shape}")

@@ -114,9 +114,9 @@ class ModelOptions(AnswerOptions, Wrapped):
                 "put it into the model with calib-serve fuse, or take artifact.one_place and a Reporter"
             )
         if artifact.source_maps is not None and self.kind == "wrapped":
+            by = artifact.source_maps.by
             raise ModelError(
-                f"the artifact has a map for each {artifact.source_maps.by}, which a handler's seam does not "
-                "know: pack the model itself (calib-serve pack), or take the map of one (Artifact.at)"
+                f"a handler's seam does not know the {by}: pack the model itself, or Artifact.at"
             )
         if artifact.abstain is not None and self.abstain_below is not None:
             raise ModelError(

@@ -1,12 +1,9 @@
 """One calibration for each source of samples, such as a hospital, shrunk to the common one (empirical Bayes).
 
-Parameters of sources are draws from a normal distribution, whose variance is Paule and Mandel's; a source's
-own estimate is shrunk to the mean by how little its samples say next to that. With a variance of 0 all have
-the map of one fit to all samples; as it grows, each has its own.
-
-Estimates and errors are those of a quadratic at the shrunk parameters, not at each source's own optimum
-(penalised quasi-likelihood, Breslow and Clayton 1993): a source without a finite one, as all its samples are
-right, then says what it can.
+Parameters of sources are draws from a normal distribution: without variance all have the map of one fit to
+all samples; as it grows, each has its own. Estimates and errors are those of a quadratic at the shrunk
+parameters (penalised quasi-likelihood, Breslow and Clayton 1993): a source without a finite optimum, as all
+its samples are right, then says what it can.
 """
 
 from __future__ import annotations
@@ -96,10 +93,8 @@ def fit_by_source(method: str, samples: Samples, by: str) -> Artifact:
     parameters and a likelihood, FitError where no source has enough samples, and as the method itself does.
     """
     if method not in BY_SOURCE:
-        raise InputError(
-            f"{method} cannot be fitted by {by}: choose {', '.join(BY_SOURCE)}, whose maps have a few "
-            "parameters with standard errors"
-        )
+        can = ", ".join(BY_SOURCE)
+        raise InputError(f"{method} cannot be fitted by {by}: choose {can}, which have few parameters")
     if samples.sources is None:
         raise InputError(f"these samples do not say their {by}")
     common = fit_by_name(method, samples)  # which refuses what it cannot be fitted to
@@ -167,10 +162,7 @@ def _fitted(parts: Sequence[_Part], start: Floats) -> tuple[Pooled, _Found]:
             return pooled, _Found(own, covariances, weights, new, design)
         # Half way, and later less: two states may take turns, as the variance answers each move.
         theta = theta + (new - theta) / (2 + turn // 25)
-    raise FitError(
-        f"the calibration by source did not converge in {_TURNS} turns; look for sources with extreme "
-        "scores, or fit one map for all"
-    )
+    raise FitError(f"the fit by source did not converge in {_TURNS} turns; look for extreme scores")
 
 
 class _Quadratic(NamedTuple):
@@ -204,7 +196,7 @@ class _Part:
         return len(self.labels) if self.groups is None else len(np.unique(self.groups))
 
     def start(self, common: Artifact) -> Floats:
-        """The parameters of the map that is fitted to all samples."""
+        """The parameters of the map of all samples."""
         if self.method == "temperature":
             return np.array([np.log(common.fit["temperature"])])
         slope = common.fit.facts.get("slope", 1.0)

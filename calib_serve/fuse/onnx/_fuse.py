@@ -237,7 +237,6 @@ def _fuse(
 
 
 def _with_sources(feeds: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """The inputs of the fused graph: one more where each row is of a source."""
     if plan.by is None:
         return feeds
     rows = max(len(one) for one in feeds.values() if np.ndim(one))

@@ -64,11 +64,11 @@ class Plan:
     masked: tuple[str, str] | None
     mask_inputs: frozenset[str]
     input: ir.Value | None
-    by: str | None
     normalization: Normalization | None
     sources: Sources
     hidden: bool
     custom_ops: str | Path | None = None
+    by: str | None = None
 
     @property
     def shows_logits(self) -> bool:

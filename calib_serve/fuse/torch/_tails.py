@@ -3,7 +3,7 @@
 # mypy: disable-error-code="attr-defined,no-untyped-call,no-untyped-def,override"
 # No postponed annotations here, nor comments on types: torch.jit.script reads them as they stand, and infers
 # what they leave out.
-from typing import Any, Dict, NamedTuple, Optional  # noqa: UP035 - TorchScript knows this Dict
+from typing import Any, Dict, NamedTuple  # noqa: UP035 - TorchScript knows this Dict
 
 import numpy as np
 import torch
@@ -20,11 +20,17 @@ from calib_serve.fuse._decisions import (
     inner_edges,
 )
 from calib_serve.fuse._kinds import Change
-from calib_serve.fuse.torch._modules import Map, MapOfSource, edges, numpy_type, probabilities, sets
+from calib_serve.fuse.torch._modules import (
+    Map,
+    MapOfAll,
+    MapOfSource,
+    Source,
+    edges,
+    numpy_type,
+    probabilities,
+    sets,
+)
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
-
-Source = Optional[Tensor]  # noqa: UP045 - as TorchScript reads it
-"""Numbers of the rows' sources (n,), where the artifact has maps by source."""
 
 
 class All(NamedTuple):
@@ -107,7 +113,7 @@ class CalibrateScores(nn.Module):
         self.read = Read(outputs, artifact.classes, change, wide)
         self.maps = nn.Sequential(*[Map(m, wide) for m in maps])
         self.sourced = artifact.source_maps is not None
-        self.by_source = MapOfSource(artifact.source_maps, wide) if self.sourced else nn.Identity()
+        self.by_source = MapOfSource(artifact.source_maps, wide) if self.sourced else MapOfAll()
         self.probabilities = probabilities(artifact, wide)
         # Where neither is, calibrated logits exist; else only log-probabilities.
         self.has_logits = has_logits(artifact)
@@ -115,14 +121,6 @@ class CalibrateScores(nn.Module):
         self.one = outputs in ONE_COLUMN
         self.wide = dtype == torch.float64
         self.least = LEAST
-
-    def mapped(self, scores: Tensor, source: Source) -> Tensor:
-        """The logits (n, K) after all maps."""
-        z: Tensor = self.maps(self.read(scores))
-        if self.sourced:
-            assert source is not None
-            z = self.by_source(z, source)
-        return z
 
     def logits(self, z: Tensor) -> Tensor:
         """The calibrated logits (n, K); behind a mixture or table, logits of its probabilities."""
@@ -143,7 +141,7 @@ class Logits(CalibrateScores):
 
     def forward(self, scores: Tensor, source: Source = None) -> Tensor:
         """Map (n, K) to (n, K), one column to one logit."""
-        return self.shown_logits(scores, self.mapped(scores, source))
+        return self.shown_logits(scores, self.by_source(self.maps(self.read(scores)), source))
 
 
 class Unchanged(Logits):
@@ -160,7 +158,7 @@ class Probabilities(CalibrateScores):
 
     def forward(self, scores: Tensor, source: Source = None) -> Tensor:
         """Map (n, K) to (n, K), at least in float32: a type of 16 bits holds no calibrated probability."""
-        probs: Tensor = self.probabilities(self.mapped(scores, source))
+        probs: Tensor = self.probabilities(self.by_source(self.maps(self.read(scores)), source))
         return probs
 
 
@@ -187,7 +185,7 @@ class Everything(CalibrateScores):
 
     def forward(self, scores: Tensor, source: Source = None) -> All:
         """Map (n, K) to five tensors."""
-        z = self.mapped(scores, source)
+        z = self.by_source(self.maps(self.read(scores)), source)
         return self.everything(z, self.probabilities(z))
 
 
@@ -208,7 +206,7 @@ class WithDecisions(Everything):
 
     def forward(self, scores: Tensor, source: Source = None) -> Dict[str, Tensor]:  # noqa: UP006
         """Map (n, K) to tensors by name."""
-        z = self.mapped(scores, source)
+        z = self.by_source(self.maps(self.read(scores)), source)
         probs = self.probabilities(z)
         found: Dict[str, Tensor] = {}  # noqa: UP006
         if self.returns == "all":
