@@ -156,6 +156,11 @@ WIDE = ("mce", "ace")
 
 _SCRIPT = "a script of pandas and scikit-learn, without intervals"
 
+
+def by_source_rows(r: Result) -> list[dict[str, float]]:
+    return [row for rows in r["sets"].values() for row in rows.values()]
+
+
 # --- the goals -------------------------------------------------------------------------------------
 
 BENCHMARKS = (
@@ -479,6 +484,28 @@ BENCHMARKS = (
                 beside="the level",
                 at_most=2.0,
                 show="{:.1f} %",
+            ),
+        ),
+    ),
+    Benchmark(
+        name="by_source",
+        minutes=0.15,
+        options=("--seeds", "1"),
+        needs_data=True,
+        goals=(
+            Goal(
+                says="held-out NLL of a calibration by source, mean of all sets and methods",
+                measured=lambda r: mean(row["ratio to the better"] for row in by_source_rows(r)),
+                beside="the better of one for all and one for each",
+                at_most=1.0,
+                show="{:.4f}",
+            ),
+            Goal(
+                says="held-out NLL of a calibration by source, the worst of all sets and methods",
+                measured=lambda r: max(row["ratio to the better"] for row in by_source_rows(r)),
+                beside="the better of one for all and one for each",
+                at_most=1.005,
+                show="{:.4f}",
             ),
         ),
     ),

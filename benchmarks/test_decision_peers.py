@@ -1,4 +1,6 @@
-"""Net benefit is dcurves', Cllr lir's, skill, detection and costs scikit-learn's, promises MAPIE's.
+"""Net benefit is dcurves', Cllr and minCllr are lir's, the variance between sources is statsmodels'.
+
+Skill, detection and costs are scikit-learn's, promises are MAPIE's.
 
 python benchmarks/peers.py requirements-decisions.txt
 .venv-bench-decisions/bin/python -m pytest benchmarks/test_decision_peers.py
@@ -16,6 +18,7 @@ import pytest
 from calib_serve import metrics
 from calib_serve.core.options.evaluate import PromiseOptions
 from calib_serve.fit.choices import choice_by
+from calib_serve.fit.output.by_source import between_sources, shrunk
 
 SIZES = ((50, 0.5), (400, 0.1), (5000, 0.3))
 
@@ -197,3 +200,20 @@ def test_a_precision_that_mapie_promises_is_one_of_ours_and_as_many_are_chosen()
         chosen["ours"] += int((p >= ours).sum())
         chosen["theirs"] += 0 if best is None else int((p >= best).sum())
     assert chosen["ours"] >= chosen["theirs"] > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_variance_between_sources_and_their_mean_are_those_of_statsmodels(seed: int) -> None:
+    meta = pytest.importorskip("statsmodels.stats.meta_analysis")
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 40))
+    v = rng.uniform(0.01, 0.5, n)
+    x = rng.normal(size=n) * rng.uniform(0.1, 2)
+    between = between_sources(x, v)
+
+    # At a root that rounding puts on its other side it says 0: it makes its last step from just below.
+    close = {"tau2_start": (1 - 1e-6) * between, "atol": 1e-9}
+    theirs = meta.combine_effects(x, v, method_re="iterated", **close)
+    assert between == pytest.approx(theirs.tau2, abs=1e-9)
+    pooled, _, _ = shrunk(x[:, None], v[:, None, None])
+    assert pooled.mean[0] == pytest.approx(theirs.mean_effect_re, abs=1e-9)

@@ -142,8 +142,8 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
 
 def read_tree(said: Any) -> Any:
     """Read the file of ``--tree``; what is no file of it, as sep:/, stays."""
-    from calib_serve.artifact import read_yaml
     from calib_serve.core.files import read_whole
+    from calib_serve.scores import read_yaml
 
     if not isinstance(said, str) or said.startswith("sep:"):
         return said

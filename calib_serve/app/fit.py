@@ -23,7 +23,7 @@ from calib_serve.app._show import (
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import Factory, check, fields_of
 from calib_serve.core.options.data import DataOptions, ModelData
-from calib_serve.core.options.fit import Prior
+from calib_serve.core.options.fit import BySource, Prior
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
@@ -54,7 +54,7 @@ class _Written(Output, Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options(Prior, PictureOptions):
+class _Options(Prior, BySource, PictureOptions):
     """Options of ``calib-serve fit``."""
 
     method: str = "auto"
@@ -95,6 +95,7 @@ def _fit(
         own["candidates"] = [own["candidates"]]
     asked = source.model or source.from_
     check(options.engine is None or asked is None, "engine", "holds tables of scores, and DATA are inputs")
+    check(options.by is None or asked is None, "by", "is a column beside scores, and DATA are inputs")
     if source.model is None:
         check(not options.pictures, "pictures", "are for the pictures of a model (--model)")
         check(not options.keep_rows, "keep_rows", "is for the rows that a model (--model) is run on")
@@ -154,7 +155,8 @@ def _of_scores(
     from calib_serve.fit import calibrate
     from calib_serve.scores import Scores
 
-    read = {"engine": options.engine, **source.of_file}
+    given = {"engine": options.engine, "by": options.by, **source.of_file}
+    read = {name: value for name, value in given.items() if value is not None}
     fitted = Scores.read(data, split=source.split, **read)
     note([fitted.reading])
     # Read before the fit: a split that does not exist should not cost one.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -46,9 +47,20 @@ from calib_serve.artifact.manifest import (
     unpack,
     write_manifest,
 )
-from calib_serve.artifact.steps import STEPS, Examples, Head, InputShift, LogitMap, Mixture, ProbTable, Step
+from calib_serve.artifact.steps import (
+    STEPS,
+    Examples,
+    Head,
+    InputShift,
+    LogitMap,
+    Mixture,
+    ProbTable,
+    SourceMaps,
+    Sources,
+    Step,
+)
 from calib_serve.artifact.tensors import SafetensorError
-from calib_serve.core.arrays import as_array, as_floats
+from calib_serve.core.arrays import AnyFloats, as_array, as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.core.files import sha256, write_whole
@@ -64,6 +76,7 @@ from calib_serve.scores import (
     Schema,
     Scores,
     alike,
+    few,
     sigmoid,
     softmax,
     to_logits,
@@ -91,7 +104,7 @@ class Artifact:
 
     Args:
         steps: In the order they act: at most one InputShift, at most one Head, any LogitMaps, at most one
-            Mixture, at most one ProbTable.
+            each of SourceMaps, Mixture and ProbTable.
         method: Name of the method that was fitted.
         classes: Number of classes K, at least 2; of labels L, at least 1, each with a sigmoid of its own and
             with neither Mixture nor map on log-probabilities.
@@ -153,9 +166,8 @@ class Artifact:
         single = [i for i in order if STEPS[i] is not LogitMap]
         if order != sorted(order) or len(single) != len(set(single)):
             kinds = ", ".join(step.kind for step in self.steps)
-            raise InputError(
-                f"steps must be: input_shift, head, logit_map ..., mixture, prob_table; got {kinds}"
-            )
+            wanted = "input_shift, head, logit_map ..., source_maps, mixture, prob_table"
+            raise InputError(f"steps must be: {wanted}; got {kinds}")
         if self.contract is not None:
             self.contract.check_classes(self.classes)
         for step in self.steps:
@@ -188,6 +200,8 @@ class Artifact:
                 raise ShapeError(f"{self.classes} classes but {number} {what}")
 
     def _check_of_labels(self) -> None:
+        if self.source_maps is not None:
+            raise InputError("sources are of samples of one class each, not of labels")
         joint = self.mixture is not None or any(m.on == "log_probs" for m in self.logit_maps)
         full = any(m.weight.ndim == 2 for m in self.logit_maps)
         if joint or full or (self.table is not None and len(self.table.edges) != self.classes):
@@ -205,7 +219,7 @@ class Artifact:
     @property
     def depends_on_kind(self) -> bool:
         """Tell whether logits and log-probabilities of one model get different probabilities."""
-        for step in self.logit_maps:
+        for step in self._of(LogitMap):
             if step.on == "log_probs" or not step.ignores_shift:
                 return step.on == "logits"
         return self.is_multilabel
@@ -248,6 +262,8 @@ class Artifact:
             raise InputError(
                 f"a shadow has the {served.classes} classes of what is served, one a sample; got {self!r}"
             )
+        if self.source_maps is not None:
+            raise self._by_source("a shadow has one for all: take that of one source")
         if not self.has_model_steps_of(served):
             raise InputError(
                 "the shadow changes the model in other ways than what is served, so its logits are others: "
@@ -267,8 +283,40 @@ class Artifact:
 
     @cached_property
     def logit_maps(self) -> tuple[LogitMap, ...]:
-        """The steps on the logits."""
+        """The steps on the logits; InputError where one of them is of each sample's source."""
+        if self.source_maps is not None:
+            raise self._by_source("this needs one map of all samples")
         return self._of(LogitMap)
+
+    @cached_property
+    def maps(self) -> tuple[LogitMap | SourceMaps, ...]:
+        """The steps on the logits, those by source among them."""
+        return (*self._of(LogitMap), *self._of(SourceMaps))
+
+    @cached_property
+    def source_maps(self) -> SourceMaps | None:
+        """The step that has a map for each source, if any."""
+        return next(iter(self._of(SourceMaps)), None)
+
+    def _by_source(self, why: str) -> InputError:
+        by = "" if self.source_maps is None else self.source_maps.by
+        return InputError(
+            f"the calibration has a map for each {by}, and {why}: say of which each sample is (sources=), or "
+            'take the map of one, or by "" the common one, with Artifact.at'
+        )
+
+    def at(self, source: str) -> Artifact:
+        """Return the calibration of one source; the common one for a source that is not known.
+
+        Args:
+            source: Its name.
+
+        >>> both = Artifact((SourceMaps("site", ["a"], [1.0, 0.5]),), method="temperature", classes=2)
+        >>> both.at("a").temperature, both.at("elsewhere").temperature
+        (2.0, 1.0)
+        """
+        steps = tuple(step.at(source) if isinstance(step, SourceMaps) else step for step in self.steps)
+        return self if self.source_maps is None else replace(self, steps=steps, examples=None)
 
     @cached_property
     def mixture(self) -> Mixture | None:
@@ -286,9 +334,9 @@ class Artifact:
         return (*self._of(InputShift), *self._of(Head))
 
     @property
-    def output_steps(self) -> tuple[LogitMap | Mixture | ProbTable, ...]:
-        """The steps that need the logits alone."""
-        return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
+    def output_steps(self) -> tuple[LogitMap | SourceMaps | Mixture | ProbTable, ...]:
+        """The steps that need the logits alone, and of which source each sample is."""
+        return (*self.maps, *self._of(Mixture), *self._of(ProbTable))
 
     def only(self, *steps: Step) -> Artifact:
         """Make an artifact of these steps alone, without the examples and decisions of the whole.
@@ -308,7 +356,8 @@ class Artifact:
         """What its model's scores are, for whatever reads others of them."""
         model = self.model
         outputs = model.scale or model.outputs or "logits"
-        return Schema(outputs=outputs, class_names=self.class_names, columns=model.columns)
+        by = None if self.source_maps is None else self.source_maps.by
+        return Schema(outputs=outputs, class_names=self.class_names, columns=model.columns, by=by)
 
     def accepted(self, scores: Scores) -> Scores:
         """Return the scores with their columns in this artifact's order, by name.
@@ -330,7 +379,12 @@ class Artifact:
         return found
 
     def probs(
-        self, scores: Any, *, outputs: Outputs | None = None, class_axis: int | None = None
+        self,
+        scores: Any,
+        *,
+        outputs: Outputs | None = None,
+        class_axis: int | None = None,
+        sources: Sources | None = None,
     ) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of a model's scores, of the kind that it was fitted on.
 
@@ -341,9 +395,11 @@ class Artifact:
                 from the model with these already in place.
             outputs: Kind of the scores, where it is another.
             class_axis: Axis of the classes among more axes, 1 or -1, where it is another than in the fit.
+            sources: Source of each sample, one text or n, as in ``of_logits``; None: the frame's column, or
+                those of the ``Scores``.
 
         Raises:
-            InputError: For scores of another kind.
+            InputError: For scores of another kind, and without sources where the fit has them.
             ShapeError: For other classes, or axes of which two may hold them.
 
         >>> artifact = Artifact((), method="none", classes=2, model={"outputs": "probabilities"})
@@ -352,9 +408,12 @@ class Artifact:
         """
         if (places := self._places(scores, outputs, class_axis)) is not None:
             return places.restored(self.probs(places.rows(as_array(scores, "the scores")), outputs=outputs))
-        outputs = outputs or self._said_kind()
-        given = Scores.of(scores, outputs=outputs, expected=self.schema, missing="none")
-        return self._known(self._logits_of(self.accepted(given)))
+        outputs, expected = outputs or self._said_kind(), self.schema
+        expected = expected if sources is None else replace(expected, by=None)
+        found = self.accepted(Scores.of(scores, outputs=outputs, expected=expected, missing="none"))
+        if sources is None and self.source_maps is not None:
+            sources = found.sources
+        return self._known(self._logits_of(found), sources)
 
     def one_place(
         self,
@@ -411,10 +470,12 @@ class Artifact:
     def calibrated(self, scores: Scores) -> Scores:
         """Return the scores as calibrated probabilities, with all that belongs to their samples."""
         found = self.accepted(scores)
-        values = self._known(self._logits_of(found))
+        sources = found.sources if self.source_maps else None
+        values = self._known(self._logits_of(found), sources)
         bounds, top = None, values.argmax(axis=1)[:, None]
         if found.bounds is not None:  # which a table of probabilities may turn around
-            ends = [self._known(to_logits(found.with_confidence(c), "probabilities")) for c in found.bounds.T]
+            both = [to_logits(found.with_confidence(c), "probabilities") for c in found.bounds.T]
+            ends = [self._known(z, sources) for z in both]
             all_of_it = [np.take_along_axis(p, top, axis=1) for p in (values, *ends)]
             bounds = np.concatenate([np.min(all_of_it, axis=0), np.max(all_of_it, axis=0)], axis=1)
         return replace(
@@ -426,9 +487,9 @@ class Artifact:
             calibrated_by=self.fingerprint,
         )
 
-    def _known(self, logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    def _known(self, logits: NDArray[np.floating[Any]], sources: Any = None) -> NDArray[np.float64]:
         """Calibrate logits (n, K); InputError where a mask left none of a class that a matrix reads."""
-        probs = self.of_logits(logits)
+        probs = self.of_logits(logits, sources)
         lost = np.isnan(probs).any(axis=1) & (np.asarray(logits, np.float64) <= MASKED).any(axis=1)
         if lost.any():
             raise InputError(
@@ -442,7 +503,12 @@ class Artifact:
         return to_logits(scores.values, scores.outputs)
 
     def predict(
-        self, scores: Any, *, outputs: Outputs | None = None, class_axis: int | None = None
+        self,
+        scores: Any,
+        *,
+        outputs: Outputs | None = None,
+        class_axis: int | None = None,
+        sources: Sources | None = None,
     ) -> NDArray[Any]:
         """Return the class of the largest calibrated probability (n,), by its name where it has one.
 
@@ -452,16 +518,17 @@ class Artifact:
             scores: As ``probs`` takes them.
             outputs: Kind of the scores, where it is another than that of the fit.
             class_axis: Axis of the classes among more axes; the result is without it.
+            sources: Source of each sample, as of ``probs``.
         """
         if (places := self._places(scores, outputs, class_axis)) is not None:
             return places.restored(self.predict(places.rows(as_array(scores, "the scores")), outputs=outputs))
-        probs = self.probs(scores, outputs=outputs)
+        probs = self.probs(scores, outputs=outputs, sources=sources)
         if self.is_multilabel:
             return np.asarray(probs > 0.5)
         ids = probs.argmax(axis=1)
         return np.asarray(np.array(self.class_names)[ids] if self.class_names else ids)
 
-    def of_logits(self, logits: ArrayLike) -> NDArray[np.float64]:
+    def of_logits(self, logits: ArrayLike, sources: Sources | None = None) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
         A row that is not finite, or so large that a step overflows, gets NaN and spoils no other: in a
@@ -472,15 +539,41 @@ class Artifact:
             logits: (n, K); of a binary model (n,) or (n, 1) too, where class 0 gets logit 0; of labels (n, L)
                 log-odds. ``calib_serve.scores.to_logits`` makes them of probabilities. Where the artifact has
                 an InputShift or a Head, they must come from the model with these already in place.
+            sources: Source of each sample, one text or n, where the artifact has maps by source; "" asks for
+                the common map, which one that it does not know gets, too, with a RuntimeWarning.
+
+        Raises:
+            InputError: Without sources where the artifact has maps by source, and with them where it has not.
+            ShapeError: For another number of classes or sources.
         """
-        z = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
+        maps = self.source_maps
+        if maps is None and sources is not None:
+            raise InputError("sources are given, and the calibration is one for all: leave sources= out")
+        if maps is not None and sources is not None:
+            names = [sources] if isinstance(sources, str) else sources
+            if strange := sorted({str(one) for one in names} - {"", *maps.sources}):
+                told = f"the common map is taken for sources that the fit did not know: {few(strange)}"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
+        return self.of_segments(logits, sources)[0]
+
+    def of_segments(self, logits: ArrayLike, segments: Sources | None) -> tuple[NDArray[np.float64], int]:
+        """Return probabilities as servers do, and how many of them the common map made.
+
+        Args:
+            logits: As of ``of_logits``.
+            segments: Segment of each, one text or n: its source, where the artifact has maps by source.
+        """
+        maps = self.source_maps
+        if maps is not None and segments is None:
+            raise self._by_source("no sources are given")
+        z: AnyFloats = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
         if z.shape[1:] != (self.classes,):
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
         given = z
         with np.errstate(over="ignore", invalid="ignore"):
-            for step in self.logit_maps:
-                z = step(z)
-            if self.logit_maps and not np.isfinite(z.sum()):
+            for step in self.maps:
+                z = step(z, segments)
+            if self.maps and not np.isfinite(z.sum()):
                 lost = np.asarray(np.isfinite(given).all(axis=1) & ~np.isfinite(z).all(axis=1))
                 z = np.where(lost[:, None], np.nan, z)
         if self.is_multilabel:
@@ -489,12 +582,24 @@ class Artifact:
         else:
             p = softmax(z) if self.mixture is None else self.mixture(z)
             p = p if self.table is None else self.table(p)
+        unknown = 0 if maps is None or segments is None else int((maps.rows(segments, len(z)) == 0).sum())
         masked = given.astype(np.float64, copy=False) <= MASKED
         if not masked.any():
-            return p
+            return p, unknown
         p = np.where(masked & ~np.isnan(p), 0.0, p)
         with np.errstate(invalid="ignore"):  # of a row without any class
-            return p if self.is_multilabel else p / p.sum(axis=1, keepdims=True)
+            return p if self.is_multilabel else p / p.sum(axis=1, keepdims=True), unknown
+
+    def rounds(self, n: int) -> list[list[str] | None]:
+        """Name n sources, in as many rounds as show each and an unknown one; [None] of one map for all.
+
+        Args:
+            n: Number of samples.
+        """
+        if self.source_maps is None:
+            return [None]
+        names = ("", *self.source_maps.sources)
+        return [[names[i % len(names)] for i in range(at, at + n)] for at in range(0, len(names), n)]
 
     @property
     def temperature(self) -> float | None:

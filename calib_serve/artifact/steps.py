@@ -1,13 +1,13 @@
-"""The five kinds of steps of a calibration; any runtime can execute them.
+"""The six kinds of steps of a calibration; any runtime can execute them.
 
-``InputShift`` -> model up to its last linear layer -> ``Head`` -> ``LogitMap`` ... -> ``Mixture`` or
-softmax -> ``ProbTable``.
+``InputShift`` -> model up to its last linear layer -> ``Head`` -> ``LogitMap`` ... -> ``SourceMaps`` ->
+``Mixture`` or softmax -> ``ProbTable``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar, Union
 
@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.scores import LEAST, MASKED, log_softmax, softmax
+from calib_serve.scores import LEAST, MASKED, few, log_softmax, softmax
 
 LARGEST = float(np.finfo(np.float32).max)
 """Largest number that may act on a model's scores: a served model computes in float32."""
 
 S = TypeVar("S", bound="StepBase")
 Exact = NDArray[np.float64]
+Sources = Union[str, Sequence[str], NDArray[np.str_]]
+"""The source of all samples, or of each of n."""
 
 
 def tensor(
@@ -290,8 +292,8 @@ class LogitMap(StepBase):
         w = self.weight.astype(np.float64)
         return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
-    def __call__(self, logits: AnyFloats) -> Exact:
-        """Mapped logits (n, K), in float64; a masked class stays masked.
+    def __call__(self, logits: AnyFloats, _sources: Any = None) -> Exact:
+        """Mapped logits (n, K), in float64, whatever the sources; a masked class stays masked.
 
         A matrix has NaN for a row where one is: it needs the logits of every class, and a mask leaves none.
         """
@@ -306,6 +308,91 @@ class LogitMap(StepBase):
             return z
         lost = masked.any(axis=1, keepdims=True) & (self.weight.ndim == 2)
         return np.where(lost, np.nan, np.where(masked, given, z))
+
+
+@dataclass(frozen=True, eq=False)
+class SourceMaps(StepBase):
+    """Divide logits by the temperature of each sample's source, such as a hospital, and add its bias.
+
+    A source is what servers call a segment. Row 0 is the common map, of any source that is not known.
+
+    Args:
+        by: Column that says the source.
+        sources: Their names (S,).
+        weight: 1 / T of each (S + 1,), positive.
+        bias: (S + 1, K), or None.
+
+    >>> maps = SourceMaps("site", ["north"], np.array([1.0, 0.5]))
+    >>> maps(np.array([[2.0, 0.0], [2.0, 0.0]]), ["north", "elsewhere"]).tolist()
+    [[1.0, 0.0], [2.0, 0.0]]
+    """
+
+    kind: ClassVar[str] = "source_maps"
+    option_names: ClassVar[tuple[str, ...]] = ("by", "sources")
+    on: ClassVar[str] = "logits"
+    is_scalar: ClassVar[bool] = False
+
+    by: str
+    sources: tuple[str, ...]
+    weight: AnyFloats
+    bias: AnyFloats | None = None
+
+    def __post_init__(self) -> None:
+        names = tuple(self.sources)
+        # As long as receipts hold a segment.
+        if not all(isinstance(one, str) and 0 < len(one) < 64 for one in (self.by, *names)):
+            raise InputError("a source and its column are texts of 1 to 63 characters")
+        if not names or len(set(names)) < len(names):
+            raise InputError(f"there must be sources, each named once, got {few(names)}")
+        weight = tensor(self.weight, "weight", most=LARGEST)
+        if weight.shape != (len(names) + 1,) or (weight < LEAST).any():
+            raise InputError(f"weight must be ({len(names) + 1},), each 1 / T and positive, got {weight}")
+        if self.bias is not None:
+            bias = tensor(self.bias, "bias", most=LARGEST)
+            if bias.ndim != 2 or len(bias) != len(weight):
+                raise ShapeError(f"bias must be ({len(weight)}, K), got {bias.shape}")
+            object.__setattr__(self, "bias", bias)
+        object.__setattr__(self, "weight", weight)
+        object.__setattr__(self, "sources", names)
+
+    @property
+    def classes(self) -> int | None:
+        """K, or None where temperatures fit any."""
+        return None if self.bias is None else int(self.bias.shape[1])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The column and the names."""
+        return {"by": self.by, "sources": list(self.sources)}
+
+    def rows(self, sources: Sources, n: int) -> NDArray[np.intp]:
+        """Find the row of each sample's map (n,): 0 where its source is not known.
+
+        Args:
+            sources: Source of each, one text or n.
+            n: Number of samples.
+        """
+        place = {name: row for row, name in enumerate(self.sources, 1)}
+        if isinstance(sources, str):
+            return np.full(n, place.get(sources, 0))
+        if len(sources) != n:
+            raise ShapeError(f"give one source for each of {n} samples, got {len(sources)}")
+        return np.fromiter((place.get(str(one), 0) for one in sources), np.intp, n)
+
+    def at(self, source: str) -> LogitMap:
+        """Return the map of one source; the common one for a source that is not known.
+
+        Args:
+            source: Its name.
+        """
+        (row,) = self.rows(source, 1)
+        return LogitMap(self.weight[row], None if self.bias is None else self.bias[row])
+
+    def __call__(self, logits: AnyFloats, sources: Any) -> Exact:
+        """Mapped logits (n, K), in float64, as of their ``sources``; a masked class stays masked."""
+        z, row = np.asarray(logits, np.float64), self.rows(sources, len(logits))
+        mapped = z * self.weight[row, None] + (0.0 if self.bias is None else self.bias[row])
+        return np.where(z <= MASKED, z, mapped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,8 +505,8 @@ class ProbTable(StepBase):
         return out
 
 
-Step = Union[InputShift, Head, LogitMap, Mixture, ProbTable]
-STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
+Step = Union[InputShift, Head, LogitMap, SourceMaps, Mixture, ProbTable]
+STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, SourceMaps, Mixture, ProbTable)
 """Kinds of steps, in the order in which they act."""
 
 

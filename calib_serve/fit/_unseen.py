@@ -185,7 +185,7 @@ class Floor:
         rows = Examples.rows(len(samples), samples.classes)
         z = np.asarray(samples.logits[rows if samples.rows is None else samples.rows[rows]], np.float64)
         data = {**made.data, "sha256": data_fingerprint(samples.logits, samples.labels)}
-        return replace(made, examples=Examples(z, made.of_logits(z)), data=data)
+        return replace(made, examples=Examples(z, made.of_segments(z, made.rounds(len(z))[0])[0]), data=data)
 
 
 def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:

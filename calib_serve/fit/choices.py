@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import MOST_COST, Choice, read_yaml
+from calib_serve.artifact import MOST_COST, Choice
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.names import shown
 from calib_serve.core.options.evaluate import PromiseOptions
 from calib_serve.metrics import mean_at_most, one_of_each, promised_threshold
-from calib_serve.scores import few
+from calib_serve.scores import few, read_yaml
 
 _LIMIT = 1 << 20  # bytes of a file of costs
 _PERMILLE = (999, 995, 990, 980, 950, 900, 850, 800, 700, 600, 500, 400, 300, 200, 100, 50, 20, 10)

@@ -145,7 +145,7 @@ def complete(
     )
     bins, predicted = reference or (Bins.zeros(), np.zeros(samples.classes, np.intp))
     told: dict[str, Any] = {}
-    parts = ((part, artifact.of_logits(chunk)) for part, chunk in samples.chunks())
+    parts = ((part, samples.probs(artifact, part, chunk)) for part, chunk in samples.chunks())
     if reference is None and artifact.is_multilabel:
         for part, probs in parts:
             bins += reference_bins(probs, samples.labels[part])
@@ -228,7 +228,7 @@ def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
         return None
     rows = kept if samples.rows is None else samples.rows[kept]
     logits = np.asarray(samples.logits[rows], np.float64)
-    return Examples(logits, artifact.of_logits(logits))
+    return Examples(logits, artifact.of_segments(logits, artifact.rounds(len(logits))[0])[0])
 
 
 class HeldOutFacts(NamedTuple):

@@ -19,7 +19,8 @@ from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
 from calib_serve.fit.measure import cross_validated, with_metrics
-from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of, own_options
+from calib_serve.fit.output.by_source import BY_SOURCE, fit_by_source
+from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, options_of, own_options
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples
@@ -64,7 +65,7 @@ def calibrate(
         options: A ``FitOptions``; keywords replace its fields.
         test: ``Scores``, or scores and labels, that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
-        **keywords: Fields of ``FitOptions``: ``class_names``, ``class_weight``, ``columns``,
+        **keywords: Fields of ``FitOptions``: ``by``, ``class_names``, ``class_weight``, ``columns``,
             ``cross_validate``, ``groups``, ``ignore_label``, ``missing``, ``outputs``, ``prior``,
             ``sample_weight``, ``schema``, ``seed``. Options of "auto": ``candidates``, ``criterion``,
             ``folds``, ``keep_predictions``, ``level``, ``tolerance``. Options of other methods: ``bins``,
@@ -84,25 +85,29 @@ def calibrate(
     how: dict[str, Any] = {"cross_validate": asked.cross_validate, "seed": asked.seed, "progress": progress}
     # ``Samples`` were checked when they were made, and hold neither class names nor remarks.
     if isinstance(scores, Samples):
-        of_scores = ("outputs", "columns", "groups", "ignore_label")
+        of_scores = ("outputs", "columns", "groups", "by", "ignore_label")
         if late := [name for name in of_scores if getattr(asked, name) is not None]:
             raise InputError(f"{late[0]}= is of scores with labels: give these to calibrate, and no samples")
         samples = Samples.of(scores, labels, sample_weight=asked.sample_weight, class_weight=weight)
         names = asked.class_names or ()
         held = None if test is None else _tested(test, samples.outputs, names)
         return _fitted(samples, method, own, test=held, class_names=names, prior=asked.prior, **how)
-    found = Scores.of(scores, labels, name="the calibration set", **asked.of_scores)
+    found = Scores.of(scores, labels, by=asked.by, name="the calibration set", **asked.of_scores)
     scale = found.schema.outputs if found.schema.outputs != found.outputs else None
     held = None
     if test is not None:
-        held = _tested(test, found.outputs, found.class_names, asked.ignore_label, scale=scale)
+        by = found.schema.by if found.sources is not None else None
+        held = _tested(test, found.outputs, found.class_names, asked.ignore_label, scale=scale, by=by)
     how |= {"test": held, "class_names": found.class_names}
     if found.is_multilabel:
         if asked.prior is not None:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
+        if found.sources is not None:
+            raise InputError("labels have no calibration by source: leave by (--by) out")
         artifact = _fitted_to_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
     else:
-        artifact = _fitted(Samples.of(found, class_weight=weight), method, own, prior=asked.prior, **how)
+        how |= {"prior": asked.prior, "by": found.schema.by}
+        artifact = _fitted(Samples.of(found, class_weight=weight), method, own, **how)
     facts: dict[str, Any] = {"columns": found.schema.columns, "class_axis": found.class_axis}
     artifact = replace(artifact, model=replace(artifact.model, scale=scale, **facts))
     return remarked(artifact, before=found.remarks, after=_without_skill(found))
@@ -147,6 +152,7 @@ def _tested(
     ignore_label: Any = None,
     *,
     scale: str | None = None,
+    by: str | None = None,
 ) -> Scores:
     """Samples to measure on, refused where their scores are of another kind than the fitted ones."""
     scores, labels = (test, None) if isinstance(test, Scores) else test
@@ -157,6 +163,7 @@ def _tested(
         expected=kind,
         class_names=() if isinstance(test, Scores) or _has_names(scores) else names,
         ignore_label=None if isinstance(test, Scores) else ignore_label,
+        by=by if _has_names(scores) else None,
         name="the test samples",
     )
     if not alike(found.outputs, kind):
@@ -179,6 +186,7 @@ def _fitted(
     cross_validate: bool,
     seed: int,
     progress: Progress | None,
+    by: str | None = None,
 ) -> Artifact:
     """Calibrate scores of one class a sample."""
     keeping = bool(options.get("keep_predictions"))
@@ -187,7 +195,21 @@ def _fitted(
     # Before any method is fitted: a probability of 0 or an absent class would decide the fit alone.
     unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
     shares = None if prior is None else as_shares(prior, samples.classes, class_names)
-    if method == "auto":
+    if by is not None:
+        selection = None
+        if shares is not None:
+            raise InputError("class shares (prior) are of all traffic: leave them out, or by (--by)")
+        if method == "auto":
+            can = [name for name in BY_SOURCE if samples.classes == 2 or name not in TWO_CLASSES]
+            given = {"class_names": () if unseen.changes else class_names, "seed": seed, "progress": progress}
+            chosen = _chosen(samples, {"candidates": can, **options, **given}, for_shares=False)
+            # That one map for all changes nothing says nothing of one for each.
+            method, options = chosen.method if chosen.method != "none" else can[0], {}
+            selection = chosen.selection
+        check_options(f"{method} by {by}", options, [])
+        artifact = unseen.fitted(samples, lambda s: fit_by_source(method, s, by))
+        artifact = replace(artifact, fit=replace(artifact.fit, selection=selection))
+    elif method == "auto":
         check_options("auto", options, AUTO)
         # A fit of some classes alone takes no names of all; the whole artifact is then measured again.
         names = () if unseen.changes else class_names
@@ -206,6 +228,8 @@ def _fitted(
     name, own = (artifact.method, {}) if method == "auto" else (method, options)
 
     def again(part: Samples) -> Artifact:
+        if by is not None:
+            return unseen.fitted(part, lambda s: fit_by_source(method, s, by))
         return unseen.fitted(part, partial(fit_by_name, name, seed=seed, **own))
 
     # The folds that auto chose by have measured it, unless it was fitted to other samples than are measured.
@@ -271,7 +295,7 @@ def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
     return with_metrics(
         artifact,
         test.logits,
-        artifact.of_logits(test.logits),
+        artifact.of_segments(test.logits, test.sources)[0],
         test.labelled(),
         seed=seed,
         sample_weight=test.weights,

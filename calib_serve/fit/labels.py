@@ -72,6 +72,7 @@ class LabelSamples(Samples):
         outputs: Kind of the scores before they became log-odds.
         groups: None; labels have no groups.
         part: Whether they are a part of others, such as a fold.
+        sources: None; labels have no sources.
     """
 
     @classmethod

@@ -45,6 +45,7 @@ class Samples:
         outputs: Kind of the scores before they became logits.
         groups: Group of each sample, from 0 (n,); None: each is its own.
         part: Whether they are a part of others, such as a fold.
+        sources: Source of each sample (n,), by which they are calibrated; None: one for all.
     """
 
     logits: AnyFloats
@@ -54,6 +55,7 @@ class Samples:
     outputs: Outputs = "logits"
     groups: NDArray[np.intp] | None = None
     part: bool = False
+    sources: NDArray[np.str_] | None = None
 
     @classmethod
     def of(
@@ -91,7 +93,7 @@ class Samples:
         if given.is_multilabel:
             raise InputError(f"{given.outputs} have a calibrator for each label, which calibrate() fits")
         y, codes = given.labelled(), group_codes(given.groups, len(given))
-        counted = cls(given.logits, y, outputs=given.outputs, groups=codes)
+        counted = cls(given.logits, y, outputs=given.outputs, groups=codes, sources=given.sources)
         if y.ndim > 1:
             counted = counted._shared_out(y, given.weights)
         elif given.weights is not None:
@@ -133,14 +135,29 @@ class Samples:
         whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()
         groups = None if self.groups is None else _recoded(self.groups[rows])
         rows_of = None if whole else rows
-        return replace(self, labels=self.labels[rows], weight=weight, rows=rows_of, groups=groups)
+        found = replace(self, labels=self.labels[rows], weight=weight, rows=rows_of, groups=groups)
+        return replace(found, sources=self._sources(rows))
+
+    def _sources(self, index: Any) -> NDArray[np.str_] | None:
+        return None if self.sources is None else self.sources[index]
+
+    def probs(self, artifact: Artifact, part: slice, logits: AnyFloats) -> NDArray[np.float64]:
+        """Calibrate a run of samples, each as of its source.
+
+        Args:
+            artifact: A calibration.
+            part: The run, of m samples.
+            logits: Their logits (m, K).
+        """
+        return artifact.of_segments(logits, self._sources(part))[0]
 
     def _shared_out(self, soft: NDArray[np.float64], weight: NDArray[np.float64] | None) -> Self:
         """Repeat each row once for each class that it may be of, weighted by that share, in one group."""
         shares = soft if weight is None else soft * weight[:, None]
         rows, labels = np.nonzero(shares)
         groups = rows if self.groups is None else self.groups[rows]
-        return replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=_recoded(groups))
+        found = replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=_recoded(groups))
+        return replace(found, sources=self._sources(rows))
 
     def _reweighted(
         self, labels: ArrayLike | None, sample_weight: ArrayLike | None, class_weight: ClassWeight
@@ -253,8 +270,9 @@ class Samples:
         """
         for f in range(int(fold.max()) + 1):
             index, artifact = np.flatnonzero(fold == f), fit(f)
-            for part, z in self.take(index).chunks(np.float64):
-                yield index[part], artifact.of_logits(z)
+            held = self.take(index)
+            for part, z in held.chunks(np.float64):
+                yield index[part], held.probs(artifact, part, z)
 
     def take(self, index: slice | NDArray[Any]) -> Self:
         """Take a part of the samples, by position or mask; weights get mean 1 again.
@@ -269,7 +287,8 @@ class Samples:
             total = weight.sum()
             weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
         groups = None if self.groups is None else _recoded(self.groups[index])
-        return replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
+        taken = replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
+        return replace(taken, sources=self._sources(index))
 
     def some(self, most: int) -> Self:
         """All samples, or ``most`` of them, evenly spread."""

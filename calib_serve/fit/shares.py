@@ -187,7 +187,7 @@ def confused(artifact: Artifact, samples: Samples) -> Artifact:
     if "confusion" in artifact.data:
         return artifact
     samples = samples.some(MOST_SAMPLES_COUNTED)
-    parts = ((part, artifact.of_logits(chunk)) for part, chunk in samples.chunks())
+    parts = ((part, samples.probs(artifact, part, chunk)) for part, chunk in samples.chunks())
     facts = confusion_facts(samples, *tops_of(len(samples), parts), on="calibration set")
     return replace(artifact, data={**artifact.data, "confusion": facts})
 

@@ -102,21 +102,23 @@ class Expected:
         return Parity(worst, self.tolerance, len(found), left, close, engine=engine, device=device)
 
 
-def expect(artifact: Artifact, logits: AnyFloats, ratio: float) -> Expected:
-    """Calibrate logits (n, K), as the output steps take them.
+def expect(
+    artifact: Artifact, logits: AnyFloats, ratio: float, sources: Sequence[str] | None = None
+) -> Expected:
+    """Calibrate logits (n, K), as the output steps take them, each row as of its source, where there are any.
 
     ``ratio``: what rounding allows for logits of size 1; it grows with their size.
     """
     mapped = logits
-    for step in artifact.logit_maps:
-        mapped = step(mapped)
+    for step in artifact.maps:
+        mapped = step(mapped, sources)
     scale = size_of(mapped, labels=artifact.is_multilabel)
     # AnyFloats round by a share of their size: logits of 20 are 20 times as far apart as those of 1.
     near, sure = min(ratio * scale, MOST), np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
-        before = replace(artifact, steps=artifact.output_steps[:-1]).of_logits(logits)
+        before, _ = replace(artifact, steps=artifact.output_steps[:-1]).of_segments(logits, sources)
         sure = far_from_edges(before, artifact.table, near)
-    return Expected(artifact, artifact.of_logits(logits), mapped, scale, near, sure)
+    return Expected(artifact, artifact.of_segments(logits, sources)[0], mapped, scale, near, sure)
 
 
 def check_examples(artifact: Artifact) -> None:
@@ -125,7 +127,8 @@ def check_examples(artifact: Artifact) -> None:
     if examples is None:
         return
     logits, alone = np.asarray(examples.logits, np.float64), replace(artifact, sets=None, abstain=None)
-    expected = expect(replace(alone, contract=None, choice=None), logits, 1e-5)
+    alone = replace(alone, contract=None, choice=None)
+    expected = expect(alone, logits, 1e-5, artifact.rounds(len(logits))[0])
     try:
         expected.prove(examples.probs, {}, "fit it again", engine="numpy", device="cpu")
     except FuseError as error:

@@ -136,7 +136,7 @@ class Against:
         if not artifact.model_steps:
             # A table of bins leaps at its edges, where rounding chooses: it is compared as it is fused.
             maps = artifact.only(*(step for step in artifact.output_steps if step is not artifact.table))
-            to_probs.append(maps.of_logits)
+            to_probs.append(maps.at("").of_logits)
         gaps = [np.abs(made(pairs[0]) - made(pairs[1])).max(axis=1) for made in to_probs]
         return np.asarray(np.max(gaps, axis=0))
 
@@ -205,12 +205,13 @@ def proof_in(path: Path) -> str:
 
 def _given(artifact: Artifact, against: Any, inputs: Any) -> Against:
     feeds = read_inputs(inputs)
+    schema = replace(artifact.schema, by=None)  # the maps of all sources act on the same scores
     if isinstance(against, tuple):
         given, scores = against
         feeds = dict(given) if isinstance(given, Mapping) else {"inputs": given}
     elif isinstance(against, (str, Path)) and Path(against).suffix not in ESTIMATORS:
         path = Path(against)
-        scores = Scores.read(path, expected=artifact.schema, missing="none")
+        scores = Scores.read(path, expected=schema, missing="none")
         if not feeds and path.suffix == ".npz":
             feeds = read_npz(path)[0]
             feeds = {"inputs": feeds["inputs"]} if "inputs" in feeds else _beside(feeds, len(scores))
@@ -222,7 +223,7 @@ def _given(artifact: Artifact, against: Any, inputs: Any) -> Against:
         scores = scores_of_estimator(against, feeds, artifact.model.outputs, artifact.class_names)
     if not feeds:
         raise OptionError("against", "holds no inputs: save them beside the scores, or give --inputs")
-    read = Scores.of(scores, expected=artifact.schema, missing=None if isinstance(scores, Scores) else "none")
+    read = Scores.of(scores, expected=schema, missing=None if isinstance(scores, Scores) else "none")
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
     return Against(artifact, arrays, np.asarray(artifact.accepted(read).logits, np.float64))
 

@@ -79,7 +79,8 @@ class Calibration:
             values = raw
             probs = to_probs(scores if whole else np.where(finite[:, None], scores, 0.5), self.kind)
         else:
-            probs = self.artifact.of_logits(logits if whole else np.where(finite[:, None], logits, 0.0))
+            known = logits if whole else np.where(finite[:, None], logits, 0.0)
+            probs, _ = self.artifact.of_segments(known, about.segment)  # the reporter counts unknown sources
             values = from_probs(probs, scores, self.kind).reshape(raw.shape).astype(raw.dtype)
         # What is not finite gets no receipt, and is counted as invalid.
         probs[~finite] = np.nan

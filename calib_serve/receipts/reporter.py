@@ -198,6 +198,9 @@ class Reporter:
     ) -> list[SignedReceipt | None]:
         """Count predictions; a signed receipt for each, whose ``wanted`` says if its label is asked for.
 
+        Of a calibration by source, the segment is the source: those that the artifact does not know are
+        counted, as ``calib_monitor_errors_total`` of the stage "source".
+
         It does not wait for anything. A row that is no prediction, such as NaN, has None and is counted as
         invalid. What is wrong with the shadow's is counted, as ``calib_monitor_errors_total`` of the stage
         "shadow", and the receipts go without.
@@ -218,6 +221,11 @@ class Reporter:
         """
         p = probs if isinstance(probs, np.ndarray) else array_of(probs)
         predictions, valid = self._top(p)
+        if self.artifact is not None and self.artifact.source_maps is not None:
+            strange = self.artifact.source_maps.rows(
+                each_of(segment, "segment", len(predictions)), len(predictions)
+            )
+            self._recorder.broken("source", times=int((strange == 0).sum()))
         if not self._background.started or self._seen < _CHECKED:
             self._begin(p)
         self._background.latest = p

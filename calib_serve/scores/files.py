@@ -81,11 +81,12 @@ def read_source(
     label: str | None = None,
     weight: str | None = None,
     group: str | None = None,
+    source: str | None = None,
     on: str | None = None,
 ) -> RawScores:
     """Return one split of a file, a folder or pattern of parquet files, or a table of an ``engine``.
 
-    ``label``, ``weight`` and ``group``: each a column or array of the file by name, or an npy file beside it;
+    ``label`` to ``source``: each a column or array of the file by name, or an npy file beside it;
     with ``on``, a column of ids in both, ``label`` is a table.
     InputError where it cannot be read or has no such split or column; the message lists what it has.
     """
@@ -97,7 +98,7 @@ def read_source(
             f"{label} is a table: say by which ids its labels are those of the scores (--on, on=)"
         )
     by_id = None if on is None else _labels_by_id(label, on)
-    asked = {"label": label if on is None else None, "weight": weight, "group": group}
+    asked = {"label": label if on is None else None, "weight": weight, "group": group, "source": source}
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
     wanted = _Asked(split, columns, inside, classes, told, expected, by_id)
@@ -607,7 +608,7 @@ def _of_spooled(
     first_rows = {name: values[: 1 << 16, k] for k, name in enumerate(roles.scores)}
     beside_few = {name: column[: 1 << 16] for name, column in beside.items()}
     found = of_roles(roles, {**first_rows, **beside_few}, place=CellNames(1), told=told)
-    whole = {"labels": roles.label, "weights": roles.weight, "groups": roles.group, "ids": roles.id}
+    whole = {f"{what}s": getattr(roles, what) for what in ("label", "weight", "group", "id", "source")}
     columns: dict[str, Any] = {what: None if n is None else beside[n] for what, n in whole.items()}
     if roles.label_columns:
         columns["labels"] = np.stack([beside[name] for name in roles.label_columns], axis=1)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.core.arrays import content_of
+from calib_serve.core.arrays import as_array, content_of
+from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.scores.kinds import Floats, Outputs, to_probs
 
 _MOST = 1_000_000
@@ -30,6 +31,21 @@ def groups_of_ids(ids: NDArray[Any]) -> str:
     if times.max() == 1:
         return ""
     return f"ids occur up to {times.max()} times: the rows of each of {len(times):,} ids are a group"
+
+
+def source_names(given: Any, n: int, by: str = "sources") -> NDArray[np.str_]:
+    """Read which source each of ``n`` rows is of as texts (n,); ``by`` names the column in errors."""
+    found = as_array(given, by, missing=True)
+    if found.shape != (n,):
+        raise ShapeError(f"{by} must be ({n},), one source for each row, got {found.shape}")
+    texts = [str(one) if isinstance(one, (str, int)) else "" for one in found.tolist()]
+    if "" in texts:
+        row = texts.index("")
+        raise InputError(
+            f"{by} says the source of each row, a text or whole number, and row {row + 1} has "
+            f"{repr(found.tolist()[row])[:80]}: leave such rows out, or name their source"
+        )
+    return np.array(texts, np.str_)
 
 
 def copies_of(values: Floats, labels: NDArray[Any], kind: Outputs) -> NDArray[np.intp] | None:

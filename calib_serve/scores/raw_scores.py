@@ -35,7 +35,7 @@ _NAMELESS = Roles(())
 
 @dataclass(frozen=True, eq=False)
 class RawScores:
-    """Values (n, K), and labels, weights, groups and ids or None; ``place`` names the rows.
+    """Values (n, K), and labels, weights, groups, ids and sources or None; ``place`` names the rows.
 
     ``gaps``: a score of NaN is that of a class which a row does not name. ``outputs``: the kind or scale that
     names say; ``roles``: the columns or arrays that they were read from; ``class_axis``: where the classes
@@ -50,6 +50,7 @@ class RawScores:
     weights: Any = None
     groups: Any = None
     ids: Any = None
+    sources: Any = None
     remarks: tuple[str, ...] = ()
     name: str = "the scores"
     place: CellNames = NUMBERED
@@ -62,16 +63,22 @@ class RawScores:
         """Some of the samples, by mask."""
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else np.asarray(getattr(self, name))[kept]
-            for name in ("labels", "weights", "groups", "ids", "bounds")
+            for name in ("labels", "weights", "groups", "ids", "sources", "bounds")
         }
         return replace(self, values=self.values[kept], place=self.place.take(kept), **parts)
 
 
 def of_arrays(
-    values: NDArray[Any], *, label: Any = None, weight: Any = None, group: Any = None, id: Any = None
+    values: NDArray[Any],
+    *,
+    label: Any = None,
+    weight: Any = None,
+    group: Any = None,
+    id: Any = None,
+    source: Any = None,
 ) -> RawScores:
     """Read an array (n, K), (n,), or of more axes: its samples are then pixels, a picture a group."""
-    given = {"labels": label, "weights": weight, "groups": group, "ids": id}
+    given = {"labels": label, "weights": weight, "groups": group, "ids": id, "sources": source}
     if text := next((what for what, value in given.items() if isinstance(value, str)), None):
         raise InputError(
             f"{text} name a column, {shown(given[text])}, and the scores are an array without any"
@@ -131,13 +138,14 @@ def of_columns(
     weight: Any = None,
     group: Any = None,
     id: Any = None,
+    source: Any = None,
 ) -> RawScores:
-    """Read columns by name; ``label``, ``weight``, ``group`` and ``id``: a column's name, or an array.
+    """Read columns by name; ``label`` to ``source``: a column's name, or an array.
 
     ``expected``: an artifact's columns; ``classes``: names of classes that are known; ``told``: whether the
     kind of scores is.
     """
-    beside = {"label": label, "weight": weight, "group": group, "id": id}
+    beside = {"label": label, "weight": weight, "group": group, "id": id, "source": source}
     named: dict[str, Any] = {what: value for what, value in beside.items() if isinstance(value, str)}
     others = {what: value for what, value in beside.items() if value is not None and what not in named}
     labels = table[named["label"]] if "label" in named and named["label"] in table else others.get("label")
@@ -217,6 +225,7 @@ def of_roles(
         weights=found.get("weight"),
         groups=found.get("group"),
         ids=found.get("id"),
+        sources=found.get("source"),
         remarks=tuple(said),
         place=place,
         gaps=gaps,

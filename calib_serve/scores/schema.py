@@ -30,6 +30,7 @@ class Schema:
         labels: Column or array of the labels.
         groups: Column or array that says which rows belong together.
         sample_weight: Column or array of weights.
+        by: Column or array of each row's source, by which it is calibrated.
         missing: Scores that stand for none, as texts; "none" where no score does.
 
     Raises:
@@ -45,6 +46,7 @@ class Schema:
     labels: str | None = None
     groups: str | None = None
     sample_weight: str | None = None
+    by: str | None = None
     missing: tuple[str, ...] = ()
 
     @classmethod

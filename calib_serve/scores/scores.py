@@ -17,7 +17,7 @@ from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.classes import class_ids, without
-from calib_serve.scores.grouping import copies_of, groups_of_ids
+from calib_serve.scores.grouping import copies_of, groups_of_ids, source_names
 from calib_serve.scores.kinds import (
     LABELS,
     ONE_COLUMN,
@@ -68,6 +68,7 @@ class Scores:
         groups: Which samples belong together (n,).
         copies: Of which row each is a copy (n,), where rows are; None where they are not.
         ids: Names of the samples (n,).
+        sources: Which source each is of, as texts (n,); ``schema.by`` names the column.
         remarks: What was read and left out, a line each.
         name: Where they came from.
         calibrated_by: Fingerprint of the artifact that made them, or "".
@@ -91,6 +92,7 @@ class Scores:
     groups: NDArray[Any] | None = None
     copies: NDArray[np.intp] | None = None
     ids: NDArray[Any] | None = None
+    sources: NDArray[np.str_] | None = None
     remarks: tuple[str, ...] = ()
     name: str = "the scores"
     calibrated_by: str = ""
@@ -111,6 +113,7 @@ class Scores:
         sample_weight: Any = None,
         groups: Any = None,
         ids: Any = None,
+        by: Any = None,
         ignore_label: Any = None,
         missing: Any = None,
         schema: Schema | str | Path | None = None,
@@ -134,6 +137,8 @@ class Scores:
             sample_weight: (n,).
             groups: Which samples belong together (n,).
             ids: Names of the samples (n,).
+            by: Column that says the source of each sample, by which they are calibrated; beside an array a
+                mapping of its name to the sources (n,).
             ignore_label: One or more labels that stand for none, such as 255; these samples are left out.
             missing: One or more scores that stand for none, such as -999; "none" where no score does.
             schema: What else is said of them, or its file.
@@ -151,10 +156,11 @@ class Scores:
             for what, given in apart.items():
                 if given is not None:
                     raise InputError(f"these scores were made already: say {what}= where they are made")
-            return scores._again(
-                outputs, labels=labels, weight=sample_weight, group=groups, id=ids, class_names=class_names
-            )
+            of = {"labels": labels, "weight": sample_weight, "group": groups, "id": ids, "by": by}
+            return scores._again(outputs, **of, class_names=class_names)
+        key, sources = _by(by)
         known = {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
+        known |= {"by": key}
         said = _schema(schema).under({**known, "missing": _texts(missing)})
         table = _as_table(scores)
         beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
@@ -163,6 +169,8 @@ class Scores:
             beside |= {what: way for what, way in ways.items() if beside[what] is None}
         beside = _aligned(scores, beside)
         wanted = _schema(expected)
+        said["by"] = said["by"] or (None if table is None else wanted.by)
+        beside["source"] = said["by"] if sources is None else sources
         if table is not None:
             told = said["outputs"] is not None or wanted.outputs is not None
             source = of_columns(
@@ -263,6 +271,7 @@ class Scores:
         class_names: Sequence[Any] = (),
         sample_weight: str | Path | None = None,
         groups: str | Path | None = None,
+        by: str | None = None,
         ignore_label: Any = None,
         missing: Any = None,
         schema: Schema | str | Path | None = None,
@@ -284,6 +293,7 @@ class Scores:
             class_names: Names of the classes (K,).
             sample_weight: Column or array of the file, or an npy file.
             groups: Column or array of the file, or an npy file.
+            by: Column or array of the file that says the source of each sample, by which they are calibrated.
             ignore_label: One or more labels whose samples are left out.
             missing: One or more scores that stand for none; see ``of``.
             schema: What else is said of them, or its file.
@@ -299,8 +309,8 @@ class Scores:
         texts = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
         given: dict[str, Any] = {name: None if v is None else str(v) for name, v in texts.items()}
         given |= {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
-        said = _schema(schema).under({**given, "missing": _texts(missing)})
         wanted = _schema(expected)
+        said = _schema(schema).under({**given, "by": by or wanted.by, "missing": _texts(missing)})
         if (said["outputs"] or "").startswith(OF_ANSWERS):
             if split is not None or engine is not None:
                 raise InputError("a file of answers has no splits and is of no database: give a file of each")
@@ -317,6 +327,7 @@ class Scores:
             label=said["labels"],
             weight=said["sample_weight"],
             group=said["groups"],
+            source=said["by"],
             on=on,
         )
         try:
@@ -386,7 +397,7 @@ class Scores:
         """
         parts: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[index]
-            for name in ("labels", "weights", "groups", "copies", "ids", "bounds")
+            for name in ("labels", "weights", "groups", "copies", "ids", "sources", "bounds")
         }
         return replace(self, values=self.values[index], **parts)
 
@@ -431,9 +442,10 @@ class Scores:
         weight: Any,
         group: Any,
         id: Any,
+        by: Any,
         class_names: Sequence[Any],
     ) -> Scores:
-        """The same scores with labels, weights, groups, ids or class names that they lack."""
+        """The same scores with labels, weights, groups, ids, sources or class names that they lack."""
         if outputs is not None and scaled_kind(outputs, self.values.shape[1]) != self.outputs:
             raise InputError(f"these scores are {self.outputs} already, and outputs= says {outputs}")
         names = tuple(map(str, class_names)) or self.class_names
@@ -454,6 +466,10 @@ class Scores:
             found = replace(found, weights=row_weights(weight, len(self)))
         if group is not None:
             found = replace(found, groups=_column(group, len(self), "groups"))
+        if by is not None:
+            key, sources = _by(by, beside=True)
+            own = source_names(sources, len(self), key)
+            found = replace(found, sources=own, schema=replace(self.schema, by=key))
         return found if id is None else replace(found, ids=_column(id, len(self), "ids"))
 
 
@@ -540,6 +556,15 @@ def _schema(given: Schema | Outputs | str | Path | None) -> Schema:
     return Schema.load(given)
 
 
+def _by(by: Any, *, beside: bool = False) -> tuple[Any, Any]:
+    """The name of the sources, and the sources (n,) where they are ``beside`` the scores."""
+    if not beside and (by is None or isinstance(by, str)):
+        return by, None
+    if not isinstance(by, Mapping) or len(by) != 1:
+        raise InputError(f"by is the name of a column, or a mapping of it to the sources, got {shown(by)}")
+    return next(iter(by.items()))
+
+
 def _texts(missing: Any) -> tuple[str, ...]:
     return () if missing is None else tuple(map(str, [missing] if np.ndim(missing) == 0 else missing))
 
@@ -609,6 +634,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
         groups=groups,
         copies=copies,
         ids=ids,
+        sources=None if source.sources is None else source_names(source.sources, n, said["by"]),
         remarks=tuple(remarks),
         name=source.name,
         calibrated_by=source.calibrated_by,
@@ -619,6 +645,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
             labels=source.roles.label,
             groups=source.roles.group,
             sample_weight=source.roles.weight,
+            by=said["by"],
             missing=tuple(said["missing"] or ()),
         ),
         reading=reading,

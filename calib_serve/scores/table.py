@@ -53,6 +53,7 @@ TAKEN = {
     "weight": "weighs the rows",
     "group": "says which rows belong together",
     "id": "names the rows",
+    "source": "says which source each row is of",
 }
 """What a column of a role does, to be said."""
 _NO_CLASS = ("", "index", "level_0", "rownames", "row.names", "fold", "folds", "cv_fold")
@@ -104,6 +105,7 @@ class Roles:
     weight: str | None = None
     group: str | None = None
     id: str | None = None
+    source: str | None = None
     label_columns: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     asked: bool = False
@@ -113,7 +115,8 @@ class Roles:
     @property
     def beside(self) -> dict[str, str]:
         """The columns of one value a row that belong to the scores, by what they are."""
-        named = {"label": self.label, "weight": self.weight, "group": self.group, "id": self.id}
+        kinds = ("label", "weight", "group", "id", "source")
+        named = {what: getattr(self, what) for what in kinds}
         return {what: name for what, name in named.items() if name is not None}
 
     @property
@@ -141,9 +144,10 @@ def roles_of(
     weight: str | None = None,
     group: str | None = None,
     id: str | None = None,
+    source: str | None = None,
     apart: bool = False,
 ) -> Roles:
-    """Find what each named column is; ``label``, ``weight``, ``group`` and ``id``: as the user calls them.
+    """Find what each named column is; ``label`` to ``source``: as the user calls them.
 
     ``columns``: the classes' columns, names or patterns such as ``p_*``; ``expected``: an artifact's columns,
     and ``classes``: names of all classes, which are the scores where all are there; ``called``: names that
@@ -154,7 +158,7 @@ def roles_of(
     >>> roles.scores, roles.kind, roles.classes, roles.label, roles.id, roles.left_out["age"]
     (('prob_cat', 'prob_dog'), 'probabilities', ('cat', 'dog'), 'label', 'id', 'says no probabilities')
     """
-    asked = {"label": label, "weight": weight, "group": group, "id": id}
+    asked = {"label": label, "weight": weight, "group": group, "id": id, "source": source}
     found: dict[str, str | None] = {what: name for what, name in asked.items() if name is not None}
     for what, name in found.items():
         if name not in names:

@@ -58,21 +58,30 @@ class CalibratedHandler(WorkerHandler):
         """Load the model of the archive unpacked in ``folder``."""
         raise NotImplementedError
 
-    def calibrated(self, scores: NDArray[Any]) -> tuple[list[Row | Failure], NDArray[np.float64]]:
+    def calibrated(
+        self, scores: NDArray[Any], segments: Sequence[str] | None = None
+    ) -> tuple[list[Row | Failure], NDArray[np.float64]]:
         """Calibrate scores to rows and probabilities (n, K); a row that is not finite becomes INVALID.
 
         Args:
             scores: Scores of the model, (n, K), (n,) or (n, 1).
+            segments: Segment of each, its source where the artifact has maps by source.
         """
         # The common batch has no NaN, and takes the short way.
         logits = to_logits(scores, self.options.outputs)
         if np.isfinite(logits).all():
-            probs = self.artifact.of_logits(logits)
+            probs = self._probs(logits, segments)
             return list(map(Row, probs, logits)), probs
         finite = np.asarray(np.isfinite(logits).all(axis=1))
-        probs = self.artifact.of_logits(np.where(finite[:, None], logits, 0.0))
+        probs = self._probs(np.where(finite[:, None], logits, 0.0), segments)
         rows = zip(probs, logits, finite.tolist(), strict=True)
         return [Row(p, z) if ok else INVALID for p, z, ok in rows], probs
+
+    def _probs(self, logits: NDArray[Any], segments: Sequence[str] | None) -> NDArray[np.float64]:
+        probs, unknown = self.artifact.of_segments(logits, segments)
+        if unknown:
+            self._observer.broken("source", times=unknown)
+        return probs
 
     def predictions(
         self, rows: Sequence[Row | Failure], tags: Sequence[Tag] = (), *, invalid: int | None = None

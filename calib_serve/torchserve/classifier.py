@@ -128,7 +128,8 @@ class CalibratedClassifier(CalibratedHandler):
         # The common case at once: to decode each request by itself costs more than a small model.
         batch = self._one_array(data, ctx)
         if batch is not None:
-            results = self.predictions(self._rows(batch), plain_tags(data, ctx))
+            tags = plain_tags(data, ctx)
+            results = self.predictions(self._rows(batch, [tag.segment for tag in tags]), tags)
             return [self._reply(index, _PLAIN, [result], ctx) for index, result in enumerate(results)]
         requests = [self._asked(message) for message in read_messages(data, ctx)]
         return [
@@ -210,10 +211,11 @@ class CalibratedClassifier(CalibratedHandler):
     def _results(self, requests: Sequence[RequestRows]) -> list[list[Result]]:
         """One result a row for each request, or one failure with the reason."""
         payloads = [p for one in requests for p in (one.payloads or [Failure(400, one.refused)])]
+        of = [tag.segment for one in requests for tag in (one.tags if one.payloads else [Tag()])]
         piece = max(self._batch_size, 64)  # rows decoded and run at once
         rows: list[Row | Failure] = []
         for i in range(0, len(payloads), piece):
-            rows += self._rows_of([self._read(payload) for payload in payloads[i : i + piece]])
+            rows += self._rows_of([self._read(one) for one in payloads[i : i + piece]], of[i : i + piece])
         # Counted before a request fails for its worst row, which hides the others.
         rest, invalid = iter(rows), sum(row is INVALID for row in rows)
         own = [[next(rest) for _ in one.payloads or [None]] for one in requests]
@@ -239,7 +241,7 @@ class CalibratedClassifier(CalibratedHandler):
         except (Exception, SystemExit) as error:  # a subclass's preprocess may raise anything
             return Failure(400, f"the input cannot be read ({type(error).__name__})")
 
-    def _rows_of(self, inputs: list[NDArray[Any] | Failure]) -> list[Row | Failure]:
+    def _rows_of(self, inputs: list[NDArray[Any] | Failure], segments: Sequence[str]) -> list[Row | Failure]:
         """Run inputs of one shape and type at once; a failure stays in its place."""
         by_kind: dict[tuple[Any, ...], list[int]] = {}
         for index, item in enumerate(inputs):
@@ -252,18 +254,19 @@ class CalibratedClassifier(CalibratedHandler):
             places = range(len(inputs)) if len(by_kind) == 1 else indices
             blank = np.zeros_like(inputs[indices[0]])
             batch = np.stack([b if not isinstance(b := inputs[i], Failure) else blank for i in places])
-            rows = dict(zip(places, self._rows(batch), strict=True))
+            rows = dict(zip(places, self._rows(batch, [segments[i] for i in places]), strict=True))
             found |= {i: rows[i] for i in indices}
         return [found[i] for i in range(len(inputs))]
 
-    def _rows(self, batch: NDArray[Any]) -> list[Row | Failure]:
+    def _rows(self, batch: NDArray[Any], segments: Sequence[str]) -> list[Row | Failure]:
         try:
-            rows, _ = self.calibrated(self.inference(batch))
+            rows, _ = self.calibrated(self.inference(batch), segments)
             if len(rows) != len(batch):
                 raise ModelError(f"the model returned {len(rows)} rows for {len(batch)} inputs")
         except (Exception, SystemExit) as error:  # a model may raise anything
             if len(batch) > 1:  # one input may be to blame: the others are run without it
-                return [self._rows(batch[i : i + 1])[0] for i in range(len(batch))]
+                each = range(len(batch))
+                return [self._rows(batch[i : i + 1], segments[i : i + 1])[0] for i in each]
             log.warning("the model failed on an input: %s", type(error).__name__)
             return [Failure(500, "the model failed on this input")]
         return rows

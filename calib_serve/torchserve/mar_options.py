@@ -113,6 +113,11 @@ class ModelOptions(AnswerOptions, Wrapped):
                 "the artifact is of tokens or pixels, and an archive answers with one prediction a sample: "
                 "put it into the model with calib-serve fuse, or take artifact.one_place and a Reporter"
             )
+        if artifact.source_maps is not None and self.kind == "wrapped":
+            by = artifact.source_maps.by
+            raise ModelError(
+                f"a handler's seam does not know the {by}: pack the model itself, or Artifact.at"
+            )
         if artifact.abstain is not None and self.abstain_below is not None:
             raise ModelError(
                 f"the artifact abstains below {artifact.abstain.threshold:.4g}, and the "

@@ -173,8 +173,8 @@ def test_masked_classes_do_not_hide_what_is_wrong_with_the_others(monkeypatch):
     fitted, wrong = (artifact(LogitMap.temperature(t), classes=K) for t in (2.0, 2.01))
     masked = Masked(K).eval()
     np.testing.assert_array_equal(calibrated(masked, fitted, example=x())(x())[:, 2:], 0)
-    probs = Artifact.of_logits
-    monkeypatch.setattr(Artifact, "of_logits", lambda _, scores: probs(wrong, scores))
+    probs = Artifact.of_segments
+    monkeypatch.setattr(Artifact, "of_segments", lambda _, z, segments: probs(wrong, z, segments))
     with pytest.raises(FuseError, match="probabilities differ by"):
         calibrated(masked, fitted, example=x())
 

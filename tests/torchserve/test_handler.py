@@ -16,11 +16,12 @@ import torch
 from deciding import IN_SEGMENTS, acts_by_hand
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
-from calib_serve import Keyring
-from calib_serve.artifact import Choice
+from calib_serve import Artifact, Keyring
+from calib_serve.artifact import Choice, SourceMaps
 from calib_serve.core.errors import ModelError
 from calib_serve.receipts import group_number
 from calib_serve.receipts.environment import KEYRING, LABEL_BUDGET
+from calib_serve.scores import softmax
 from calib_serve.torchserve import _observer as observer
 from calib_serve.torchserve import pack, pack_around
 from calib_serve.torchserve._channel import Emitter
@@ -344,3 +345,26 @@ def test_requests_of_a_batch_that_went_by_are_counted_though_others_passed(
     assert "calib_uncalibrated_total.Count:1.0|" in said
     assert "calib_unmatched_total.Count:3.0|#model:digits,version:1-calibrated,reason:rows|" in said
     assert "x-calib-receipt" not in ctx.get_response_headers(0), "whose row it is is not known"
+
+
+def test_maps_by_source_go_by_the_segment_and_unknown_ones_are_counted(
+    tmp_path: Path, in_this_process: list[str]
+) -> None:
+    scales = np.array([1.0, 0.5, 2.0])
+    maps, facts = SourceMaps("site", ("north", "south"), scales), temperature_artifact().model
+    artifact = Artifact((maps,), method="temperature", classes=CLASSES, model=facts)
+    handler, ctx = started(tmp_path, artifact=artifact)
+    x, sites = inputs(4), ["south", "north", "Mars", ""]
+    z = handler.inference(np.asarray(x, "f4")).astype("f8")
+    wanted = softmax(z * scales[[2, 1, 0, 0], None]).max(axis=1)
+    ctx.request_processor = [RequestProcessor({"x-calib-segment": site}) for site in sites]
+    replies = handler.handle([{"body": json.dumps(row.tolist()).encode()} for row in np.asarray(x)], ctx)
+    assert [json.loads(one)["confidence"] for one in replies] == pytest.approx(wanted, abs=1e-6)
+    body = {"instances": np.asarray(x).tolist(), "parameters": {"segment": sites}}
+    (_, found) = ask(handler, ctx, json.dumps(body).encode())[0]
+    assert [one["confidence"] for one in found["predictions"]] == pytest.approx(wanted, abs=1e-6)
+    handler._observer.flush()
+    handler._observer._sink.flush()
+    assert re.search(r"calib_monitor_errors_total\b.*stage:source", "".join(in_this_process))
+    with pytest.raises(ModelError, match="a handler's seam does not know"):
+        replace(handler.options, kind="wrapped").check_artifact(artifact)

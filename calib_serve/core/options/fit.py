@@ -18,7 +18,15 @@ class Prior(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(ScoresOptions, Prior, Seeded):
+class BySource(Checked):
+    """Whether each source of samples has a calibration of its own."""
+
+    by: Any = None
+    """A column of each sample's source, such as its hospital: each has a map, shrunk to the common one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(ScoresOptions, Prior, BySource, Seeded):
     """Options of ``calibrate``."""
 
     class_weight: Any = None

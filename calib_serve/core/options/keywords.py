@@ -349,6 +349,7 @@ class FitMethodKeywords(TypedDict, total=False):
 
 
 class FitKeywords(SeededKeywords, ScoresKeywords, FitMethodKeywords, total=False):
+    by: Any
     class_weight: Any
     cross_validate: bool
     prior: Any

@@ -135,7 +135,7 @@ def follow_labels(editor: Editor, tail: Tail, artifact: Artifact, raw: Tail) -> 
 def keeps_order(artifact: Artifact) -> bool:
     """Whether the most likely class stays the same: after temperatures, and mixtures of them."""
     # A table may tie classes or swap them, and a head is another model.
-    maps = all(step.is_scalar for step in artifact.logit_maps)
+    maps = all(step.is_scalar for step in artifact.maps)
     return maps and artifact.table is None and artifact.head is None
 
 

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Choice
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import sha256, sha256_with
 from calib_serve.core.options.base import changed
@@ -199,7 +199,8 @@ def _fuse(
     # The shift tells one sample's shape where the graph leaves it free.
     shift = artifact.input_shift
     sizes = {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
-    feeds = dict(given or generate(model.graph, samples=asked.samples, shapes=sizes, masks=plan.mask_inputs))
+    makes: dict[str, Any] = {"samples": asked.samples, "shapes": sizes, "masks": plan.mask_inputs}
+    feeds = _with_sources(dict(given or generate(model.graph, by=plan.by, **makes)), plan)
     # Renamed to its place once it is proved: nobody ever reads half of it, or a wrong one.
     with pending(out) as made:
         probe = made.with_suffix(f"{made.suffix}.raw")
@@ -216,9 +217,7 @@ def _fuse(
                 editor, plan, tail, others=others, asked=asked, feeds=feeds, files=(probe, made, out)
             )
             changed_outputs = [*touched, *(s.name for s in statuses if s.status != "independent")]
-            _mark(model, artifact, hashed, changed_outputs, proof)
-            if acting.choice is not None:
-                model.metadata_props[_ACTIONS] = json.dumps(acting.choice.actions)
+            _mark(model, artifact, acting.choice, hashed, changed_outputs, proof)
             # A tensor inside was shown to be measured; its readers are outputs that stay as they were.
             if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
@@ -239,6 +238,13 @@ def _fuse(
         model=hashed,
         artifact=artifact.fingerprint,
     )
+
+
+def _with_sources(feeds: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    if plan.by is None:
+        return feeds
+    rows = max(len(one) for one in feeds.values() if np.ndim(one))
+    return {**feeds, plan.by: np.array(plan.artifact.rounds(rows)[0], object)}
 
 
 def _judge(
@@ -292,8 +298,17 @@ def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str
     return list(known)
 
 
-def _mark(model: ir.Model, artifact: Artifact, hashed: str, touched: Sequence[str], proof: str) -> None:
+def _mark(
+    model: ir.Model,
+    artifact: Artifact,
+    choice: Choice | None,
+    hashed: str,
+    touched: Sequence[str],
+    proof: str,
+) -> None:
     """Append the artifact to the metadata, behind any that was fused before."""
+    if choice is not None:
+        model.metadata_props[_ACTIONS] = json.dumps(choice.actions)
     # Appended: a graph may hold an artifact for each of its heads.
     added = {_MARK: artifact.fingerprint, "calib_serve.method": artifact.method, PROOF: proof}
     for key, value in added.items():

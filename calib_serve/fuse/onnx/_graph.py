@@ -150,7 +150,7 @@ class Editor:
         (old,) = node.outputs
         new = self._named(node.op_type)
         new.type, new.shape = old.type, old.shape
-        self._place(ir.node(node.op_type, list(inputs), node.attributes, domain=node.domain, outputs=[new]))
+        self.place(ir.node(node.op_type, list(inputs), node.attributes, domain=node.domain, outputs=[new]))
         return new
 
     def nodes(
@@ -160,7 +160,7 @@ class Editor:
         values = [self._named(op) for _ in range(count)]
         made = ir.node(op, list(inputs), attributes, outputs=values)
         self._infer(made, inputs)
-        self._place(made)
+        self.place(made)
         return values
 
     def _named(self, op: str) -> ir.Value:
@@ -182,7 +182,8 @@ class Editor:
             known = onnx.ValueInfoProto(type=inferred[str(value.name)])
             ir.serde.deserialize_value_info_proto(known, value)
 
-    def _place(self, made: ir.Node) -> None:
+    def place(self, made: ir.Node) -> None:
+        """Put a node as early as its inputs allow."""
         made.name = made.outputs[0].name
         self.made.add(made)
         # Early, so that it comes before every node that may be moved to read it.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, LogitMap
+from calib_serve.artifact import Head, LogitMap, SourceMaps
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._follow import reaches
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, dtype_of, is_private
@@ -225,6 +226,31 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
     assert maker is not None
     first = "LogSoftmax and " if step.on == "log_probs" else ""
     return tail.replace_logits(editor, new), f"logit map put in as {first}one {maker.op_type} ({why})"
+
+
+def map_by_source(editor: Editor, tail: Tail, *, step: SourceMaps) -> tuple[Tail, str]:
+    """Make the readers of the logits read them mapped by their source, which a new input of texts names."""
+    graph, logits, dtype = editor.graph, tail.logits, dtype_of(tail.logits)
+    if any(step.by == value.name for value in graph.inputs):
+        raise FuseError(f"the graph has an input {step.by!r}, as that of the sources is called: rename it")
+    batch = None if logits.shape is None else logits.shape[0]
+    sources = ir.Value(name=step.by, type=ir.TensorType(ir.DataType.STRING), shape=ir.Shape([batch]))
+    graph.inputs.append(sources)
+    # The common map comes last: the first LabelEncoder gives unknown texts -1, which Gather reads as that.
+    version = graph.opset_imports.setdefault("ai.onnx.ml", 2)
+    keys: dict[str, Any] = {"keys_strings" if version > 1 else "classes_strings": list(step.sources)}
+    keys |= {"values_int64s": list(range(len(step.sources)))} if version > 1 else {}
+    keys["default_int64"] = -1
+    name, kind = editor.name("calib_serve.source"), ir.TensorType(ir.DataType.INT64)
+    row = ir.Value(name=name, type=kind, shape=sources.shape)
+    editor.place(ir.node("LabelEncoder", [sources], keys, domain="ai.onnx.ml", outputs=[row]))
+    order = [*range(1, len(step.weight)), 0]
+    scales = editor.number(step.weight[order, None], dtype, "scales")
+    new = editor.node("Mul", [logits, editor.node("Gather", [scales, row], {"axis": 0})])
+    if step.bias is not None:
+        biases = editor.number(step.bias[order], dtype, "biases")
+        new = editor.node("Add", [new, editor.node("Gather", [biases, row], {"axis": 0})])
+    return tail.replace_logits(editor, new), f"maps by source put in, chosen by the new input {step.by!r}"
 
 
 def _insert_map(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:

@@ -21,7 +21,7 @@ from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, describe
 from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
-from calib_serve.fuse.onnx._layers import find_features, map_logits, replace_head
+from calib_serve.fuse.onnx._layers import find_features, map_by_source, map_logits, replace_head
 from calib_serve.fuse.onnx._masks import FAR, hides_mask, inputs_of, masked_probabilities
 from calib_serve.fuse.onnx._outputs import Returns, finish, open_scores
 from calib_serve.fuse.onnx._probabilities import is_flat
@@ -41,7 +41,8 @@ class Plan:
     ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact with a
     Head, else the ``scores``: logits where ``activation`` makes ``outputs`` of them, else ``outputs``
     themselves, as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` names the output
-    that was chosen, ``input`` is the one that is shifted or normalised, ``dtype`` the narrowest type,
+    that was chosen, ``input`` is the one that is shifted or normalised, ``by`` names that of the sources,
+    ``dtype`` is the narrowest type,
     ``rounding`` its name and that of the last node that computes in it. ``sources`` are the raw scores and
     their readers. ``masked`` names the raw logits before and behind a mask, if there is one, and
     ``mask_inputs`` the inputs that it alone is made of. ``hidden``: the chosen output is a tensor inside,
@@ -67,6 +68,7 @@ class Plan:
     sources: Sources
     hidden: bool
     custom_ops: str | Path | None = None
+    by: str | None = None
 
     @property
     def shows_logits(self) -> bool:
@@ -102,9 +104,9 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     _check_mask(tail, acting)
     if not is_flat(tail.logits) and (bare or not _keeps_shape(acting, tail, asked.returns)):
         passes.append(flatten_scores)
-    maps: tuple[LogitMap, ...] = acting.logit_maps
+    maps = acting.maps
     if tail.normalised and reads_least(artifact):
-        maps = (replace(maps[0], least=LEAST), *maps[1:])
+        maps = (replace(acting.logit_maps[0], least=LEAST), *maps[1:])
     if tail.one_column:
         # A linear map of two logits is one of their difference: then the one column stays as it is.
         bare_probability = bare and tail.outputs == "probability"
@@ -124,7 +126,10 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
             )
         source = find_features(editor, tail, artifact.head, asked.features)
         passes.append(partial(replace_head, head=artifact.head, features=source))
-    passes += [partial(map_logits, step=step) for step in maps]
+    passes += [
+        partial(map_logits, step=one) if isinstance(one, LogitMap) else partial(map_by_source, step=one)
+        for one in maps
+    ]
     shift, shifted = artifact.input_shift, None
     if shift is not None or normalization is not None:
         shifted = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
@@ -147,6 +152,7 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         masked=(str(tail.logits.name), str(tail.masked.name)) if tail.mask else None,
         mask_inputs=frozenset(inputs_of(tail.masked) - inputs_of(tail.logits)),
         input=shifted,
+        by=None if artifact.source_maps is None else artifact.source_maps.by,
         normalization=normalization,
         sources=sources,
         hidden=tail.output not in known,
@@ -175,7 +181,7 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
 
 def _check_mask(tail: Tail, artifact: Artifact) -> None:
     """Raise FuseError where classes are masked, and steps that read all of them have no place before it."""
-    maps = artifact.logit_maps
+    maps = artifact.maps
     alone = has_logits(artifact) and all(m.weight.ndim < 2 and (m.weight > 0).all() for m in maps)
     before = None if tail.activation is not None else masked_probabilities(tail.logits)
     if before is not None and tail.outputs in PROBABILITIES:
@@ -198,8 +204,9 @@ def _check_mask(tail: Tail, artifact: Artifact) -> None:
 
 def reads_least(artifact: Artifact) -> bool:
     """Whether probabilities of 0 count as the least, as in the fit: for more than a temperature."""
-    first = next(iter(artifact.logit_maps), None)
-    if first is None or artifact.model.outputs not in PROBABILITIES or artifact.is_multilabel:
+    first = next(iter(artifact.maps), None)
+    fitted = artifact.model.outputs
+    if not isinstance(first, LogitMap) or fitted not in PROBABILITIES or artifact.is_multilabel:
         return False
     of_logs = first.on == "log_probs" or not first.ignores_shift
     return of_logs and first.weight.ndim > 0 and first.least is None and artifact.head is None
@@ -207,6 +214,6 @@ def reads_least(artifact: Artifact) -> bool:
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
     """Whether only a scalar acts on scores of several classes: their shape is then free."""
-    maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps)
+    maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.maps)
     alone = artifact.head is None and has_logits(artifact)
     return returns == "same" and maps and alone and not tail.one_column

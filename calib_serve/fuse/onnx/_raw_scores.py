@@ -17,7 +17,7 @@ from calib_serve.scores import LEAST, log_softmax, to_logits
 
 def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan, *, shift: bool = True) -> dict[str, NDArray[Any]]:
     """Normalise and shift the raw graph's inputs in numpy."""
-    ready = dict(feeds)
+    ready = {name: array for name, array in feeds.items() if name != plan.by}
     if plan.shifted is None:
         return ready
     if plan.shifted not in ready:

@@ -333,13 +333,17 @@ def adapt_artifact(artifact: Artifact, kind: Outputs, *, activated: bool, one_co
     change = change_to_fitted(artifact, seen, f"the graph has {held}", shown=kind, can=_CHANGES)
     if change == "none":
         return artifact
-    first = artifact.logit_maps[0]
-    steps = tuple(replace(s, on="log_probs") if s is first else s for s in artifact.steps)
+    first = artifact.maps[0]
+    steps = tuple(
+        replace(s, on="log_probs") if s is first and isinstance(s, LogitMap) else s for s in artifact.steps
+    )
     return replace(artifact, steps=steps)
 
 
 def of_one_column(artifact: Artifact) -> LogitMap | None:
     """Merge the logit maps into one on the single logit z, for (0, z); None where they are not linear."""
+    if artifact.source_maps is not None:
+        return None
     if any(m.on == "log_probs" and (m.weight.ndim or m.least is not None) for m in artifact.logit_maps):
         return None
     points = np.array([[0.0, 0.0], [0.0, 1.0]])

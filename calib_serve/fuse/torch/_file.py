@@ -116,6 +116,8 @@ def fuse_torch(
     kind, where = _kind(source), _device(asked.device)
     hashed = sha256(source)
     proof = required_proof(artifact, lambda: hashed, source, asked, asked.inputs)
+    if kind == "exported" and artifact.source_maps is not None:
+        raise FuseError("maps by source go into TorchScript, ONNX, or an eager model that is exported then")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch's own internals
         warnings.simplefilter("ignore", DeprecationWarning)

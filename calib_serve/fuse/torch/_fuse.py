@@ -148,6 +148,13 @@ class Fusion:
 
     def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
         """Compare ``whole`` with ``model`` calibrated in numpy, or copies of both on another device."""
+        rounds = self.artifact.rounds(example.samples)
+        proofs = [self._proved(whole, model, example, sources) for sources in rounds]
+        return max(proofs, key=lambda parity: parity.max_abs_diff)
+
+    def _proved(
+        self, whole: nn.Module, model: nn.Module, example: Example, sources: list[str] | None
+    ) -> Parity:
         artifact, path = self.artifact, self.scores.path
         moved = example.shifted(artifact.input_shift)
 
@@ -163,8 +170,12 @@ class Fusion:
         ratio = _RATIO_OF_DOUBLE if scores.dtype == torch.float64 else _RATIO
         # A model in half precision rounds what becomes of new weights; what is behind it is in float32.
         half = self.layer is not None and scores.dtype in (torch.float16, torch.bfloat16)
-        expected = expect(artifact, logits, MOST if half else ratio)
-        returned = example.run(whole)
+        expected = expect(artifact, logits, MOST if half else ratio, sources)
+        if (maps := artifact.source_maps) is not None and sources is not None:
+            rows = torch.from_numpy(maps.rows(sources, len(logits))).to(scores.device)
+            returned = example.run(lambda *inputs, **named: whole(*inputs, rows, **named))
+        else:
+            returned = example.run(whole)
         found = {}
         if names := decision_names(artifact):
             made = {n: rows_of(returned[n], artifact) if n == "set" else returned[n].flatten() for n in names}
@@ -220,6 +231,8 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
     check_outputs(asked.outputs)
     check_examples(artifact)
     axis = artifact.model.class_axis
+    if axis is not None and artifact.source_maps is not None:
+        raise FuseError("tokens and pixels have no sources: take the map of one source (Artifact.at)")
     if axis is not None and artifact.model_steps:
         raise FuseError("the artifact changes the model itself, which is not supported for tokens or pixels")
     if not isinstance(model, nn.Module):
@@ -241,7 +254,7 @@ def fused(model: nn.Module, artifact: Artifact, asked: ModuleOptions, example: E
         artifact, wanted=asked.decisions, option="--decisions (decisions=) returns them, too"
     )
     # A map that changes nothing would still round, and keep a layer from being folded.
-    maps = tuple(m for m in artifact.logit_maps if not m.is_nothing)
+    maps = tuple(m for m in artifact.maps if isinstance(m, LogitMap) and not m.is_nothing)
     folded = maps if asked.fold else ()
     layered = artifact.head is not None or bool(folded)
     check(layered or asked.last_linear is None, "last_linear", "is changed by a new head or fold, not here")

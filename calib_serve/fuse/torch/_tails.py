@@ -21,7 +21,16 @@ from calib_serve.fuse._decisions import (
     inner_edges,
 )
 from calib_serve.fuse._kinds import Change
-from calib_serve.fuse.torch._modules import Map, edges, numpy_type, probabilities, sets
+from calib_serve.fuse.torch._modules import (
+    Map,
+    MapOfAll,
+    MapOfSource,
+    Source,
+    edges,
+    numpy_type,
+    probabilities,
+    sets,
+)
 from calib_serve.scores import LABELS, LEAST, ONE_COLUMN, PROBABILITIES, Outputs
 
 
@@ -104,6 +113,8 @@ class CalibrateScores(nn.Module):
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.read = Read(outputs, artifact.classes, change, wide)
         self.maps = nn.Sequential(*[Map(m, wide) for m in maps])
+        self.sourced = artifact.source_maps is not None
+        self.by_source = MapOfSource(artifact.source_maps, wide) if self.sourced else MapOfAll()
         self.probabilities = probabilities(artifact, wide)
         # Where neither is, calibrated logits exist; else only log-probabilities.
         self.has_logits = has_logits(artifact)
@@ -129,15 +140,15 @@ class CalibrateScores(nn.Module):
 class Logits(CalibrateScores):
     """Calibrated logits in the model's own shape; log-probabilities where a mixture or table leaves none."""
 
-    def forward(self, scores: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
         """Map (n, K) to (n, K), one column to one logit."""
-        return self.shown_logits(scores, self.maps(self.read(scores)))
+        return self.shown_logits(scores, self.by_source(self.maps(self.read(scores)), source))
 
 
 class Unchanged(Logits):
     """Probabilities as they are, where no step acts on them."""
 
-    def forward(self, scores: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
         """The scores as they are."""
         self.read.check(scores)
         return scores
@@ -146,9 +157,9 @@ class Unchanged(Logits):
 class Probabilities(CalibrateScores):
     """Calibrated probabilities (n, K); of one column (n, 2)."""
 
-    def forward(self, scores: Tensor) -> Tensor:
+    def forward(self, scores: Tensor, source: Source = None) -> Tensor:
         """Map (n, K) to (n, K), at least in float32: a type of 16 bits holds no calibrated probability."""
-        probs: Tensor = self.probabilities(self.maps(self.read(scores)))
+        probs: Tensor = self.probabilities(self.by_source(self.maps(self.read(scores)), source))
         return probs
 
 
@@ -173,9 +184,9 @@ class Everything(CalibrateScores):
         number = torch.bucketize(confidence.contiguous(), self.inner_edges)
         return All(self.logits(z), probs, confidence, predicted, number)
 
-    def forward(self, scores: Tensor) -> All:
+    def forward(self, scores: Tensor, source: Source = None) -> All:
         """Map (n, K) to five tensors."""
-        z = self.maps(self.read(scores))
+        z = self.by_source(self.maps(self.read(scores)), source)
         return self.everything(z, self.probabilities(z))
 
 
@@ -197,9 +208,9 @@ class WithDecisions(Everything):
         self.acts = _Acts(artifact, wide) if self.has_acts else nn.Identity()
         self.choice = nn.Identity() if artifact.choice is None else _Choice(artifact.choice, wide)
 
-    def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
+    def forward(self, scores: Tensor, source: Source = None) -> Dict[str, Tensor]:  # noqa: UP006
         """Map (n, K) to tensors by name."""
-        z = self.maps(self.read(scores))
+        z = self.by_source(self.maps(self.read(scores)), source)
         probs = self.probabilities(z)
         found: Dict[str, Tensor] = {}  # noqa: UP006
         if self.returns == "all":

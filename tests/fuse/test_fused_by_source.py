@@ -1,0 +1,137 @@
+"""Maps by source inside ONNX graphs and torch modules: each source's, and the common one of any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from calib_serve.artifact import Artifact, SourceMaps
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse import calibrated, fuse_onnx, fuse_torch
+from calib_serve.fuse.onnx import _layers
+
+SITES = ("east", "north", "süd")
+ASKED = ["süd", "east", "Mars", "", "north", "east"]
+X = np.random.default_rng(1).normal(size=(6, 4)).astype("f4")
+
+
+def weight(columns: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(4, columns)).astype("f4")
+
+
+def graph(path: Path, columns: int, activation: str = "", ml: int = 0, batch: int | str = "n") -> Path:
+    """A linear model with what scikit-learn's and other exporters put behind it."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["z"])]
+    axis = {} if activation == "Sigmoid" else {"axis": 1}
+    nodes += [helper.make_node(activation, ["z"], ["p"], **axis)] if activation else []
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [batch, d]) for n, d in (("x", 4), ("", columns))
+    )
+    y.name = "p" if activation else "z"
+    made = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight(columns), "w")])
+    opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid("ai.onnx.ml", ml)] if ml else [])]
+    onnx.save(helper.make_model(made, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def artifact(classes: int, outputs: str, *, biased: bool = True) -> Artifact:
+    scales, bias = np.array([1.0, 0.5, 2.0, 0.8]), np.zeros((4, classes))
+    bias[:, -1] = [0.1, -1.0, 2.0, 0.4]
+    maps = SourceMaps("site", SITES, scales, bias if biased else None)
+    facts = {"outputs": outputs, "input_shape": [4], "input_dtype": "float32"}
+    return Artifact((maps,), method="logistic", classes=classes, model=facts)
+
+
+def wanted(one: Artifact, columns: int, asked: list[str] = ASKED) -> np.ndarray:
+    z = (X[: len(asked)] @ weight(columns)).astype("f8")
+    return one.of_segments(np.concatenate([0 * z, z], axis=1) if columns == 1 else z, asked)[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "activation", "ml", "outputs"),
+    [
+        (3, "", 0, "logits"),
+        (3, "Softmax", 1, "probabilities"),
+        (2, "Softmax", 2, "logits"),
+        (2, "", 4, "logits"),
+        (1, "Sigmoid", 0, "logit"),
+        (1, "Sigmoid", 0, "probability"),
+        (1, "", 0, "logit"),
+    ],
+)
+@pytest.mark.parametrize("returns", ["probabilities", "all"])
+def test_a_graph_calibrates_each_row_as_of_the_source_that_its_input_names(
+    tmp_path: Path, columns: int, activation: str, ml: int, outputs: str, returns: Any
+) -> None:
+    one = artifact(max(columns, 2), outputs, biased=columns < 3)
+    path, out = graph(tmp_path / "raw.onnx", columns, activation, ml), tmp_path / "fused.onnx"
+    report = fuse_onnx(path, one, out, unproven=True, returns=returns)
+    assert "chosen by the new input 'site'" in "".join(report.done)
+    session = ort.InferenceSession(out)
+    feeds = {"x": X, "site": np.array(ASKED, object)}
+    (found,) = session.run(["probabilities"], feeds)
+    np.testing.assert_allclose(found, wanted(one, columns), atol=1e-6)
+
+
+def test_a_graph_of_one_row_is_proved_at_every_source(tmp_path: Path) -> None:
+    one, path = artifact(3, "logits"), graph(tmp_path / "raw.onnx", 3, batch=1)
+    report = fuse_onnx(path, one, tmp_path / "fused.onnx", unproven=True)
+    assert report.samples == 1
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_a_wrong_map_of_any_source_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: int
+) -> None:
+    right = _layers.map_by_source
+
+    def altered(editor: Any, tail: Any, *, step: SourceMaps) -> Any:
+        scales = step.weight.copy()
+        scales[wrong] *= 1.01
+        return right(editor, tail, step=SourceMaps(step.by, step.sources, scales, step.bias))
+
+    monkeypatch.setattr("calib_serve.fuse.onnx._plan.map_by_source", altered)
+    with pytest.raises(FuseError, match="differ by"):
+        fuse_onnx(
+            graph(tmp_path / "raw.onnx", 3),
+            artifact(3, "logits"),
+            tmp_path / "out.onnx",
+            unproven=True,
+            samples=2,
+        )
+
+
+def test_an_input_that_has_the_name_of_the_sources_is_refused(tmp_path: Path) -> None:
+    one = Artifact((SourceMaps("x", ("a",), np.ones(2)),), method="temperature", classes=3)
+    with pytest.raises(FuseError, match="an input 'x'"):
+        fuse_onnx(
+            graph(tmp_path / "raw.onnx", 3), one, tmp_path / "out.onnx", unproven=True, outputs="logits"
+        )
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("returns", ["probabilities", "logits", "all"])
+def test_a_module_takes_the_number_of_each_rows_source(tmp_path: Path, returns: Any) -> None:
+    model = torch.nn.Linear(4, 2, bias=False)
+    model.weight = torch.nn.Parameter(torch.tensor(weight(2).T))
+    one = artifact(2, "logits")
+    whole = calibrated(model, one, returns=returns)
+    assert one.source_maps is not None
+    rows = torch.tensor(one.source_maps.rows(ASKED, 6))
+    odd = torch.where(rows == 0, 99, rows)  # a number that no source has
+    x = torch.tensor(X)
+    for run in (whole, torch.jit.script(whole), torch.export.export(whole, (x, rows)).module()):
+        for numbers in (rows, odd):
+            found = run(x, numbers)
+            probs = {"probabilities": found, "logits": found, "all": found[1]}[returns]
+            probs = probs.softmax(1) if returns == "logits" else probs
+            np.testing.assert_allclose(probs.detach().numpy(), wanted(one, 2), atol=1e-6)
+    torch.jit.script(model).save(tmp_path / "raw.pt")
+    assert fuse_torch(tmp_path / "raw.pt", one, tmp_path / "fused.pt", unproven=True).max_abs_diff < 1e-6
