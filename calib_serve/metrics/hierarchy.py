@@ -25,7 +25,6 @@ from calib_serve.metrics.judging import judge_probs
 from calib_serve.metrics.samples import row_slices
 from calib_serve.scores import PROBABILITIES, Scores, few, to_logits
 
-_DEEPEST = 50  # levels
 _SEPARATOR = "sep:"
 _TWICE = "{} is there twice in the tree; write each name once"
 Names = tuple[str, ...]
@@ -84,7 +83,10 @@ class Tree:
         if isinstance(said, str):
             paths = _parted(said, class_names)
         else:
-            paths = list(said.paths if isinstance(said, Tree) else _paths(said, ()))
+            try:
+                paths = list(said.paths if isinstance(said, Tree) else _paths(said, ()))
+            except RecursionError:
+                raise InputError("the tree is too deep; does a node hold itself?") from None
         place, there = {name: k for k, name in enumerate(class_names)}, {path[-1] for path in paths}
         if strange := sorted(there - place.keys()):
             raise InputError(f"{shown(strange[0])} is no class; the tree is of {few(class_names)}")
@@ -143,8 +145,6 @@ class Tree:
 
 def _paths(said: Any, above: Names) -> Iterator[Names]:
     """Yield the path to each class below a node."""
-    if len(above) > _DEEPEST:
-        raise InputError(f"the tree is deeper than {_DEEPEST}; does a node hold itself?")
     if isinstance(said, Mapping):
         below = list(said.items())
     elif isinstance(said, (list, tuple)):

@@ -29,7 +29,6 @@ from calib_serve.scores.rows import is_json, objects_of, open_lines
 
 Form = Literal["logprobs", "votes", "stated", "loglikelihoods"]
 
-_SAME_TOKEN = 1e-6  # of two log-probabilities of one text
 _ENTRIES = ("form", "classes", "pattern", "confidence")
 _SCALES = {"percent": 100.0, "fraction": 1.0}
 _BEGINS = "*"
@@ -375,7 +374,9 @@ def _place(entry: Mapping[str, Any]) -> TokenPlace:
         )
     listed = [_token(one) for one in entry.get("top_logprobs") or ()]
     own = _token(entry)
-    same = [i for i, one in enumerate(listed) if one[0] == own[0] and abs(one[1] - own[1]) < _SAME_TOKEN]
+    same = [
+        i for i, one in enumerate(listed) if one[0] == own[0] and math.isclose(one[1], own[1], abs_tol=1e-6)
+    ]
     return _checked(listed if same else [*listed, own], same[0] if same else len(listed))
 
 

@@ -186,7 +186,7 @@ def test_decide_refuses_what_it_cannot_promise_and_writes_nothing(folder: Path) 
     out, (file, artifact) = folder / "decided", (folder / "z.npz", folder / "artifact")
     (folder / "costs.yaml").write_text(COSTS.replace("ant:", "Ant:", 1))
     for says, asked in {
-        "see 'ant'": ("--cost", folder / "costs.yaml"),
+        "see 'Ant', 'ant'": ("--cost", folder / "costs.yaml"),
         "cannot be read": ("--cost", folder / "none.yaml"),
         "is of two classes": ("--precision", 0.9),
         "go together": ("--cost-fp", 1),

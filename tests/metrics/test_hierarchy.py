@@ -70,7 +70,7 @@ def test_a_level_that_the_tree_lacks_is_refused(level: int) -> None:
 def test_a_tree_that_holds_itself_is_refused() -> None:
     said: dict[str, Any] = {"a": ["cat"], "b": ["dog"]}
     said["c"] = said
-    with pytest.raises(InputError, match="deeper"):
+    with pytest.raises(InputError, match="too deep"):
         Tree.of(said, ("cat", "dog"))
 
 

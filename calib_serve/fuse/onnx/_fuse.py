@@ -217,7 +217,7 @@ def _fuse(
                 editor, plan, tail, others=others, asked=asked, feeds=feeds, files=(probe, made, out)
             )
             changed_outputs = [*touched, *(s.name for s in statuses if s.status != "independent")]
-            _mark(model, artifact, acting.choice, hashed, changed_outputs, proof)
+            _mark(model, artifact, hashed, changed_outputs, proof, choice=acting.choice)
             # A tensor inside was shown to be measured; its readers are outputs that stay as they were.
             if plan.hidden and asked.returns == "same":
                 model.graph.outputs.remove(next(v for v in model.graph.outputs if v.name == plan.output))
@@ -301,10 +301,11 @@ def _touched(model: ir.Model, source: Path, output_name: str | None) -> list[str
 def _mark(
     model: ir.Model,
     artifact: Artifact,
-    choice: Choice | None,
     hashed: str,
     touched: Sequence[str],
     proof: str,
+    *,
+    choice: Choice | None,
 ) -> None:
     """Append the artifact to the metadata, behind any that was fused before."""
     if choice is not None:
