@@ -22,6 +22,7 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.files import read_whole
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.documents import read_yaml
+from calib_serve.scores.joins import LabelsById
 from calib_serve.scores.kinds import SUM_OF_HALF, Floats
 from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.recognition import CellNames
@@ -468,7 +469,7 @@ def answers_in(
     path: Path,
     words: LabelWords,
     *,
-    label: str | None = None,
+    label: str | LabelsById | None = None,
     weight: str | None = None,
     group: str | None = None,
 ) -> RawScores:
@@ -477,7 +478,7 @@ def answers_in(
     Args:
         path: JSON lines; see ``read_answers``.
         words: The words of the classes.
-        label: Entry of a row that holds its label; by default "label" or "target".
+        label: Entry of a row that holds its label, by default "label" or "target"; or labels by its id.
         weight: Entry of a row that holds its weight.
         group: Entry of a row that says which rows belong together.
 
@@ -491,20 +492,27 @@ def answers_in(
     if not rows:
         raise InputError("it holds no answers")
     found = read_answers(rows, words)
-    asked = {"weights": weight, "groups": group, "labels": label or _first_of(("label", "target"), rows)}
+    kept, joined = np.ones(len(rows), bool), list[str]()
+    asked = {"weights": weight, "groups": group}
+    if not isinstance(label, LabelsById):
+        asked["labels"] = label or _first_of(("label", "target"), rows)
     beside: dict[str, Any] = {what: _entries(rows, name) for what, name in asked.items() if name}
     of_rows = _first_of(
         ("custom_id", "doc_id") if "choices" in rows[0] else ("custom_id", "doc_id", "id"), rows
     )
-    return RawScores(
+    if isinstance(label, LabelsById):
+        kept, beside["labels"], said = label.join(_entries(rows, label.on), typed=True)
+        joined = [said]
+    made = RawScores(
         np.array([one.probs for one in found]),
         class_names=words.names,
         ids=_entries(rows, of_rows) if of_rows else None,
         bounds=np.array([one.bounds for one in found]),
-        remarks=tuple(_remarks(found, words)),
+        remarks=(*joined, *_remarks(found, words)),
         place=CellNames(1),
         **beside,
     )
+    return made.take(kept) if joined else made
 
 
 def _first_of(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -97,7 +97,7 @@ def read_source(
         raise InputError(
             f"{label} is a table: say by which ids its labels are those of the scores (--on, on=)"
         )
-    by_id = None if on is None else _labels_by_id(label, on)
+    by_id = None if on is None else labels_by_id(label, on)
     asked = {"label": label if on is None else None, "weight": weight, "group": group, "source": source}
     apart = {what: name for what, name in asked.items() if name is not None and name.endswith(".npy")}
     inside = {what: name for what, name in asked.items() if what not in apart}
@@ -143,7 +143,7 @@ def read_npy(path: Path) -> NDArray[Any]:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def _labels_by_id(label: str | None, on: str) -> LabelsById:
+def labels_by_id(label: str | None, on: str) -> LabelsById:
     """The labels of a table, by their ids."""
     if label is None:
         raise InputError(f"--on {on} (on=) is of labels in a table of their own: say --labels FILE (labels=)")

@@ -314,7 +314,7 @@ class Scores:
         if (said["outputs"] or "").startswith(OF_ANSWERS):
             if split is not None or engine is not None:
                 raise InputError("a file of answers has no splits and is of no database: give a file of each")
-            return _of_answers(Path(path), said, wanted, ignore_label)
+            return _of_answers(Path(path), said, wanted, ignore_label, on)
         source = read_source(
             str(path),
             split=split,
@@ -654,17 +654,19 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     )
 
 
-def _of_answers(path: Path, said: Mapping[str, Any], expected: Schema, ignore_label: Any) -> Scores:
+def _of_answers(
+    path: Path, said: Mapping[str, Any], expected: Schema, ignore_label: Any, on: str | None
+) -> Scores:
     """Read a file of answers of a language model; ``said`` names the file of its words."""
     from calib_serve.scores.answers import LabelWords, answers_in  # noqa: PLC0415 - few scores are answers
+    from calib_serve.scores.files import labels_by_id  # noqa: PLC0415
 
     words = LabelWords.load(said["outputs"].removeprefix(OF_ANSWERS))
     if given := [name for name in ("columns", "class_names") if said[name]]:
         raise InputError(f"the words of answers name the classes; leave {given[0]} out")
     try:
-        source = answers_in(
-            path, words, label=said["labels"], weight=said["sample_weight"], group=said["groups"]
-        )
+        labels = said["labels"] if on is None else labels_by_id(said["labels"], on)
+        source = answers_in(path, words, label=labels, weight=said["sample_weight"], group=said["groups"])
         source = replace(source, name=path.name.partition(".")[0])
         return made(
             source, {**said, "outputs": "probabilities"}, expected=expected, ignore_label=ignore_label
