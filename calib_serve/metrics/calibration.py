@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,12 @@ from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.samples import checked, top_label
+
+MOST_RISING = 200
+"""Equal-mass bins of a sweep."""
+
+ROWS_OF_A_RUN = 1 << 16
+"""Rows of which a few numbers each are read at once: so many fit a core's cache."""
 
 Split = Literal["equal", "interpolated", "quantile"]
 """How equal-mass bins split the ranked confidences."""
@@ -54,6 +60,27 @@ def cumulative(values: Floats) -> Floats:
     sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     np.cumsum(values, axis=-1, out=sums[..., 1:])
     return sums
+
+
+def running(ranked: Floats, columns: Callable[[slice], Sequence[Floats]]) -> Iterator[Floats]:
+    """Yield cumulative sums (k, m + 1) at the distinct ones of ranked numbers (n,), run after run.
+
+    A run begins with the sums that the last one ended with, the first with 0. ``columns``: k numbers a row.
+
+    >>> [sums.tolist() for sums in running(np.array([0.1, 0.5, 0.5]), lambda rows: [np.ones(3)])]
+    [[[0.0, 1.0, 3.0]]]
+    """
+    for start in range(0, len(ranked), ROWS_OF_A_RUN):
+        rows = slice(start, min(start + ROWS_OF_A_RUN, len(ranked)))
+        values = np.stack(columns(rows))
+        if not start:
+            seen = told = np.zeros((len(values), 1))
+        sums = np.cumsum(np.concatenate([seen, values], axis=1), axis=1)
+        after = ranked[start + 1 : rows.stop + 1]
+        ends = np.append(after > ranked[start : start + len(after)], rows.stop > start + len(after))
+        told = np.concatenate([told[:, -1:], sums[:, 1:][:, ends[: values.shape[1]]]], axis=1)
+        seen = sums[:, -1:]
+        yield told
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +137,7 @@ class Ranked:
         The bound is ours: where confidence ranks nearly perfectly, accuracy rises up to n bins, and
         finding that out takes time quadratic in n for no change in the number.
         """
-        bins, most = 1, min(200, self.mass[-1])
+        bins, most = 1, min(MOST_RISING, self.mass[-1])
         while bins < most and self._rises(bins + 1):
             bins += 1
         return bins
