@@ -158,14 +158,8 @@ def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
 
 def _codes(values: Floats, bins: int, edges: Edges) -> NDArray[Any]:
     """The bin of each value (n,), in as few bytes as hold it."""
-    code = np.empty(len(values), np.min_scalar_type(bins))
-
-    def fill(rows: slice) -> Floats:
-        code[rows] = bin_index(values[rows], bins=bins, edges=edges)
-        return np.zeros(0)
-
-    _summed(fill, len(values))
-    return code
+    runs, small = row_slices((len(values), 1)), np.min_scalar_type(bins)
+    return np.concatenate([bin_index(values[at], bins=bins, edges=edges).astype(small) for at in runs])
 
 
 def _added(parts: Iterable[Floats]) -> Floats:
@@ -265,32 +259,28 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
 
 def _floor(rows: Rows, bins: Bins, probs: Floats, code: NDArray[Any], level: float) -> Estimate:
     """A noise floor with its interval, by the influence of each probability (n,), of bin ``code`` (n,)."""
-    n, mass, groups = len(probs), rows.mass, rows.groups
-    weight = None if np.ptp(rows.weight) == 0 else rows.weight
+    n, groups = len(probs), rows.groups
+    w = np.broadcast_to(1.0, n) if np.ptp(rows.weight) == 0 else rows.weight
+    mass = float(w.sum())
 
     def influence(at: slice) -> Floats:
-        w = None if weight is None else weight[at]
-        return floor_influence(bins, probs[at], code[at], w)
+        return floor_influence(bins, probs[at], code[at], w[at])
 
     def sums(at: slice) -> Floats:
-        w, p = (1.0 if weight is None else weight[at]), probs[at]
-        squares = np.bincount(code[at], (w * w * p * (1 - p)) ** 2, len(bins))
-        return np.append(squares, rows.weight[at] @ influence(at))
+        noise = w[at] * w[at] * probs[at] * (1 - probs[at])
+        return np.append(np.bincount(code[at], noise**2, len(bins)), w[at] @ influence(at))
 
     def apart(at: slice) -> Floats:
-        return np.asarray(rows.weight[at] * (influence(at) - total / mass))
+        return np.asarray(w[at] * (influence(at) - total / mass))
 
     *squares, total = _summed(sums, n)
     # What roots of sums of few lose in mean, which resamples would lose again, is an error too.
     full = bins.noise > 0
-    curved = float((np.array(squares)[full] / bins.noise[full] ** 1.5).sum())
-    loss = math.sqrt(2 / math.pi) * curved / 8 / bins.n
-    # Liang and Zeger 1986.
+    loss = float((np.array(squares)[full] / bins.noise[full] ** 1.5).sum()) / math.sqrt(32 * math.pi) / bins.n
     if groups is None:
         units, varied = n, float(_summed(lambda at: np.square(apart(at)).sum(), n))
-    else:
-        totals = np.bincount(groups, apart(slice(None)))
-        units, varied = len(totals), float((totals**2).sum())
+    else:  # Liang and Zeger 1986
+        units, varied = int(groups.max()) + 1, float((np.bincount(groups, apart(slice(None))) ** 2).sum())
     error = math.sqrt(units / (units - 1) * varied) / mass if units > 1 else math.nan
     freedom = math.inf if groups is None else units - 1.0
     return share_interval(bins.noise_floor(), math.hypot(error, loss), level=level, freedom=freedom)

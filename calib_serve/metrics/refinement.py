@@ -175,74 +175,62 @@ class Separation:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class RankedAreas:
-    """Hold the areas of ranked predictions, and what each of these moves them by, at few of their steps.
+def ranked_areas(
+    confidence: Floats, right: NDArray[Any], weight: Floats | None
+) -> tuple[dict[str, float], float, Separation, Codes]:
+    """The areas of ranked predictions, the AUROC's error, and counts at few steps, with the rows before each.
 
     Args:
-        areas: Each area by the name of its metric.
-        auroc_error: The AUROC's standard error (DeLong 1988).
-        few: Counts at few confidences: near ones are moved alike, of millions of rows one in many tells.
-        ends: Predictions at or below each of the few, after a 0.
-        optimism: What each average precision gains because a prediction counts at its own rank.
-        moved: How a right and a wrong prediction of each of the few steps move each area.
+        confidence: (n,), rising.
+        right: 1 where the prediction is right, else 0 (n,).
+        weight: (n,); None: all weigh the same.
     """
+    one = np.broadcast_to(1.0, len(confidence))
+    w = one if weight is None else weight
 
-    areas: dict[str, float]
-    auroc_error: float
-    few: Separation
-    ends: Codes
-    optimism: dict[str, float]
-    moved: dict[str, tuple[Floats, Floats]]
+    def runs() -> Iterator[Floats]:
+        return running(confidence, lambda at: (one[at], w[at] * right[at], w[at] * (1 - right[at])))
 
-    @classmethod
-    def of(cls, confidence: Floats, right: NDArray[Any], weight: Floats | None) -> RankedAreas:
-        """Rank predictions, a run of rows at a time.
+    steps = 0
+    for run in runs():
+        steps, (_, *whole) = steps + run.shape[1] - 1, run[:, -1:]
+    # Near confidences are moved alike: of millions of rows one in many tells.
+    kept = np.append(some_of(steps, STEPS_OF_AN_INFLUENCE), steps)
+    kept[0] = 0
+    parts, few, first = np.zeros(9), np.zeros((3, len(kept))), 0
+    for run in runs():
+        part = Separation(run[1], run[2], (whole[0], whole[1]))
+        parts += [*part.placed(), *part.areas().values()]
+        among = slice(*np.searchsorted(kept, [first + 1, first + run.shape[1]]))
+        few[:, among] = run[:, kept[among] - first]
+        first += run.shape[1] - 1
+    some = Separation(few[1], few[2])
+    areas = dict(zip(some.areas(), parts[4:].tolist(), strict=True))
+    areas["e_aurc"] = areas["aurc"] - float(some.best_aurc())
+    return (
+        areas,
+        float(_delong_error(parts[:4], some.rights[-1], some.wrongs[-1])),
+        some,
+        few[0].astype(np.intp),
+    )
 
-        Args:
-            confidence: (n,), rising.
-            right: 1 where the prediction is right, else 0 (n,).
-            weight: (n,); None: all weigh the same.
-        """
-        w = np.broadcast_to(1.0, len(confidence)) if weight is None else weight
 
-        def runs() -> Iterator[Floats]:
-            one = np.broadcast_to(1.0, len(confidence))
-            return running(confidence, lambda at: (one[at], w[at] * right[at], w[at] * (1 - right[at])))
+def influences(few: Separation, ends: Codes, right: NDArray[Any]) -> Iterator[tuple[str, Floats]]:
+    """The influence (n,) of each prediction on each area, by name, of what ``ranked_areas`` gives."""
+    step = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    return (
+        (name, np.where(right, won[step], lost[step])) for name, (won, lost) in few.influences()[0].items()
+    )
 
-        steps, whole = 0, np.zeros(3)
-        for run in runs():
-            steps, whole = steps + run.shape[1] - 1, run[:, -1]
-        kept = np.append(some_of(steps, STEPS_OF_AN_INFLUENCE), steps)
-        kept[0] = 0
-        parts, few, first = np.zeros(8), np.zeros((3, len(kept))), 0
-        for run in runs():
-            part = Separation(run[1], run[2], (whole[1:2], whole[2:]))
-            parts += np.array(
-                [*part.placed(), part.auroc(), part.aupr_right(), part.aupr_wrong(), part.aurc()]
-            )
-            among = slice(*np.searchsorted(kept, [first + 1, first + run.shape[1]]))
-            few[:, among] = run[:, kept[among] - first]
-            first += run.shape[1] - 1
-        some = Separation(few[1], few[2])
-        moved, optimism = some.influences()
-        values = [*parts[4:].tolist(), float(parts[7] - some.best_aurc())]
-        error = float(_delong_error(parts[:4], whole[1], whole[2]))
-        areas = dict(zip(moved, values, strict=True))
-        return cls(areas, error, some, few[0].astype(np.intp), optimism, moved)
 
-    def influences(self, right: NDArray[Any]) -> Iterator[tuple[str, Floats]]:
-        """The influence (n,) of each prediction on each area, by name; ``right`` (n,) as it was ranked."""
-        step = np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
-        return ((name, np.where(right, won[step], lost[step])) for name, (won, lost) in self.moved.items())
-
-    def errors(self) -> Iterator[tuple[str, float]]:
-        """The standard error of each area, of independent predictions that weigh the same."""
-        size, n = np.concatenate([self.few.right, self.few.wrong]), int(self.ends[-1])
-        for name, parts in self.moved.items():
-            influence = np.concatenate(parts)
-            squares = size @ (influence - size @ influence / n) ** 2
-            yield name, math.sqrt(squares / (n - 1) / n) if n > 1 else math.nan
+def _errors(few: Separation) -> Iterator[tuple[str, float]]:
+    """The standard error of the mean of each influence, of independent predictions that weigh the same."""
+    size = np.concatenate([few.right, few.wrong])
+    n = float(size.sum())
+    for name, parts in few.influences()[0].items():
+        influence = np.concatenate(parts)
+        squares = float(size @ (influence - size @ influence / n) ** 2)
+        yield name, math.sqrt(squares / (n - 1) / n) if n > 1 else math.nan
 
 
 def area_intervals(
@@ -260,21 +248,19 @@ def area_intervals(
         groups: Group of each, from 0 (n,); None: each is its own.
         level: Coverage of the intervals, a fraction.
     """
-    ranked, rights = RankedAreas.of(confidence, right, weight), int(np.count_nonzero(right))
+    areas, delong, few, ends = ranked_areas(confidence, right, weight)
+    rights, optimism = int(np.count_nonzero(right)), few.influences()[1]
     units = math.inf if groups is None else float(groups.max()) + 1
     alike = weight is None and groups is None
-    errors = (
-        ranked.errors()
-        if alike
-        else ((name, mean_error(moved, groups, weight)) for name, moved in ranked.influences(right))
-    )
+    parts = () if alike else influences(few, ends, right)
+    errors = _errors(few) if alike else ((name, mean_error(one, groups, weight)) for name, one in parts)
     found = {}
     for name, plain in errors:
         freedom = max(min(units, float(rights), float(len(right) - rights)) - 1, 1.0)
-        error = math.hypot(plain, ranked.optimism.get(name, 0.0)) * math.sqrt(1 + 1 / freedom)
+        error = math.hypot(plain, optimism.get(name, 0.0)) * math.sqrt(1 + 1 / freedom)
         if name == "refinement_auroc" and groups is None:
-            freedom, error = math.inf, ranked.auroc_error if alike else plain
-        found[name] = share_interval(ranked.areas[name], error, level=level, freedom=freedom)
+            freedom, error = math.inf, delong if alike else plain
+        found[name] = share_interval(areas[name], error, level=level, freedom=freedom)
     return found
 
 

@@ -11,7 +11,7 @@ from scipy import special, stats
 from calib_serve import metrics
 from calib_serve.metrics import distributions as tails
 from calib_serve.metrics import intervals
-from calib_serve.metrics.refinement import RankedAreas
+from calib_serve.metrics.refinement import influences, ranked_areas
 
 
 def draw(rng: np.random.Generator, n: int, power: float) -> tuple[np.ndarray, np.ndarray]:
@@ -112,18 +112,18 @@ def test_an_influence_is_what_a_little_more_of_a_prediction_does_to_an_area() ->
     rng = np.random.default_rng(0)
     c, n, more = np.sort(rng.integers(1, 40, 4000) / 40), 4000, 1e-3
     right, weight = (rng.random(n) < c).astype(float), rng.random(n) + 0.5
-    ranked = RankedAreas.of(c, right, weight)
-    influences, areas = dict(ranked.influences(right)), ranked.areas
+    areas, _, *few = ranked_areas(c, right, weight)
+    moves = dict(influences(*few, right))
     for row in (0, 1, n // 2, n - 2, n - 1):
         heavier = weight.copy()
         heavier[row] += more * weight.sum()
-        moved = RankedAreas.of(c, right, heavier).areas
-        for name, influence in influences.items():
+        moved = ranked_areas(c, right, heavier)[0]
+        for name, influence in moves.items():
             # Counts of few predictions differ from shares by terms of 1 / n.
             assert (moved[name] - areas[name]) / more == pytest.approx(influence[row], rel=0.02, abs=0.02), (
                 name
             )
-    for name, influence in influences.items():
+    for name, influence in moves.items():
         assert np.average(influence, weights=weight) == pytest.approx(0, abs=2e-3), name
 
 
