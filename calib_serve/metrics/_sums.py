@@ -122,9 +122,7 @@ class Rows:
         """The sum of the squared weights."""
         return float(np.einsum("n,n->", self.weight, self.weight))
 
-    def by_bin(
-        self, values: Floats, came: NDArray[Any], code: NDArray[Any], bins: int
-    ) -> tuple[Bins, Floats]:
+    def by_bin(self, values: Floats, came: NDArray[Any], code: Codes, bins: int) -> tuple[Bins, Floats]:
         """Sums over the bins ``code`` (n,) of ``values`` (n,), and each gap's design effect."""
 
         def sums(rows: slice) -> Floats:
@@ -136,7 +134,7 @@ class Rows:
         effect = np.ones(bins)
         if self.groups is not None:
             gaps = ((said - true) / np.maximum(count, 1e-300))[code]
-            effect = self._effect(self.weight * (values - came - gaps), code.astype(np.intp), bins)
+            effect = self._effect(self.weight * (values - came - gaps), code, bins)
         return Bins(count, said, true, effect * noise), effect
 
     def _effect(self, errors: Floats, code: Codes, bins: int) -> Floats:
@@ -156,7 +154,7 @@ def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
         )
 
 
-def _codes(values: Floats, bins: int, edges: Edges) -> NDArray[Any]:
+def _codes(values: Floats, bins: int, edges: Edges) -> Codes:
     """The bin of each value (n,), in as few bytes as hold it."""
     runs, small = row_slices((len(values), 1)), np.min_scalar_type(bins)
     return np.concatenate([bin_index(values[at], bins=bins, edges=edges).astype(small) for at in runs])
@@ -209,9 +207,7 @@ def estimates(
         toward = cells.gaps if name in _OF_SOME else smooth
         found[name] = draw(cells, error, toward=toward, elsewhere=of_all)
     square = top.debiased_l2_squared()
-    if not are_counts(
-        rows.weight[:1] if rows.weight.strides == (0,) else rows.weight
-    ):  # weights change the variance that chance has
+    if rows.weight.strides[0] and not are_counts(rows.weight):  # weights change the variance that chance has
         square = float(((cells.gaps**2 - cells.noise) / top.count[full]).sum()) / top.n
     rms, debiased = found["rms"], math.sqrt(max(square, 0.0))
     found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
@@ -257,23 +253,19 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
     return found
 
 
-def _floor(rows: Rows, bins: Bins, probs: Floats, code: NDArray[Any], level: float) -> Estimate:
+def _floor(rows: Rows, bins: Bins, probs: Floats, code: Codes, level: float) -> Estimate:
     """A noise floor with its interval, by the influence of each probability (n,), of bin ``code`` (n,)."""
     n, groups = len(probs), rows.groups
     w = np.broadcast_to(1.0, n) if np.ptp(rows.weight) == 0 else rows.weight
-    mass = float(w.sum())
-
-    def influence(at: slice) -> Floats:
-        return floor_influence(bins, probs[at], code[at], w[at])
 
     def sums(at: slice) -> Floats:
-        noise = w[at] * w[at] * probs[at] * (1 - probs[at])
-        return np.append(np.bincount(code[at], noise**2, len(bins)), w[at] @ influence(at))
+        noise = np.bincount(code[at], (w[at] * w[at] * probs[at] * (1 - probs[at])) ** 2, len(bins))
+        return np.append(noise, [w[at].sum(), w[at] @ floor_influence(bins, probs[at], code[at], w[at])])
 
     def apart(at: slice) -> Floats:
-        return np.asarray(w[at] * (influence(at) - total / mass))
+        return np.asarray(w[at] * (floor_influence(bins, probs[at], code[at], w[at]) - total / mass))
 
-    *squares, total = _summed(sums, n)
+    *squares, mass, total = _summed(sums, n)
     # What roots of sums of few lose in mean, which resamples would lose again, is an error too.
     full = bins.noise > 0
     loss = float((np.array(squares)[full] / bins.noise[full] ** 1.5).sum()) / math.sqrt(32 * math.pi) / bins.n
@@ -309,9 +301,8 @@ def _ranked(rows: Rows, bins: int, draw: Drawn, effect: Floats, elsewhere: float
     edges = np.unique(np.concatenate([equal_mass_edges(n, k) for k in (bins, *range(1, MOST_RISING + 1))]))
     beside = []
     for sums in running(c, columns):
-        inside = edges[np.searchsorted(edges, sums[0, 0]) : np.searchsorted(edges, sums[0, -1], "right")]
-        at = np.searchsorted(sums[0], inside)
-        beside.append(sums[:, np.unique(np.concatenate([at, np.maximum(at - 1, 0)]))])
+        at = np.searchsorted(sums[0], edges[(edges >= sums[0, 0]) & (edges <= sums[0, -1])])
+        beside.append(sums[:, np.unique([at, np.maximum(at - 1, 0)])])
     steps = np.concatenate(beside, axis=1)
     mass, said, came, noise = steps[:, np.unique(steps[0], return_index=True)[1]]
     ranked = Ranked(mass, said, came)

@@ -13,14 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
-from calib_serve.metrics.samples import checked, top_label
+from calib_serve.metrics.samples import checked, row_slices, top_label
 
-MOST_RISING = 200
-"""Equal-mass bins of a sweep."""
-
-ROWS_OF_A_RUN = 1 << 16
-"""Rows of which a few numbers each are read at once: so many fit a core's cache."""
-
+MOST_RISING = 200  # equal-mass bins of a sweep
 Split = Literal["equal", "interpolated", "quantile"]
 """How equal-mass bins split the ranked confidences."""
 
@@ -70,17 +65,14 @@ def running(ranked: Floats, columns: Callable[[slice], Sequence[Floats]]) -> Ite
     >>> [sums.tolist() for sums in running(np.array([0.1, 0.5, 0.5]), lambda rows: [np.ones(3)])]
     [[[0.0, 1.0, 3.0]]]
     """
-    for start in range(0, len(ranked), ROWS_OF_A_RUN):
-        rows = slice(start, min(start + ROWS_OF_A_RUN, len(ranked)))
-        values = np.stack(columns(rows))
-        if not start:
-            seen = told = np.zeros((len(values), 1))
-        sums = np.cumsum(np.concatenate([seen, values], axis=1), axis=1)
-        after = ranked[start + 1 : rows.stop + 1]
-        ends = np.append(after > ranked[start : start + len(after)], rows.stop > start + len(after))
-        told = np.concatenate([told[:, -1:], sums[:, 1:][:, ends[: values.shape[1]]]], axis=1)
-        seen = sums[:, -1:]
-        yield told
+    seen = last = np.zeros((len(columns(slice(0, 0))), 1))
+    for rows in row_slices((len(ranked), 1)):
+        sums = np.cumsum(np.concatenate([seen, np.stack(columns(rows))], axis=1), axis=1)
+        own, after = ranked[rows], ranked[rows.start + 1 : rows.stop + 1]
+        ends = np.append(True, np.append(after, np.inf)[: len(own)] > own)
+        seen, sums[:, :1] = sums[:, -1:], last
+        last = sums[:, ends][:, -1:]
+        yield sums[:, ends]
 
 
 @dataclass(frozen=True, eq=False)

@@ -207,28 +207,22 @@ def ranked_areas(
     some = Separation(few[1], few[2])
     areas = dict(zip(some.areas(), parts[4:].tolist(), strict=True))
     areas["e_aurc"] = areas["aurc"] - float(some.best_aurc())
-    return (
-        areas,
-        float(_delong_error(parts[:4], some.rights[-1], some.wrongs[-1])),
-        some,
-        few[0].astype(np.intp),
-    )
+    error = float(_delong_error(parts[:4], some.rights[-1], some.wrongs[-1]))
+    return areas, error, some, few[0].astype(np.intp)
 
 
 def influences(few: Separation, ends: Codes, right: NDArray[Any]) -> Iterator[tuple[str, Floats]]:
     """The influence (n,) of each prediction on each area, by name, of what ``ranked_areas`` gives."""
     step = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-    return (
-        (name, np.where(right, won[step], lost[step])) for name, (won, lost) in few.influences()[0].items()
-    )
+    for name, (won, lost) in few.influences()[0].items():
+        yield name, np.where(right, won[step], lost[step])
 
 
 def _errors(few: Separation) -> Iterator[tuple[str, float]]:
     """The standard error of the mean of each influence, of independent predictions that weigh the same."""
-    size = np.concatenate([few.right, few.wrong])
-    n = float(size.sum())
+    size, n = np.append(few.right, few.wrong), float(few.rights[-1] + few.wrongs[-1])
     for name, parts in few.influences()[0].items():
-        influence = np.concatenate(parts)
+        influence = np.append(*parts)
         squares = float(size @ (influence - size @ influence / n) ** 2)
         yield name, math.sqrt(squares / (n - 1) / n) if n > 1 else math.nan
 
