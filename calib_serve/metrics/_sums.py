@@ -117,11 +117,6 @@ class Rows:
         """The weight of all rows."""
         return float(self.weight.sum())
 
-    @property
-    def squared_mass(self) -> float:
-        """The sum of the squared weights."""
-        return float(np.einsum("n,n->", self.weight, self.weight))
-
     def by_bin(self, values: Floats, came: NDArray[Any], code: Codes, bins: int) -> tuple[Bins, Floats]:
         """Sums over the bins ``code`` (n,) of ``values`` (n,), and each gap's design effect."""
 
@@ -231,7 +226,7 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
     mean = first / mass
     if rows.totals is None:
         with np.errstate(invalid="ignore"):
-            variance = squares - 2 * mean * second + mean**2 * rows.squared_mass
+            variance = squares - 2 * mean * second + mean**2 * float(rows.weight @ rows.weight)
         quantile, more = quantile_of(level), len(rows.weight) / max(len(rows.weight) - 1, 1)
     else:
         assert rows.groups is not None
@@ -246,7 +241,7 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
     for name, value, wide in zip(MEANS, mean, half, strict=False):
         ends = (value - wide, value + wide) if math.isfinite(value) and math.isfinite(wide) else ()
         found[name] = Estimate(float(value), *(float(end) for end in ends))
-    hits, worth = found["accuracy"].value, mass**2 / rows.squared_mass
+    hits, worth = found["accuracy"].value, mass**2 / float(rows.weight @ rows.weight)
     if 0 < hits < 1:  # as many equal samples as vary as much
         worth = min(worth, hits * (1 - hits) * (quantile / max(float(half[0]), 1e-300)) ** 2)
     found["accuracy"] = wilson_interval(hits * worth, worth, level=level)
@@ -336,7 +331,7 @@ def _classwise(rows: Rows, draw: Drawn, effect: float) -> Estimate:
         effect * rows.noise[own],
         effect * rows.spread[own],
         None if len(gaps) == 2 else rows.said,
-        effect * rows.squared_mass / mass,
+        effect * float(rows.weight @ rows.weight) / mass,
     )
 
     def along(toward: Floats, elsewhere: float | None) -> Estimate:

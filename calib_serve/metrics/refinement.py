@@ -49,7 +49,8 @@ class Separation:
         s, y = np.asarray(score, np.float64), np.asarray(positive, np.float64)
         order = np.argsort(s)
         ends, w = tie_ends(s[order]), np.broadcast_to(weight, (*np.shape(weight)[:-1], len(s)))[..., order]
-        return cls(*(cumulative(w * part)[..., ends] for part in (y[order], 1 - y[order])))
+        rights, wrongs = (cumulative(w * part)[..., ends] for part in (y[order], 1 - y[order]))
+        return cls(rights, wrongs)
 
     @property
     def _all(self) -> tuple[Floats, Floats]:
@@ -178,12 +179,9 @@ class Separation:
 def ranked_areas(
     confidence: Floats, right: NDArray[Any], weight: Floats | None
 ) -> tuple[dict[str, float], float, Separation, Codes]:
-    """The areas of ranked predictions, the AUROC's error, and counts at few steps, with the rows before each.
+    """The areas of predictions (n,), ranked by rising confidence, and the AUROC's error.
 
-    Args:
-        confidence: (n,), rising.
-        right: 1 where the prediction is right, else 0 (n,).
-        weight: (n,); None: all weigh the same.
+    With the counts at some of their steps, and the predictions at or below each.
     """
     one = np.broadcast_to(1.0, len(confidence))
     w = one if weight is None else weight
@@ -211,46 +209,28 @@ def ranked_areas(
     return areas, error, some, few[0].astype(np.intp)
 
 
-def influences(few: Separation, ends: Codes, right: NDArray[Any]) -> Iterator[tuple[str, Floats]]:
-    """The influence (n,) of each prediction on each area, by name, of what ``ranked_areas`` gives."""
-    step = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-    for name, (won, lost) in few.influences()[0].items():
-        yield name, np.where(right, won[step], lost[step])
-
-
-def _errors(few: Separation) -> Iterator[tuple[str, float]]:
-    """The standard error of the mean of each influence, of independent predictions that weigh the same."""
-    size, n = np.append(few.right, few.wrong), float(few.rights[-1] + few.wrongs[-1])
-    for name, parts in few.influences()[0].items():
-        influence = np.append(*parts)
-        squares = float(size @ (influence - size @ influence / n) ** 2)
-        yield name, math.sqrt(squares / (n - 1) / n) if n > 1 else math.nan
-
-
 def area_intervals(
     confidence: Floats, right: NDArray[Any], weight: Floats | None, groups: Codes | None, *, level: float
 ) -> dict[str, Estimate]:
     """Each area of ranked predictions with its interval, symmetric in its log-odds.
 
     By the influence of each prediction, or group; the AUROC of independent ones by DeLong's error. Student's,
-    over the fewer of right and wrong predictions: of few of them the influence knows its spread badly.
-
-    Args:
-        confidence: (n,), rising.
-        right: 1 where the prediction is right, else 0 (n,).
-        weight: (n,); None: all weigh the same.
-        groups: Group of each, from 0 (n,); None: each is its own.
-        level: Coverage of the intervals, a fraction.
+    over the fewer of right and wrong predictions: of few of them the influence knows its spread badly. The
+    ``confidence`` (n,) rises; None: all weigh the same, and each is its own group.
     """
     areas, delong, few, ends = ranked_areas(confidence, right, weight)
-    rights, optimism = int(np.count_nonzero(right)), few.influences()[1]
+    moved, optimism = few.influences()
+    size = np.append(few.right, few.wrong).astype(np.intp)
+    n, rights, alike = len(right), int(np.count_nonzero(right)), weight is None and groups is None
+    step = None if alike else np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     units = math.inf if groups is None else float(groups.max()) + 1
-    alike = weight is None and groups is None
-    parts = () if alike else influences(few, ends, right)
-    errors = _errors(few) if alike else ((name, mean_error(one, groups, weight)) for name, one in parts)
     found = {}
-    for name, plain in errors:
-        freedom = max(min(units, float(rights), float(len(right) - rights)) - 1, 1.0)
+    for name, (won, lost) in moved.items():
+        if step is not None:
+            plain = mean_error(np.where(right, won[step], lost[step]), groups, weight)
+        else:
+            plain = math.sqrt(np.cov(np.append(won, lost), fweights=size) / n) if n > 1 else math.nan
+        freedom = max(min(units, float(rights), float(n - rights)) - 1, 1.0)
         error = math.hypot(plain, optimism.get(name, 0.0)) * math.sqrt(1 + 1 / freedom)
         if name == "refinement_auroc" and groups is None:
             freedom, error = math.inf, delong if alike else plain

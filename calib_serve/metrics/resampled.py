@@ -15,7 +15,7 @@ from calib_serve.metrics.calibration import Ranked, cumulative, gap_errors, tie_
 from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.intervals import floor_influence
 from calib_serve.metrics.plausible import Event
-from calib_serve.metrics.refinement import influences, ranked_areas
+from calib_serve.metrics.refinement import ranked_areas
 from calib_serve.metrics.samples import BLOCK, MEANS, checked, measure_count, measured_rows, row_slices
 from calib_serve.metrics.smooth import NODES, on_grid, smoothed
 from calib_serve.scores import ProbsView
@@ -89,8 +89,10 @@ class Sample:
 
     def influences(self) -> tuple[dict[str, float], dict[str, Floats]]:
         """The metrics that are no errors, and the influence (n,) of each row of ``probs`` on each."""
-        values, _, *few = ranked_areas(self.confidence, self.correct, None)
-        parts = dict(influences(*few, self.correct))
+        values, _, few, ends = ranked_areas(self.confidence, self.correct, None)
+        step = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+        moved = few.influences()[0].items()
+        parts = {name: np.where(self.correct, won[step], lost[step]) for name, (won, lost) in moved}
         values["noise_floor"] = self.tally.noise_floor()
         parts["noise_floor"] = floor_influence(self.tally, self.confidence, self.code())
         tally, event = self.positive_tally(), self.positive

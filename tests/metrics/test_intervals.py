@@ -11,7 +11,7 @@ from scipy import special, stats
 from calib_serve import metrics
 from calib_serve.metrics import distributions as tails
 from calib_serve.metrics import intervals
-from calib_serve.metrics.refinement import influences, ranked_areas
+from calib_serve.metrics.refinement import ranked_areas
 
 
 def draw(rng: np.random.Generator, n: int, power: float) -> tuple[np.ndarray, np.ndarray]:
@@ -112,8 +112,10 @@ def test_an_influence_is_what_a_little_more_of_a_prediction_does_to_an_area() ->
     rng = np.random.default_rng(0)
     c, n, more = np.sort(rng.integers(1, 40, 4000) / 40), 4000, 1e-3
     right, weight = (rng.random(n) < c).astype(float), rng.random(n) + 0.5
-    areas, _, *few = ranked_areas(c, right, weight)
-    moves = dict(influences(*few, right))
+    areas, _, few, ends = ranked_areas(c, right, weight)
+    step = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    moved_by = few.influences()[0].items()
+    moves = {name: np.where(right, won[step], lost[step]) for name, (won, lost) in moved_by}
     for row in (0, 1, n // 2, n - 2, n - 1):
         heavier = weight.copy()
         heavier[row] += more * weight.sum()
