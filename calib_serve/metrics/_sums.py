@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import Codes, Floats, are_counts
 from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.core.options.evaluate import MeasureOptions
-from calib_serve.metrics.calibration import MOST_RISING, Ranked, equal_mass_edges, gap_errors, running
+from calib_serve.metrics.calibration import Ranked, equal_mass_edges, gap_errors, running
 from calib_serve.metrics.distributions import student_quantile
 from calib_serve.metrics.intervals import (
     Estimate,
@@ -293,7 +293,7 @@ def _ranked(rows: Rows, bins: int, draw: Drawn, effect: Floats, elsewhere: float
 
     n = float(len(c) * w[0]) if alike else float(np.cumsum(w)[-1])
     # Of the steps only those are read that lie beside an edge.
-    edges = np.unique(np.concatenate([equal_mass_edges(n, k) for k in (bins, *range(1, MOST_RISING + 1))]))
+    edges = np.unique(np.concatenate([equal_mass_edges(n, k) for k in (bins, *range(1, Ranked.MOST + 1))]))
     beside = []
     for sums in running(c, columns):
         at = np.searchsorted(sums[0], edges[(edges >= sums[0, 0]) & (edges <= sums[0, -1])])

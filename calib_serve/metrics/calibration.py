@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,6 @@ from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
 from calib_serve.metrics.samples import checked, row_slices, top_label
 
-MOST_RISING = 200  # equal-mass bins of a sweep
 Split = Literal["equal", "interpolated", "quantile"]
 """How equal-mass bins split the ranked confidences."""
 
@@ -91,6 +90,7 @@ class Ranked:
     mass: Floats
     confidence: Floats
     correct: Floats
+    MOST: ClassVar = 200  # equal-mass bins of a sweep
 
     @classmethod
     def of(cls, confidence: ArrayLike, correct: ArrayLike) -> Ranked:
@@ -129,7 +129,7 @@ class Ranked:
         The bound is ours: where confidence ranks nearly perfectly, accuracy rises up to n bins, and
         finding that out takes time quadratic in n for no change in the number.
         """
-        bins, most = 1, min(MOST_RISING, self.mass[-1])
+        bins, most = 1, min(self.MOST, self.mass[-1])
         while bins < most and self._rises(bins + 1):
             bins += 1
         return bins
