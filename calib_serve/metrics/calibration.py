@@ -90,7 +90,7 @@ class Ranked:
     mass: Floats
     confidence: Floats
     correct: Floats
-    MOST: ClassVar = 200  # equal-mass bins of a sweep
+    MOST: ClassVar[int] = 200  # equal-mass bins of a sweep
 
     @classmethod
     def of(cls, confidence: ArrayLike, correct: ArrayLike) -> Ranked:
