@@ -202,8 +202,8 @@ BENCHMARKS = (
                 beside="the file",
                 at_most=1.3,
                 show="{:.2f}",
-                reason="`evaluate`: the scores as they came are 1.0, the areas of right against wrong 1.7 "
-                "more, ten numbers a row at once; `fit` 1.7",
+                reason="`fit`, 1.6 to 1.8 from run to run: the scores as they came are 1.0, numbers a row "
+                "of its folds the rest; `evaluate` 1.27, of which 1.21 are scores, confidences and bins",
             ),
             Goal(
                 says="their time over a softmax, a sum and a sort",
@@ -211,8 +211,6 @@ BENCHMARKS = (
                 beside="numpy",
                 at_most=3.0,
                 show="{:.2f}",
-                reason="`evaluate`, on a busy machine; `fit` 2.0: they go over all rows again for what they "
-                "report beside",
             ),
         ),
     ),
@@ -504,8 +502,10 @@ BENCHMARKS = (
                 says="held-out NLL of a calibration by source, the worst of all sets and methods",
                 measured=lambda r: max(row["ratio to the better"] for row in by_source_rows(r)),
                 beside="the better of one for all and one for each",
-                at_most=1.005,
+                at_most=1.0,
                 show="{:.4f}",
+                reason="15 of 39 rows are above 1: where the sources hardly differ, estimating by how much costs as "
+                "much as it gains; the worst has 1,000 rows in 5 sources of a model that is calibrated already",
             ),
         ),
     ),

@@ -35,7 +35,7 @@ def test_every_file_that_keeps_a_result_has_goals_or_belongs_to_a_paper(goals: M
 def test_all_of_them_take_forty_minutes_of_two_cores(goals: ModuleType) -> None:
     one_by_one = sum(each.minutes for each in goals.BENCHMARKS if each.alone)
     two_at_a_time = sum(each.minutes for each in goals.BENCHMARKS if not each.alone)
-    assert one_by_one + two_at_a_time / 2 <= 41.2
+    assert one_by_one + two_at_a_time / 2 <= 41.5
 
 
 def test_a_goal_that_is_missed_says_why(run_all: ModuleType) -> None:

@@ -20,9 +20,15 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import Codes, Floats, are_counts
 from calib_serve.core.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.core.options.evaluate import MeasureOptions
-from calib_serve.metrics.calibration import Ranked, cumulative, equal_mass_edges, gap_errors, tie_ends
+from calib_serve.metrics.calibration import Ranked, equal_mass_edges, gap_errors, running
 from calib_serve.metrics.distributions import student_quantile
-from calib_serve.metrics.intervals import Estimate, floor_interval, quantile_of, wilson_interval
+from calib_serve.metrics.intervals import (
+    Estimate,
+    floor_influence,
+    quantile_of,
+    share_interval,
+    wilson_interval,
+)
 from calib_serve.metrics.measured import LABELS_A_CLASS_THAT_TELL
 from calib_serve.metrics.plausible import CellGaps, Drawn, ece_interval
 from calib_serve.metrics.refinement import area_intervals
@@ -143,6 +149,12 @@ def _summed(function: Callable[[slice], Floats], n: int) -> Floats:
         )
 
 
+def _codes(values: Floats, bins: int, edges: Edges) -> Codes:
+    """The bin of each value (n,), in as few bytes as hold it."""
+    runs, small = row_slices((len(values), 1)), np.min_scalar_type(bins)
+    return np.concatenate([bin_index(values[at], bins=bins, edges=edges).astype(small) for at in runs])
+
+
 def _added(parts: Iterable[Floats]) -> Floats:
     return functools.reduce(np.add, parts)
 
@@ -179,7 +191,7 @@ def estimates(
     bins, edges, level = options.bins, options.edges, options.level
     draw = Drawn(draws, level, options.seed)
     found = _means(rows, level)
-    code = bin_index(rows.confidence, bins=bins, edges=edges)
+    code = _codes(rows.confidence, bins, edges)
     top, effect = rows.by_bin(rows.confidence, rows.right, code, bins)
     cells = CellGaps.of(top)
     elsewhere, smooth = cells.calibrated_share(), cells.shrunk()
@@ -190,22 +202,22 @@ def estimates(
         toward = cells.gaps if name in _OF_SOME else smooth
         found[name] = draw(cells, error, toward=toward, elsewhere=of_all)
     square = top.debiased_l2_squared()
-    if not are_counts(rows.weight):  # weights change the variance that chance has
+    if rows.weight.strides[0] and not are_counts(rows.weight):  # weights change the variance that chance has
         square = float(((cells.gaps**2 - cells.noise) / top.count[full]).sum()) / top.n
     rms, debiased = found["rms"], math.sqrt(max(square, 0.0))
     found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
-    by_row = effect[code]
-    found |= _ranked(rows, bins, draw, by_row, elsewhere)
+    by_row = np.broadcast_to(1.0, len(code)) if rows.groups is None else effect[code]
     found["smooth_ece"] = _smooth(rows, draw, by_row, elsewhere)
     found["classwise_ece"] = _classwise(rows, draw, float(by_row.mean()))
-    weighing = (None if np.ptp(rows.weight) == 0 else rows.weight, rows.groups)
-    found["noise_floor"] = floor_interval(top, rows.confidence, code, *weighing, level=level)
+    found["noise_floor"] = _floor(rows, top, rows.confidence, code, level)
+    del code
+    found |= _ranked(rows, bins, draw, by_row, elsewhere)
     of_event = None
     if rows.positive is not None:
-        code = bin_index(rows.positive, bins=bins, edges=edges)
+        code = _codes(rows.positive, bins, edges)
         of_event, _ = rows.by_bin(rows.positive, rows.labels == 1, code, bins)
         found["positive_ece"] = ece_interval(of_event, draws=draws, level=level, seed=options.seed)
-        found["positive_noise_floor"] = floor_interval(of_event, rows.positive, code, *weighing, level=level)
+        found["positive_noise_floor"] = _floor(rows, of_event, rows.positive, code, level)
     return found, top, of_event
 
 
@@ -214,7 +226,7 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
     mean = first / mass
     if rows.totals is None:
         with np.errstate(invalid="ignore"):
-            variance = squares - 2 * mean * second + mean**2 * float((rows.weight**2).sum())
+            variance = squares - 2 * mean * second + mean**2 * float(rows.weight @ rows.weight)
         quantile, more = quantile_of(level), len(rows.weight) / max(len(rows.weight) - 1, 1)
     else:
         assert rows.groups is not None
@@ -229,27 +241,66 @@ def _means(rows: Rows, level: float) -> dict[str, Estimate]:
     for name, value, wide in zip(MEANS, mean, half, strict=False):
         ends = (value - wide, value + wide) if math.isfinite(value) and math.isfinite(wide) else ()
         found[name] = Estimate(float(value), *(float(end) for end in ends))
-    hits, worth = found["accuracy"].value, mass**2 / float((rows.weight**2).sum())
+    hits, worth = found["accuracy"].value, mass**2 / float(rows.weight @ rows.weight)
     if 0 < hits < 1:  # as many equal samples as vary as much
         worth = min(worth, hits * (1 - hits) * (quantile / max(float(half[0]), 1e-300)) ** 2)
     found["accuracy"] = wilson_interval(hits * worth, worth, level=level)
     return found
 
 
+def _floor(rows: Rows, bins: Bins, probs: Floats, code: Codes, level: float) -> Estimate:
+    """A noise floor with its interval, by the influence of each probability (n,), of bin ``code`` (n,)."""
+    n, groups = len(probs), rows.groups
+    w = np.broadcast_to(1.0, n) if np.ptp(rows.weight) == 0 else rows.weight
+
+    def sums(at: slice) -> Floats:
+        noise = np.bincount(code[at], (w[at] * w[at] * probs[at] * (1 - probs[at])) ** 2, len(bins))
+        return np.append(noise, [w[at].sum(), w[at] @ floor_influence(bins, probs[at], code[at], w[at])])
+
+    def apart(at: slice) -> Floats:
+        return np.asarray(w[at] * (floor_influence(bins, probs[at], code[at], w[at]) - total / mass))
+
+    *squares, mass, total = _summed(sums, n)
+    # What roots of sums of few lose in mean, which resamples would lose again, is an error too.
+    full = bins.noise > 0
+    loss = float((np.array(squares)[full] / bins.noise[full] ** 1.5).sum()) / math.sqrt(32 * math.pi) / bins.n
+    if groups is None:
+        units, varied = n, float(_summed(lambda at: np.square(apart(at)).sum(), n))
+    else:  # Liang and Zeger 1986
+        units, varied = int(groups.max()) + 1, float((np.bincount(groups, apart(slice(None))) ** 2).sum())
+    error = math.sqrt(units / (units - 1) * varied) / mass if units > 1 else math.nan
+    freedom = math.inf if groups is None else units - 1.0
+    return share_interval(bins.noise_floor(), math.hypot(error, loss), level=level, freedom=freedom)
+
+
 def _ranked(rows: Rows, bins: int, draw: Drawn, effect: Floats, elsewhere: float) -> dict[str, Estimate]:
-    """Compute metrics of the ranked confidences: equal-mass errors, and areas of right against wrong."""
-    alike = rows.groups is None and np.ptp(rows.weight) == 0
+    """Compute metrics of the ranked confidences: equal-mass errors, and areas of right against wrong.
+
+    Rows of which none weighs more are left in the order of their confidences.
+    """
+    c, right, w, groups = rows.confidence, rows.right, rows.weight, rows.groups
+    alike = groups is None and np.ptp(w) == 0
     if alike:
-        (c, right), w, groups = _sorted(rows.confidence, rows.right), rows.weight, None
+        _sort(c, right)
     else:
-        order = np.argsort(rows.confidence)
-        c, right, w = rows.confidence[order], rows.right[order], rows.weight[order]
-        groups, effect = None if rows.groups is None else rows.groups[order], effect[order]
-    ends = tie_ends(c)
-    mass, said, came, noise = (
-        cumulative(row)[ends] for row in (w, w * c, w * right, w * w * c * (1 - c) * effect)
-    )
-    ranked, n = Ranked(mass, said, came), float(mass[-1])
+        order = np.argsort(c)
+        c, right, w, effect = c[order], right[order], w[order], effect[order]
+        groups = None if groups is None else groups[order]
+
+    def columns(at: slice) -> tuple[Floats, ...]:
+        said = w[at] * c[at]
+        return w[at], said, w[at] * right[at], w[at] * said * (1 - c[at]) * effect[at]
+
+    n = float(len(c) * w[0]) if alike else float(np.cumsum(w)[-1])
+    # Of the steps only those are read that lie beside an edge.
+    edges = np.unique(np.concatenate([equal_mass_edges(n, k) for k in (bins, *range(1, Ranked.MOST + 1))]))
+    beside = []
+    for sums in running(c, columns):
+        at = np.searchsorted(sums[0], edges[(edges >= sums[0, 0]) & (edges <= sums[0, -1])])
+        beside.append(sums[:, np.unique([at, np.maximum(at - 1, 0)])])
+    steps = np.concatenate(beside, axis=1)
+    mass, said, came, noise = steps[:, np.unique(steps[0], return_index=True)[1]]
+    ranked = Ranked(mass, said, came)
     found = {}
     for name, count in (("adaptive_ece", bins), ("sweep_ece", ranked.rising_bins())):
         of_noise = np.diff(np.interp(equal_mass_edges(n, count), mass, noise))
@@ -257,18 +308,18 @@ def _ranked(rows: Rows, bins: int, draw: Drawn, effect: Floats, elsewhere: float
         found[name] = draw(
             cells, lambda g: np.abs(g).sum(axis=1) / n, toward=cells.shrunk(), elsewhere=elsewhere
         )
-    del ranked, mass, said, came, noise  # of millions of rows, gigabytes beside what the areas take
     return found | area_intervals(c, right, None if alike else w, groups, level=draw.level)
 
 
-def _sorted(confidence: Floats, right: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Sort confidences with their samples' other numbers, several times faster than by an argsort."""
-    key = confidence.view(np.uint64) << 1  # rises with the number; its sign, never set, makes room for a bit
+def _sort(confidence: Floats, right: NDArray[np.bool_]) -> None:
+    """Sort confidences with whether they are right, in place, several times faster than by an argsort."""
+    key = confidence.view(np.uint64)  # rises with the number; its sign, never set, makes room for a bit
+    key <<= 1
     key |= right
     key.sort()
-    right = (key & 1).astype(bool)
+    for rows in row_slices((len(key), 1)):
+        right[rows] = key[rows] & 1
     key >>= 1
-    return key.view(np.float64), right
 
 
 def _classwise(rows: Rows, draw: Drawn, effect: float) -> Estimate:
@@ -280,7 +331,7 @@ def _classwise(rows: Rows, draw: Drawn, effect: float) -> Estimate:
         effect * rows.noise[own],
         effect * rows.spread[own],
         None if len(gaps) == 2 else rows.said,
-        effect * float((rows.weight**2).sum()) / mass,
+        effect * float(rows.weight @ rows.weight) / mass,
     )
 
     def along(toward: Floats, elsewhere: float | None) -> Estimate:

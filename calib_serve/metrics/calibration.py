@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins, Edges
 from calib_serve.core.errors import InputError
-from calib_serve.metrics.samples import checked, top_label
+from calib_serve.metrics.samples import checked, row_slices, top_label
 
 Split = Literal["equal", "interpolated", "quantile"]
 """How equal-mass bins split the ranked confidences."""
@@ -56,6 +56,24 @@ def cumulative(values: Floats) -> Floats:
     return sums
 
 
+def running(ranked: Floats, columns: Callable[[slice], Sequence[Floats]]) -> Iterator[Floats]:
+    """Yield cumulative sums (k, m + 1) at the distinct ones of ranked numbers (n,), run after run.
+
+    A run begins with the sums that the last one ended with, the first with 0. ``columns``: k numbers a row.
+
+    >>> [sums.tolist() for sums in running(np.array([0.1, 0.5, 0.5]), lambda rows: [np.ones(3)])]
+    [[[0.0, 1.0, 3.0]]]
+    """
+    seen = last = np.zeros((len(columns(slice(0, 0))), 1))
+    for rows in row_slices((len(ranked), 1)):
+        sums = np.cumsum(np.concatenate([seen, np.stack(columns(rows))], axis=1), axis=1)
+        own, after = ranked[rows], ranked[rows.start + 1 : rows.stop + 1]
+        ends = np.append(True, np.append(after, np.inf)[: len(own)] > own)
+        seen, sums[:, :1] = sums[:, -1:], last
+        last = sums[:, ends][:, -1:]
+        yield sums[:, ends]
+
+
 @dataclass(frozen=True, eq=False)
 class Ranked:
     """Cumulative sums (g + 1,) over predictions ranked by rising confidence, each from 0.
@@ -72,6 +90,7 @@ class Ranked:
     mass: Floats
     confidence: Floats
     correct: Floats
+    MOST: ClassVar[int] = 200  # equal-mass bins of a sweep
 
     @classmethod
     def of(cls, confidence: ArrayLike, correct: ArrayLike) -> Ranked:
@@ -110,7 +129,7 @@ class Ranked:
         The bound is ours: where confidence ranks nearly perfectly, accuracy rises up to n bins, and
         finding that out takes time quadratic in n for no change in the number.
         """
-        bins, most = 1, min(200, self.mass[-1])
+        bins, most = 1, min(self.MOST, self.mass[-1])
         while bins < most and self._rises(bins + 1):
             bins += 1
         return bins

@@ -196,32 +196,8 @@ def share_interval(value: float, error: float, *, level: float, freedom: float =
     return Estimate(value, min(low, value), max(high, value))
 
 
-def floor_interval(
-    bins: Bins, probs: Floats, code: Codes, weight: Floats | None, groups: Codes | None, *, level: float
-) -> Estimate:
-    """A noise floor with its interval, by the influence of each probability (n,), of bin ``code`` (n,).
-
-    Args:
-        bins: Sums over the bins.
-        probs: Confidences, or P(y = 1) (n,).
-        code: Bin of each (n,).
-        weight: (n,); None: all weigh the same.
-        groups: Group of each, from 0 (n,); None: each is its own.
-        level: Coverage of the interval, a fraction.
-    """
-    freedom = math.inf if groups is None else float(groups.max())
-    w = np.broadcast_to(1.0, len(probs)) if weight is None else weight
-    squares = np.bincount(code, (w * w * probs * (1 - probs)) ** 2, len(bins))
-    # What roots of sums of few lose in mean, which resamples would lose again, is an error too.
-    full = bins.noise > 0
-    curved = float((squares[full] / bins.noise[full] ** 1.5).sum())
-    loss = math.sqrt(2 / math.pi) * curved / 8 / bins.n
-    error = math.hypot(mean_error(floor_influence(bins, probs, code, weight), groups, weight), loss)
-    return share_interval(bins.noise_floor(), error, level=level, freedom=freedom)
-
-
 def floor_influence(bins: Bins, probs: Floats, code: Codes, weight: Floats | None = None) -> Floats:
-    """The influence (n,) of each probability on the noise floor of as many, as in ``floor_interval``."""
+    """The influence (n,) of each probability on the noise floor of as many."""
     each = probs * (1 - probs) / np.sqrt(np.maximum(2 * math.pi * bins.noise, 1e-300))[code]
     return each if weight is None else each * weight
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.arrays import Codes, Floats, as_floats, some_of
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.metrics.calibration import cumulative, tie_ends
+from calib_serve.metrics.calibration import cumulative, running, tie_ends
 from calib_serve.metrics.intervals import Estimate, share_interval
 from calib_serve.metrics.measured import STEPS_OF_AN_INFLUENCE
 from calib_serve.metrics.samples import mean_error, top_label
@@ -24,15 +24,18 @@ class Separation:
     """Count right and wrong predictions (..., g + 1) at or below each distinct confidence.
 
     In rising order and from 0; leading axes are replicates. Equal confidences are one step: ties count half.
-    Of rows that weigh, counts are sums of weights.
+    Of rows that weigh, counts are sums of weights. A run of the steps of more predictions has all of these in
+    ``whole``, and areas that add up over the runs.
 
     Args:
         rights: Right predictions, or the sum of their weights.
         wrongs: Wrong predictions, or the sum of their weights.
+        whole: All right and all wrong ones (..., 1); None: these.
     """
 
     rights: Floats
     wrongs: Floats
+    whole: tuple[Floats, Floats] | None = None
 
     @classmethod
     def of(cls, score: ArrayLike, positive: ArrayLike, weight: ArrayLike = 1.0) -> Separation:
@@ -46,7 +49,12 @@ class Separation:
         s, y = np.asarray(score, np.float64), np.asarray(positive, np.float64)
         order = np.argsort(s)
         ends, w = tie_ends(s[order]), np.broadcast_to(weight, (*np.shape(weight)[:-1], len(s)))[..., order]
-        return cls(*(cumulative(w * part)[..., ends] for part in (y[order], 1 - y[order])))
+        rights, wrongs = (cumulative(w * part)[..., ends] for part in (y[order], 1 - y[order]))
+        return cls(rights, wrongs)
+
+    @property
+    def _all(self) -> tuple[Floats, Floats]:
+        return self.whole or (self.rights[..., -1:], self.wrongs[..., -1:])
 
     @cached_property
     def right(self) -> Floats:
@@ -61,11 +69,12 @@ class Separation:
     def auroc(self) -> Floats:
         """P(right above wrong) + P(tie) / 2; NaN when either is missing."""
         pairs = _dot(self.right, self.wrongs[..., 1:] + self.wrongs[..., :-1]) / 2
-        return _ratio(pairs, self.rights[..., -1] * self.wrongs[..., -1])
+        rights, wrongs = self._all
+        return _ratio(pairs, (rights * wrongs)[..., 0])
 
     def placements(self) -> tuple[Floats, Floats]:
         """The shares of wrong and of right predictions below each confidence (..., g); ties count half."""
-        wrong, right = self.wrongs[..., -1:], self.rights[..., -1:]
+        right, wrong = self._all
         return (
             _ratio(self.wrongs[..., 1:] + self.wrongs[..., :-1], 2 * wrong),
             _ratio(self.rights[..., 1:] + self.rights[..., :-1], 2 * right),
@@ -116,41 +125,42 @@ class Separation:
 
     def auroc_error(self) -> Floats:
         """The AUROC's standard error (DeLong 1988); NaN with fewer than two right or wrong predictions."""
-        n_right, n_wrong = self.rights[..., -1], self.wrongs[..., -1]
-        won, lost = self.placements()
-        variance = sum(
-            _ratio(n * _dot(size, share**2) - _dot(size, share) ** 2, n**2 * (n - 1))
-            for size, share, n in ((self.right, won, n_right), (self.wrong, lost, n_wrong))
-        )
-        return np.sqrt(np.maximum(variance, 0))
+        return _delong_error(self.placed(), self.rights[..., -1], self.wrongs[..., -1])
+
+    def placed(self) -> Floats:
+        """The sums (4, ...) of shares and of squared shares of ``placements``, over right and wrong ones."""
+        parts = zip((self.right, self.wrong), self.placements(), strict=True)
+        return np.stack([_dot(size, x) for size, share in parts for x in (share, share**2)])
 
     def aupr_right(self) -> Floats:
         """Average precision of finding right predictions from the highest confidence down."""
-        hits = self.rights[..., -1:] - self.rights[..., :-1]
-        misses = self.wrongs[..., -1:] - self.wrongs[..., :-1]
-        return _average_precision(self.right, hits, misses)
+        rights, wrongs = self._all
+        found = _precisions(self.right, rights - self.rights[..., :-1], wrongs - self.wrongs[..., :-1])
+        return _ratio(found, rights[..., 0])
 
     def aupr_wrong(self) -> Floats:
         """Average precision of finding wrong predictions from the lowest confidence up."""
-        return _average_precision(self.wrong, self.wrongs[..., 1:], self.rights[..., 1:])
+        found = _precisions(self.wrong, self.wrongs[..., 1:], self.rights[..., 1:])
+        return _ratio(found, self._all[1][..., 0])
 
     def aurc(self) -> Floats:
         """Mean over coverages i / n of the error among the i most confident predictions (Geifman 2018)."""
-        seen = self.rights + self.wrongs
-        above = seen[..., -1:] - seen
+        rights, wrongs = self._all
+        n = rights + wrongs
+        above = n - (self.rights + self.wrongs)
         steps = -np.diff(_harmonic(above))
         # Within a tie errors come evenly: sum_j (E + j e / m) / (C + j) has this closed form.
         rate = _ratio(self.wrong, self.right + self.wrong, empty=0.0)
         rate *= above[..., 1:]  # in place: of millions of rows each array counts
-        risk = _dot(self.wrongs[..., -1:] - self.wrongs[..., 1:] - rate, steps) + self.wrongs[..., -1]
-        return np.asarray(risk / seen[..., -1])
+        risk = _dot(wrongs - self.wrongs[..., 1:] - rate, steps) + self.wrong.sum(axis=-1)
+        return np.asarray(risk / n[..., 0])
 
     def best_aurc(self) -> Floats:
         """AURC if all errors came last, as an exact sum.
 
         The paper's r + (1 - r) ln(1 - r) is its limit.
         """
-        right, errors = self.rights[..., -1], self.wrongs[..., -1]
+        right, errors = (part[..., 0] for part in self._all)
         n = right + errors
         return np.asarray((errors - right * (_harmonic(n) - _harmonic(right))) / n)
 
@@ -168,31 +178,35 @@ class Separation:
 
 def ranked_areas(
     confidence: Floats, right: NDArray[Any], weight: Floats | None
-) -> tuple[Separation, Iterator[tuple[str, Floats]], dict[str, float]]:
-    """The separation of ranked predictions, and the influence (n,) of each of them on each area, by name.
+) -> tuple[dict[str, float], float, Separation, Codes]:
+    """The areas of predictions (n,), ranked by rising confidence, and the AUROC's error.
 
-    With the optimism of each average precision.
-
-    Args:
-        confidence: (n,), rising.
-        right: 1 where the prediction is right, else 0 (n,).
-        weight: (n,); None: all weigh the same.
+    With the counts at some of their steps, and the predictions at or below each.
     """
-    w = np.broadcast_to(1.0, len(confidence)) if weight is None else weight
-    ends = tie_ends(confidence)
-    whole = Separation(*(cumulative(w * part)[ends] for part in (right, 1 - right)))
-    # Near confidences are moved alike: of millions of rows one in many tells.
-    kept = np.append(some_of(len(ends) - 1, STEPS_OF_AN_INFLUENCE), len(ends) - 1)
-    kept[0] = 0
-    few = Separation(whole.rights[kept], whole.wrongs[kept])
+    one = np.broadcast_to(1.0, len(confidence))
+    w = one if weight is None else weight
 
-    moved, gains = few.influences()
-    step = np.repeat(np.arange(len(kept) - 1), np.diff(ends[kept]))
-    return (
-        whole,
-        ((name, np.where(right, won[step], lost[step])) for name, (won, lost) in moved.items()),
-        gains,
-    )
+    def runs() -> Iterator[Floats]:
+        return running(confidence, lambda at: (one[at], w[at] * right[at], w[at] * (1 - right[at])))
+
+    steps = 0
+    for run in runs():
+        steps, (_, *whole) = steps + run.shape[1] - 1, run[:, -1:]
+    # Near confidences are moved alike: of millions of rows one in many tells.
+    kept = np.append(some_of(steps, STEPS_OF_AN_INFLUENCE), steps)
+    kept[0] = 0
+    parts, few, first = np.zeros(9), np.zeros((3, len(kept))), 0
+    for run in runs():
+        part = Separation(run[1], run[2], (whole[0], whole[1]))
+        parts += [*part.placed(), *part.areas().values()]
+        among = slice(*np.searchsorted(kept, [first + 1, first + run.shape[1]]))
+        few[:, among] = run[:, kept[among] - first]
+        first += run.shape[1] - 1
+    some = Separation(few[1], few[2])
+    areas = dict(zip(some.areas(), parts[4:].tolist(), strict=True))
+    areas["e_aurc"] = areas["aurc"] - float(some.best_aurc())
+    error = float(_delong_error(parts[:4], some.rights[-1], some.wrongs[-1]))
+    return areas, error, some, few[0].astype(np.intp)
 
 
 def area_intervals(
@@ -201,27 +215,26 @@ def area_intervals(
     """Each area of ranked predictions with its interval, symmetric in its log-odds.
 
     By the influence of each prediction, or group; the AUROC of independent ones by DeLong's error. Student's,
-    over the fewer of right and wrong predictions: of few of them the influence knows its spread badly.
-
-    Args:
-        confidence: (n,), rising.
-        right: 1 where the prediction is right, else 0 (n,).
-        weight: (n,); None: all weigh the same.
-        groups: Group of each, from 0 (n,); None: each is its own.
-        level: Coverage of the intervals, a fraction.
+    over the fewer of right and wrong predictions: of few of them the influence knows its spread badly. The
+    ``confidence`` (n,) rises; None: all weigh the same, and each is its own group.
     """
-    whole, influences, optimism = ranked_areas(confidence, right, weight)
-    areas, rights = whole.areas(), int(np.count_nonzero(right))
+    areas, delong, few, ends = ranked_areas(confidence, right, weight)
+    moved, optimism = few.influences()
+    size = np.append(few.right, few.wrong).astype(np.intp)
+    n, rights, alike = len(right), int(np.count_nonzero(right)), weight is None and groups is None
+    step = None if alike else np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     units = math.inf if groups is None else float(groups.max()) + 1
     found = {}
-    for name, influence in influences:
-        freedom = max(min(units, float(rights), float(len(right) - rights)) - 1, 1.0)
-        error = math.hypot(mean_error(influence, groups, weight), optimism.get(name, 0.0))
-        error *= math.sqrt(1 + 1 / freedom)
+    for name, (won, lost) in moved.items():
+        if step is not None:
+            plain = mean_error(np.where(right, won[step], lost[step]), groups, weight)
+        else:
+            plain = math.sqrt(np.cov(np.append(won, lost), fweights=size) / n) if n > 1 else math.nan
+        freedom = max(min(units, float(rights), float(n - rights)) - 1, 1.0)
+        error = math.hypot(plain, optimism.get(name, 0.0)) * math.sqrt(1 + 1 / freedom)
         if name == "refinement_auroc" and groups is None:
-            freedom = math.inf
-            error = float(whole.auroc_error()) if weight is None else mean_error(influence, None, weight)
-        found[name] = share_interval(float(areas[name]), error, level=level, freedom=freedom)
+            freedom, error = math.inf, delong if alike else plain
+        found[name] = share_interval(areas[name], error, level=level, freedom=freedom)
     return found
 
 
@@ -232,9 +245,16 @@ def _harmonic(n: Floats) -> Floats:
     return np.asarray(digamma(n + 1))
 
 
-def _average_precision(found: Floats, hits: Floats, misses: Floats) -> Floats:
-    precision = _ratio(hits, hits + misses, empty=0.0)
-    return _ratio(_dot(found, precision), found.sum(axis=-1))
+def _precisions(found: Floats, hits: Floats, misses: Floats) -> Floats:
+    return _dot(found, _ratio(hits, hits + misses, empty=0.0))
+
+
+def _delong_error(placed: Floats, rights: Floats, wrongs: Floats) -> Floats:
+    variance = sum(
+        _ratio(n * squares - sums**2, n**2 * (n - 1))
+        for n, sums, squares in ((rights, *placed[:2]), (wrongs, *placed[2:]))
+    )
+    return np.sqrt(np.maximum(variance, 0))
 
 
 def _dot(a: Floats, b: Floats) -> Floats:

@@ -89,9 +89,10 @@ class Sample:
 
     def influences(self) -> tuple[dict[str, float], dict[str, Floats]]:
         """The metrics that are no errors, and the influence (n,) of each row of ``probs`` on each."""
-        whole, found, _ = ranked_areas(self.confidence, self.correct, None)
-        values = {name: float(area) for name, area in whole.areas().items()}
-        parts = dict(found)
+        values, _, few, ends = ranked_areas(self.confidence, self.correct, None)
+        step = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+        moved = few.influences()[0].items()
+        parts = {name: np.where(self.correct, won[step], lost[step]) for name, (won, lost) in moved}
         values["noise_floor"] = self.tally.noise_floor()
         parts["noise_floor"] = floor_influence(self.tally, self.confidence, self.code())
         tally, event = self.positive_tally(), self.positive

@@ -89,11 +89,11 @@ def distinct(labels: NDArray[Any]) -> tuple[list[Any], NDArray[np.intp]]:
     """The distinct labels, as plain values or None, and the index of each row's label among them."""
     if labels.dtype.kind in "iu" and labels.size and np.ptp(labels) < 1 << 16:  # counted, not sorted
         low = labels.min()
-        place = (labels.ravel() - low).astype(np.intp)
+        place = np.subtract(labels.ravel(), low, dtype=np.intp, casting="unsafe")
         there = np.bincount(place) > 0
         given = [int(value) for value in np.flatnonzero(there) + int(low)]
-        at = (np.cumsum(there) - 1)[place]
-    elif labels.dtype.kind in "iubfUS":
+        return given, place if there.all() else (np.cumsum(there) - 1)[place]
+    if labels.dtype.kind in "iubfUS":
         values, at = np.unique(labels.ravel(), return_inverse=True)
         given = [plain_label(value) for value in values.tolist()]
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
 
@@ -145,7 +146,11 @@ def test_what_others_may_use_or_replace_is_wrong(site: Site, monkeypatch: pytest
     assert site.found("onnx", folder=folder)["keyring"].level == "ok"
 
 
-def test_the_command_ends_with_1_where_anything_is_wrong_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_command_ends_with_1_where_anything_is_wrong_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without the folders of their own that other tests of this process look into.
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if Path(one).parent != Path(sys.prefix)])
     keyring, ledger = tmp_path / "keyring.json", tmp_path / "ledger.db"
     Keyring.new().save(keyring)
     sound = cli("--keyring", keyring, "--ledger", ledger)

@@ -112,18 +112,20 @@ def test_an_influence_is_what_a_little_more_of_a_prediction_does_to_an_area() ->
     rng = np.random.default_rng(0)
     c, n, more = np.sort(rng.integers(1, 40, 4000) / 40), 4000, 1e-3
     right, weight = (rng.random(n) < c).astype(float), rng.random(n) + 0.5
-    whole, influences, _ = ranked_areas(c, right, weight)
-    influences, areas = dict(influences), whole.areas()
+    areas, _, few, ends = ranked_areas(c, right, weight)
+    step = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    moved_by = few.influences()[0].items()
+    moves = {name: np.where(right, won[step], lost[step]) for name, (won, lost) in moved_by}
     for row in (0, 1, n // 2, n - 2, n - 1):
         heavier = weight.copy()
         heavier[row] += more * weight.sum()
-        moved = ranked_areas(c, right, heavier)[0].areas()
-        for name, influence in influences.items():
+        moved = ranked_areas(c, right, heavier)[0]
+        for name, influence in moves.items():
             # Counts of few predictions differ from shares by terms of 1 / n.
             assert (moved[name] - areas[name]) / more == pytest.approx(influence[row], rel=0.02, abs=0.02), (
                 name
             )
-    for name, influence in influences.items():
+    for name, influence in moves.items():
         assert np.average(influence, weights=weight) == pytest.approx(0, abs=2e-3), name
 
 

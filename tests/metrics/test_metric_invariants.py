@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from calib_serve import metrics
-from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.refinement import Separation, ranked_areas
+from calib_serve.scores import Scores
 
 
 @st.composite
@@ -123,3 +126,29 @@ def test_ece_terms_add_up_to_the_ece(sample) -> None:
     assert total == pytest.approx(terms.ece, abs=1e-12)
     assert terms.residual == pytest.approx(terms.of_bins + terms.of_equation_8, abs=1e-12)
     assert terms.of_bins >= -1e-12  # only a bin that is not overconfident adds to it
+
+
+def test_areas_by_runs_of_rows_are_those_of_all_rows_at_once() -> None:
+    rng = np.random.default_rng(0)
+    # Ties that are longer than a run of rows, and as many distinct confidences as rows.
+    c = np.sort(np.concatenate([rng.random(70_000), np.full(150_000, 0.5), np.round(rng.random(50_000), 3)]))
+    right, weight = rng.random(len(c)) < c, rng.random(len(c)) + 0.5
+    for w in (None, weight):
+        areas, error, few, ends = ranked_areas(c, right, w)
+        whole = Separation.of(c, right, 1.0 if w is None else w)
+        for name, area in whole.areas().items():
+            assert areas[name] == pytest.approx(float(area), abs=1e-12), name
+        assert error == pytest.approx(float(whole.auroc_error()), abs=1e-12)
+        assert ends[-1] == len(c)
+        assert (few.rights[-1], few.wrongs[-1]) == pytest.approx((whole.rights[-1], whole.wrongs[-1]))
+
+
+def test_evaluate_holds_few_bytes_a_row_beside_the_scores() -> None:
+    n = 2_000_000
+    rng = np.random.default_rng(0)
+    rows = Scores.of(rng.standard_normal((n, 4), np.float32), rng.integers(0, 4, n), outputs="logits")
+    tracemalloc.start()
+    metrics.evaluate(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * n

@@ -55,7 +55,7 @@ def between_sources(estimates: Floats, variances: Floats) -> float:
         estimates: Of one parameter, by source (S,).
         variances: Their sampling variances (S,), positive.
 
-    >>> between_sources(np.array([-1.0, 1.0]), np.array([0.5, 0.5]))
+    >>> round(between_sources(np.array([-1.0, 1.0]), np.array([0.5, 0.5])), 9)
     1.5
     """
 
