@@ -504,8 +504,8 @@ BENCHMARKS = (
                 beside="the better of one for all and one for each",
                 at_most=1.0,
                 show="{:.4f}",
-                reason="15 of 39 rows are above 1: where sources hardly differ, estimating by how much costs what "
-                "it gains; the worst has 1,000 rows in 5 sources of a model that is calibrated already",
+                reason="15 of 39 rows are above 1: where sources hardly differ, estimating by how much costs "
+                "what it gains; the worst has 1,000 rows in 5 sources of a model that is calibrated already",
             ),
         ),
     ),
