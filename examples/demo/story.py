@@ -35,9 +35,9 @@ _WATCH = (
 _PROMETHEUS = (
     "prometheus --config.file=prometheus.yml --storage.tsdb.path=data --web.listen-address=127.0.0.1:0"
 )
-_ABOUT = """The quickstart's project, command by command: a small network is trained, calibrated, packed, served and
-watched, in minutes. What must come out is "checked", each ECE (how far confidence is from accuracy, on average)
-against numpy alone. The first check that does not hold ends the demo with 1."""
+_ABOUT = """The quickstart's project, command by command: a small network is trained, calibrated, packed,
+served and watched, in minutes. What must come out is "checked", each ECE (how far confidence is from
+accuracy, on average) against numpy alone. The first check that does not hold ends the demo with 1."""
 _PATIENCE = 180.0  # seconds for a server to be ready, or for a first scrape
 _EXACT = 1e-6  # sums travel as decimal numbers; confidences are the server's float32
 
