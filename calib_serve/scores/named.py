@@ -58,9 +58,12 @@ def named_scores(
                 scores = [_number(key, score) for key, score in zip(keys, scores, strict=True)]
             parts.append((at, np.array(scores, np.float64)))
         except (ValueError, TypeError, OverflowError) as error:
+            hint = "name other columns (--columns, columns=)"
+            if "choices" in (name, *(cell if isinstance(cell, dict) else ())):
+                hint = "answers of a language model are read by --outputs answers:FILE.yaml (outputs=)"
             raise InputError(
                 f"column {name!r}, {place.row(row)} holds {shown(cell)}, which are no scores by class: "
-                f"{error}; name other columns (--columns, columns=)"
+                f"{error}; {hint}"
             ) from None
     names = [str(int(key) if isinstance(key, float) else key) for key in known]
     order = names if vectors else _order(name, names, classes)

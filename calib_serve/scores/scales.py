@@ -115,7 +115,7 @@ class Scaled:
             ways = (":".join((one, *scale.arguments)) for one, scale in SCALES.items())
             raise InputError(
                 f"--outputs (outputs=) must be one of {', '.join(get_args(Outputs))}, or of "
-                f"{', '.join(ways)}, got {text!r}"
+                f"{', '.join(ways)}; of a file of answers answers:FILE.yaml; got {text!r}"
             )
         return cls(scale.kind, text, scale, numbers)
 

@@ -393,3 +393,18 @@ def test_a_recorded_answer_of_a_server_is_read_as_its_whole_distribution(path: P
         assert (answer.shares <= true + 1e-6).all()
         assert (true <= answer.shares + answer.open + 1e-6).all()
         assert answer.shares.sum() > 0.1
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_answers_without_their_words_are_refused_by_the_option_that_names_them(
+    wrapped: bool, tmp_path: Path
+) -> None:
+    rows = [chat({"yes": 0.7, "no": 0.3}) | {"label": "yes"} for _ in range(3)]
+    with (tmp_path / "a.jsonl").open("w") as file:
+        for row in rows:
+            file.write(json.dumps({"response": row, "label": "yes"} if wrapped else row) + "\n")
+    with pytest.raises(InputError, match=r"answers:FILE\.yaml"):
+        Scores.read(tmp_path / "a.jsonl")
+    if wrapped:
+        with pytest.raises(InputError, match=r"answers:FILE\.yaml"):
+            Scores.read(tmp_path / "a.jsonl", outputs="answers")

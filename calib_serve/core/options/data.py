@@ -34,7 +34,7 @@ class ColumnOptions(Checked):
     outputs: str | None = None
     """What the scores are, where their names do not say it: logits, probabilities or log_probs; of one column
     logit or probability; of labels label_logits or label_probabilities; or a scale: percent, odds, votes:N,
-    points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p."""
+    points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p; of language models' answers answers:FILE.yaml."""
     missing: Annotated[tuple[str, ...] | None, RARE] = None
     """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
 

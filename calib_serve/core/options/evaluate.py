@@ -135,7 +135,7 @@ class PromiseOptions(Interval, Seeded):
     cost: Any = None
     """What each action costs for each true class, a YAML file: a mapping of actions a class."""
     cost_fp: float | None = None
-    """Of two classes: what it costs to choose class 1 where class 0 is true; goes with cost_fn."""
+    """Of two classes: what it costs to choose class 1 where class 0 is true; only with the other one."""
     cost_fn: float | None = None
     """Of two classes: what it costs to choose class 0 where class 1 is true."""
     precision: float | None = None
