@@ -176,7 +176,7 @@ def measured(where: str, args: argparse.Namespace, server: psutil.Process | None
         ("opening", lambda: Ledger(where).close(), 20),
         ("100 labels", served, 5),
         ("scrape", scrape, 5),
-        ("page", lambda: render_page(watch), 5),
+        ("page", lambda: render_page(watch, model="m0", version="1", window="24h"), 5),
         ("all-time page", lambda: render_page(watch, window="all"), 5),
         ("retention", ledger.sweep, 5),
     ):

@@ -72,7 +72,9 @@ class Story:
     def send(self, labels: Mapping[Any, int], source: str, **more: Any) -> Sequence[Any]:
         items = [{"receipt": receipt, "label": label, **more} for receipt, label in labels.items()]
         outcomes = self.watch.labels(items, source=source)
-        self.labelled |= {one: labels[one] for one, said in zip(labels, outcomes, strict=True) if said.accepted}
+        self.labelled |= {
+            one: labels[one] for one, said in zip(labels, outcomes, strict=True) if said.accepted
+        }
         return outcomes
 
     def wait(self, seconds: float) -> None:
