@@ -1,11 +1,14 @@
 """What does a watch cost after a year: scrape, page, label, retention, opening and size of a ledger?
 
 Ledgers of SQLite and PostgreSQL are filled in bulk with labels of ``--days`` days, by spans as old as they
-would be, the rows of the last 30 days too: one with a quarter of ``--labels``, one with all. Then each look
-and step of a watch that runs is measured in processor time, its database's too, while 100 labels come
-between: none should grow with what is settled. Writes benchmarks/results/year.json.
+would be, the rows of the last 30 days too: a quarter of ``--days``, all of them, and all with a quarter of
+the traffic. Then each look and step of a watch that runs is measured in processor time, its database's too,
+while 100 labels come between. ``growth``: the year beside its last quarter at the same traffic, which none
+should have, as only what is settled differs; ``busier``: four times the traffic of the same days. A scrape
+comes 15 seconds after the last, by a clock of processor time: a busy machine postpones no version to the
+next one. Writes benchmarks/results/year.json.
 
-    python benchmarks/year.py --labels 5000000 --versions 50 --segments 10 --classes 10  # an hour
+    python benchmarks/year.py --labels 1000000 --versions 10 --segments 10 --classes 10 --database SQLite
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from calib_serve.monitor import Watch, Watched
 from calib_serve.receipts import DAY, ServedPrediction, Sums, changes
 from calib_serve.web.exporter import export
 from calib_serve.web.page import render_page
+from calib_serve.web.window_gauges import WindowGauges
 
 BINS = 15
 DATABASES = ("SQLite", "PostgreSQL")
@@ -52,33 +56,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, stores.postgresql() as (address, server):
         for kind in DATABASES if args.database is None else (args.database,):
             looks = []
-            for labels in (args.labels // 4, args.labels):
-                where = f"{folder}/{labels}.db"
+            for name, labels, days in (("short", 4, 4), ("calm", 4, 1), ("year", 1, 1)):
+                where = f"{folder}/{name}.db"
                 if kind == "PostgreSQL":
-                    where = address.replace("/postgres", f"/of_{labels}")
+                    where = address.replace("/postgres", f"/{name}")
                     with psycopg.connect(address, autocommit=True) as connection:
-                        connection.execute(f"create database of_{labels}")
-                args.labels = labels
-                fill(where, args)
+                        connection.execute(f"create database {name}")
+                fill(where, args, args.labels // labels, args.days / days)
                 looks.append(measured(where, args, server if kind == "PostgreSQL" else None))
             result[kind] = {
-                name: {"quarter": looks[0][name], "whole": now, "growth": now / looks[0][name]}
-                for name, now in looks[1].items()
+                name: {"quarter": short, "whole": now, "growth": now / short, "busier": now / looks[1][name]}
+                for (name, now), short in zip(looks[2].items(), looks[0].values(), strict=True)
             }
             for name, found in result[kind].items():
                 print(
-                    f"{kind:12}{name:12}{found['quarter']:11.4g}{found['whole']:11.4g}{found['growth']:6.2f}x"
+                    f"{kind:12}{name:14}{found['quarter']:11.4g}{found['whole']:11.4g}"
+                    f"{found['growth']:6.2f}x{found['busier']:6.2f}x"
                 )
     peers.save("year" if args.database is None else f"year.{args.database.lower()}", result, args)
 
 
-def fill(where: str, args: argparse.Namespace) -> None:
+def fill(where: str, args: argparse.Namespace, labels: int, days: float) -> None:
     """Fill the ledger version by version."""
     rng, now = np.random.default_rng(0), time.time()
     ledger = Ledger(where)
-    each = args.labels // args.versions
+    each = labels // args.versions
     for v in range(args.versions):
-        made = now - rng.random(each) * args.days * DAY
+        made = now - rng.random(each) * days * DAY
         c, seg, cls = (
             rng.beta(5, 2, each),
             rng.integers(0, args.segments, each),
@@ -145,8 +149,12 @@ def measured(where: str, args: argparse.Namespace, server: psutil.Process | None
     ledger = Ledger(where)
     models = {(f"m{v}", "1"): Watched.of(args.classes) for v in range(args.versions)}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0, segments=64)
-    registry, turn = CollectorRegistry(), iter(range(10**6))
-    export(watch, registry)
+    registry, turn, waited = CollectorRegistry(), iter(range(10**6)), [0.0]
+    export(watch, registry)._gauges = WindowGauges(watch, clock=lambda: waited[0] + time.process_time())
+
+    def scrape() -> bytes:
+        waited[0] += 15.0
+        return generate_latest(registry)
 
     def served() -> None:
         version = f"m{next(turn) % args.versions}"
@@ -160,12 +168,16 @@ def measured(where: str, args: argparse.Namespace, server: psutil.Process | None
         work()
         return time.process_time() + (stores.processor_seconds(server) if server else 0.0) - began
 
+    # The first scrapes of a process read what later ones keep, two seconds' worth each.
+    while scrape().count(b"calib_window_begin_timestamp_seconds{") < args.versions:
+        pass
     found: dict[str, float] = {}
     for name, work, times in (
         ("opening", lambda: Ledger(where).close(), 20),
         ("100 labels", served, 5),
-        ("scrape", lambda: generate_latest(registry), 5),
-        ("page", lambda: render_page(watch), 5),
+        ("scrape", scrape, 5),
+        ("page", lambda: render_page(watch, model="m0", version="1", window="24h"), 5),
+        ("all-time page", lambda: render_page(watch, window="all"), 5),
         ("retention", ledger.sweep, 5),
     ):
         work()  # the first turn of a process reads what the later ones keep

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, func, literal_column, select, text
 
 from calib_serve.core.arrays import Floats
 from calib_serve.ledger.database import Database
@@ -198,9 +198,13 @@ class Spans:
 
 @dataclass
 class _Kept:
-    """What is kept of a version: leaves from ``since`` on, and of all time; ``stale`` ones are to be read."""
+    """What is kept of a version: leaves from ``since`` on, and of all time; ``stale`` ones are to be read.
+
+    ``together``: of all spans, over the segments, as ``one``.
+    """
 
     number: int
+    one: bool = False
     since: float = math.inf
     keys: dict[Key, int] = field(default_factory=dict)
     leaves: dict[Place, _Leaf] = field(default_factory=dict)
@@ -209,12 +213,15 @@ class _Kept:
     fresh: Mapping[Place, _Leaf] = field(default_factory=dict)  # with labels that are in no tally yet
     spans: Spans | None = None
     born: float = field(default_factory=time.monotonic)
+    together: _Kept | None = None
 
     def changed(self, place: Place) -> None:
         """Note that a place changed, and those in it, which may be merged into it."""
         start, width = place
         self.stale.add(place)
         self.stale.update(p for p in self.leaves if 0 < p[1] < width and start <= p[0] < start + width)
+        if self.together is not None:
+            self.together.changed(place)
 
     def forget_days(self, places: Iterable[Place]) -> None:
         """Forget the sums of the days of these places; ``Spans`` that others hold keep theirs."""
@@ -319,6 +326,17 @@ class Moment:
         self._load(whole, version, lambda c: [c.width > 0, c.start < older, *(c.kind == one for one in of)])
         return self._made(whole, version)
 
+    def together(self, version: Version) -> Spans:
+        """The sums of all spans of a version, over its segments, which have no name here."""
+        self.spans(version)
+        for other, kept in self._kept.items():  # of the latest one: a year of each would fill the memory
+            kept.together = kept.together if other == version else None
+        kept = self._kept[version]
+        one = kept.together = kept.together or _Kept(kept.number, one=True)
+        self._bring_up(one, version, -FAR)
+        assert one.spans is not None
+        return one.spans
+
     def _bring_up(self, kept: _Kept, version: Version, since: float) -> None:
         if -math.inf < since < kept.since:
             until = min(kept.since, FAR)
@@ -356,7 +374,11 @@ class Moment:
         )
         for table, columns in ((TALLY, ["bin", *names]), (DELAY, ["step", "labels"])):
             c, end = table.c, 0 if table is TALLY else len(names) * self._bins
-            asked = select(c.start, c.width, c.kind, c.name, *(c[name] for name in columns))
+            step, *values = (c[name] for name in columns)
+            asked = select(c.start, c.width, c.kind, c.name, step, *values)
+            if kept.one:
+                asked = select(c.start, c.width, c.kind, literal_column("''"), step, *map(func.sum, values))
+                asked = asked.where(c.kind == "segment").group_by(c.start, c.width, c.kind, step)
             of = asked.where(c.version_id == kept.number, *where(c)).order_by(c.start, c.width)
             for rows in self._connection.execute(of).partitions(_ROWS):
                 slot = [slots.setdefault((kind, name), len(slots)) for _, _, kind, name, *_ in rows]

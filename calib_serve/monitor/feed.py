@@ -83,7 +83,8 @@ class DriftFeed:
         # Negative where the clock was set back: then it is learned again.
         if not 0 <= now - at < keep:
             began = time.thread_time()
-            dated = self._ledger.dated(-math.inf, now + _LEARN_EVERY, version=version, kind="segment")
+            with self._ledger.moment() as moment:
+                dated = moment.together(version).dated(-math.inf, now + _LEARN_EVERY, "segment")
             learned = learned_delay(dated, now=now)
             self._learned[version] = (learned, now)
             took = time.thread_time() - began

@@ -692,7 +692,8 @@ class Watch:
             version: (model, version).
         """
         now = self._clock()
-        return Delays.of(self.ledger.dated(-math.inf, now, version=version, kind="segment"), now=now)
+        with self.ledger.moment() as moment:
+            return Delays.of(moment.together(version).dated(-math.inf, now, "segment"), now=now)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
         """The state of each clause of the version's contract, in order; none where it has none.

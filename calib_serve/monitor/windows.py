@@ -177,14 +177,14 @@ class Window:
     bins: int
     slices: Mapping[Key, Sums]
     immature: Sums
-    spans: Callable[[], Spans]
+    spans: Callable[[str], Spans]
     mature: float
     tolerance: float = TOLERANCE
     provisional: bool = False
 
     def steps(self, segment: str = "") -> list[tuple[float, float, Sums]]:
         """Start, width and sums of mature spans, oldest first, of the version or a segment of it."""
-        return self.spans().steps(self.since, self.mature, segment)
+        return self.spans(segment).steps(self.since, self.mature, segment)
 
     @functools.cached_property
     def sums(self) -> Sums:
@@ -232,7 +232,7 @@ class Window:
     def split(self, seconds: float) -> tuple[Sums, Sums]:
         """The sums of the version before the last ``seconds``, and in them."""
         at = self.until - seconds
-        spans = self.spans()
+        spans = self.spans("")
         return spans.whole(self.since, at), spans.whole(max(at, self.since), self.mature)
 
     @property
@@ -310,7 +310,7 @@ def _window(
     now: float,
     maturity: Maturity,
     tolerance: float,
-    every: Callable[[], Spans],
+    every: Callable[[str], Spans],
 ) -> Window:
     return Window(
         version,
@@ -321,7 +321,7 @@ def _window(
         spans.bins,
         _all_time(spans, until) if name == "all" else spans.slices(since, until),
         spans.whole(since, until, young=True),
-        (lambda: spans) if math.isfinite(since) else every,
+        (lambda segment: spans) if math.isfinite(since) else every,
         until,
         tolerance,
     )
@@ -335,9 +335,9 @@ def _start_of_span(time: float, *, now: float) -> float:
     return math.floor(time / width) * width
 
 
-def _every(ledger: Ledger, version: Version) -> Spans:
+def _every(ledger: Ledger, version: Version, segment: str) -> Spans:
     with ledger.moment() as moment:
-        return moment.spans(version, -math.inf, "segment")
+        return moment.spans(version, -math.inf, "segment") if segment else moment.together(version)
 
 
 def _all_time(spans: Spans, until: float) -> dict[Key, Sums]:

@@ -8,6 +8,7 @@ import random
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ledgers import NOW, accept, entries, make_label, sweep
 from sqlalchemy import event
@@ -38,6 +39,12 @@ def everything(ledger: Ledger, now: float) -> list[object]:
                 found.append(spans.labelled_until(since, now - DAY))
                 found.append([(*one[:3], one.sums.vector.tobytes()) for one in spans.dated(since, math.inf)])
             found.append(plain(moment.spans(version).all_time()))
+        # Of one version, so that it is kept while others change.
+        together = moment.together(VERSIONS[0]).steps(-math.inf, math.inf)
+        apart = moment.spans(VERSIONS[0], -math.inf).steps(-math.inf, math.inf)
+        assert [one[:2] for one in together] == [one[:2] for one in apart]
+        for (*_, one), (*_, other) in zip(together, apart, strict=True):
+            np.testing.assert_allclose(one.vector, other.vector, rtol=1e-12, atol=1e-12)
     found.append(ledger.published())
     return found
 

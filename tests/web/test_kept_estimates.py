@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Story:
     def __init__(self, folder: Path, maturity: float, seed: int) -> None:
         self.folder, self.maturity, self.now = folder, maturity, NOW
         self.draw, self.asked = random.Random(seed), list[str]()
-        self.waiting, self.labelled = list[Any](), list[Any]()
+        self.waiting, self.labelled = list[Any](), dict[Any, int]()
         self.watch = self.opened()
         self.gauges = WindowGauges(self.watch, clock=lambda: self.now)
 
@@ -61,17 +61,21 @@ class Story:
 
     def label(self, n: int, source: str) -> None:
         told, self.waiting = self.waiting[:n], self.waiting[n:]
-        self.send(told, source)
-        self.labelled += told
+        self.send({one: self.draw.randrange(3) for one in told}, source)
 
     def correct(self, n: int) -> None:
-        told = self.draw.sample(self.labelled, min(n, len(self.labelled)))
-        self.send(told, "desk", replaces=True)
+        """Replace labels by others, each but those that are revoked or forgotten."""
+        told = self.draw.sample(list(self.labelled), min(n, len(self.labelled)))
+        outcomes = self.send({one: (self.labelled[one] + 1) % 3 for one in told}, "desk", replaces=True)
+        assert all(one.corrected or one.reason in ("revoked", "forgotten", "expired") for one in outcomes)
 
-    def send(self, receipts: Sequence[Any], source: str, **more: Any) -> None:
-        self.watch.labels(
-            [{"receipt": one, "label": self.draw.randrange(3), **more} for one in receipts], source=source
-        )
+    def send(self, labels: Mapping[Any, int], source: str, **more: Any) -> Sequence[Any]:
+        items = [{"receipt": receipt, "label": label, **more} for receipt, label in labels.items()]
+        outcomes = self.watch.labels(items, source=source)
+        self.labelled |= {
+            one: labels[one] for one, said in zip(labels, outcomes, strict=True) if said.accepted
+        }
+        return outcomes
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -128,7 +132,7 @@ def test_kept_estimates_equal_those_found_anew_whatever_happens(
     with tempfile.TemporaryDirectory() as folder:
         story = Story(Path(folder), maturity, seed)
         made: tuple[float, bytes, int] | None = None
-        for what, *how in (("serve", 60, "", "g"), ("label", 30, "desk"), *steps):
+        for what, *how in (("serve", 60, "", "g"), ("label", 30, "desk"), ("correct", 5), *steps):
             getattr(story, what)(*how)
             check_estimates(story.watch)
             sums = story.sums()
@@ -139,4 +143,5 @@ def test_kept_estimates_equal_those_found_anew_whatever_happens(
                 made = story.now, stamp, asked
                 with pytest.MonkeyPatch.context() as patch:
                     assert kept == story.anew(patch), (what, how)
+        assert story.watch.intake.corrected[V] >= 5
         story.watch.close()
