@@ -348,7 +348,7 @@ def decide(
     # Before the scores are read, and again with the kind of scores that they turn out to be.
     refuse_labels(artifact, asked.outputs)
     how: dict[str, Any] = {
-        "expected": artifact.model.outputs or "logits",
+        "expected": artifact.schema if artifact.source_maps else artifact.model.outputs or "logits",
         "name": "the samples",
         **asked.of_scores,
     }
@@ -389,7 +389,8 @@ def refuse_labels(artifact: Artifact, outputs: str | None) -> None:
 def _with_decisions(
     artifact: Artifact, samples: Samples, asked: DecideOptions, groups: ArrayLike | None
 ) -> Artifact:
-    probs, y = artifact.of_logits(samples.logits), samples.labels
+    sources, y = samples.sources if artifact.source_maps else None, samples.labels
+    probs = artifact.of_logits(samples.logits, sources)  # which tells of sources that the fit did not know
     codes = group_codes(groups, len(y))
     data: dict[str, Any] = {
         "samples": len(y),

@@ -13,7 +13,7 @@ from command_line import calib_serve
 
 from calib_serve.artifact import Artifact, SourceMaps
 from calib_serve.core.errors import ArtifactError, CalibServeError, FitError, InputError, ShapeError
-from calib_serve.fit import calibrate
+from calib_serve.fit import calibrate, decide, refit
 from calib_serve.fit.output.by_source import BY_SOURCE, between_sources, shrunk
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.scores import Scores, softmax
@@ -247,3 +247,36 @@ def test_a_frame_is_calibrated_by_its_column() -> None:
     frame = pandas.DataFrame({f"logit_{k}": z[:, k] for k in range(3)}).assign(site=site)
     names = Artifact(artifact.steps, method="temperature", classes=3, model=artifact.model)
     assert np.allclose(names.probs(frame), artifact.of_logits(z, site), atol=1e-12)
+
+
+def test_decisions_are_found_on_the_probabilities_of_each_rows_source(tmp_path: Path) -> None:
+    artifact = fitted()
+    z, y, site = samples(n=600, seed=1)
+    costs = {"0": {"go": 0, "ask": 0.3}, "1": {"go": 1, "ask": 0.3}, "2": {"go": 2, "ask": 0.3}}
+    asked: dict[str, Any] = {"cost": costs, "coverage": 0.9, "known_refused": 0.1}
+    found = decide(artifact, Scores.of(z, y, outputs="logits", by={"site": site}), **asked)
+    frame = {**{f"logit_{k}": z[:, k] for k in range(3)}, "label": y, "site": site}
+    assert decide(artifact, frame, **asked).fingerprint == found.fingerprint
+    scale = np.array([1 / artifact.at(one).temperature for one in site])  # type: ignore[operator]
+    p = softmax(scale[:, None] * z)
+    assert found.choice is not None
+    assert found.sets is not None
+    assert found.abstain is not None
+    chosen = (p @ np.array([[0, 0.3], [1, 0.3], [2, 0.3]])).argmin(axis=1)
+    assert found.fit.decisions.choice is not None
+    paid = np.where(chosen == 1, 0.3, y)
+    assert found.fit.decisions.choice.measured == pytest.approx(paid.mean())
+    score = np.where(p.argmax(axis=1) == y, 0, 1 - p[np.arange(600), y])
+    assert found.sets.threshold == pytest.approx(np.sort(score)[540], abs=1e-6)  # the 541st of 600
+    assert found.abstain.threshold == pytest.approx(np.sort(p.max(axis=1))[59], abs=1e-5)
+    assert Artifact.load(found.save(tmp_path / "decided")).fingerprint == found.fingerprint
+    with pytest.raises(InputError, match="no sources are given"):
+        decide(artifact, z, y, coverage=0.9)
+    with pytest.warns(RuntimeWarning, match="Mars"):
+        decide(artifact, Scores.of(z, y, outputs="logits", by={"site": ["Mars"] * 600}), coverage=0.9)
+
+
+def test_a_refit_of_one_map_for_all_is_refused() -> None:
+    z, y, site = samples()
+    with pytest.raises(InputError, match="calib-serve fit --by site"):
+        refit(fitted(), Scores.of(z, y, outputs="logits", by={"site": site}))
