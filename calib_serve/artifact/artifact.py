@@ -407,7 +407,9 @@ class Artifact:
         [[0.25, 0.75]]
         """
         if (places := self._places(scores, outputs, class_axis)) is not None:
-            return places.restored(self.probs(places.rows(as_array(scores, "the scores")), outputs=outputs))
+            each = places.of_each(sources)
+            rows = places.rows(as_array(scores, "the scores"))
+            return places.restored(self.probs(rows, outputs=outputs, sources=each))
         outputs, expected = outputs or self._said_kind(), self.schema
         expected = expected if sources is None else replace(expected, by=None)
         found = self.accepted(Scores.of(scores, outputs=outputs, expected=expected, missing="none"))
@@ -521,7 +523,9 @@ class Artifact:
             sources: Source of each sample, as of ``probs``.
         """
         if (places := self._places(scores, outputs, class_axis)) is not None:
-            return places.restored(self.predict(places.rows(as_array(scores, "the scores")), outputs=outputs))
+            each = places.of_each(sources)
+            rows = places.rows(as_array(scores, "the scores"))
+            return places.restored(self.predict(rows, outputs=outputs, sources=each))
         probs = self.probs(scores, outputs=outputs, sources=sources)
         if self.is_multilabel:
             return np.asarray(probs > 0.5)

@@ -13,7 +13,7 @@ from command_line import calib_serve
 
 from calib_serve.artifact import Artifact, SourceMaps
 from calib_serve.core.errors import ArtifactError, CalibServeError, FitError, InputError, ShapeError
-from calib_serve.fit import calibrate, decide, refit
+from calib_serve.fit import calibrate, decide, refit, with_prior
 from calib_serve.fit.output.by_source import BY_SOURCE, between_sources, shrunk
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.scores import Scores, softmax
@@ -280,3 +280,20 @@ def test_a_refit_of_one_map_for_all_is_refused() -> None:
     z, y, site = samples()
     with pytest.raises(InputError, match="calib-serve fit --by site"):
         refit(fitted(), Scores.of(z, y, outputs="logits", by={"site": site}))
+
+
+def test_places_have_the_source_of_their_sample() -> None:
+    artifact, z = fitted(), samples(n=8)[0].reshape(4, 2, 3)
+    names = ["west", "east", "elsewhere", "north"]
+    with pytest.warns(RuntimeWarning, match="elsewhere"):
+        found = artifact.probs(z, outputs="logits", class_axis=-1, sources=names)
+    for row, name in enumerate(names):
+        np.testing.assert_array_equal(found[row], artifact.at(name).of_logits(z[row]))
+    at = {"outputs": "logits", "class_axis": 1, "sources": "east"}
+    east = artifact.at("east").of_logits(z.reshape(8, 3)).argmax(axis=1).reshape(4, 2)
+    np.testing.assert_array_equal(artifact.predict(np.moveaxis(z, -1, 1), **at), east)
+
+
+def test_class_shares_behind_maps_by_source_are_refused() -> None:
+    with pytest.raises(InputError, match="by source"):
+        with_prior(fitted(), [0.5, 0.25, 0.25])
