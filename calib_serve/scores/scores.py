@@ -666,7 +666,8 @@ def _of_answers(
         raise InputError(f"the words of answers name the classes; leave {given[0]} out")
     try:
         labels = said["labels"] if on is None else labels_by_id(said["labels"], on)
-        source = answers_in(path, words, label=labels, weight=said["sample_weight"], group=said["groups"])
+        beside = {"weight": said["sample_weight"], "group": said["groups"], "source": said["by"]}
+        source = answers_in(path, words, label=labels, **beside)
         source = replace(source, name=path.name.partition(".")[0])
         return made(
             source, {**said, "outputs": "probabilities"}, expected=expected, ignore_label=ignore_label

@@ -393,3 +393,12 @@ def test_a_recorded_answer_of_a_server_is_read_as_its_whole_distribution(path: P
         assert (answer.shares <= true + 1e-6).all()
         assert (true <= answer.shares + answer.open + 1e-6).all()
         assert answer.shares.sum() > 0.1
+
+
+def test_answers_say_their_source(tmp_path: Path) -> None:
+    rows = [{"label": "no", "site": s, "response": chat({"yes": 0.75, "no": 0.25})} for s in ("east", "west")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "w.yaml").write_text("classes: {'yes': ['yes'], 'no': ['no']}")
+    scores = Scores.read(tmp_path / "a.jsonl", outputs=f"answers:{tmp_path / 'w.yaml'}", by="site")
+    assert scores.sources is not None
+    assert (scores.sources.tolist(), scores.schema.by) == (["east", "west"], "site")

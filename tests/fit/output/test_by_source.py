@@ -222,6 +222,8 @@ def test_the_command_line_fits_and_evaluates_by_a_column(tmp_path: Path, ending:
     artifact = Artifact.load(out)
     assert artifact.source_maps is not None
     assert artifact.source_maps.sources == SITES
+    (step,) = json.loads(calib_serve("inspect", out, "--json").stdout)["steps"]
+    assert step == {"kind": "source_maps", "by": "site", "sources": list(SITES), "weight": [5]}
     found = json.loads(calib_serve("evaluate", path, "--artifact", out, "--json").stdout)
     probs = artifact.of_logits(z, site)
     assert found["nll"]["value"] == pytest.approx(-np.log(probs[np.arange(len(y)), y]).mean())
