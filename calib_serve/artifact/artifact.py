@@ -372,6 +372,9 @@ class Artifact:
                 f"{scores.name} are calibrated probabilities already, and would be calibrated twice; give "
                 "the model's own scores"
             )
+        by = None if self.source_maps is None else self.source_maps.by
+        if by is not None and scores.sources is not None and scores.schema.by != by:
+            raise InputError(f"the sources of {scores.name} are by {scores.schema.by}, and maps are by {by}")
         found = scores.in_order(self.class_names)
         if found.classes != self.classes:
             raise ShapeError(f"the artifact is of {self.classes} classes, {found.name} of {found.classes}")

@@ -33,9 +33,9 @@ from calib_serve.core.options.evaluate import DecideOptions
 from calib_serve.fit.choices import choice_by
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
-from calib_serve.fit.samples import Samples
+from calib_serve.fit.samples import Samples, has_names
 from calib_serve.metrics import abstention, checked, checked_probs, conformal_rank, group_codes, one_of_each
-from calib_serve.scores import LABELS, Scores
+from calib_serve.scores import LABELS, Scores, few
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -348,14 +348,21 @@ def decide(
     # Before the scores are read, and again with the kind of scores that they turn out to be.
     refuse_labels(artifact, asked.outputs)
     how: dict[str, Any] = {
-        "expected": artifact.schema if artifact.source_maps else artifact.model.outputs or "logits",
+        "expected": artifact.model.outputs or "logits",
         "name": "the samples",
         **asked.of_scores,
     }
     if isinstance(scores, Scores):  # their columns were chosen where they were made, and are agreed to below
         how.pop("columns", None)
-    read = Scores.of(scores, labels, **how)
+    by_name = has_names(scores)
+    read = Scores.of(scores, labels, by=artifact.schema.by if by_name else None, **how)
     refuse_labels(artifact, read.outputs)
+    plain = ((), tuple(map(str, range(artifact.classes))))
+    if by_name and not (artifact.class_names or asked.columns or read.class_names in plain):
+        raise InputError(
+            f"the columns are {few(read.class_names)}, and the artifact's classes have no names: say in which "
+            "order they are its classes (--columns, columns=)"
+        )
     if read.in_order(artifact.class_names) is not read and asked.columns is None:
         raise InputError(
             "the columns come in another order than those that the calibration was fitted on; as a promise "

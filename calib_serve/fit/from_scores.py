@@ -161,18 +161,14 @@ def _tested(
         labels,
         outputs=None if isinstance(test, Scores) else scale,
         expected=kind,
-        class_names=() if isinstance(test, Scores) or _has_names(scores) else names,
+        class_names=() if isinstance(test, Scores) or has_names(scores) else names,
         ignore_label=None if isinstance(test, Scores) else ignore_label,
-        by=by if _has_names(scores) else None,
+        by=by if has_names(scores) else None,
         name="the test samples",
     )
     if not alike(found.outputs, kind):
         raise InputError(f"the test samples are {found.outputs}, the calibration set {kind}")
     return found.in_order(names, of="the calibration set")
-
-
-def _has_names(scores: Any) -> bool:
-    return hasattr(scores, "columns") or hasattr(scores, "column_names") or isinstance(scores, Mapping)
 
 
 def _fitted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ def test_a_masked_class_stays_masked_at_every_source() -> None:
     assert probs.tolist() == [[1.0, 0.0]] * 4
 
 
-@pytest.mark.parametrize("wrong", [[0.5] * 400, ["a"] * 399 + [""], ["a"] * 399 + [None]])
+@pytest.mark.parametrize("wrong", [[0.5] * 400, *(["a"] * 399 + [one] for one in ("", None, math.nan))])
 def test_sources_that_say_nothing_are_refused(wrong: list[Any]) -> None:
     z, y, _ = samples()
     with pytest.raises(InputError, match="says the source of each row"):
@@ -276,6 +277,8 @@ def test_decisions_are_found_on_the_probabilities_of_each_rows_source(tmp_path: 
         decide(artifact, z, y, coverage=0.9)
     with pytest.warns(RuntimeWarning, match="Mars"):
         decide(artifact, Scores.of(z, y, outputs="logits", by={"site": ["Mars"] * 600}), coverage=0.9)
+    with pytest.raises(InputError, match="by town, and maps are by site"):
+        decide(artifact, Scores.of(z, y, outputs="logits", by={"town": site}), coverage=0.9)
 
 
 def test_a_refit_of_one_map_for_all_is_refused() -> None:
@@ -299,3 +302,13 @@ def test_places_have_the_source_of_their_sample() -> None:
 def test_class_shares_behind_maps_by_source_are_refused() -> None:
     with pytest.raises(InputError, match="by source"):
         with_prior(fitted(), [0.5, 0.25, 0.25])
+
+
+def test_a_frame_without_the_source_of_a_row_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    z, y, site = samples()
+    frame = pandas.DataFrame({f"logit_{k}": z[:, k] for k in range(3)}).assign(label=y)
+    for dtype in (None, object, "category", "string"):
+        gone = pandas.Series([None, *site[1:]], dtype=dtype)
+        with pytest.raises(InputError, match="row 1 has"):
+            Scores.of(frame.assign(site=gone), outputs="logits", by="site")
