@@ -308,6 +308,8 @@ class Artifact:
     def at(self, source: str) -> Artifact:
         """Return the calibration of one source; the common one for a source that is not known.
 
+        What was measured, counted and promised is of all sources together, and is left out.
+
         Args:
             source: Its name.
 
@@ -316,7 +318,11 @@ class Artifact:
         (2.0, 1.0)
         """
         steps = tuple(step.at(source) if isinstance(step, SourceMaps) else step for step in self.steps)
-        return self if self.source_maps is None else replace(self, steps=steps, examples=None)
+        if self.source_maps is None:
+            return self
+        data = {name: self.data[name] for name in ("samples", "sha256") if name in self.data}
+        alone = replace(self.only(*steps), data=data, contract=self.contract)
+        return replace(alone, reference=None, reference_classes=(), before={}, after={})
 
     @cached_property
     def mixture(self) -> Mixture | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command_line import calib_serve
 
-from calib_serve.artifact import Artifact, SourceMaps
+from calib_serve.artifact import Artifact, SourceMaps, promises
 from calib_serve.core.errors import ArtifactError, CalibServeError, FitError, InputError, ShapeError
 from calib_serve.fit import calibrate, decide, refit, with_prior
 from calib_serve.fit.output.by_source import BY_SOURCE, between_sources, shrunk
@@ -312,3 +312,24 @@ def test_a_frame_without_the_source_of_a_row_is_refused() -> None:
         gone = pandas.Series([None, *site[1:]], dtype=dtype)
         with pytest.raises(InputError, match="row 1 has"):
             Scores.of(frame.assign(site=gone), outputs="logits", by="site")
+
+
+def test_the_map_of_one_source_has_no_promise_or_measurement_of_all() -> None:
+    z, y, site = samples(n=600, seed=1)
+    costs = {str(k): {"go": k, "ask": 0.3} for k in range(3)}
+    asked: dict[str, Any] = {"cost": costs, "coverage": 0.9, "known_refused": 0.1}
+    every = decide(fitted(), Scores.of(z, y, outputs="logits", by={"site": site}), **asked)
+    one = every.at("north")
+    assert promises(every)
+    assert promises(one) == []
+    assert (one.sets, one.abstain, one.choice, one.reference, one.after) == (None, None, None, None, {})
+    assert one.reference_classes == ()
+    with pytest.raises(InputError, match="does not say under which class shares"):
+        with_prior(one, [0.5, 0.25, 0.25])
+    # Found anew on samples of that source, it holds for it.
+    north = site == "north"
+    own = decide(one, z[north], y[north], cost=costs)
+    assert own.fit.decisions.choice is not None
+    assert own.fit.decisions.choice.samples == north.sum()
+    with pytest.raises(InputError, match="the calibration was fitted on"):
+        decide(fitted().at("north"), *samples()[:2], coverage=0.9)
