@@ -75,6 +75,7 @@ from calib_serve.scores import (
     Places,
     Schema,
     Scores,
+    aligned,
     alike,
     few,
     sigmoid,
@@ -419,6 +420,7 @@ class Artifact:
             each = places.of_each(sources)
             rows = places.rows(as_array(scores, "the scores"))
             return places.restored(self.probs(rows, outputs=outputs, sources=each))
+        sources = aligned(scores, {"sources": sources})["sources"]
         outputs, expected = outputs or self._said_kind(), self.schema
         expected = expected if sources is None else replace(expected, by=None)
         found = self.accepted(Scores.of(scores, outputs=outputs, expected=expected, missing="none"))

@@ -333,3 +333,14 @@ def test_the_map_of_one_source_has_no_promise_or_measurement_of_all() -> None:
     assert own.fit.decisions.choice.samples == north.sum()
     with pytest.raises(InputError, match="the calibration was fitted on"):
         decide(fitted().at("north"), *samples()[:2], coverage=0.9)
+
+
+def test_sources_of_a_series_go_by_its_index() -> None:
+    pandas = pytest.importorskip("pandas")
+    artifact, (z, y, site) = fitted(), samples()
+    frame = pandas.DataFrame({f"logit_{k}": z[:, k] for k in range(3)})
+    turned = pandas.Series(site)[::-1]
+    assert Scores.of(frame, y, outputs="logits", by={"site": turned}).sources.tolist() == site.tolist()  # type: ignore[union-attr]
+    np.testing.assert_array_equal(artifact.probs(frame, sources=turned), artifact.of_logits(z, site))
+    with pytest.raises(InputError, match="index of the source"):
+        artifact.probs(frame, sources=turned.set_axis(turned.index + 1))
