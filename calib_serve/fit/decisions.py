@@ -357,11 +357,11 @@ def decide(
     by_name = has_names(scores)
     read = Scores.of(scores, labels, by=artifact.schema.by if by_name else None, **how)
     refuse_labels(artifact, read.outputs)
-    plain = ((), tuple(map(str, range(artifact.classes))))
-    if by_name and not (artifact.class_names or asked.columns or read.class_names in plain):
+    said = artifact.class_names or asked.columns or asked.class_names
+    if by_name and not said and read.class_names not in ((), tuple(map(str, range(artifact.classes)))):
         raise InputError(
-            f"the columns are {few(read.class_names)}, and the artifact's classes have no names: say in which "
-            "order they are its classes (--columns, columns=)"
+            f"the columns are {few(read.class_names)}, and the artifact's classes have no names: say in "
+            "which order they are its classes (--columns, columns=)"
         )
     if read.in_order(artifact.class_names) is not read and asked.columns is None:
         raise InputError(

@@ -23,7 +23,7 @@ from calib_serve.fit.output.by_source import BY_SOURCE, fit_by_source
 from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, options_of, own_options
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
-from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.samples import ClassWeight, Samples, has_names
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
 from calib_serve.metrics import ClassShares, as_shares, group_codes, mean_error, of_classes, row_blocks
 from calib_serve.scores import Outputs, Scores, alike

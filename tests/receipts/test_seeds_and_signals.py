@@ -123,5 +123,7 @@ for version in "1234":
 
 @pytest.mark.server
 def test_the_end_of_a_process_waits_for_reporters_that_were_let_go() -> None:
-    done = subprocess.run([sys.executable, "-c", LET_GO], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LET_GO], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
