@@ -186,7 +186,7 @@ def _sizes(step: Step) -> dict[str, Any]:
         if hasattr(value, "shape"):
             sizes[name] = float(value) if value.ndim == 0 else list(value.shape)
         elif isinstance(value, tuple):
-            sizes[name] = [list(item.shape) for item in value]
+            sizes[name] = [list(item.shape) if hasattr(item, "shape") else item for item in value]
         elif value is not None:
             sizes[name] = value
     return sizes

@@ -75,6 +75,7 @@ from calib_serve.scores import (
     Places,
     Schema,
     Scores,
+    aligned,
     alike,
     few,
     sigmoid,
@@ -308,6 +309,8 @@ class Artifact:
     def at(self, source: str) -> Artifact:
         """Return the calibration of one source; the common one for a source that is not known.
 
+        What was measured, counted and promised is of all sources together, and is left out.
+
         Args:
             source: Its name.
 
@@ -316,7 +319,11 @@ class Artifact:
         (2.0, 1.0)
         """
         steps = tuple(step.at(source) if isinstance(step, SourceMaps) else step for step in self.steps)
-        return self if self.source_maps is None else replace(self, steps=steps, examples=None)
+        if self.source_maps is None:
+            return self
+        data = {name: self.data[name] for name in ("samples", "sha256") if name in self.data}
+        alone = replace(self.only(*steps), data=data, contract=self.contract)
+        return replace(alone, reference=None, reference_classes=(), before={}, after={})
 
     @cached_property
     def mixture(self) -> Mixture | None:
@@ -372,6 +379,9 @@ class Artifact:
                 f"{scores.name} are calibrated probabilities already, and would be calibrated twice; give "
                 "the model's own scores"
             )
+        by = None if self.source_maps is None else self.source_maps.by
+        if by is not None and scores.sources is not None and scores.schema.by != by:
+            raise InputError(f"the sources of {scores.name} are by {scores.schema.by}, and maps are by {by}")
         found = scores.in_order(self.class_names)
         if found.classes != self.classes:
             raise ShapeError(f"the artifact is of {self.classes} classes, {found.name} of {found.classes}")
@@ -407,7 +417,10 @@ class Artifact:
         [[0.25, 0.75]]
         """
         if (places := self._places(scores, outputs, class_axis)) is not None:
-            return places.restored(self.probs(places.rows(as_array(scores, "the scores")), outputs=outputs))
+            each = places.of_each(sources)
+            rows = places.rows(as_array(scores, "the scores"))
+            return places.restored(self.probs(rows, outputs=outputs, sources=each))
+        sources = aligned(scores, {"sources": sources})["sources"]
         outputs, expected = outputs or self._said_kind(), self.schema
         expected = expected if sources is None else replace(expected, by=None)
         found = self.accepted(Scores.of(scores, outputs=outputs, expected=expected, missing="none"))
@@ -521,7 +534,9 @@ class Artifact:
             sources: Source of each sample, as of ``probs``.
         """
         if (places := self._places(scores, outputs, class_axis)) is not None:
-            return places.restored(self.predict(places.rows(as_array(scores, "the scores")), outputs=outputs))
+            each = places.of_each(sources)
+            rows = places.rows(as_array(scores, "the scores"))
+            return places.restored(self.predict(rows, outputs=outputs, sources=each))
         probs = self.probs(scores, outputs=outputs, sources=sources)
         if self.is_multilabel:
             return np.asarray(probs > 0.5)

@@ -124,6 +124,10 @@ def _converted(values: Any) -> NDArray[Any]:
             return np.asarray(values.float().numpy(force=True))
     if isinstance(values, (list, tuple)) and values and hasattr(values[0], "detach"):
         return np.stack([_converted(value) for value in values])
+    if "dictionary<" in str(
+        getattr(values, "type", "")
+    ):  # pyarrow, where numpy would fill in what is missing
+        return np.asarray(values.cast(values.type.value_type))
     return np.asarray(values)
 
 
@@ -132,7 +136,10 @@ def _of_objects(array: NDArray[Any], keep: bool) -> NDArray[Any]:
     found = array.ravel().tolist()
     if found and isinstance(found[0], (np.ndarray, list, tuple)):
         return np.stack([as_array(value) for value in found]).reshape(*array.shape, -1)
-    if absent := {kind for kind in {*map(type, found)} if kind.__name__ in ("NoneType", "NAType")}:
+    kinds = {*map(type, found)}
+    if keep and {str, float} <= kinds and any(isinstance(v, float) and math.isnan(v) for v in found):
+        return array  # as pandas has missing texts: NaN would become one
+    if absent := {kind for kind in kinds if kind.__name__ in ("NoneType", "NAType")}:
         if keep:
             return array
         missing = next(i for i, value in enumerate(found) if type(value) in absent)

@@ -33,9 +33,9 @@ from calib_serve.core.options.evaluate import DecideOptions
 from calib_serve.fit.choices import choice_by
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.labels import LabelSamples
-from calib_serve.fit.samples import Samples
+from calib_serve.fit.samples import Samples, has_names
 from calib_serve.metrics import abstention, checked, checked_probs, conformal_rank, group_codes, one_of_each
-from calib_serve.scores import LABELS, Scores
+from calib_serve.scores import LABELS, Scores, few
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -354,8 +354,15 @@ def decide(
     }
     if isinstance(scores, Scores):  # their columns were chosen where they were made, and are agreed to below
         how.pop("columns", None)
-    read = Scores.of(scores, labels, **how)
+    by_name = has_names(scores)
+    read = Scores.of(scores, labels, by=artifact.schema.by if by_name else None, **how)
     refuse_labels(artifact, read.outputs)
+    said = artifact.class_names or asked.columns or asked.class_names
+    if by_name and not said and read.class_names not in ((), tuple(map(str, range(artifact.classes)))):
+        raise InputError(
+            f"the columns are {few(read.class_names)}, and the artifact's classes have no names: say in "
+            "which order they are its classes (--columns, columns=)"
+        )
     if read.in_order(artifact.class_names) is not read and asked.columns is None:
         raise InputError(
             "the columns come in another order than those that the calibration was fitted on; as a promise "
@@ -389,7 +396,8 @@ def refuse_labels(artifact: Artifact, outputs: str | None) -> None:
 def _with_decisions(
     artifact: Artifact, samples: Samples, asked: DecideOptions, groups: ArrayLike | None
 ) -> Artifact:
-    probs, y = artifact.of_logits(samples.logits), samples.labels
+    sources, y = samples.sources if artifact.source_maps else None, samples.labels
+    probs = artifact.of_logits(samples.logits, sources)  # which tells of sources that the fit did not know
     codes = group_codes(groups, len(y))
     data: dict[str, Any] = {
         "samples": len(y),

@@ -23,7 +23,7 @@ from calib_serve.fit.output.by_source import BY_SOURCE, fit_by_source
 from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, options_of, own_options
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
-from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.samples import ClassWeight, Samples, has_names
 from calib_serve.fit.shares import check_correctable, confused, fitted_for_shares
 from calib_serve.metrics import ClassShares, as_shares, group_codes, mean_error, of_classes, row_blocks
 from calib_serve.scores import Outputs, Scores, alike
@@ -161,18 +161,14 @@ def _tested(
         labels,
         outputs=None if isinstance(test, Scores) else scale,
         expected=kind,
-        class_names=() if isinstance(test, Scores) or _has_names(scores) else names,
+        class_names=() if isinstance(test, Scores) or has_names(scores) else names,
         ignore_label=None if isinstance(test, Scores) else ignore_label,
-        by=by if _has_names(scores) else None,
+        by=by if has_names(scores) else None,
         name="the test samples",
     )
     if not alike(found.outputs, kind):
         raise InputError(f"the test samples are {found.outputs}, the calibration set {kind}")
     return found.in_order(names, of="the calibration set")
-
-
-def _has_names(scores: Any) -> bool:
-    return hasattr(scores, "columns") or hasattr(scores, "column_names") or isinstance(scores, Mapping)
 
 
 def _fitted(

@@ -152,6 +152,12 @@ def refit(
             "a refit is for one class a sample, and this artifact is multi-label; fit it on new data, with "
             "calib-serve fit"
         )
+    if current.source_maps is not None:
+        by = current.source_maps.by
+        raise InputError(
+            f"a refit is of one map for all, and this artifact has one for each {by}: fit it on new data, "
+            f"with calib-serve fit --by {by}"
+        )
     expected: Outputs = current.model.outputs or "logits"
     found = Scores.of(scores, labels, expected=expected, name="the samples", **options.of_scores)
     samples = _checked(current, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
@@ -293,6 +293,11 @@ class Samples:
     def some(self, most: int) -> Self:
         """All samples, or ``most`` of them, evenly spread."""
         return self if len(self) <= most else self.take(some_of(len(self), most))
+
+
+def has_names(scores: Any) -> bool:
+    """Tell whether scores are a frame or a mapping, whose columns have names."""
+    return hasattr(scores, "columns") or hasattr(scores, "column_names") or isinstance(scores, Mapping)
 
 
 def _recoded(groups: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -74,6 +74,8 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
     actions, which were found under the old shares.
     """
     old = class_shares_of(artifact)
+    if artifact.source_maps is not None:
+        raise InputError("class shares are of all traffic, and its maps are by source: fit one map for all")
     if any(one is not None for one in (artifact.sets, artifact.abstain, artifact.choice)):
         raise InputError(
             "its prediction sets, abstention and actions were found under the old class shares and would not "

@@ -308,7 +308,7 @@ class Calibrated:
         scores = self._scores(self._inner.predict(example))
         if wrong := refuted(scores.reshape(len(scores), -1), self._outputs):
             raise InputError(f"the model predicts no {self._outputs}: {wrong}")
-        self._artifact.of_logits(to_logits(scores, self._outputs))
+        self._artifact.of_segments(to_logits(scores, self._outputs), "")
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Return a mapping for each row.
@@ -326,13 +326,13 @@ class Calibrated:
             InputError: Where the model returns something else than scores of these classes.
         """
         scores = self._scores(self._inner.predict(model_input))
-        good = np.isfinite(scores.reshape(len(scores), -1)).all(axis=1)
-        probs = np.full((len(scores), self._artifact.classes), np.nan)
-        if good.any():
-            probs[good] = self._artifact.of_logits(to_logits(scores[good], self._outputs))
-        rows = [self._row(p) if ok else dict(_NOTHING) for p, ok in zip(probs, good.tolist(), strict=True)]
         given = {name: value for name, value in (params or {}).items() if name in _PARAMS and len(value)}
-        self._act(rows, given.get("segment", ""))
+        segment: Any = given.get("segment", "")
+        good = np.isfinite(scores.reshape(len(scores), -1)).all(axis=1)
+        probs, _ = self._artifact.of_segments(to_logits(scores, self._outputs), segment)
+        probs[~good] = np.nan
+        rows = [self._row(p) if ok else dict(_NOTHING) for p, ok in zip(probs, good.tolist(), strict=True)]
+        self._act(rows, segment)
         if self._reporter is not None:
             known = {"id" if name == "ids" else name: value for name, value in given.items()}
             for row, receipt in zip(rows, self._reporter.served(probs, **known), strict=True):

@@ -87,8 +87,8 @@ class Background:
             self._stop.set()
 
     def let_go(self) -> None:
-        """Make the thread deliver the rest, and end."""
-        self._stop.set()
+        """Make the thread deliver the rest, and end; the end of the process waits for it, as for others."""
+        self.begin_to_close()
 
     def _run(self, stop: threading.Event) -> None:
         samples_at = time.monotonic()

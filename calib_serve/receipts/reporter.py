@@ -270,7 +270,7 @@ class Reporter:
         probs = words.read(response if isinstance(response, Mapping) else response.model_dump()).probs[None]
         logits = np.log(np.maximum(probs, np.finfo(np.float32).tiny))  # as ``to_logits`` makes them
         if self.artifact is not None and not np.isnan(probs).any():
-            probs = self.artifact.of_logits(logits)
+            probs, _ = self.artifact.of_segments(logits, segment)
         (receipt,) = self.served(probs, segment=segment, group=group, id=id, logits=logits)
         return probs[0], receipt
 

@@ -59,6 +59,7 @@ from calib_serve.scores.schema import OF_ANSWERS as OF_ANSWERS
 from calib_serve.scores.schema import Schema as Schema
 from calib_serve.scores.scores import ProbsView as ProbsView
 from calib_serve.scores.scores import Scores as Scores
+from calib_serve.scores.scores import aligned as aligned
 from calib_serve.scores.scores import check_ungrouped as check_ungrouped
 from calib_serve.scores.scores import labels01 as labels01
 from calib_serve.scores.scores import row_weights as row_weights

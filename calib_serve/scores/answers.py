@@ -472,6 +472,7 @@ def answers_in(
     label: str | LabelsById | None = None,
     weight: str | None = None,
     group: str | None = None,
+    source: str | None = None,
 ) -> RawScores:
     """Read a file of answers as probabilities of their classes.
 
@@ -481,6 +482,7 @@ def answers_in(
         label: Entry of a row that holds its label, by default "label" or "target"; or labels by its id.
         weight: Entry of a row that holds its weight.
         group: Entry of a row that says which rows belong together.
+        source: Entry of a row that says which source it is of.
 
     Raises:
         InputError: Where it cannot be read; it names the row.
@@ -493,7 +495,7 @@ def answers_in(
         raise InputError("it holds no answers")
     found = read_answers(rows, words)
     kept, joined = np.ones(len(rows), bool), list[str]()
-    asked = {"weights": weight, "groups": group}
+    asked = {"weights": weight, "groups": group, "sources": source}
     if not isinstance(label, LabelsById):
         asked["labels"] = label or _first_of(("label", "target"), rows)
     beside: dict[str, Any] = {what: _entries(rows, name) for what, name in asked.items() if name}

@@ -35,7 +35,9 @@ def groups_of_ids(ids: NDArray[Any]) -> str:
 
 def source_names(given: Any, n: int, by: str = "sources") -> NDArray[np.str_]:
     """Read which source each of ``n`` rows is of as texts (n,); ``by`` names the column in errors."""
-    found = as_array(given, by, missing=True)
+    # A list as objects: numpy would make a text of a NaN beside texts.
+    objects = np.fromiter(given, object, len(given)) if isinstance(given, (list, tuple)) else given
+    found = as_array(objects, by, missing=True)
     if found.shape != (n,):
         raise ShapeError(f"{by} must be ({n},), one source for each row, got {found.shape}")
     texts = [str(one) if isinstance(one, (str, int)) else "" for one in found.tolist()]

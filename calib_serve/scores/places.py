@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -73,6 +74,15 @@ class Places:
             values: Scores with their class axis.
         """
         return np.moveaxis(values, self.axis, -1).reshape(-1, values.shape[self.axis])
+
+    def of_each(self, sources: Any) -> Any:
+        """The source of each place (N,), of one text or those of the samples (n,).
+
+        Args:
+            sources: A text, one of each sample, or None.
+        """
+        one = sources is None or isinstance(sources, str)
+        return sources if one else np.repeat(sources, math.prod(self.shape[1:]))
 
     def restored(self, rows: Array) -> Array:
         """What was made of the rows, in the places' shape: of (N, K) with the class axis where it was.

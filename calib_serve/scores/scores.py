@@ -167,10 +167,10 @@ class Scores:
         if schema is not None and table is not None:
             ways = {"label": said["labels"], "weight": said["sample_weight"], "group": said["groups"]}
             beside |= {what: way for what, way in ways.items() if beside[what] is None}
-        beside = _aligned(scores, beside)
+        beside = aligned(scores, {**beside, "source": sources})
         wanted = _schema(expected)
         said["by"] = said["by"] or (None if table is None else wanted.by)
-        beside["source"] = said["by"] if sources is None else sources
+        beside["source"] = said["by"] if sources is None else beside["source"]
         if table is not None:
             told = said["outputs"] is not None or wanted.outputs is not None
             source = of_columns(
@@ -666,7 +666,8 @@ def _of_answers(
         raise InputError(f"the words of answers name the classes; leave {given[0]} out")
     try:
         labels = said["labels"] if on is None else labels_by_id(said["labels"], on)
-        source = answers_in(path, words, label=labels, weight=said["sample_weight"], group=said["groups"])
+        beside = {"weight": said["sample_weight"], "group": said["groups"], "source": said["by"]}
+        source = answers_in(path, words, label=labels, **beside)
         source = replace(source, name=path.name.partition(".")[0])
         return made(
             source, {**said, "outputs": "probabilities"}, expected=expected, ignore_label=ignore_label
@@ -944,8 +945,16 @@ def _named_cells(column: Any) -> NDArray[Any] | None:
     return np.fromiter(cells, object, len(cells)) if isinstance(inside, (Mapping, tuple)) else None
 
 
-def _aligned(scores: Any, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """What belongs to the rows, in their order by the index, where both have one."""
+def aligned(scores: Any, beside: Mapping[str, Any]) -> dict[str, Any]:
+    """Put what belongs to the rows into their order by the index, where both have one.
+
+    Args:
+        scores: A frame, or anything without an index.
+        beside: Labels and others, by what they are.
+
+    Raises:
+        InputError: Where the indices are of other rows.
+    """
     index: Any = getattr(scores, "index", None)
     found = dict(beside)
     if not hasattr(index, "equals"):

@@ -18,6 +18,7 @@ from calib_serve.fit import fit_temperature, select
 from calib_serve.fit.samples import Samples
 from calib_serve.papers import optimal_temperature
 from calib_serve.report.prepare import class_table, reliability
+from calib_serve.scores import Scores
 
 RNG = np.random.default_rng(0)
 LOGITS = 3 * RNG.standard_normal((200, 3)).astype(np.float32)
@@ -217,3 +218,22 @@ def test_one_logit_a_sample_is_two_everywhere(shape: tuple[int, ...]) -> None:
     assert optimal_temperature((one, BINARY), (one, BINARY)) == optimal_temperature(
         (TWO, BINARY), (TWO, BINARY)
     )
+
+
+def test_a_missing_text_of_a_dictionary_or_a_frame_stays_missing() -> None:
+    arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    column = arrow.chunked_array([arrow.array(["b", None, "a"]).dictionary_encode()])
+    assert as_array(column, missing=True).tolist() == ["b", None, "a"]
+    with pytest.raises(InputError, match="value 1 is missing"):
+        as_array(column)
+    found = as_array(pandas.Series(["b", None], dtype=object).fillna(np.nan), missing=True)
+    assert found.dtype.kind == "O"
+
+
+def test_an_arrow_table_of_categories_gives_no_label_to_rows_without_one() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    labels = arrow.array(["b", None, "a", "b"]).dictionary_encode()
+    table = arrow.table({"logit_a": [0.0, 1, 2, 3], "logit_b": [3.0, 2, 1, 0], "label": labels})
+    with pytest.raises(InputError, match="missing"):
+        Scores.of(table)
+    assert Scores.of(table, ignore_label="NA").labelled().tolist() == [1, 0, 1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,3 +137,34 @@ def test_a_module_takes_the_number_of_each_rows_source(tmp_path: Path, returns: 
             np.testing.assert_allclose(probs.detach().numpy(), wanted(one, 2), atol=1e-6)
     torch.jit.script(model).save(tmp_path / "raw.pt")
     assert fuse_torch(tmp_path / "raw.pt", one, tmp_path / "fused.pt", unproven=True).max_abs_diff < 1e-6
+
+
+def test_tritons_python_backend_reads_sources_that_come_as_bytes(tmp_path: Path, monkeypatch: Any) -> None:
+    from calib_serve.fuse.triton import graph as served
+
+    one = artifact(3, "logits")
+    (tmp_path / "1").mkdir()
+    fuse_onnx(graph(tmp_path / "m.onnx", 3), one, tmp_path / "1" / "model.onnx", returns="all", unproven=True)
+    triton = SimpleNamespace(Tensor=lambda name, array: (name, array), InferenceResponse=dict)
+    monkeypatch.setattr(served, "open_triton", lambda: triton)
+    config = {"max_batch_size": 8, "instance_group": [{"count": 1}]}
+    at = {"model_config": json.dumps(config), "model_version": "1", "model_repository": str(tmp_path)}
+    model = served.TritonPythonModel()
+    model.initialize({**at, "model_instance_kind": "CPU"})
+    asked = np.array([text.encode() for text in ASKED], object)  # as the backend's as_numpy gives them
+
+    def sent(rows: slice) -> Any:
+        given = [("x", X[rows]), ("site", asked[rows])]
+        inputs = [SimpleNamespace(name=lambda n=n: n, as_numpy=lambda a=a: a) for n, a in given]
+        return SimpleNamespace(inputs=lambda: inputs, requested_output_names=lambda: ["probabilities"])
+
+    for parts in ([slice(0, 6)], [slice(0, 2), slice(2, 6)]):
+        got = [response["probabilities"] for response in model.execute(list(map(sent, parts)))]
+        np.testing.assert_allclose(np.concatenate(got), wanted(one, 3), atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor([0, 0, 2, 0], dtype=torch.uint8), torch.zeros(4, 1).long()])
+def test_a_module_refuses_sources_that_torch_takes_for_a_mask_or_for_more_rows(wrong: torch.Tensor) -> None:
+    module = calibrated(torch.nn.Linear(4, 3), artifact(3, "logits"), outputs="logits")
+    with pytest.raises((RuntimeError, IndexError)):
+        module(torch.zeros(4, 4), wrong)

@@ -109,3 +109,21 @@ def test_a_signal_s_handler_that_serves_while_it_serves_neither_hangs_nor_loses(
         command, capture_output=True, text=True, timeout=60, env=os.environ | of, check=False
     )
     assert done.stdout.split() == ["True"] * 4, done.stdout + done.stderr
+
+
+LET_GO = """
+from prometheus_client import CollectorRegistry
+from calib_serve import Keyring, Reporter
+registry = CollectorRegistry()
+for version in "1234":
+    reporter = Reporter(3, model="m", version=version, keyring=Keyring.new(), registry=registry)
+    reporter.served([[0.2, 0.3, 0.5]] * 6)
+"""
+
+
+@pytest.mark.server
+def test_the_end_of_a_process_waits_for_reporters_that_were_let_go() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LET_GO], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from calib_serve.artifact import Artifact, SourceMaps
 from calib_serve.fit import calibrate
 from calib_serve.gateway.calibration import Calibration
+from calib_serve.integrations.mlflow import Calibrated
 from calib_serve.ledger import Ledger
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
@@ -61,3 +64,33 @@ def test_the_watch_shows_the_estimates_of_each_source(tmp_path: Path) -> None:
         watch.close()
     assert gaps["by source"] < 0.03
     assert gaps["one for all"] > 0.1
+
+
+def test_answers_of_a_language_model_are_calibrated_by_their_segment() -> None:
+    class Words:
+        names = ("a", "b", "c")
+
+        def read(self, _: Any) -> Any:
+            return SimpleNamespace(probs=softmax(Z[:1])[0])
+
+    reports = Reporter(ARTIFACT, model="m", version="1", keyring=Keyring.new(), registry=CollectorRegistry())
+    for segment, scale in (("north", 0.5), ("south", 2.0), ("", 1.0)):
+        probs, receipt = reports.answered({}, Words(), segment=segment)
+        np.testing.assert_allclose(probs, softmax(scale * Z)[0], atol=1e-6)
+        assert receipt is not None
+    reports.close()
+
+
+def test_a_model_of_mlflow_is_calibrated_by_the_segment_of_each_row() -> None:
+    class Inner:
+        def predict(self, rows: Any) -> Any:
+            return rows
+
+    model = Calibrated(Inner(), ARTIFACT, outputs="logits")
+    model.check(Z)
+    z = np.concatenate([Z, [[np.nan, 0, 0]]])
+    rows = model.predict(z, {"segment": ["north", "south", "Mars", "", "north"]})
+    expected = softmax(np.array([0.5, 2.0, 1.0, 1.0])[:, None] * Z)
+    np.testing.assert_allclose([row["probabilities"] for row in rows[:4]], expected, atol=1e-12)
+    assert rows[4]["predicted"] is None
+    assert [row["confidence"] for row in model.predict(Z)] == pytest.approx(softmax(Z).max(axis=1).tolist())

@@ -408,3 +408,12 @@ def test_answers_without_their_words_are_refused_by_the_option_that_names_them(
     if wrapped:
         with pytest.raises(InputError, match=r"answers:FILE\.yaml"):
             Scores.read(tmp_path / "a.jsonl", outputs="answers")
+
+
+def test_answers_say_their_source(tmp_path: Path) -> None:
+    rows = [{"label": "no", "site": s, "response": chat({"yes": 0.75, "no": 0.25})} for s in ("east", "west")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "w.yaml").write_text("classes: {'yes': ['yes'], 'no': ['no']}")
+    scores = Scores.read(tmp_path / "a.jsonl", outputs=f"answers:{tmp_path / 'w.yaml'}", by="site")
+    assert scores.sources is not None
+    assert (scores.sources.tolist(), scores.schema.by) == (["east", "west"], "site")

@@ -120,7 +120,10 @@ class MapOfSource(nn.Module):
         """Map (n, K) to (n, K); a masked class stays masked."""
         assert source is not None  # TorchScript then knows it, too
         row = torch.where((source >= 0) & (source < self.scales.shape[0]), source, torch.zeros_like(source))
-        return torch.where(logits <= self.masked, logits, logits * self.scales[row] + self.biases[row])
+        scale, bias = (
+            one.index_select(0, row) for one in (self.scales, self.biases)
+        )  # refuses uint8, a mask
+        return torch.where(logits <= self.masked, logits, logits * scale + bias)
 
 
 class _Mixture(nn.Module):

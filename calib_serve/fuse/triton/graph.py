@@ -83,7 +83,9 @@ class TritonPythonModel:
             return error
 
     def _run(self, feed: Arrays) -> Arrays:
-        return dict(zip(self._names, self._session.run(self._names, dict(feed)), strict=True))
+        # Triton gives texts as bytes, of which onnxruntime would read "b'north'".
+        texts = {n: np.char.decode(a.astype(bytes), "utf-8") for n, a in feed.items() if a.dtype == object}
+        return dict(zip(self._names, self._session.run(self._names, {**feed, **texts}), strict=True))
 
     def _response(self, wanted: set[str], made: Arrays | Exception) -> Any:
         if isinstance(made, Exception):

@@ -303,3 +303,12 @@ def test_the_most_failures_are_the_last_that_prove_it(n: int, share: float, leve
     k = most_failures(n, share, level)
     assert k == -1 or binom.cdf(k, n, share) <= 1 - level + 1e-12
     assert k + 1 >= n or binom.cdf(k + 1, n, share) > 1 - level - 1e-12
+
+
+def test_columns_by_name_are_not_taken_for_classes_without_names() -> None:
+    z = {"c": [2.0, 0.0, 1.0] * 20, "a": [0.0, 2.0, 0.0] * 20, "b": [1.0, 1.0, 2.0] * 20}
+    costs = {str(k): {"go": k, "ask": 0.5} for k in range(3)}
+    one = Artifact((), method="none", classes=3, model={"outputs": "logits"})
+    with pytest.raises(InputError, match="classes have no names"):
+        decide(one, {**z, "label": ["a", "b", "c"] * 20}, cost=costs)
+    assert decide(one, {**z, "label": ["a", "b", "c"] * 20}, cost=costs, columns=["a", "b", "c"]).choice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 from command_line import calib_serve
 
-from calib_serve.artifact import Artifact, SourceMaps
+from calib_serve.artifact import Artifact, SourceMaps, promises
 from calib_serve.core.errors import ArtifactError, CalibServeError, FitError, InputError, ShapeError
-from calib_serve.fit import calibrate
+from calib_serve.fit import calibrate, decide, refit, with_prior
 from calib_serve.fit.output.by_source import BY_SOURCE, between_sources, shrunk
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.scores import Scores, softmax
@@ -193,7 +194,7 @@ def test_a_masked_class_stays_masked_at_every_source() -> None:
     assert probs.tolist() == [[1.0, 0.0]] * 4
 
 
-@pytest.mark.parametrize("wrong", [[0.5] * 400, ["a"] * 399 + [""], ["a"] * 399 + [None]])
+@pytest.mark.parametrize("wrong", [[0.5] * 400, *(["a"] * 399 + [one] for one in ("", None, math.nan))])
 def test_sources_that_say_nothing_are_refused(wrong: list[Any]) -> None:
     z, y, _ = samples()
     with pytest.raises(InputError, match="says the source of each row"):
@@ -222,6 +223,8 @@ def test_the_command_line_fits_and_evaluates_by_a_column(tmp_path: Path, ending:
     artifact = Artifact.load(out)
     assert artifact.source_maps is not None
     assert artifact.source_maps.sources == SITES
+    (step,) = json.loads(calib_serve("inspect", out, "--json").stdout)["steps"]
+    assert step == {"kind": "source_maps", "by": "site", "sources": list(SITES), "weight": [5]}
     found = json.loads(calib_serve("evaluate", path, "--artifact", out, "--json").stdout)
     probs = artifact.of_logits(z, site)
     assert found["nll"]["value"] == pytest.approx(-np.log(probs[np.arange(len(y)), y]).mean())
@@ -247,3 +250,97 @@ def test_a_frame_is_calibrated_by_its_column() -> None:
     frame = pandas.DataFrame({f"logit_{k}": z[:, k] for k in range(3)}).assign(site=site)
     names = Artifact(artifact.steps, method="temperature", classes=3, model=artifact.model)
     assert np.allclose(names.probs(frame), artifact.of_logits(z, site), atol=1e-12)
+
+
+def test_decisions_are_found_on_the_probabilities_of_each_rows_source(tmp_path: Path) -> None:
+    artifact = fitted()
+    z, y, site = samples(n=600, seed=1)
+    costs = {"0": {"go": 0, "ask": 0.3}, "1": {"go": 1, "ask": 0.3}, "2": {"go": 2, "ask": 0.3}}
+    asked: dict[str, Any] = {"cost": costs, "coverage": 0.9, "known_refused": 0.1}
+    found = decide(artifact, Scores.of(z, y, outputs="logits", by={"site": site}), **asked)
+    frame = {**{f"logit_{k}": z[:, k] for k in range(3)}, "label": y, "site": site}
+    assert decide(artifact, frame, **asked).fingerprint == found.fingerprint
+    scale = np.array([1 / artifact.at(one).temperature for one in site])  # type: ignore[operator]
+    p = softmax(scale[:, None] * z)
+    assert found.choice is not None
+    assert found.sets is not None
+    assert found.abstain is not None
+    chosen = (p @ np.array([[0, 0.3], [1, 0.3], [2, 0.3]])).argmin(axis=1)
+    assert found.fit.decisions.choice is not None
+    paid = np.where(chosen == 1, 0.3, y)
+    assert found.fit.decisions.choice.measured == pytest.approx(paid.mean())
+    score = np.where(p.argmax(axis=1) == y, 0, 1 - p[np.arange(600), y])
+    assert found.sets.threshold == pytest.approx(np.sort(score)[540], abs=1e-6)  # the 541st of 600
+    assert found.abstain.threshold == pytest.approx(np.sort(p.max(axis=1))[59], abs=1e-5)
+    assert Artifact.load(found.save(tmp_path / "decided")).fingerprint == found.fingerprint
+    with pytest.raises(InputError, match="no sources are given"):
+        decide(artifact, z, y, coverage=0.9)
+    with pytest.warns(RuntimeWarning, match="Mars"):
+        decide(artifact, Scores.of(z, y, outputs="logits", by={"site": ["Mars"] * 600}), coverage=0.9)
+    with pytest.raises(InputError, match="by town, and maps are by site"):
+        decide(artifact, Scores.of(z, y, outputs="logits", by={"town": site}), coverage=0.9)
+
+
+def test_a_refit_of_one_map_for_all_is_refused() -> None:
+    z, y, site = samples()
+    with pytest.raises(InputError, match="calib-serve fit --by site"):
+        refit(fitted(), Scores.of(z, y, outputs="logits", by={"site": site}))
+
+
+def test_places_have_the_source_of_their_sample() -> None:
+    artifact, z = fitted(), samples(n=8)[0].reshape(4, 2, 3)
+    names = ["west", "east", "elsewhere", "north"]
+    with pytest.warns(RuntimeWarning, match="elsewhere"):
+        found = artifact.probs(z, outputs="logits", class_axis=-1, sources=names)
+    for row, name in enumerate(names):
+        np.testing.assert_array_equal(found[row], artifact.at(name).of_logits(z[row]))
+    at = {"outputs": "logits", "class_axis": 1, "sources": "east"}
+    east = artifact.at("east").of_logits(z.reshape(8, 3)).argmax(axis=1).reshape(4, 2)
+    np.testing.assert_array_equal(artifact.predict(np.moveaxis(z, -1, 1), **at), east)
+
+
+def test_class_shares_behind_maps_by_source_are_refused() -> None:
+    with pytest.raises(InputError, match="by source"):
+        with_prior(fitted(), [0.5, 0.25, 0.25])
+
+
+def test_a_frame_without_the_source_of_a_row_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    z, y, site = samples()
+    frame = pandas.DataFrame({f"logit_{k}": z[:, k] for k in range(3)}).assign(label=y)
+    for dtype in (None, object, "category", "string"):
+        gone = pandas.Series([None, *site[1:]], dtype=dtype)
+        with pytest.raises(InputError, match="row 1 has"):
+            Scores.of(frame.assign(site=gone), outputs="logits", by="site")
+
+
+def test_the_map_of_one_source_has_no_promise_or_measurement_of_all() -> None:
+    z, y, site = samples(n=600, seed=1)
+    costs = {str(k): {"go": k, "ask": 0.3} for k in range(3)}
+    asked: dict[str, Any] = {"cost": costs, "coverage": 0.9, "known_refused": 0.1}
+    every = decide(fitted(), Scores.of(z, y, outputs="logits", by={"site": site}), **asked)
+    one = every.at("north")
+    assert promises(every)
+    assert promises(one) == []
+    assert (one.sets, one.abstain, one.choice, one.reference, one.after) == (None, None, None, None, {})
+    assert one.reference_classes == ()
+    with pytest.raises(InputError, match="does not say under which class shares"):
+        with_prior(one, [0.5, 0.25, 0.25])
+    # Found anew on samples of that source, it holds for it.
+    north = site == "north"
+    own = decide(one, z[north], y[north], cost=costs)
+    assert own.fit.decisions.choice is not None
+    assert own.fit.decisions.choice.samples == north.sum()
+    with pytest.raises(InputError, match="the calibration was fitted on"):
+        decide(fitted().at("north"), *samples()[:2], coverage=0.9)
+
+
+def test_sources_of_a_series_go_by_its_index() -> None:
+    pandas = pytest.importorskip("pandas")
+    artifact, (z, y, site) = fitted(), samples()
+    frame = pandas.DataFrame({f"logit_{k}": z[:, k] for k in range(3)})
+    turned = pandas.Series(site)[::-1]
+    assert Scores.of(frame, y, outputs="logits", by={"site": turned}).sources.tolist() == site.tolist()  # type: ignore[union-attr]
+    np.testing.assert_array_equal(artifact.probs(frame, sources=turned), artifact.of_logits(z, site))
+    with pytest.raises(InputError, match="index of the source"):
+        artifact.probs(frame, sources=turned.set_axis(turned.index + 1))
