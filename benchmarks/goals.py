@@ -757,14 +757,14 @@ BENCHMARKS = (
         programs=("initdb",),
         goals=(
             Goal(
-                says="four times the labels of a year: what a scrape, page, label, sweep or opening takes",
+                says="a year of labels: what a scrape, page, label, sweep or opening takes",
                 measured=lambda r: max(
                     found["growth"]
                     for kind in ("SQLite", "PostgreSQL")
                     for name, found in r[kind].items()
                     if name not in ("bytes", "all-time page")  # its curve has a point for each day
                 ),
-                beside="a quarter of them, by processor time",
+                beside="its last quarter at the same traffic",
                 at_most=1.3,
                 show="{:.2f}",
             ),

@@ -11,6 +11,7 @@ import hmac
 import multiprocessing
 import os
 import shutil
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -63,7 +64,7 @@ def postgresql() -> Iterator[tuple[str, psutil.Process]]:
                 time.sleep(0.05)
             yield f"postgresql://labels@127.0.0.1:{port}/postgres", psutil.Process(server.pid)
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # at once: it would wait for its clients
             server.wait()
 
 
