@@ -318,9 +318,9 @@ class Artifact:
         >>> both.at("a").temperature, both.at("elsewhere").temperature
         (2.0, 1.0)
         """
-        steps = tuple(step.at(source) if isinstance(step, SourceMaps) else step for step in self.steps)
         if self.source_maps is None:
             return self
+        steps = tuple(step.at(source) if isinstance(step, SourceMaps) else step for step in self.steps)
         data = {name: self.data[name] for name in ("samples", "sha256") if name in self.data}
         alone = replace(self.only(*steps), data=data, contract=self.contract)
         return replace(alone, reference=None, reference_classes=(), before={}, after={})

@@ -124,9 +124,8 @@ def _converted(values: Any) -> NDArray[Any]:
             return np.asarray(values.float().numpy(force=True))
     if isinstance(values, (list, tuple)) and values and hasattr(values[0], "detach"):
         return np.stack([_converted(value) for value in values])
-    if "dictionary<" in str(
-        getattr(values, "type", "")
-    ):  # pyarrow, where numpy would fill in what is missing
+    # Of pyarrow, where numpy would fill in what is missing.
+    if "dictionary<" in str(getattr(values, "type", "")):
         return np.asarray(values.cast(values.type.value_type))
     return np.asarray(values)
 

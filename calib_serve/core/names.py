@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from calib_serve.core.errors import InputError
 
@@ -131,3 +131,14 @@ def as_duration(seconds: float) -> str:
         if seconds and seconds % size == 0:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:g}s"
+
+
+def named_once(pairs: list[tuple[str, Any]], *, what: str = "a column") -> dict[str, Any]:
+    """Make a mapping of an object's pairs; ValueError where a name is there twice.
+
+    JSON allows that and Python keeps the last: a label would be lost in silence.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"it names {what} twice")
+    return found

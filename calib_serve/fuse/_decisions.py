@@ -40,8 +40,12 @@ def with_decisions(artifact: Artifact, *, wanted: bool, option: str) -> tuple[Ar
     """
     names = decision_names(artifact)
     if not wanted:
-        words = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
-        words["decision"] = "actions"
+        words = {
+            "set": "prediction sets",
+            "abstain": "abstention",
+            "act": "acts by its contract",
+            "decision": "actions",
+        }
         said = " and ".join(words[name] for name in names)
         left = (f"the artifact's {said} are left out: {option}",) if names else ()
         return replace(artifact, sets=None, abstain=None, contract=None, choice=None), left

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from calib_serve.core.errors import InputError
+from calib_serve.core.names import named_once
 from calib_serve.gateway.calibration import Calibration
 from calib_serve.gateway.http import Headers, at_most_one
 from calib_serve.gateway.rest import decompress
@@ -42,7 +44,7 @@ class Question(NamedTuple):
         """Read a request's body of up to ``most`` bytes; InputError where servers may read it in two ways."""
         body = decompress(held, at_most_one(headers, b"content-encoding").lower(), most=most)
         try:
-            document = json.loads(body, object_pairs_hook=_once)
+            document = json.loads(body, object_pairs_hook=partial(named_once, what="an entry"))
         except (ValueError, RecursionError) as error:
             raise InputError(f"the request is no JSON: {error}") from None
         if not isinstance(document, dict) or not isinstance(document.get("model"), str):
@@ -83,9 +85,10 @@ class Question(NamedTuple):
         """The client's reply to a server's response, and its headers; InputError where it cannot be read."""
         response = json.loads(content)
         answer = words.read(response)
-        if np.isnan(answer.probs).any():
+        probs = answer.probs
+        if np.isnan(probs).any():
             raise InputError("the answer is none of the classes")
-        values, added = calibration(answer.probs[None], about)
+        values, added = calibration(probs[None], about)
         classes = dict(zip(words.names, values[0].tolist(), strict=True))
         beside: dict[str, Any] = {"outside": answer.outside}
         beside |= {tensor.name: _plain(tensor.values[0]) for tensor in added}
@@ -120,10 +123,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("it names an entry twice")
-    return found

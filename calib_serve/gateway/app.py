@@ -36,6 +36,7 @@ from calib_serve.gateway.http import (
     at_most_one,
     body_chunks,
     check_one_address,
+    content_length,
     forwarded,
     target_of,
 )
@@ -206,9 +207,8 @@ class Gateway:
             sent = await self._off_the_loop(held, headers, question.sent, words)
             body.hold(len(sent))
             kept = forwarded(headers, b"host", b"content-length", b"content-encoding", b"accept-encoding")
-            length = (b"content-length", str(len(sent)).encode())
             async with self._upstream.request(
-                "POST", target_of(scope), [*kept, length], sent, whole=True
+                "POST", target_of(scope), [*kept, content_length(sent)], sent, whole=True
             ) as answer:
                 content = await answer.read()
         given = forwarded(answer.raw_headers, b"date", b"content-length")
@@ -221,8 +221,7 @@ class Gateway:
                 self._counts.passed(calibration.model, calibration.version)
                 why = why_not(error, calibration.model, calibration.version)
                 given.append((UNCALIBRATED.encode(), why.encode()))
-        length = (b"content-length", str(len(content)).encode())
-        await answer_with(send, answer.status, [*given, length], content)
+        await answer_with(send, answer.status, [*given, content_length(content)], content)
 
     async def _off_the_loop(self, body: bytes, headers: Headers, work: Callable[..., Any], *args: Any) -> Any:
         """Do small work at once, and large work in a thread, so that others need not wait for it.
@@ -276,10 +275,8 @@ async def _refuse(send: Send, error: Exception) -> None:
     if status in (400, 413):  # nothing after it on this connection is believed
         more = [(b"connection", b"close")]
     body = json.dumps({"error": str(error)}).encode()
-    length = str(len(body)).encode()
-    await answer_with(
-        send, status, [*more, (b"content-type", b"application/json"), (b"content-length", length)], body
-    )
+    kind = (b"content-type", b"application/json")
+    await answer_with(send, status, [*more, kind, content_length(body)], body)
 
 
 def _of_watch_inside(app: App) -> App:

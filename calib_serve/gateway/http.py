@@ -41,6 +41,11 @@ def without_headers(headers: Headers, *names: bytes) -> Headers:
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
+def content_length(body: bytes) -> tuple[bytes, bytes]:
+    """The header of a body's length."""
+    return b"content-length", str(len(body)).encode()
+
+
 def at_most_one(headers: Headers, name: bytes) -> str:
     """The value of a header, "" where it is missing; InputError where it is there twice."""
     found = [value for key, value in headers if key.lower() == name]

@@ -14,7 +14,7 @@ from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.oip import FLOATS, Tensor
 from calib_serve.gateway.calibration import ADDED, Calibration, Calibrations
 from calib_serve.gateway.exporter import UncalibratedReplies
-from calib_serve.gateway.http import Headers, at_most_one, forwarded, without_headers
+from calib_serve.gateway.http import Headers, at_most_one, content_length, forwarded, without_headers
 from calib_serve.gateway.rest import (
     JSON_LENGTH,
     UNCALIBRATED,
@@ -62,11 +62,11 @@ class Wanted(NamedTuple):
         ask = read_infer_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
         sent = forwarded(headers, b"host", b"content-length")
         if ask.body is body:  # which is not kept decompressed while the server is at work
-            return UpstreamRequest(held, [*sent, _length(held)], ask._replace(body=held))
+            return UpstreamRequest(held, [*sent, content_length(held)], ask._replace(body=held))
         sent = without_headers(sent, b"content-encoding", JSON_LENGTH)
         if ask.json_length is not None:
             sent.append((JSON_LENGTH, str(ask.json_length).encode()))
-        return UpstreamRequest(ask.body, [*sent, _length(ask.body)], ask)
+        return UpstreamRequest(ask.body, [*sent, content_length(ask.body)], ask)
 
 
 class Inference:
@@ -93,7 +93,7 @@ class Inference:
         except Exception as error:  # fails open, and is counted
             self._counts.passed(model, version)
             return content, [*headers, (UNCALIBRATED.encode(), why_not(error, model, version).encode())]
-        lengths = {b"content-length": _length(made)[1]}
+        lengths = {b"content-length": content_length(made)[1]}
         if json_length is not None:
             lengths[JSON_LENGTH] = str(json_length).encode()
         return made, _with(of_another_body(headers), lengths)
@@ -136,10 +136,6 @@ def _json_length_of(headers: Headers, size: int) -> int | None:
     if not (told.isascii() and told.isdecimal() and len(told) < 12 and int(told) <= size):
         raise InputError(f"{JSON_LENGTH.decode()} must be at most the body's {size}, got {told[:20]!r}")
     return int(told)
-
-
-def _length(body: bytes) -> tuple[bytes, bytes]:
-    return b"content-length", str(len(body)).encode()
 
 
 def _with(headers: Headers, values: dict[bytes, bytes]) -> Headers:

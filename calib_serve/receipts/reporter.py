@@ -48,14 +48,14 @@ _CHECKED = 100  # calls of which every row must be probabilities; later, one a s
 
 
 class AnswerWords(Protocol):
-    """AnswerWords of classes, and what reads an answer by them."""
+    """Words of classes, and what reads an answer by them."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the classes (K,)."""
 
     def read(self, response: Mapping[str, Any]) -> Any:
-        """Read a response; its ``probs`` are those of the classes (K,)."""
+        """Read a response; its ``probs`` and ``logits`` are those of the classes (K,)."""
 
 
 class Reporter:
@@ -267,8 +267,8 @@ class Reporter:
         names = (self.artifact.class_names if self.artifact is not None else ()) or words.names
         if names != words.names or len(names) != self.classes:
             raise InputError(f"the words are of {', '.join(words.names)}, the reporter of {', '.join(names)}")
-        probs = words.read(response if isinstance(response, Mapping) else response.model_dump()).probs[None]
-        logits = np.log(np.maximum(probs, np.finfo(np.float32).tiny))  # as ``to_logits`` makes them
+        answer = words.read(response if isinstance(response, Mapping) else response.model_dump())
+        probs, logits = answer.probs[None], answer.logits[None]
         if self.artifact is not None and not np.isnan(probs).any():
             probs, _ = self.artifact.of_segments(logits, segment)
         (receipt,) = self.served(probs, segment=segment, group=group, id=id, logits=logits)

@@ -23,7 +23,7 @@ from calib_serve.core.files import read_whole
 from calib_serve.core.names import check_names, shown
 from calib_serve.scores.documents import read_yaml
 from calib_serve.scores.joins import LabelsById
-from calib_serve.scores.kinds import SUM_OF_HALF, Floats
+from calib_serve.scores.kinds import SUM_OF_HALF, Floats, to_logits
 from calib_serve.scores.raw_scores import RawScores
 from calib_serve.scores.recognition import CellNames
 from calib_serve.scores.rows import is_json, objects_of, open_lines
@@ -67,6 +67,11 @@ class ClassAnswer(NamedTuple):
         found = self.shares + self.open / (len(self.shares) + 1) * self.shares.any()
         with np.errstate(invalid="ignore"):
             return np.asarray(found / found.sum())
+
+    @property
+    def logits(self) -> Floats:
+        """The logits that calibrations act on (K,)."""
+        return np.asarray(to_logits(self.probs[None], "probabilities")[0])
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -196,13 +201,12 @@ class LabelWords:
         Args:
             text: An answer.
         """
-        return self._begun(_bare(text.encode()))[0]
+        return self._begun(_bare(text.encode()))
 
-    def _begun(self, text: bytes) -> tuple[int | None, int]:
-        """The class of the longest word that ``text`` begins with, and that word's length."""
+    def _begun(self, text: bytes) -> int | None:
+        """The class of the longest word that ``text`` begins with."""
         fitting = [w for w in self._words if text.startswith(w) and self._ends(w, text)]
-        longest = max(fitting, key=len, default=b"")
-        return self._words.get(longest), len(longest)
+        return self._words.get(max(fitting, key=len, default=b""))
 
     def _ends(self, word: bytes, text: bytes) -> bool:
         rest = text[len(word) :].decode("utf-8", "replace")
@@ -213,7 +217,7 @@ class LabelWords:
         text = _bare(so_far)
         if _UNREADABLE in text:  # a part of a letter, of no word where all words are ASCII
             return None, [*range(len(self.names))] if not b"".join(self._words).isascii() else []
-        k, _ = self._begun(text)
+        k = self._begun(text)
         longer = {of for word, of in self._words.items() if len(word) > len(text) and word.startswith(text)}
         if longer <= {k}:
             return k, []
@@ -267,7 +271,7 @@ class LabelWords:
                 k, candidates = self._reading(text + token)
                 followed = i == place.taken and at + 1 < len(places)
                 if not token and not followed:  # the end: what is begun is the whole
-                    k, candidates = self._begun(_bare(text))[0], []
+                    k, candidates = self._begun(_bare(text)), []
                 said = k if i == place.taken else said
                 if k is not None:
                     shares[k] += mass * p
@@ -494,6 +498,7 @@ def answers_in(
     if not rows:
         raise InputError("it holds no answers")
     found = read_answers(rows, words)
+    bounds = np.array([one.bounds for one in found])
     kept, joined = np.ones(len(rows), bool), list[str]()
     asked = {"weights": weight, "groups": group, "sources": source}
     if not isinstance(label, LabelsById):
@@ -509,8 +514,8 @@ def answers_in(
         np.array([one.probs for one in found]),
         class_names=words.names,
         ids=_entries(rows, of_rows) if of_rows else None,
-        bounds=np.array([one.bounds for one in found]),
-        remarks=(*joined, *_remarks(found, words)),
+        bounds=bounds,
+        remarks=(*joined, *_remarks(found, bounds, words)),
         place=CellNames(1),
         **beside,
     )
@@ -529,7 +534,7 @@ def _entries(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any]:
     return found
 
 
-def _remarks(answers: Sequence[ClassAnswer], words: LabelWords) -> Iterator[str]:
+def _remarks(answers: Sequence[ClassAnswer], bounds: Floats, words: LabelWords) -> Iterator[str]:
     """Say what of the answers is of no class, and what of their probability is not known."""
     outside = np.array([one.outside for one in answers])
     if words.form != "loglikelihoods" and outside.max() > 0:
@@ -537,7 +542,7 @@ def _remarks(answers: Sequence[ClassAnswer], words: LabelWords) -> Iterator[str]
             f"{100 * outside.mean():.2g} % of the answers' probability is of none of the classes, in "
             f"{int((outside > 0.5).sum())} of {len(answers)} most of it"
         )
-    width = np.array([high - low for low, high in (one.bounds for one in answers)])
+    width = bounds[:, 1] - bounds[:, 0]
     if (width > 0).any():
         yield (
             f"tokens that are not listed leave the confidence open by {100 * np.nanmean(width):.2g} points "

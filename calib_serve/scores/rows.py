@@ -20,7 +20,7 @@ from typing import IO, Any
 from calib_serve.core.data_files import LONGEST_LINE, check_header, most_unpacked, open_parquet
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import open_regular, short_lines
-from calib_serve.core.names import shown
+from calib_serve.core.names import named_once, shown
 
 TEXTS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 """Endings of texts, before .gz where they are packed."""
@@ -170,18 +170,10 @@ def objects_of(lines: Iterator[str], *, alone: str = "") -> Iterator[dict[str, A
     """Yield the objects of JSON lines, a list as {``alone``: list}; InputError, by row, for another line."""
     for number, line in enumerate((line for line in lines if line.strip()), 1):
         try:
-            row = json.loads(line, object_pairs_hook=_once)
+            row = json.loads(line, object_pairs_hook=named_once)
         except (ValueError, RecursionError) as error:
             raise InputError(f"row {number} is no JSON: {error}; each line is one JSON object") from None
         row = {alone: row} if alone and isinstance(row, list) else row
         if not isinstance(row, dict):
             raise InputError(f"row {number} is {shown(row)}; a row is an object, each line one JSON object")
         yield row
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # JSON allows one name twice and Python keeps the last: a label would be lost in silence.
-    row = dict(pairs)
-    if len(row) != len(pairs):
-        raise ValueError("it names a column twice")
-    return row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from calib_serve.ledger import Ledger
 from calib_serve.monitor.versions import Watched
 from calib_serve.monitor.watch import Watch
 from calib_serve.receipts import Keyring, Reporter, Tag
-from calib_serve.scores import softmax
+from calib_serve.scores import ClassAnswer, softmax
 
 MAPS = SourceMaps("site", ("north", "south"), np.array([1.0, 0.5, 2.0]))
 ARTIFACT = Artifact((MAPS,), method="temperature", classes=3, model={"outputs": "logits"})
@@ -71,7 +70,7 @@ def test_answers_of_a_language_model_are_calibrated_by_their_segment() -> None:
         names = ("a", "b", "c")
 
         def read(self, _: Any) -> Any:
-            return SimpleNamespace(probs=softmax(Z[:1])[0])
+            return ClassAnswer(softmax(Z[:1])[0], np.zeros(3), 0.0)
 
     reports = Reporter(ARTIFACT, model="m", version="1", keyring=Keyring.new(), registry=CollectorRegistry())
     for segment, scale in (("north", 0.5), ("south", 2.0), ("", 1.0)):
