@@ -244,7 +244,7 @@ BENCHMARKS = (
                     "the CSV: half a second of parsing in two threads on busy cores, and copies of columns",
                 ),
                 (
-                    "`report` of 20,000 x 10",
+                    "`evaluate --report` of 20,000 x 10",
                     ("report",),
                     _SCRIPT,
                     1.5,

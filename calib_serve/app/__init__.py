@@ -18,11 +18,10 @@ COMMANDS = {
     "Calibrate": {
         "quickstart": "Write a project to start from: a script, its configuration, and how to run it.",
         "schema": "Write down what the scores of a file are, for every other command.",
-        "evaluate": "Judge scores: a verdict, and every metric with its interval.",
+        "evaluate": "Judge scores: a verdict, every metric with its interval, and a page of it all.",
         "fit": "Fit a calibration, say what it changed, and write it as an artifact.",
         "methods": "Show what a method is for, and its options.",
         "compare": "Compare methods on held-out samples, or run a study of the papers.",
-        "report": "Write a report as one HTML file: the verdict, and every figure behind it.",
         "decide": "Add actions by cost, thresholds, sets and abstention, with guarantees.",
     },
     "Deploy": {

@@ -1,17 +1,17 @@
-"""``calib-serve evaluate``: every metric of scores, or of an archive's handler, with intervals."""
+"""``calib-serve evaluate``: a verdict and every metric of scores, a model or an archive; a page of it all."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
-from calib_serve.app._data import archive_scores, file_scores, read_tree
+from calib_serve.app._data import archive_scores, file_scores, model_samples, read_tree, refuse_file_options
 from calib_serve.app._show import as_metric, console, narrow_table, note, print_json, show_verdict
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check, fields_of
-from calib_serve.core.options.data import ArchiveData
-from calib_serve.core.options.evaluate import MeasureOptions, TreeOptions, VerdictOptions
+from calib_serve.core.options.data import DataOptions
+from calib_serve.core.options.evaluate import Interval, MeasureOptions, ReportOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, DecisionsEvaluation
     from calib_serve.core.bins import Bins
     from calib_serve.fit import Refinement
-    from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LevelEvaluation
-    from calib_serve.scores import Scores
+    from calib_serve.metrics import Estimate, Evaluation, LabelsEvaluation, LevelEvaluation, Verdict
+    from calib_serve.report import Contents
+    from calib_serve.scores import Outputs, Scores
 
 app = command(
     "evaluate",
     "calib-serve evaluate scores.npz --split test\n"
-    "calib-serve evaluate scores.npz --split test --artifact artifact\n"
+    "calib-serve evaluate scores.npz --split test --artifact artifact --report report.html\n"
+    "calib-serve evaluate images/ --split test --model model.onnx\n"
     "calib-serve evaluate requests/ --from calibrated.mar",
-    details="DATA are scores with labels, or with --from the labelled requests of an archive. What a model "
-    "gives for its inputs is judged by calib-serve report --model.",
+    details="DATA are scores with labels, with --model its inputs and their labels, or with --from the "
+    "labelled requests of an archive.",
 )
 _PREDICTIONS = ("reliability", "confidence", "accuracy")
 _POSITIVE = ("reliability of P(y = 1)", "P(y = 1)", "share of class 1")
@@ -55,17 +57,24 @@ class _Shown(Json):
 
     verbose: bool = False
     """Show every metric, test and diagram."""
+    report: Path | None = None
+    """Write all of it as one page, too: .html, or its first screen as .png or .svg."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options(MeasureOptions, VerdictOptions, TreeOptions):
+class _Options(ReportOptions, Interval):
     """Options of ``calib-serve evaluate``."""
 
     artifact: Path | None = None
-    """Calibrate the scores with this artifact first."""
+    """Calibrate the scores with this artifact first; the page shows them before and after."""
+    against: Path | None = None
+    """Another calibration that the page compares it with; by default none."""
     unknown: Path | None = None
     """Scores of samples of none of the classes, a file without labels: what tells them apart, and how often
     the artifact refuses them."""
+
+    def _check(self) -> None:
+        check(self.against is None or self.artifact is not None, "against", "wants an artifact to compare")
 
 
 @app.default
@@ -73,68 +82,188 @@ def _evaluate(
     data: str,
     *,
     options: Annotated[_Options, Flat] = _Options(),
-    source: Annotated[ArchiveData, OfData] = ArchiveData(),
+    source: Annotated[DataOptions, OfData] = DataOptions(),
     shown: Annotated[_Shown, OfOutput] = _Shown(),
 ) -> None:
     """Judge and measure scores."""
-    from calib_serve.metrics import decision_curve, evaluate, evaluate_labels, judge, of_own_samples
-
-    calibration = None if options.artifact is None else _loaded(options.artifact)
-    one_file = options.unknown is None or source.from_ is None
-    check(one_file, "unknown", "is a file of scores, and DATA are requests of an archive")
-    if source.from_ is not None:
-        found, calibration = archive_scores(data, source, calibration, quiet=shown.json)
-    else:
-        expected = None if calibration is None else calibration.schema
-        found = file_scores(data, source, split=source.split, expected=expected)
-    how = fields_of(MeasureOptions, options)
-    # Before it is calibrated: the artifact knows its fit's samples by the scores that the model gave.
-    own = None if calibration is None else _own(calibration, found)
-    found = _calibrated(found, calibration)
-    result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
-    verdict = judge(found, tolerance=options.tolerance, class_tolerance=options.class_tolerance)
-    verdict = of_own_samples(verdict, own) if own else verdict
-    level = options.level
+    of_file = source.from_ is None and source.model is None
+    check(options.unknown is None or of_file, "unknown", "is a file of scores, and DATA are none")
+    check(options.against is None or shown.report is not None, "against", "is for the page: name --report")
+    samples = _samples(data, source, _loaded(options.artifact), quiet=shown.json)
+    calibration = samples.artifact
+    found = samples.under(calibration)
+    asked = replace(options, tree=read_tree(options.tree), own=samples.own)
+    contents = None if shown.report is None else _contents(samples, found, asked)
+    measured = _measured(found, calibration, asked) if contents is None else _Measured.of(contents)
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
+    level = options.level
     parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
-    decisions = _decisions(found, calibration, level)
-    levels = () if options.tree is None else _levels(found, options, own)
     apart = {} if options.unknown is None else _apart(found, options, source, calibration)
+    if contents is not None and shown.report is not None:
+        from calib_serve.report import write_page
+
+        write_page(shown.report, contents)
     if shown.json:
-        weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
-        of_two = not found.is_multilabel and found.classes == 2
-        curve = decision_curve(found.probs[:], found.labelled(), **weighing) if of_two else None
-        print_json(
-            {
-                **result.as_dict(),
-                "verdict": verdict.as_dict(),
-                **({"decomposition": parts.as_dict()} if parts else {}),
-                **(decisions.as_dict() if decisions else {}),
-                **({"decision_curve": curve.as_dict()} if curve else {}),
-                **({"unknown": {name: one.as_dict() for name, one in apart.items()}} if apart else {}),
-                **({"levels": [one.as_dict() for one in levels]} if levels else {}),
-            }
-        )
+        page = {} if contents is None else {"report": {"file": str(shown.report), **contents.as_dict()}}
+        print_json({**_as_dict(measured, found, parts, apart, level=level), **page})
         return
     out = console()
-    show_verdict(out, verdict, every=shown.verbose)
-    title = Path(source.from_ or data).name
-    for one in _shown(result, found, parts, decisions, title=title, level=level, every=shown.verbose):
+    show_verdict(out, measured.verdict, every=shown.verbose)
+    for one in _shown(measured, found, parts, title=samples.title, level=level, every=shown.verbose):
         out.print(one, highlight=not isinstance(one, str))
     for name, measure in apart.items():
         out.print(f"samples of no known class, {name.replace('_', ' ')}: {measure}")
-    if levels:
-        out.print(_levels_table(levels, level=level))
+    if measured.levels:
+        out.print(_levels_table(measured.levels, level=level))
+    if shown.report is not None:
+        out.print(f"written to {shown.report}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """Samples with labels, their scores ``under`` a calibration or none, and the artifact to judge."""
+
+    title: str
+    under: "Callable[[Artifact | None], Scores]"
+    artifact: "Artifact | None"
+    runs: bool = False
+    """Whether the model itself is run, as an artifact that changes it wants."""
+    own: str | None = None
+    """Says that the artifact was fitted on these samples, if it was."""
+
+
+def _samples(data: str, source: DataOptions, fitted: "Artifact | None", *, quiet: bool) -> _Samples:
+    if source.model is not None:
+        return _of_model(data, source, fitted)
+    if source.from_ is not None:
+        found, fitted = archive_scores(data, source, fitted, quiet=quiet)
+    else:
+        expected = None if fitted is None else fitted.schema
+        found = file_scores(data, source, split=source.split, expected=expected)
+    if fitted is None:
+        return _Samples(Path(source.from_ or data).name, lambda _: found, None)
+    from calib_serve.fit import seen  # fitters take longer to import than all the rest
+
+    if fitted.model_steps:
+        note(["the artifact changes the model itself; its logits must be of the changed model"])
+    ordered = found.in_order(fitted.class_names)
+
+    def under(artifact: "Artifact | None") -> "Scores":
+        return ordered if artifact is None else artifact.calibrated(ordered)
+
+    # The artifact knows its fit's samples by the scores that the model gave.
+    return _Samples(Path(source.from_ or data).name, under, fitted, own=seen(fitted, found))
+
+
+def _of_model(data: str, source: DataOptions, fitted: "Artifact | None") -> _Samples:
+    from calib_serve.models import calibrated_probs
+    from calib_serve.scores import Scores
+
+    refuse_file_options(source, "--model")
+    # Numbers do not show that logits are of labels; the artifact knows.
+    outputs = source.kind or (fitted.model.outputs if fitted and fitted.is_multilabel else None)
+    asked = model_samples(data, source, artifact=fitted, outputs=outputs)
+    kind: Outputs = "label_probabilities" if asked.labels.ndim == 2 else "probabilities"
+
+    def under(artifact: "Artifact | None") -> Scores:
+        probs = calibrated_probs(asked.classifier, asked.inputs, artifact)
+        return Scores(probs, kind, asked.labels, asked.class_names, name=asked.name)
+
+    return _Samples(asked.name, under, fitted, runs=True)
+
+
+def _contents(samples: _Samples, found: "Scores", options: _Options) -> "Contents":
+    """What a page shows of the samples: under the artifact, and before it or under another one."""
+    from calib_serve.artifact import Artifact
+    from calib_serve.report import prepare_report
+
+    check(options.level == Interval().level, "level", "is 0.95 on a page")
+    fitted = samples.artifact
+    if fitted is not None and fitted.model_steps and not samples.runs:
+        raise InputError(
+            "this calibration changes the model itself, which its scores cannot show on a page; name the "
+            "model with --model, and its test data"
+        )
+    before, names = None, ("", "the model")
+    if fitted is not None:
+        old = samples.under(None if options.against is None else Artifact.load(options.against))
+        before, names = (old.probs[:], old.labelled()), ("before", "after")
+    if options.against is not None and options.artifact is not None:
+        names = options.against.name, options.artifact.name
+    asked = replace(
+        options,
+        names=names,
+        class_names=found.class_names,
+        sample_weight=found.weights,
+        groups=found.clusters,
+        bounds=found.bounds,
+    )
+    after = found.probs[:], found.labelled()
+    return prepare_report(title=samples.title, before=before, after=after, artifact=fitted, options=asked)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """What is said of scores: the verdict, and the metrics behind it."""
+
+    verdict: "Verdict"
+    metrics: "Evaluation | LabelsEvaluation"
+    decisions: "DecisionsEvaluation | None"
+    levels: "tuple[LevelEvaluation, ...]"
+
+    @classmethod
+    def of(cls, contents: "Contents") -> "_Measured":
+        """What a page shows, once more: nothing is measured twice."""
+        return cls(contents.verdict, contents.after.metrics, contents.decisions or None, contents.levels)
+
+
+def _measured(found: "Scores", calibration: "Artifact | None", options: _Options) -> _Measured:
+    from calib_serve.metrics import Tree, evaluate, evaluate_labels, evaluate_levels, judge, of_own_samples
+
+    how = fields_of(MeasureOptions, options)
+    metrics = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
+    verdict = judge(found, tolerance=options.tolerance, class_tolerance=options.class_tolerance)
+    verdict = of_own_samples(verdict, options.own) if options.own else verdict
+    levels: tuple[LevelEvaluation, ...] = ()
+    if options.tree is not None:
+        tree = Tree.of(options.tree, found.class_names or tuple(map(str, range(found.classes))))
+        levels = evaluate_levels(found, tree, MeasureOptions(**how), options, options.own)
+    return _Measured(verdict, metrics, _decisions(found, calibration, options.level), levels)
+
+
+def _as_dict(
+    measured: _Measured,
+    found: "Scores",
+    parts: "Refinement | None",
+    apart: "dict[str, Estimate]",
+    *,
+    level: float,
+) -> dict[str, Any]:
+    """Every number as plain values for JSON."""
+    from calib_serve.metrics import decision_curve
+
+    weighing: dict[str, Any] = {"sample_weight": found.weights, "groups": found.clusters, "level": level}
+    of_two = not found.is_multilabel and found.classes == 2
+    curve = decision_curve(found.probs[:], found.labelled(), **weighing) if of_two else None
+    return {
+        **measured.metrics.as_dict(),
+        "verdict": measured.verdict.as_dict(),
+        **({"decomposition": parts.as_dict()} if parts else {}),
+        **(measured.decisions.as_dict() if measured.decisions else {}),
+        **({"decision_curve": curve.as_dict()} if curve else {}),
+        **({"unknown": {name: one.as_dict() for name, one in apart.items()}} if apart else {}),
+        **({"levels": [one.as_dict() for one in measured.levels]} if measured.levels else {}),
+    }
 
 
 def _apart(
-    found: "Scores", options: _Options, source: ArchiveData, calibration: "Artifact | None"
+    found: "Scores", options: _Options, source: DataOptions, calibration: "Artifact | None"
 ) -> "dict[str, Estimate]":
     from calib_serve.metrics import open_set
 
     expected = found.schema if calibration is None else calibration.schema
     other = file_scores(str(options.unknown), replace(source, labels=None), split=None, expected=expected)
-    other = _calibrated(other, calibration)
+    other = other if calibration is None else calibration.calibrated(other)
     if found.is_multilabel or other.classes != found.classes:
         raise InputError(f"--unknown is of {other.classes} classes, DATA of {found.classes}, or of labels")
     abstain = None if calibration is None else calibration.abstain
@@ -143,30 +272,16 @@ def _apart(
     return open_set(known, unknown, threshold=threshold, level=options.level)
 
 
-def _levels(found: "Scores", options: _Options, own: str | None) -> "tuple[LevelEvaluation, ...]":
-    from calib_serve.metrics import Tree, evaluate_levels
-
-    names = found.class_names or tuple(map(str, range(found.classes)))
-    return evaluate_levels(found, Tree.of(read_tree(options.tree), names), options, options, own)
-
-
-def _loaded(folder: Path) -> "Artifact":
+def _loaded(folder: Path | None) -> "Artifact | None":
     from calib_serve.artifact import Artifact
 
-    return Artifact.load(folder)
-
-
-def _own(calibration: "Artifact", found: "Scores") -> str | None:
-    from calib_serve.fit import seen  # fitters take longer to import than all the rest
-
-    return seen(calibration, found)
+    return None if folder is None else Artifact.load(folder)
 
 
 def _shown(
-    result: "Evaluation | LabelsEvaluation",
+    measured: _Measured,
     found: "Scores",
     parts: "Refinement | None",
-    decisions: "DecisionsEvaluation | None",
     *,
     title: str,
     level: float,
@@ -175,6 +290,7 @@ def _shown(
     """Yield the tables after the verdict: the metrics, and the diagram it is about, or ``every`` one."""
     from calib_serve.metrics import Evaluation
 
+    result = measured.metrics
     if not isinstance(result, Evaluation):
         counts = f"{result.n} samples, {len(result.labels)} labels"
         yield _metrics_table(result, title=f"{title}: {counts}", level=level, every=every)
@@ -188,16 +304,7 @@ def _shown(
     if every or result.positive_bins is None:
         yield reliability_table(result.bins)
     yield from (parts.says(),) if parts else ()
-    yield from decisions.says(found.class_names) if decisions else ()
-
-
-def _calibrated(found: "Scores", calibration: "Artifact | None") -> "Scores":
-    """The scores unchanged, or calibrated."""
-    if calibration is None:
-        return found
-    if calibration.model_steps:
-        note(["the artifact changes the model itself; its logits must be of the changed model"])
-    return calibration.calibrated(found)
+    yield from measured.decisions.says(found.class_names) if measured.decisions else ()
 
 
 def _decisions(found: "Scores", calibration: "Artifact | None", level: float) -> "DecisionsEvaluation | None":

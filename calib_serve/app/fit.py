@@ -261,11 +261,10 @@ def _next_commands(
     held = options.test_split or _other_split(Path(data), source.split)
     if held is not None and options.engine is None and source.from_ is None:
         of = [data, *as_flags(replace(source, split=held), ModelData), "--artifact", out]
-        # A report is drawn by packages of an extra, which this host may not have.
-        if find_spec("matplotlib") is not None:
-            found.append(command_line("report", *of, "-o", f"{out.absolute().name}.html"))
-        elif source.model is None:
-            found.append(command_line("evaluate", *of))
+        # A page is drawn by packages of an extra, which this host may not have.
+        drawn = find_spec("matplotlib") is not None
+        page = ["--report", f"{out.absolute().name}.html"] if drawn else []
+        found.append(command_line("evaluate", *of, *page))
     ending = "" if source.model is None else Path(source.model).suffix
     if ending in _FUSED and artifact.steps:
         of = [_FUSED[ending], source.model, out, *as_flags(source, Factory)]

@@ -112,7 +112,7 @@ def log(
     if not _ALLOWED.fullmatch(name):
         raise InputError(f"the name {name!r} must be of letters, digits, '_', '-', '.' and spaces")
     if report is not None and not Path(report).is_file():
-        raise InputError(f"there is no report at {report}; write it with calib-serve report")
+        raise InputError(f"there is no report at {report}; write it with calib-serve evaluate --report")
     tracking = library("mlflow.tracking")
     with asking("log the calibration"):
         client, run = tracking.MlflowClient(), _run_id(run_id)

@@ -178,7 +178,11 @@ def test_decide_by_costs_is_said_shown_measured_and_exported(folder: Path) -> No
     run("export", "probabilities", out, file, "--split", "test", "-o", folder / "p.npz")
     exported = np.load(folder / "p.npz")
     np.testing.assert_array_equal(exported["decision"], artifact.choice(exported["probs"]))
-    run("report", file, "--split", "test", "--artifact", out, "-o", folder / "r.html", "--replicates", 0)
+    run(
+        *("evaluate", file, "--split", "test", "--artifact", out, "--replicates", 0),
+        "--report",
+        folder / "r.html",
+    )
     assert "Cost of the decisions" in (folder / "r.html").read_text()
 
 

@@ -46,7 +46,7 @@ def test_from_scores_to_a_report(file: Path, tmp_path: Path) -> None:
     told = json.loads(done("compare", file, "--methods", "none,platt", "--json"))
     assert told["methods"][0]["metrics"]["positive_ece"]["value"] > 0.1
     page = tmp_path / "labels.html"
-    shown = json.loads(done("report", file, *how, "-o", page, "--json"))
+    shown = json.loads(done("evaluate", file, *how, "--report", page, "--json"))["report"]
     assert {row["name"] for row in shown["labels"]} == {"cat", "<b>dog</b>", "night"}
     text = page.read_text()
     assert "<b>dog</b>" not in text

@@ -89,7 +89,7 @@ def test_what_a_fit_on_scores_prints_runs(
     )
     assert done.exit_code == 0, done.stderr
     commands = printed(done.stdout)
-    assert [words[0] for words in commands] == ["report", "inspect"]
+    assert [words[0] for words in commands] == ["evaluate", "inspect"]
     for words in commands:
         ran = invoke(words)
         assert ran.exit_code == 0, (words, ran.stderr)
@@ -120,7 +120,7 @@ def test_what_a_fit_on_a_model_prints_runs(tmp_path: Path, monkeypatch: pytest.M
     )
     assert done.exit_code == 0, done.stderr
     commands = printed(done.stdout)
-    assert [words[0] for words in commands] == ["report", "fuse", "inspect"]
+    assert [words[0] for words in commands] == ["evaluate", "fuse", "inspect"]
     for words in commands:
         ran = invoke(words)
         assert ran.exit_code == 0, (words, ran.stderr)

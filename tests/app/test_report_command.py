@@ -1,4 +1,4 @@
-"""``calib-serve report`` on logits and on the model itself."""
+"""``calib-serve evaluate --report`` of logits and of the model itself."""
 
 from __future__ import annotations
 
@@ -46,10 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def report(folder: Path, *arguments: str, replicates: int = 20) -> dict:
     out = folder / "out.html"
-    result = invoke(["report", *arguments, "-o", str(out), "--replicates", str(replicates), "--json"])
+    result = invoke(["evaluate", *arguments, "--report", str(out), "--replicates", str(replicates), "--json"])
     assert result.exit_code == 0, result.output
     assert out.read_text().startswith("<!doctype html>")
-    return json.loads(result.stdout)
+    shown = json.loads(result.stdout)
+    assert shown["ece"] == shown["report"]["sides"][-1]["metrics"]["ece"]
+    return dict(shown["report"])
 
 
 def eces(found: dict) -> list[float]:
@@ -75,10 +77,11 @@ def test_a_model_that_is_changed_inside_is_run_on_its_data(folder: Path) -> None
 
 
 def test_what_logits_cannot_show_is_said(folder: Path) -> None:
-    arguments = ["report", "--data", str(folder / "logits.npz"), "--artifact", str(folder / "deep")]
-    result = invoke(arguments)
+    page = ["--report", str(folder / "none.html")]
+    result = invoke(["evaluate", str(folder / "logits.npz"), "--artifact", str(folder / "deep"), *page])
     assert result.exit_code == 2
     assert "--model" in result.stderr
+    assert not (folder / "none.html").exists()
 
 
 def test_the_levels_of_a_tree_are_in_the_page_and_in_its_numbers(folder: Path) -> None:
@@ -90,3 +93,27 @@ def test_the_levels_of_a_tree_are_in_the_page_and_in_its_numbers(folder: Path) -
     assert level["nodes"] == ["near", "far"]
     assert level["metrics"]["brier"]["value"] == pytest.approx(2 * np.mean((far - (LABELS == 2)) ** 2))
     assert level["verdict"]["headline"] in (folder / "out.html").read_text()
+
+
+def test_a_model_is_judged_on_its_inputs_without_a_page(folder: Path) -> None:
+    asked = ["evaluate", str(folder / "data.npz"), "--model", str(folder / "model.pt"), "--split", "test"]
+    found = json.loads(invoke([*asked, "--replicates", "0", "--json"]).stdout)
+    assert found["ece"]["value"] == pytest.approx(ece(softmax(LOGITS[300:]), LABELS[300:]), abs=1e-5)
+    assert "report" not in found
+
+
+@pytest.mark.parametrize(
+    ("says", "asked"),
+    {
+        "name --report": ("--artifact", "cool", "--against", "cool"),
+        "wants an artifact": ("--against", "cool", "--report", "none.html"),
+        "is 0.95 on a page": ("--level", "0.9", "--report", "none.html"),
+    }.items(),
+)
+def test_what_a_page_cannot_show_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, says: str, asked: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(folder)
+    result = invoke(["evaluate", "logits.npz", *asked])
+    assert (result.exit_code, says in result.stderr) == (2, True), result.output
+    assert not (folder / "none.html").exists()

@@ -78,8 +78,8 @@ def test_percent_is_said_once(table: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert Artifact.load(artifact).temperature == pytest.approx(2, rel=0.3)
     page = tmp_path / "report.html"
-    held = ["--split", "test", *by_schema, "--artifact", str(artifact), "-o", str(page)]
-    done = invoke(["report", str(table), *held])
+    held = ["--split", "test", *by_schema, "--artifact", str(artifact), "--report", str(page)]
+    done = invoke(["evaluate", str(table), *held])
     assert done.exit_code == 0, done.stderr
     assert page.is_file()
     split = ["--split", "cal", "--test-split", "test", "--methods", "temperature"]
@@ -98,7 +98,7 @@ def test_the_next_command_of_a_fit_can_be_run(tmp_path: Path) -> None:
     how = ["--schema", str(path), "--method", "temperature", "-o", str(tmp_path / "artifact")]
     done = invoke(["fit", str(tmp_path / "s.npz"), "--split", "cal", *how])
     assert done.exit_code == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if "calib-serve report" in line]
+    (line,) = [line for line in done.stdout.splitlines() if "--report" in line]
     words = line.partition("calib-serve ")[2].split()
     assert invoke([*words[:-1], str(tmp_path / "report.html")]).exit_code == 0
 

@@ -62,7 +62,7 @@ OF_SERVERS = {path.read_text("utf-8") for path in (ROOT / "examples" / "servers"
 # Commands that start a server, or train, where the page does nothing with it: another page has the
 # very same command, and there it is run.
 RUN_ELSEWHERE = {
-    ("docs/report.md", "calib-serve report"): "docs/quickstart.md",
+    ("docs/report.md", "calib-serve evaluate"): "docs/quickstart.md",
     ("model_store/README.md", "calib-serve serve"): "docs/torchserve.md",
 }
 

@@ -12,10 +12,10 @@ from grouped_samples import grouped
 
 
 def report(folder: Path, *arguments: str) -> dict:
-    command = ["report", "--data", str(folder / "probs.npz"), "-o", str(folder / "r.html"), "--json"]
+    command = ["evaluate", str(folder / "probs.npz"), "--report", str(folder / "r.html"), "--json"]
     result = invoke([*command, "--replicates", "40", *arguments])
     assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return dict(json.loads(result.stdout)["report"])
 
 
 def test_the_command_takes_groups_and_is_less_sure_with_them(tmp_path: Path) -> None:

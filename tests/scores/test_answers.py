@@ -329,7 +329,7 @@ def test_reports_and_comparisons_leave_room_for_the_bounds(tmp_path: Path) -> No
     found = compare(exact, scores, names=("exact", "open"), replicates=0, tolerance=0.05)
     assert [one.level for one in found.verdicts] == ["calibrated", "no_error_found"]
     named = ("--outputs", f"answers:{tmp_path / 'w.yaml'}", "--tolerance", "0.05")
-    said = calib_serve("report", tmp_path / "a.jsonl", *named, "-o", tmp_path / "r.html")
+    said = calib_serve("evaluate", tmp_path / "a.jsonl", *named, "--report", tmp_path / "r.html")
     assert "Not known" in said.stdout
 
 

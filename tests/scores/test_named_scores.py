@@ -523,7 +523,7 @@ def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
     for command in (
         ("evaluate", str(scores), *by_id),
         ("fit", "--data", str(scores), *by_id, "--method", "temperature", "-o", folder),
-        ("report", str(scores), *by_id, "-o", str(tmp_path / "report.html")),
+        ("evaluate", str(scores), *by_id, "--report", str(tmp_path / "report.html")),
         ("schema", str(scores), *by_id, "-o", str(tmp_path / "schema.yaml")),
         ("decide", folder, str(held), *by_id, "--coverage", "0.9", "-o", str(tmp_path / "decided")),
     ):
