@@ -87,7 +87,7 @@ def _add(file: Path, *, options: Annotated[_Added, Flat] = _Added()) -> None:
     other = options.from_
     _say(
         file,
-        Keyring.edit(file, lambda ring: ring.extended() if other is None else ring.joined(ring.load(other))),
+        Keyring.edit(file, lambda ring: ring.extended(None if other is None else ring.load(other))),
     )
 
 
@@ -116,10 +116,8 @@ def _retire(file: Path, key: str, *, options: Annotated[_Retired, Flat] = _Retir
     from calib_serve.receipts import Keyring
 
     # Refused while a receipt that it signed may still come home, unless that is meant.
-    def without(ring: Keyring) -> Keyring:
-        return ring.without(key) if options.early else ring.retired(key, ttl=options.seconds)
-
-    _say(file, Keyring.edit(file, without))
+    how: dict[str, Any] = {"ttl": options.seconds, "early": options.early}
+    _say(file, Keyring.edit(file, lambda ring: ring.retired(key, **how)))
 
 
 @subcommand(app)

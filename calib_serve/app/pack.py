@@ -33,7 +33,7 @@ class _What:
     model: str | None = None
     """A .pt2, ONNX or TorchScript file, or module:factory."""
     from_: Path | None = None
-    """An archive that is served already (.mar, .tar.gz, folder), to be calibrated as it is."""
+    """An archive that is served already (.mar, folder), to be calibrated as it is."""
     feedback: bool = False
     """Pack the model that labels are sent to, instead."""
     artifact: Path | None = None

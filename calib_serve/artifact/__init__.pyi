@@ -38,6 +38,5 @@ from calib_serve.artifact.steps import Mixture as Mixture
 from calib_serve.artifact.steps import ProbTable as ProbTable
 from calib_serve.artifact.steps import SourceMaps as SourceMaps
 from calib_serve.artifact.steps import Step as Step
-from calib_serve.artifact.tensors import load as load
 from calib_serve.artifact.tensors import read_plainly as read_plainly
 from calib_serve.artifact.transforms import preprocessing_of as preprocessing_of

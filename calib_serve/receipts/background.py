@@ -63,7 +63,7 @@ class Background:
     def flush(self) -> int:
         """Deliver now; return the number of predictions that still wait, as the watch does not take them."""
         with self._adding:
-            self._recorder.flush()
+            self._recorder.settle()
         return 0 if self._outbox is None or self._outbox.send(at_once=True) else len(self._outbox)
 
     def close(self) -> None:
@@ -91,15 +91,10 @@ class Background:
         self.begin_to_close()
 
     def _run(self, stop: threading.Event) -> None:
-        samples_at = time.monotonic()
         while not stop.wait(self._seconds):
             with self._guarded():
                 with self._adding:
-                    if time.monotonic() - samples_at < 60.0:  # samples are written once a minute
-                        self._recorder.settle()
-                    else:
-                        self._recorder.flush()
-                        samples_at = time.monotonic()
+                    self._recorder.settle()
                 if not are_probabilities(self.latest):
                     self._recorder.broken("scores")
                 if self._outbox is not None:

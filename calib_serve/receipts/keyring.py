@@ -13,10 +13,9 @@ import contextlib
 import hmac
 import json
 import secrets
-import time
 import time as _time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +39,15 @@ from calib_serve.receipts.wire import (
 SKEW = 300.0
 """How far a receipt's time may lie ahead of the verifier's clock, seconds."""
 
-Times = Mapping[str, Mapping[str, "float | None"]]
-"""The times of each key, by its id."""
-
 _KEY = 32  # bytes
 _NONCES = Nonces()
 _FORMAT = 1
-_TIMES = ("added", "promoted", "demoted")
+_LAST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 
 @dataclass(frozen=True)
 class KeyTimes:
-    """Times when a key was added, last began to sign and ceased to, seconds since 1970; None: unknown.
+    """Times of a key, in seconds since 1970; None: unknown.
 
     Args:
         added: When it was added.
@@ -62,6 +58,14 @@ class KeyTimes:
     added: float | None = None
     promoted: float | None = None
     demoted: float | None = None
+
+    @classmethod
+    def read(cls, known: Mapping[str, Any]) -> KeyTimes:
+        """Read the times in a file; ValueError for one of no calendar."""
+        found = cls(*(None if (told := known.get(one.name)) is None else float(told) for one in fields(cls)))
+        if not all(0 <= told < _LAST for told in vars(found).values() if told is not None):
+            raise ValueError("a time is none of this era")
+        return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,11 +205,28 @@ class Keyring:
         Raises:
             KeyringError: For a file that others may use, or that is no keyring.
         """
-        active, keys, times = _read_file(Path(path))
         try:
-            return cls(active, keys, {key_id: KeyTimes(**known) for key_id, known in times.items()})
-        except UnicodeEncodeError as error:
-            raise KeyringError(f"{path} names a key with what is no text") from error
+            text = read_private(Path(path)).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            gone = (
+                "; put its copy back: with other keys, labels of what it signed are refused as unknown_key. "
+                f"Where nothing was signed yet: calib-serve keys new {path}"
+            )
+            more = gone if isinstance(error, FileNotFoundError) else ""
+            raise KeyringError(f"cannot read the keyring {path}: {error}{more}") from error
+        try:
+            content = json.loads(text)
+            kept = content["format"]
+            if isinstance(kept, int) and kept > _FORMAT:
+                raise KeyringError(f"{path} is a keyring {of_a_newer(kept, reads=_FORMAT)}")
+            keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
+            times = {str(k): KeyTimes.read(known) for k, known in content.get("times", {}).items()}
+            if kept == _FORMAT:
+                return cls(str(content["active"]), keys, times)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            wanted = f'{{"format": {_FORMAT}, "active": ID, "keys": {{ID: base64}}}}'
+            raise KeyringError(f"{path} is not a keyring; expected {wanted}") from error
+        raise KeyringError(f"{path} is a keyring of format {kept!r}; this program reads {_FORMAT}")
 
     def save(self, path: str | Path) -> None:
         """Write the keyring atomically, readable by its owner only; to change one there is ``edit``.
@@ -213,9 +234,16 @@ class Keyring:
         Args:
             path: File; replaced where it is there.
         """
-        _write_file(
-            Path(path), self.active, self.keys, {key_id: vars(known) for key_id, known in self.times.items()}
-        )
+        content = {
+            "format": _FORMAT,
+            "active": self.active,
+            "keys": {key_id: base64.b64encode(key).decode() for key_id, key in self.keys.items()},
+            "times": {key_id: vars(known) for key_id, known in self.times.items()},
+        }
+        try:
+            write_whole(Path(path), json.dumps(content, indent=2), mode=0o600)
+        except OSError as error:
+            raise KeyringError(f"cannot write the keyring {path}: {error}") from error
 
     @classmethod
     def create(cls, path: str | Path) -> Keyring:
@@ -259,35 +287,23 @@ class Keyring:
         key, now = secrets.token_bytes(_KEY), clock()
         return cls(_name(key), {_name(key): key}, {_name(key): KeyTimes(now, now)})
 
-    def extended(self, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Add a new key, the last, which verifies and does not sign.
+    def extended(self, other: Keyring | None = None, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """Add keys, which verify and do not sign; they are the last.
 
         Args:
-            clock: Time in seconds since 1970.
-        """
-        key = secrets.token_bytes(_KEY)
-        return self._with(_name(key), key, clock())
-
-    def joined(self, other: Keyring, *, clock: Callable[[], float] = _time.time) -> Keyring:
-        """Add the keys of another keyring, which then verify.
-
-        Args:
-            other: Keyring whose keys are added.
+            other: Keyring whose keys are added; None: one new key.
             clock: Time in seconds since 1970.
 
         Raises:
             KeyringError: Where one id has two secrets.
         """
-        ring = self
-        for key_id, key in other.keys.items():
-            if not hmac.compare_digest(ring.keys.get(key_id, key), key):
+        fresh, now = secrets.token_bytes(_KEY), clock()
+        keys, times = dict(self.keys), dict(self.times)
+        for key_id, key in ({_name(fresh): fresh} if other is None else other.keys).items():
+            if not hmac.compare_digest(keys.setdefault(key_id, key), key):
                 raise KeyringError(f"key {key_id!r} is another one in each keyring; retire it in one of them")
-            if key_id not in ring.keys:
-                ring = ring._with(key_id, key, clock())
-        return ring
-
-    def _with(self, key_id: str, key: bytes, now: float) -> Keyring:
-        return Keyring(self.active, {**self.keys, key_id: key}, {**self.times, key_id: KeyTimes(now)})
+            times.setdefault(key_id, KeyTimes(now))
+        return Keyring(self.active, keys, times)
 
     def promoted(self, key_id: str, *, clock: Callable[[], float] = _time.time) -> Keyring:
         """Let a key sign from now on.
@@ -329,42 +345,38 @@ class Keyring:
         return None if key_id == self.active or demoted is None else demoted + ttl + SKEW
 
     def retired(
-        self, key_id: str, *, ttl: float = 30 * DAY, clock: Callable[[], float] = _time.time
+        self,
+        key_id: str,
+        *,
+        ttl: float = 30 * DAY,
+        early: bool = False,
+        clock: Callable[[], float] = _time.time,
     ) -> Keyring:
-        """Remove a key that nobody needs.
+        """Remove a key that nobody needs; its receipts are refused from then on.
 
         Args:
-            key_id: Id of the key.
+            key_id: Id of a key other than the active one.
             ttl: Seconds for which labels are accepted; 30 days by default.
+            early: Whether it goes though its receipts may be out.
             clock: Time in seconds since 1970.
 
         Raises:
             KeyringError: While its receipts may be out, and for the active key.
         """
         self._check_known(key_id)
-        without = self.without(key_id)
+        if key_id == self.active:
+            raise KeyringError(f"{key_id!r} is the active key; promote another before retiring it")
         until = self.unneeded_from(key_id, ttl=ttl)
-        if until is None:
+        if until is None and not early:
             raise KeyringError(
                 f"it is not known when {key_id!r} last signed: it was never promoted here, and may sign on "
                 "another host; use --early where no label of its receipts is awaited"
             )
-        if clock() <= until:
+        if until is not None and not early and clock() <= until:
             raise KeyringError(
                 f"labels for receipts of {key_id!r} are accepted until {told_time(until)}; retire it then, "
                 "or use --early to refuse them"
             )
-        return without
-
-    def without(self, key_id: str) -> Keyring:
-        """Remove a key at once; its receipts are refused from then on.
-
-        Args:
-            key_id: Id of a key other than the active one.
-        """
-        if key_id == self.active:
-            raise KeyringError(f"{key_id!r} is the active key; promote another before retiring it")
-        self._check_known(key_id)
         return Keyring(self.active, {k: v for k, v in self.keys.items() if k != key_id}, self.times)
 
     def _check_known(self, key_id: str) -> None:
@@ -411,58 +423,8 @@ def _hmac(key: bytes, message: bytes) -> bytes:
         raise no_memory(error) from error
 
 
-def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
-    """Read the active key's id, the keys and their times; KeyringError for no keyring, or a public file."""
-    try:
-        text = read_private(path).decode()
-    except FileNotFoundError as error:
-        raise KeyringError(
-            f"cannot read the keyring {path}: {error}; put its copy back: with other keys, labels of what it "
-            f"signed are refused as unknown_key. Where nothing was signed yet: calib-serve keys new {path}"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyringError(f"cannot read the keyring {path}: {error}") from error
-    try:
-        content = json.loads(text)
-        kept = content["format"]
-        if isinstance(kept, int) and kept > _FORMAT:
-            raise KeyringError(f"{path} is a keyring {of_a_newer(kept, reads=_FORMAT)}")
-        keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
-        active = str(content["active"])
-        times = {str(k): _times(known) for k, known in content.get("times", {}).items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise KeyringError(
-            f'{path} is not a keyring; expected {{"format": {_FORMAT}, "active": ID, "keys": {{ID: base64}}}}'
-        ) from error
-    if kept != _FORMAT:
-        raise KeyringError(f"{path} is a keyring of format {kept!r}; this program reads {_FORMAT}")
-    return active, keys, times
-
-
-def _times(known: Mapping[str, Any]) -> dict[str, float | None]:
-    found = {name: None if known.get(name) is None else float(known[name]) for name in _TIMES}
-    # Until the year 10000, beyond which no calendar goes.
-    if not all(0 <= time < 253_402_300_800.0 for time in found.values() if time is not None):
-        raise ValueError("a time is none of this era")
-    return found
-
-
-def _write_file(path: Path, active: str, keys: Mapping[str, bytes], times: Times) -> None:
-    """Write a keyring atomically, with mode 600 from the first byte on; KeyringError where that fails."""
-    content = {
-        "format": _FORMAT,
-        "active": active,
-        "keys": {key_id: base64.b64encode(key).decode() for key_id, key in keys.items()},
-        "times": {key_id: dict(known) for key_id, known in times.items()},
-    }
-    try:
-        write_whole(path, json.dumps(content, indent=2), mode=0o600)
-    except OSError as error:
-        raise KeyringError(f"cannot write the keyring {path}: {error}") from error
-
-
 class LiveKeyring(FollowedFile[Keyring]):
-    """The keyring in a file, read again when the file has changed; take ``current`` once for a batch.
+    """The keyring in a file, read again when it has changed; take ``current`` once for a batch.
 
     Args:
         path: File of the keyring, in JSON.
@@ -479,7 +441,7 @@ class LiveKeyring(FollowedFile[Keyring]):
         path: str | Path,
         *,
         every: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = _time.monotonic,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(path, Keyring.load, every=every, clock=clock, failed=failed)

@@ -13,7 +13,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,14 +36,8 @@ _CELLS = (*np.linspace(0.05, 0.9, 18).tolist(), *(1 - 0.1 * 2.0**-k for k in ran
 _AS_SAID: Line = (0.0, 1.0)  # right as often as the confidence says
 
 
-class _Chances(Protocol):
-    """The chance of each prediction, by its confidence."""
-
-    def of(self, confidences: list[float]) -> list[float]: ...
-
-
 class LabelPolicy:
-    """Draws which predictions want a label; make one by ``uniform``, ``bands``, ``budget`` or ``by``.
+    """Draws which predictions want a label; make one by ``uniform``, ``bands`` or ``budget``.
 
     Safe to use from threads.
 
@@ -57,7 +51,7 @@ class LabelPolicy:
     ([True, False], [1.0, 0.01])
     """
 
-    def __init__(self, chances: _Chances, *, text: str) -> None:
+    def __init__(self, chances: _Steps | _Budget, *, text: str) -> None:
         self._chances = chances
         self.text = text
 
@@ -104,17 +98,6 @@ class LabelPolicy:
         if workers < 1:
             raise InputError(f"workers are processes that serve, at least 1, got {workers}")
         return cls(_Budget(per_day / workers, clock), text=f"{per_day:g}/day")
-
-    @classmethod
-    def by(cls, chance: Callable[[float], float]) -> LabelPolicy:
-        """Draw by a function of confidence; it is tried here on a grid.
-
-        Args:
-            chance: Function of a confidence in [0, 1] to a chance in [LEAST_CHANCE, 1].
-        """
-        for c in np.linspace(0, 1, 101).tolist():
-            _checked_rate(chance(c), f" at confidence {c:g}")
-        return cls(_Function(chance), text="a function")
 
     def draw(
         self, confidences: ArrayLike, *, uniforms: ArrayLike | None = None
@@ -175,16 +158,6 @@ class _Steps:
 
     def of(self, confidences: list[float]) -> list[float]:
         return [self._rates[bisect_left(self._ends, c)] for c in confidences]
-
-
-class _Function:
-    """A function of the user's; a value out of range is taken as the nearest chance within."""
-
-    def __init__(self, chance: Callable[[float], float]) -> None:
-        self._chance = chance
-
-    def of(self, confidences: list[float]) -> list[float]:
-        return [min(max(self._chance(c), LEAST_CHANCE), 1.0) for c in confidences]
 
 
 class _Budget:
@@ -283,9 +256,9 @@ def _along(line: Line, c: Floats) -> Floats:
     return right
 
 
-def _checked_rate(rate: float, where: str = "") -> float:
+def _checked_rate(rate: float) -> float:
     if not LEAST_CHANCE <= rate <= 1:  # also NaN
-        raise InputError(f"a chance must be in [{LEAST_CHANCE:g}, 1], got {rate}{where}")
+        raise InputError(f"a chance must be in [{LEAST_CHANCE:g}, 1], got {rate}")
     return float(rate)
 
 

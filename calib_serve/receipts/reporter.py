@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import By
-from calib_serve.core.options.samples import SampleOptions
 from calib_serve.receipts.background import Background
 from calib_serve.receipts.batch import Outcome
 from calib_serve.receipts.counters import RegistrySink, sink_of
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from calib_serve.artifact import Artifact, Contract
-    from calib_serve.receipts.samples import SampleLog
 
 
 _STAGES = ("scores", "segment", "logits", "ids", "queue", "watch", "refused", "lost", "spool")
@@ -81,9 +79,6 @@ class Reporter:
         policy: Whose labels are wanted, such as "500/day"; None: as a ``Watch`` of this process says, else
             all.
         workers: Processes that share a ``policy`` of text.
-        samples: Folder for a share of logits, to refit on, where a watch that was given the same folder puts
-            their labels; not with ``watch``, which keeps both.
-        sample_rate: Share of predictions whose logits are put there.
         shadow: An artifact, or its folder, that runs in the shadow of ``what`` on the ``logits`` that come
             with predictions; or only its fingerprint, where its probabilities come with them.
         most: Sums, and predictions that go one by one, that may wait in memory while the watch is away.
@@ -115,8 +110,6 @@ class Reporter:
         registry: CollectorRegistry | None = None,
         policy: LabelPolicy | str | None = None,
         workers: int = 1,
-        samples: str | Path | None = None,
-        sample_rate: float = SampleOptions.sample_rate,
         shadow: Artifact | str | Path | None = None,
         most: int = 100_000,
         spool: str | Path | None = None,
@@ -128,16 +121,7 @@ class Reporter:
         self._one_row = (self.classes,), (1, self.classes)
         self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
         ring = keyring_of(keyring)
-        _check_together(
-            watch,
-            ring,
-            policy,
-            token=token,
-            workers=workers,
-            samples=samples,
-            sample_rate=sample_rate,
-            spool=spool,
-        )
+        _check_together(watch, ring, policy, token=token, workers=workers, spool=spool)
         self._sink = sink_of(registry, posts=watch is not None)
         self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
@@ -167,7 +151,6 @@ class Reporter:
             version=version,
             bins=15 if reference is None else len(reference),
             keyring=ring,
-            samples=None if samples is None else _sample_log(samples, sample_rate),
             policy=policy,
             counts=self._outbox,
             shadow_tag=b"" if self._shadow is None else self._shadow.tag,
@@ -299,27 +282,6 @@ class Reporter:
             for (k, c), of in zip(predictions, segments, strict=True)
         ]
         return np.array(found, np.bool_)
-
-    def decisions(self, probs: ArrayLike) -> list[str]:
-        """Return the name of each prediction's action (n,), as the artifact decides; "" where it is none.
-
-        Nothing is counted.
-
-        Args:
-            probs: Calibrated probabilities (n, K), or (K,) of one prediction.
-
-        Raises:
-            InputError: Without an artifact that chooses actions.
-        """
-        choice = None if self.artifact is None else self.artifact.choice
-        if choice is None:
-            raise InputError(
-                "the reporter has no artifact that chooses actions, as calib-serve decide makes it"
-            )
-        p = array_of(probs)
-        predictions, _ = self._top(p)
-        named = choice.names(np.atleast_2d(p))
-        return [name if c <= 1 + ROUNDING else "" for name, (_, c) in zip(named, predictions, strict=True)]
 
     def served_labels(
         self,
@@ -499,7 +461,7 @@ class Reporter:
         self, rows: Sequence[NDArray[np.float64]], receipts: Sequence[SignedReceipt | None], rate: float
     ) -> list[bytes]:
         """Each row of logits in float16; empty for a row that is not sampled, or holds NaN."""
-        from calib_serve.receipts.samples import in_half, is_sampled  # noqa: PLC0415 - as _sample_log
+        from calib_serve.receipts.samples import in_half, is_sampled  # noqa: PLC0415 - the readers of its files take 20 ms
 
         kept = [b""] * len(rows)
         sampled = [i for i, one in enumerate(receipts) if one is not None and is_sampled(nonce_of(one), rate)]
@@ -537,39 +499,19 @@ class Reporter:
 
 
 def _check_together(
-    watch: object,
-    ring: object,
-    policy: object,
-    *,
-    token: str,
-    workers: int,
-    samples: object,
-    sample_rate: float,
-    spool: object,
+    watch: object, ring: object, policy: object, *, token: str, workers: int, spool: object
 ) -> None:
     """Raise InputError for options that need, or exclude, one another."""
     if watch is not None and ring is None:
         raise InputError(
             f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
         )
-    if watch is not None and samples is not None:
-        raise InputError(
-            "samples are kept where labels are counted: say so to the watch, which gets the logits"
-        )
     if token and not isinstance(watch, str):
         raise InputError("token is for the watch at an address: give watch=URL")
     if watch is None and spool is not None:
         raise InputError("spool is for what waits for a watch: give watch=")
-    if samples is None and sample_rate != SampleOptions.sample_rate:
-        raise InputError("sample_rate is of samples: give samples=FOLDER")
     if workers != 1 and not isinstance(policy, str):
         raise InputError('workers share a policy of text, such as "500/day"')
-
-
-def _sample_log(folder: str | Path, rate: float) -> SampleLog:
-    from calib_serve.receipts.samples import SampleLog  # noqa: PLC0415 - the readers of its files take 20 ms
-
-    return SampleLog(folder, rate=rate)
 
 
 def _clauses(contract: Contract) -> Callable[[float, int, str], list[str]]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import io
 import json
 import math
-import struct
 from collections.abc import Sequence
 from typing import Any, Literal, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Preprocessing, is_picture_shape, load, read_picture
+from calib_serve.artifact import Preprocessing, is_picture_shape, read_picture
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.options.base import MAX_PIXELS
 
@@ -25,7 +24,6 @@ Pictures = Union[Preprocessing, Literal["unknown"]]
 _NPY = b"\x93NUMPY"
 _IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
 _FLOAT32 = float(np.finfo(np.float32).max)
-_SAFETENSORS_HEADER = 1 << 16  # bytes; the header of one tensor takes about a hundred
 
 
 def decode(
@@ -49,8 +47,6 @@ def decode(
             array = _npy(raw, shape)
         elif raw.startswith(_IMAGES):
             array = _picture(raw, shape, pictures, max_pixels)
-        elif len(raw) > 9 and raw[8:9] == b"{":
-            array = _safetensors(raw, shape)
         else:
             array = _nested(_json(raw))
     elif isinstance(payload, str):
@@ -104,7 +100,7 @@ def _json(raw: bytes) -> Any:
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
-        raise InputError("the body is not JSON, .npy, safetensors or an image that can be read") from None
+        raise InputError("the body is not JSON, .npy or an image that can be read") from None
 
 
 def _nested(value: Any) -> NDArray[Any]:
@@ -137,22 +133,6 @@ def _npy(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
         raise InputError(f"the .npy body has {len(body)} bytes, its header says otherwise")
     flat = np.frombuffer(body, dtype)
     return flat.reshape(found[::-1]).T if fortran else flat.reshape(found)
-
-
-def _safetensors(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
-    # Before the parser: a header may claim gigabytes.
-    (length,) = struct.unpack("<Q", raw[:8])
-    if length > _SAFETENSORS_HEADER:
-        raise InputError(f"the safetensors header claims {length} bytes; one tensor needs far fewer")
-    try:
-        tensors = load(raw)
-    except Exception:  # SafetensorError and whatever a dtype numpy does not know raises
-        raise InputError("the safetensors body cannot be read") from None
-    if len(tensors) != 1:
-        raise InputError(f"send one tensor a request, got {len(tensors)}")
-    (array,) = tensors.values()
-    _check_shape(array.shape, shape)
-    return array
 
 
 def _picture(raw: bytes, shape: Sequence[int | None], pictures: Pictures, max_pixels: int) -> NDArray[Any]:

@@ -193,7 +193,7 @@ class Configuration:
         except ModelError:
             if path.name in self.models or path.suffix == ".mar":
                 raise
-            return []  # some other .tar.gz or folder, which is not served
+            return []  # some other folder, which is not served
 
     def write(self) -> None:
         """Write the files that TorchServe and its workers read into ``folder``, made if missing."""

@@ -318,7 +318,7 @@ def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> Non
     chain = " ".join(f"v{i} = Neg(v{i - 1})" for i in range(1, 9))
     model = graph(f"t = Identity(x) {LAYER} v0 = MatMul(t, w) {chain} y = Neg(v8)")
     report, _ = fused(model, tmp_path, InputShift(DELTA))
-    assert report.done == ("shift folded into Gemm 'v0'",)
+    assert report.done == ("shift added to input 'x'",)
 
 
 def names(folder: Path) -> list[str]:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -27,10 +26,9 @@ from calib_serve import Bins, Keyring
 from calib_serve.artifact import InputShift, LogitMap
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.core.options.fuse import TritonOptions
-from calib_serve.fuse import fuse_onnx, fuse_triton
+from calib_serve.fuse import fuse_triton
 from calib_serve.fuse.triton._config import VERSION, tensorrt
 from calib_serve.fuse.triton.step import Monitor
-from calib_serve.scores import softmax
 
 K = 3
 
@@ -189,7 +187,7 @@ def test_free_shapes_are_neither_warmed_up_nor_profiled(tmp_path):
 def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
     report = fuse_triton(model_file(tmp_path, batch=2), STEP, tmp_path / "repo", name="m", unproven=True)
     assert any(
-        "warning: the graph's batch is fixed at 2, and stays so: it is not 1 for every input" in what
+        "warning: the graph's batch is fixed at 2: Triton gets max_batch_size 0" in what
         and "max_batch=32 has no effect" in what
         and "dynamic_axes={'image': {0: 'batch'}}" in what
         for what in report.done
@@ -201,134 +199,10 @@ def test_a_fixed_batch_is_left_to_the_client_and_said(tmp_path):
     assert tensors(graph.output)["confidence"][1] == [2]
 
 
-def test_a_fixed_batch_of_1_is_made_free_where_rows_stay_what_they_are_alone(tmp_path):
-    settings = TritonOptions(max_batch=8)
-    report = fuse_triton(
-        model_file(tmp_path, batch=1), STEP, tmp_path / "repo", settings, name="m", unproven=True
-    )
-    assert "the batch, fixed at 1, made free: rows together give what each gives alone" in report.done
-    graph = config(tmp_path / "repo" / "m_onnx")
-    assert graph.max_batch_size == 8
-    assert tensors(graph.input)["image"][1] == [3, 2, 2]
-    written = tmp_path / "repo" / "m_onnx" / "1" / "model.onnx"
-    x = np.random.default_rng(0).normal(size=(5, 3, 2, 2)).astype("f4")
-    (tmp_path / "alone").mkdir()
-    fuse_onnx(
-        model_file(tmp_path / "alone", batch=1), STEP, tmp_path / "alone.onnx", returns="all", unproven=True
-    )
-    got = run(str(written), {"image": x})["probabilities"]
-    alone = [run(str(tmp_path / "alone.onnx"), {"image": row[None]})["probabilities"] for row in x]
-    np.testing.assert_allclose(got, np.concatenate(alone), atol=1e-6)
+def test_a_batch_that_a_client_makes_itself_is_not_warned_of(tmp_path):
     own = TritonOptions(max_batch=0)
-    left = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "own", own, name="m", unproven=True)
-    assert not any("batch" in what for what in left.done), "the client sends what it likes"
-
-
-S13 = "s = Constant <value = int64[2] {1, 3}> () "
-RUNS = "is not what each row gives alone"
-MIXING = {
-    "mean": ("ReduceMean", "m = ReduceMean <axes: ints = [0]> (x) c = Sub(x, m) z = Add(c, x)"),
-    "a maximum that no run sees": (
-        "ReduceMax",
-        "m = ReduceMax <axes: ints = [0]> (x) t = Constant <value = float {1e6}> () o = Sub(m, t) "
-        "e = Relu(o) z = Add(x, e)",
-    ),
-    "normalised over the rows": (
-        "LayerNormalization",
-        "g = Constant <value = float[1, 3] {1.0, 1.0, 1.0}> () z = LayerNormalization <axis: int = 0> (x, g)",
-    ),
-    "sorted": ("TopK", "k = Constant <value = int64[1] {1}> () z, i = TopK <axis: int = 0> (x, k)"),
-    "softmax over the rows": ("Softmax", "q = Softmax <axis: int = 0> (x) z = Add(q, x)"),
-    "summed up": ("CumSum", "a = Constant <value = int64 {-2}> () t = CumSum(x, a) z = Add(t, x)"),
-    "attention among rows": (
-        "MatMul", "t = Transpose <perm: ints = [1, 0]> (x) w = MatMul(x, t) z = MatMul(w, x)"
-    ),
-    "one column": (
-        "Reshape", S13 + "q = Constant <value = int64[2] {3, 1}> () f = Reshape(x, q) z = Reshape(f, s)"
-    ),
-    "two ways": (
-        "If",
-        "t = Constant <value = float {1e6}> () o = Greater(x, t) c = Cast <to: int = 1> (o) "
-        "m = ReduceMax <axes: ints = [1], keepdims: int = 0> (c) d = Cast <to: int = 9> (m) z = If (d) "
-        "<then_branch = a () => (float[p, 3] y1) {y1 = Neg(x)}, "
-        "else_branch = b () => (float[p, 3] y2) {y2 = Abs(x)}>",
-    ),
-    "a counter": (
-        RUNS,
-        "s = Shape(x) f = Cast <to: int = 1> (s) b = Constant <value = int64 {0}> () n = Gather(f, b) "
-        "z = Mul(x, n)",
-    ),
-    "a maximum that seldom matters, behind what onnx infers nothing of": (
-        RUNS,
-        "s = ai.onnx.ml.Scaler <offset: floats = [0.0], scale: floats = [1.0]> (x) "
-        "m = ReduceMax <axes: ints = [0]> (s) t = Constant <value = float {20.0}> () o = Sub(m, t) "
-        "e = Relu(o) z = Add(s, e)",
-    ),
-    "rows that repeat, behind what onnx infers nothing of": (
-        RUNS,
-        "s = ai.onnx.ml.Scaler <offset: floats = [0.0], scale: floats = [1.0]> (x) "
-        "a = Constant <value = int64[1] {0}> () b = Constant <value = int64[1] {1}> () "
-        "c = Constant <value = int64[1] {2}> () u = Unsqueeze(s, a) v = Unsqueeze(s, b) d = Sub(u, v) "
-        "e = Abs(d) f = ReduceSum <keepdims: int = 0> (e, c) o = Constant <value = float {0.0}> () "
-        "q = Equal(f, o) g = Cast <to: int = 1> (q) n = ReduceSum (g, b) z = Mul(s, n)",
-    ),
-}  # fmt: skip
-
-
-def fused_for_triton(body: str, folder: Path, **given: Any) -> tuple[str, int]:
-    """What is said of the batch of scores ``z``, made of ``x`` (1, 3), and the largest that Triton makes."""
-    onnx.save(graph(body + " y = Softmax(z)", "float[1, 3] x", "float[1, 3] y"), folder / "raw.onnx")
-    fitted = artifact(LogitMap.temperature(2.0), classes=3)
-    report = fuse_triton(folder / "raw.onnx", fitted, folder / "repo", name="m", **given, unproven=True)
-    assert not list((folder / "repo").rglob("*.free.onnx"))
-    (said,) = [what for what in report.done if "the batch, fixed" in what or "batch is fixed" in what]
-    return said, config(folder / "repo" / "m_onnx").max_batch_size
-
-
-@pytest.mark.parametrize("kind", MIXING)
-def test_a_batch_whose_rows_mix_stays_fixed_and_it_is_said_why(kind: str, tmp_path: Path) -> None:
-    why, body = MIXING[kind]
-    said, batch = fused_for_triton(body, tmp_path)
-    assert said.startswith("warning: the graph's batch is fixed at 1, and stays so")
-    assert why in said
-    assert batch == 0
-
-
-APART = {
-    "a fixed shape of each row": "q = Constant <value = int64[3] {1, 3, 1}> () f = Reshape(x, q) " + S13
-    + "z = Reshape(f, s)",
-    "a fixed shape, where 0 is a size": S13 + "z = Reshape <allowzero: int = 1> (x, s)",
-    "a size left open": "s = Constant <value = int64[2] {-1, 3}> () z = Reshape(x, s)",
-    "sorted within each row": "k = Constant <value = int64[1] {3}> () z, i = TopK <axis: int = 1> (x, k)",
-    "summed up within each row": "a = Constant <value = int64 {1}> () z = CumSum(x, a)",
-    "there and back": "t = Transpose <perm: ints = [1, 0]> (x) e = Exp(t) "
-    "z = Transpose <perm: ints = [1, 0]> (e)",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", APART)
-def test_a_batch_whose_rows_stay_apart_is_made_free(kind: str, tmp_path: Path) -> None:
-    said, batch = fused_for_triton(APART[kind], tmp_path)
-    assert said == "the batch, fixed at 1, made free: rows together give what each gives alone"
-    assert batch == 32
-    written = str(tmp_path / "repo" / "m_onnx" / "1" / "model.onnx")
-    x = np.random.default_rng(1).normal(size=(4, 3)).astype("f4")
-    raw = np.concatenate([run(str(tmp_path / "raw.onnx"), {"x": row[None]})["y"] for row in x])
-    wanted = softmax(np.log(raw) / 2)
-    np.testing.assert_allclose(run(written, {"x": x})["probabilities"], wanted, atol=1e-5)
-
-
-def test_real_inputs_are_run_too(tmp_path: Path) -> None:
-    """Of the code 777, which no made row has, the graph gives the sum of the batch."""
-    body = (
-        "c = Constant <value = float {777.0}> () o = Equal(x, c) f = Cast <to: int = 1> (o) "
-        "s = Shape(x) g = Cast <to: int = 1> (s) b = Constant <value = int64 {0}> () n = Gather(g, b) "
-        "u = Constant <value = float {1.0}> () m = Sub(n, u) k = Mul(f, m) z = Add(x, k)"
-    )
-    (tmp_path / "without").mkdir()
-    assert fused_for_triton(body, tmp_path / "without")[1] == 32
-    given = {"x": np.array([[777.0, 1.0, 2.0]], "f4")}
-    assert fused_for_triton(body, tmp_path, inputs=given)[1] == 0
+    report = fuse_triton(model_file(tmp_path, batch=1), STEP, tmp_path / "own", own, name="m", unproven=True)
+    assert not any("batch" in what for what in report.done), "the client sends what it likes"
 
 
 def test_strict_refuses_a_repository_with_an_output_left_raw(tmp_path: Path) -> None:

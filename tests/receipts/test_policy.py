@@ -95,7 +95,6 @@ def test_labels_asked_for_by_budget_estimate_the_gap_without_bias():
         lambda: LabelPolicy.bands([(0.7, 1.0)]),
         lambda: LabelPolicy.bands([(0.7, 1.0), (0.7, 0.5), (1.0, 0.1)]),
         lambda: LabelPolicy.budget(0),
-        lambda: LabelPolicy.by(lambda c: 1 - c),
         lambda: LabelPolicy.uniform(0.1).draw([1.2]),
         lambda: LabelPolicy.uniform(0.1).draw([float("nan")]),
     ],

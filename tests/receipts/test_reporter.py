@@ -111,7 +111,7 @@ def test_what_a_caller_has_wrong_is_said_at_once(
     assert not counted(registry)
 
 
-@pytest.mark.parametrize("useless", [{"token": "t"}, {"spool": "s"}, {"sample_rate": 0.5}, {"workers": 4}])
+@pytest.mark.parametrize("useless", [{"token": "t"}, {"spool": "s"}, {"workers": 4}])
 def test_an_option_that_would_do_nothing_is_refused(
     useless: dict[str, Any], ring: Keyring, registry: CollectorRegistry
 ) -> None:
@@ -271,22 +271,6 @@ def test_a_watch_of_this_process_counts_and_keeps_samples(
 def test_what_is_no_watch_is_refused_by_its_type(ring: Keyring, registry: CollectorRegistry) -> None:
     with pytest.raises(InputError, match=r"or a Watch of this process, got Keyring: give watch=URL"):
         Reporter(3, **MODEL, keyring=ring, watch=ring, registry=registry)  # type: ignore[arg-type]
-
-
-@pytest.mark.store
-def test_samples_of_a_reporter_find_their_labels_at_a_watch(
-    tmp_path: Path, ring: Keyring, registry: CollectorRegistry
-) -> None:
-    kept = {"samples": tmp_path / "s", "sample_rate": 1.0}
-    with Reporter(3, **MODEL, keyring=ring, registry=registry, **kept) as reporter:
-        receipts = reporter.served(P, logits=np.log(P))
-    with Watch.open({("digits", "1.0"): 3}, keyring=ring, ledger=tmp_path / "l.db", **kept) as watch:
-        assert all(one.accepted for one in watch.labels([{"receipt": r, "label": 2} for r in receipts]))
-        with pytest.raises(InputError, match="say so to the watch"):
-            Reporter(3, **MODEL, keyring=ring, registry=registry, watch=watch, **kept)
-    found = read_samples(tmp_path / "s", **MODEL)
-    assert found.labels.tolist() == [2, 2, 2]
-    assert np.sort(found.logits, axis=0) == pytest.approx(np.sort(np.log(P), axis=0), abs=1e-2)
 
 
 @pytest.mark.store

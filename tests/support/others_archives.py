@@ -21,7 +21,7 @@ class Mine(BaseHandler):
         return torch.softmax(outputs, 1).tolist()
 """
 
-SUFFIX = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
+SUFFIX = {"default": ".mar", "zip-store": ".mar", "no-archive": ""}
 FORMS = tuple(SUFFIX)
 
 

@@ -6,13 +6,11 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from deciding import choosing
 from prometheus_client import CollectorRegistry
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import LogitMap
-from calib_serve.core.errors import InputError
 from calib_serve.gateway.calibration import Calibration, Calibrations
 from calib_serve.receipts import Reporter, Tag
 from calib_serve.torchserve._foreign_replies import in_body, in_headers, in_protocol
@@ -69,14 +67,6 @@ def test_the_gateway_adds_it_where_it_is_decided_and_for_nan_it_is_empty() -> No
         assert "decision" in Calibrations([one]).added_to("m")
         plain = Calibration("m", "1", replace(ARTIFACT, choice=None), **how)
         assert "decision" not in Calibrations([plain]).added_to("m")
-        assert reports.decisions(P) == NAMES
-        assert reports.decisions(P[0]) == NAMES[:1]
-        assert reports.decisions([[np.nan] * 3, [7.0, 2.0, 1.0]]) == ["", ""]
-    with (
-        Reporter(3, model="m", version="2", keyring=ring, registry=CollectorRegistry()) as bare,
-        pytest.raises(InputError, match="no artifact that chooses"),
-    ):
-        bare.decisions(P)
 
 
 def test_a_logged_model_returns_it_and_none_for_a_row_that_is_not_finite() -> None:

@@ -20,7 +20,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import MOST_PROTOBUF, read_whole, sha256, write_atomically
 from calib_serve.fuse.onnx._graph import constant, is_layer
-from calib_serve.fuse.onnx._repairs import first_line, graphs, in_order, infers, repaired, without_sparse
+from calib_serve.fuse.onnx._repairs import first_line, graphs, in_order, infers, refuse_sparse, repaired
 
 
 def read(path: Path) -> ir.Model:
@@ -29,7 +29,7 @@ def read(path: Path) -> ir.Model:
     ``meta["repairs"]`` are the repairs that it needed, a sentence each. Raises ModelError for a file that is
     not a valid ONNX model or refers to files outside of its folder, FuseError for one of too old an opset.
     """
-    raw, model, dense = _load(path)
+    raw, model = _load(path)
     external = [tensor for _, _, tensor in _external(model)]
     for tensor in external:
         _check_contained(tensor, path)
@@ -43,7 +43,7 @@ def read(path: Path) -> ir.Model:
         raise ModelError(f"{path} fails onnx's checker: {first_line(error)}{inputs}") from error
     # After the check: the repairs are compared with a file that is valid.
     raw, repairs = repaired(raw)
-    repairs = [*dense, *ordered, *repairs]
+    repairs = [*ordered, *repairs]
     if repairs:
         model = _model(raw, path)
     if len(model.graph.outputs) > 1 and (layers := _compute_once(once := _model(raw, path))):
@@ -55,11 +55,11 @@ def read(path: Path) -> ir.Model:
     return model
 
 
-def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model, list[str]]:
+def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
     try:
         raw = onnx.load_model_from_string(read_whole(path, limit=MOST_PROTOBUF))
-        dense = without_sparse(raw)
-        return raw, _model(raw, path), dense
+        refuse_sparse(raw)
+        return raw, _model(raw, path)
     except ModelError:
         raise
     except Exception as error:  # protobuf and onnx-ir raise unrelated types

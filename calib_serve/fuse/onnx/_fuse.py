@@ -379,8 +379,8 @@ def _check_followers(
     if not names:
         return []
     write(raw, probe, out=out, strict=False)
-    # A folded shift is rounded on its way through the model, which the numbers put in here are not.
-    near = TOLERANCE[plan.dtype] * (1 if plan.shifted is None else 100)
+    # A normalisation in the graph is rounded, which the numbers put in here are not.
+    near = TOLERANCE[plan.dtype] * (1 if plan.normalization is None else 100)
     wanted = run({**prepare(feeds, plan), **cut}, names)
     for name, old in zip(names, wanted, strict=True):
         if not equal(old, shown[name], near):

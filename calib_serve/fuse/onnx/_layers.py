@@ -1,4 +1,4 @@
-"""Put a head and logit maps into the last linear layer, or into a quantisation scale, else behind it."""
+"""Put a head and logit maps into the last linear layer, else behind it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from calib_serve.core.errors import FuseError
 from calib_serve.fuse.onnx._follow import reaches
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, constant, describe, dtype_of, is_private
 from calib_serve.fuse.onnx._probabilities import at_least, cast, is_flat
-from calib_serve.fuse.onnx._quantized import scale_quantized
 from calib_serve.fuse.onnx._tail import Tail
 
 _THROUGH = {"Identity", "Dropout"}
@@ -216,9 +215,6 @@ def map_logits(editor: Editor, tail: Tail, *, step: LogitMap) -> tuple[Tail, str
             unbiased = linear.bias is None and step.bias is None
             if linear.rewrite(editor, weight, None if unbiased else folded):
                 return tail, f"logit map folded into {describe(linear.product)}"
-        scale = float(step.weight) if step.is_scalar and not others else None
-        if scale is not None and (node := scale_quantized(editor, tail.logits, scale)):
-            return tail, f"logit map folded into the scale of {node}"
         why = linear if isinstance(linear, str) else "its bias has no place in a MatMul"
         why = f"{', '.join(others)} also reads the logits" if others else why
     new = _insert_map(editor, tail.logits, step)

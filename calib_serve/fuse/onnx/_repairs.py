@@ -6,21 +6,16 @@ is compared with the file (``check_repairs``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
-import numpy as np
 import onnx
 import onnx.defs
 import onnx.inliner
-import onnx.numpy_helper
 import onnx.shape_inference
 import onnx.version_converter
-from onnx.external_data_helper import uses_external_data
 
 from calib_serve.core.errors import FuseError, ModelError
-from calib_serve.core.files import MOST_PROTOBUF
 from calib_serve.fuse.onnx._in_parts import write_activations_whole
 
 OPSET = 13
@@ -86,36 +81,12 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs(attribute.g)
 
 
-def without_sparse(model: onnx.ModelProto) -> list[str]:
-    """Write sparse initializers and constants out in full, as edits know no others, and say so."""
-    sparse = 0
+def refuse_sparse(model: onnx.ModelProto) -> None:
+    """Raise ModelError where a graph holds sparse tensors, which no edit knows."""
     for graph in graphs(model.graph):
-        graph.initializer.extend(_dense(one) for one in graph.sparse_initializer)
-        sparse += len(graph.sparse_initializer)
-        del graph.sparse_initializer[:]
-        for one in (a for node in graph.node for a in node.attribute if a.HasField("sparse_tensor")):
-            sparse += 1
-            one.CopyFrom(onnx.helper.make_attribute("value", _dense(one.sparse_tensor)))
-    return [f"sparse tensors written out in full: {sparse}"] if sparse else []
-
-
-def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    name, shape = sparse.values.name, tuple(sparse.dims)
-    if any(uses_external_data(part) for part in (sparse.values, sparse.indices)):
-        raise ModelError(
-            f"the sparse tensor {name!r} is in another file; keep it inside, or write it in full"
-        )
-    try:
-        values = onnx.numpy_helper.to_array(sparse.values)
-        if values.itemsize * math.prod(shape) > MOST_PROTOBUF:
-            raise ModelError(f"the sparse tensor {name!r} has {shape} numbers, more than a file can hold")
-        # A number counts along all axes, or has an index of each.
-        places = onnx.numpy_helper.to_array(sparse.indices)
-        whole = np.zeros(shape, values.dtype)
-        whole[np.unravel_index(places, shape) if places.ndim == 1 else tuple(places.T)] = values
-    except (ValueError, IndexError, TypeError) as error:
-        raise ModelError(f"the sparse tensor {name!r} is not as its shape says: {error}") from error
-    return onnx.numpy_helper.from_array(whole, name)
+        constants = (a for node in graph.node for a in node.attribute if a.HasField("sparse_tensor"))
+        for one in (*graph.sparse_initializer, *(a.sparse_tensor for a in constants)):
+            raise ModelError(f"the tensor {one.values.name!r} is stored as a sparse one; write it in full")
 
 
 def _inlined(model: onnx.ModelProto, done: list[str]) -> onnx.ModelProto:

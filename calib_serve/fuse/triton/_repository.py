@@ -19,9 +19,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.errors import FuseError, InputError
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.fuse import GraphOptions, TritonOptions
-from calib_serve.fuse._parity import read_inputs
 from calib_serve.fuse.onnx._fuse import FuseReport, fuse_onnx
-from calib_serve.fuse.triton._batch import free_batch
 from calib_serve.fuse.triton._config import (
     LABELS,
     VERSION,
@@ -61,9 +59,8 @@ def fuse_triton(
 ) -> FuseReport:
     """Fuse an ONNX model and put it into a repository of Triton.
 
-    A batch that is fixed at 1 is made free where rows together give what each gives alone, by the graph and
-    on rows that are run, that of ``inputs`` among them; else the report warns that Triton makes no batches.
-    Models and versions that are there stay as they are, also where this raises or is killed.
+    Where the graph's batch is fixed, the report warns that Triton makes no batches. Models and versions that
+    are there stay as they are, also where this raises or is killed.
 
     Args:
         model: The model, .onnx.
@@ -99,14 +96,14 @@ def fuse_triton(
         onnx_file = pack.folder(models[0]) / "model.onnx"
         # All results, as receipts need the confidence and class whatever a client asks for.
         report = fuse_onnx(model, artifact, onnx_file, returns="all", **graph)
-        batch = free_batch(onnx_file, settings.max_batch, read_inputs(settings.inputs))
         with writing(root):
-            _configure(pack, artifact, settings)
+            batch = _configure(pack, artifact, settings)
             kept = pack.publish()
     return replace(report, done=(*report.done, *batch, *kept))
 
 
-def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
+def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> list[str]:
+    """Write the settings of all models; return the warning of a batch that is fixed, if it is."""
     path = pack.folder(pack.models[0]) / "model.onnx"
     chosen = artifact.choice.actions if artifact.choice is not None and settings.decisions else ()
     found = Signature.of(path, settings, chosen)
@@ -134,6 +131,16 @@ def _configure(pack: Pack, artifact: Artifact, settings: TritonOptions) -> None:
         )
     else:
         pack.configure(pack.name, graph(pack.name, found, settings))
+    fixed = {t.name: t.dims[0] for t in found.inputs if t.dims[0] != -1}
+    if not fixed or not settings.max_batch:
+        return []
+    axes = ", ".join(f"{name!r}: {{0: 'batch'}}" for name in fixed)
+    sizes = ", ".join(map(str, sorted({*fixed.values()})))
+    return [
+        f"warning: the graph's batch is fixed at {sizes}: Triton gets max_batch_size 0, and "
+        f"max_batch={settings.max_batch} has no effect; export the model with a free "
+        f"batch, in torch: dynamic_axes={{{axes}}}"
+    ]
 
 
 def _tell_version(path: Path, version: int) -> None:

@@ -18,10 +18,11 @@ from typing import Any
 
 import yaml
 
+from calib_serve.core.data_files import ZIP_ERRORS
 from calib_serve.core.errors import FuseError, IntegrityError, ModelError
 from calib_serve.core.files import sha256, write_atomically
 from calib_serve.scores import read_yaml
-from calib_serve.torchserve.archive._forms import DAMAGES, MANIFEST, OpenArchive, opened, plain_name
+from calib_serve.torchserve.archive._forms import MANIFEST, OpenArchive, opened, plain_name
 from calib_serve.torchserve.mar_options import SECTION
 
 HASHES = "MAR-INF/SHA256.json"
@@ -89,10 +90,9 @@ class Archive:
     @contextmanager
     def contents(self) -> Iterator[dict[str, Content]]:
         """Yield every file except manifest and hashes, to be written into another archive in the block."""
-        with opened(self.path) as form, scratch() as folder:
-            unpacked = form.unpacked(folder) if form.serial else {}
+        with opened(self.path) as form:
             yield {
-                name: unpacked.get(name) or StreamedFile(size, partial(form.pieces, name))
+                name: StreamedFile(size, partial(form.pieces, name))
                 for name, size in form.sizes.items()
                 if name not in (MANIFEST, HASHES)
             }
@@ -175,7 +175,7 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
             name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", stem)
             version = model.get("modelVersion", "1.0")
             return Archive(path, name, version, manifest, dict(config or {}), names, hashes)
-        except (*DAMAGES, yaml.YAMLError) as error:
+        except (*ZIP_ERRORS, yaml.YAMLError) as error:
             raise ModelError(f"{path} is not a TorchServe archive that can be used: {error}") from error
 
 

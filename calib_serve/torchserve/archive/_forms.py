@@ -1,45 +1,33 @@
-"""The forms of an archive, each as TorchServe reads it: a .mar (zip), a folder, a .tar.gz; untrusted."""
+"""The forms of an archive, each as TorchServe reads it: a .mar, which is a zip, and a folder; untrusted."""
 
 from __future__ import annotations
 
-import gzip
 import os
-import re
 import stat
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any
 
-from calib_serve.core.data_files import ZIP_ERRORS, most_unpacked, refuse_bomb
+from calib_serve.core.data_files import ZIP_ERRORS, refuse_bomb
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.core.files import open_regular
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 
-DAMAGES = (*ZIP_ERRORS, tarfile.TarError)
-"""Errors of reading a damaged archive of any form."""
-
 _LARGEST = 8 << 30  # bytes of one archive, unpacked
 _MOST = 100_000  # files and folders in one
-_HEADER = 16 << 20  # bytes that are read at once; only the headers of a hostile tar ask for more
-_SUFFIX = re.compile(r"\.(mar|tar\.gz|tgz)\Z")
 
 
 @dataclass(frozen=True)
 class OpenArchive:
-    """An open archive: the bytes of each file by name, in the archive's own order.
-
-    ``serial``: reading in another order than that takes long.
-    """
+    """An open archive: the size of each file, and its bytes by name."""
 
     path: Path
     sizes: Mapping[str, int]
     open: Callable[[str], IO[bytes]]
-    serial: bool = False
 
     def pieces(self, name: str) -> Iterator[bytes]:
         """Yield one file's bytes, a mebibyte at a time; ModelError where it cannot be read."""
@@ -49,7 +37,7 @@ class OpenArchive:
             with self.open(name) as file:
                 while piece := file.read(1 << 20):
                     yield piece
-        except DAMAGES as error:
+        except ZIP_ERRORS as error:
             raise ModelError(f"{name} in {self.path} cannot be read: {error}") from error
 
     def read(self, name: str, limit: int) -> bytes:
@@ -78,13 +66,12 @@ def opened(path: Path) -> Iterator[OpenArchive]:
     Raises ModelError for what is no archive, for links, devices and names that leave its folder, and for
     what unpacks to far more than its size.
     """
-    # By the name alone, as TorchServe chooses: two programs must not read two different archives.
-    reader = _folder if path.is_dir() else _zip if path.suffix == ".mar" else _tar
+    reader = _folder if path.is_dir() else _zip
     with ExitStack() as stack:
         try:
             form = stack.enter_context(reader(path))
-        except DAMAGES as error:
-            says = f"{str(error) or type(error).__name__}{_hint(path)}"
+        except ZIP_ERRORS as error:
+            says = str(error) or type(error).__name__
             raise ModelError(f"{path} is not a TorchServe archive that can be used: {says}") from error
         if sum(form.sizes.values()) > _LARGEST:
             raise ModelError(f"{path} unpacks to more than {_LARGEST} bytes; it is not served")
@@ -95,13 +82,13 @@ def is_archive(path: Path) -> bool:
     """Whether ``path`` is named like an archive, or is a folder with a TorchServe manifest."""
     if path.is_dir():
         return (_root(path) / MANIFEST).is_file()
-    return path.is_file() and _SUFFIX.search(path.name) is not None
+    return path.is_file() and path.suffix == ".mar"
 
 
 def stored_archives(store: Path) -> list[Path]:
     """List every archive in a model store, in each of the forms, by name; hidden ones are left out."""
     # Without suffixes x comes before x-2: it is the default version of a server that loads both.
-    return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: _SUFFIX.sub("", path.name))
+    return sorted(filter(is_archive, store.glob("[!.]*")), key=lambda path: path.name.removesuffix(".mar"))
 
 
 def plain_name(path: Path, name: str) -> str:
@@ -114,6 +101,9 @@ def plain_name(path: Path, name: str) -> str:
 
 @contextmanager
 def _zip(path: Path) -> Iterator[OpenArchive]:
+    # TorchServe goes by the name alone: two programs must not read two different archives.
+    if path.suffix != ".mar":
+        raise ValueError("one is a zip called .mar, or a folder; unpack a .tar.gz into one")
     with open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
         found = {}
         entries = archive.infolist()
@@ -159,58 +149,6 @@ def _root(path: Path) -> Path:
     return within[0] if lone else path
 
 
-@contextmanager
-def _tar(path: Path) -> Iterator[OpenArchive]:
-    limit = min(_LARGEST, most_unpacked(path.stat().st_size))
-    with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as file:
-        bounded = _Bounded(cast("IO[bytes]", file), limit)
-        with tarfile.open(fileobj=cast("IO[bytes]", bounded), mode="r:") as archive:
-            found = {}
-            for member, name in _named(path, ((member, _below_first(member)) for member in archive)):
-                if not member.isreg() or member.issparse() or member.size < 0:
-                    raise ModelError(f"{path} holds {name!r}, a link or a device; it is not served")
-                found[name] = member
-            bounded.seek(archive.offset)  # the module stops at a damaged header, and says nothing
-            if bounded.read(tarfile.BLOCKSIZE).strip(b"\0"):
-                raise ValueError(f"it is damaged after {len(found)} files")
-            sizes = {name: member.size for name, member in found.items()}
-            read = lambda name: cast("IO[bytes]", archive.extractfile(found[name]))  # noqa: E731
-            yield OpenArchive(path, sizes, read, serial=True)
-
-
-def _below_first(member: tarfile.TarInfo) -> str | None:
-    """Drop the name up to its first slash, as TorchServe does; None for a folder."""
-    if member.isdir():
-        return None
-    below = member.name.partition("/")[2]
-    return member.name if member.name.startswith("/") or not below else below
-
-
-@dataclass(frozen=True)
-class _Bounded:
-    """A file that yields at most ``limit`` bytes, in small pieces."""
-
-    file: IO[bytes]
-    limit: int
-
-    def read(self, size: int) -> bytes:
-        self._check(self.tell() + size)
-        if not 0 <= size <= _HEADER:
-            raise ValueError(f"it has a header of {size} bytes")
-        return self.file.read(size)
-
-    def seek(self, position: int) -> int:
-        self._check(position)
-        return self.file.seek(position)
-
-    def tell(self) -> int:
-        return self.file.tell()
-
-    def _check(self, position: int) -> None:
-        if position > self.limit + _HEADER:
-            raise ValueError(f"it unpacks to more than {self.limit} bytes, as a bomb does")
-
-
 def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tuple[Any, str]]:
     """Yield each named entry with its checked name; no name may come twice, in any spelling."""
     seen: set[str] = set()
@@ -224,17 +162,3 @@ def _named(path: Path, entries: Iterable[tuple[Any, str | None]]) -> Iterator[tu
             raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
         seen.add(name)
         yield entry, name
-
-
-def _hint(path: Path) -> str:
-    """Hint at a file's true format: TorchServe goes by the name alone."""
-    try:
-        with open_regular(path) as file:
-            start = file.read(4)
-    except OSError:
-        return ""
-    if path.suffix == ".mar" and start.startswith(b"\x1f\x8b"):
-        return "; it looks like a .tar.gz, and must be called so for TorchServe to read it"
-    if path.suffix != ".mar" and start == b"PK\x03\x04":
-        return "; it is a zip, which must be called .mar for TorchServe to read it"
-    return ""
