@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -132,16 +131,4 @@ def _advice(source: Path, look: "ArchiveLook", asked: _Asked) -> list[str]:
         f"  {fit}",
         f"  {pack}",
     ]
-    if look.model is None:
-        return [*lines, "Neural Clamping and new heads need a torch model that calib-serve can load"]
-    unpack, model = [f"  python -m zipfile -e {quote(str(source))} parts"], look.model
-    if source.is_dir():
-        unpack, model = [], look.model.replace("parts/", f"{source}/")
-    elif source.name.endswith("gz"):
-        unpack = [f"  mkdir parts && tar xzf {quote(str(source))} -C parts --strip-components 1"]
-    return [
-        *lines,
-        "Neural Clamping and new heads, on inputs as its preprocess makes them:",
-        *unpack,
-        f"  calib-serve fit INPUTS {model} --method neural-clamping -o artifact",
-    ]
+    return [*lines, "Neural Clamping and new heads change the model itself: fit on its file, in the archive"]

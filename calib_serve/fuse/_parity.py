@@ -24,9 +24,6 @@ from calib_serve.scores import few
 MOST = 1e-3
 """Largest difference of a probability that any proof allows: more than that is no longer the calibration."""
 
-SHOWN = 100.0
-"""How far below its row's largest a logit has no probability left: e^-100 is 0 beside any other."""
-
 
 @dataclass(frozen=True)
 class Parity:
@@ -169,7 +166,8 @@ def size_of(logits: NDArray[np.floating[Any]], *, labels: bool) -> float:
     """
     with np.errstate(invalid="ignore"):  # of a row whose largest is infinite itself
         below = np.abs(logits) if labels else logits.max(axis=1, keepdims=True) - logits
-    return float(np.abs(logits).max(initial=1.0, where=below <= SHOWN))
+    # e^-100 is 0 beside any other probability of the row.
+    return float(np.abs(logits).max(initial=1.0, where=below <= 100.0))
 
 
 def check_class_order(artifact: Artifact, names: Sequence[str], source: Path, *, proven: bool) -> None:

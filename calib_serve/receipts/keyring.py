@@ -42,7 +42,6 @@ SKEW = 300.0
 _KEY = 32  # bytes
 _NONCES = Nonces()
 _FORMAT = 1
-_LAST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ class KeyTimes:
     def read(cls, known: Mapping[str, Any]) -> KeyTimes:
         """Read the times in a file; ValueError for one of no calendar."""
         found = cls(*(None if (told := known.get(one.name)) is None else float(told) for one in fields(cls)))
-        if not all(0 <= told < _LAST for told in vars(found).values() if told is not None):
+        # Until the year 10000, beyond which no calendar goes.
+        if not all(0 <= told < 253_402_300_800.0 for told in vars(found).values() if told is not None):
             raise ValueError("a time is none of this era")
         return found
 

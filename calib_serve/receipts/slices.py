@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 GROUPS = 32
 """Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""
 
-SOURCES = 64
-"""Sources of labels that a version may have; the rest are ``other``."""
-
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 _SEEN = 100  # predictions after which a class can be said to be frequent
@@ -116,7 +113,8 @@ class Slices:
             self._segments = Names(segments, known=lambda version: known(version, "segment"))
         else:
             self._segments = Names(0, only=segments)
-        self._sources = Names(SOURCES, known=lambda version: known(version, "source"))
+        # More sources of labels than 64 a version are ``other``.
+        self._sources = Names(64, known=lambda version: known(version, "source"))
         self._classes = Names(classes, share=1 / (4 * classes), known=lambda version: known(version, "class"))
 
     def of(

@@ -33,7 +33,6 @@ LINE = re.compile(
 """What the server accepts; group 3 is the value, group 4 the labels."""
 
 _LONGEST = 200  # characters of a label value; longer names are cut
-_MOST_WAITING = 10_000  # updates; more are sent at once
 _UNSAFE = re.compile(r"[^\w .;/@+=()\[\]{}<>~!?*&^$'-]")
 _ERRORS = "calib_monitor_errors_total"
 
@@ -163,7 +162,7 @@ class Emitter:
             for key, value in changes.items():
                 self._waiting[key] = self._waiting.get(key, 0) + value
             self._updates += len(changes)
-            if self._updates >= _MOST_WAITING:
+            if self._updates >= 10_000:  # more are sent at once
                 self.flush()
 
     def failed(self, *stages: str, times: int = 1) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import io
-import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calib_serve.core.data_files import ZIP_ERRORS
 from calib_serve.core.errors import ModelError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.data import ArchiveOptions
 from calib_serve.scores import Outputs
-from calib_serve.torchserve.archive._repacking import ForeignArchive, Seam, find_seam, unpacked
+from calib_serve.torchserve.archive._repacking import Seam, find_seam, unpacked
 from calib_serve.torchserve.seam._refutation import place_name
 from calib_serve.torchserve.seam._requests import Request, alternatives
 from calib_serve.torchserve.shown import Readings
@@ -53,8 +49,6 @@ class ArchiveLook:
         reply: Reply of the handler.
         shows: What replies show of their scores, in words.
         note: Why the classes have no names, where they have none.
-        model: Options of ``calib-serve fit`` that load the archive's model, unpacked into the folder
-            ``parts``, for methods that need it; None where it cannot be loaded.
     """
 
     name: str
@@ -79,7 +73,6 @@ class ArchiveLook:
     reply: Any
     shows: tuple[str, ...]
     note: str
-    model: str | None
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -143,7 +136,6 @@ def look_at_archive(
             reply=where.replies[0],
             shows=tuple(shows(where.shown)),
             note=note,
-            model=_loadable(found, where),
         )
 
 
@@ -174,21 +166,3 @@ def _in_words(seam: Seam) -> str:
         return shown
     text = request.body.decode("utf-8", "replace")
     return f"{shown}: {text if len(text) <= 60 else text[:57] + '...'}"
-
-
-def _loadable(found: ForeignArchive, seam: Seam) -> str | None:
-    """Name the command that fits the model itself, where the handler could then run a changed one."""
-    model = found.archive.model
-    file, code = model.get("serializedFile"), model.get("modelFile")
-    if file is None or "model" not in seam.places:
-        return None
-    if code is not None:
-        parsed = ast.parse(found.archive.read(code)).body
-        made = [node.name for node in parsed if isinstance(node, ast.ClassDef)]
-        return f"--model parts/{code}:{made[0]} --weights parts/{file}" if len(made) == 1 else None
-    try:
-        with zipfile.ZipFile(io.BytesIO(found.archive.read(file))) as packed:
-            script = any(name.partition("/")[2].startswith("code/") for name in packed.namelist())
-    except ZIP_ERRORS:
-        return None
-    return f"--model parts/{file}" if script else None

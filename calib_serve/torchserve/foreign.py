@@ -149,8 +149,7 @@ def calibrate_archive(
     asked, own = divided(options or ArchiveFitOptions(), keywords, method_options(), verb=calibrate_archive)
     if method in _ON_THE_MODEL:
         raise InputError(
-            f"{method} needs the model itself; whether that can be loaded says: calib-serve inspect --from "
-            f"{archive} (calib_serve.torchserve.foreign.look_at_archive)"
+            f"{method} needs the model itself: take its file out of {archive}, and fit with --model"
         )
     if is_calibrated(read_archive(Path(archive), verify=False)):
         raise InputError(f"{archive} is calibrated already; fit on the archive that it was made from")

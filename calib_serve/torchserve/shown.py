@@ -22,17 +22,10 @@ Path = tuple[str | int, ...]
 CLOSE, CLOSE_OF_HALVES = 1e-4, 2e-2
 """Beyond the digits shown: rounding of a softmax in float32, and of scores with three digits."""
 
-_LEAST_APART = 1e-6
-"""Two classes whose probabilities are nearer may change places by rounding."""
-
-_SURE = 0.8  # a label that names a class at all names it from there on
-
-
 _COARSEST = 0.05  # step of a number, to its scale: a whole number is no probability
 _CHOSEN = ((0.90273, 1), (0.97134, 2), (0.52381, 1))
 """Of a likeliest class: probabilities with digits enough to show rounding, and how far the next one is."""
 
-_FEW = 64  # numbers that a loop compares faster than numpy
 _MOST_CLASSES = 12  # that are chosen as the likeliest, as each costs runs of the model
 
 
@@ -149,7 +142,8 @@ class LabelReading:
             k = self.classes.get(_label_text(leaf_of(reply, self.path)))
         if k is None:
             return None
-        return abs(float(row.p[k]) - float(row["ranked"][self.rank])) <= max(_LEAST_APART, close / 100)
+        # Two classes whose probabilities are nearer may change places by rounding.
+        return abs(float(row.p[k]) - float(row["ranked"][self.rank])) <= max(1e-6, close / 100)
 
 
 @dataclass(frozen=True)
@@ -371,8 +365,8 @@ def _read_label(path: Path, asked: Sequence[tuple[Any, Floats]], names: Sequence
     """Find the rank of the class that a label names where that is sure; None where it names none."""
     texts = [(_label_text(leaf_of(reply, path)), p) for reply, p in asked]
     for rank in range(min(5, len(asked[0][1]))):
-        # Of a likeliest class unsure replies tell nothing yet: a threshold of the handler's own shows there.
-        some = [(text, p) for text, p in texts if rank or p.max() >= _SURE]
+        # Of a likeliest class replies below 0.8 tell nothing yet, but a threshold of the handler's own.
+        some = [(text, p) for text, p in texts if rank or p.max() >= 0.8]
         may_be: dict[str, set[int]] = {}
         for text, p in some:
             k = {int(np.argsort(-p, kind="stable")[rank])}
@@ -404,7 +398,7 @@ def _label_text(leaf: Any) -> str:
 
 
 def _near(shown: Sequence[float], wanted: Floats, step: float, close: float) -> bool:
-    if len(shown) < _FEW:
+    if len(shown) < 64:  # numbers that a loop compares faster than numpy
         pairs = zip(shown, wanted.tolist(), strict=True)
         return all(abs(one - of) <= step + close * max(1.0, abs(of)) for one, of in pairs)
     return bool((np.abs(np.subtract(shown, wanted)) <= step + close * np.maximum(1.0, np.abs(wanted))).all())

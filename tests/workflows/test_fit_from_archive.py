@@ -200,6 +200,5 @@ def test_a_look_says_what_is_there_and_what_can_be_fitted(
     look = look_at_archive(made("plain"), probe=tmp_path / "d" / "0.json")
     assert (look.seam, look.outputs, look.classes) == ("inference", "logits", 10)
     assert look.shows == ("reply maps classes to probabilities",)
-    assert look.model == "--model parts/net.py:Net --weights parts/weights.pt"
     assert "--probe-data" in look.alone_because
     assert look.request.startswith("application/json, ")

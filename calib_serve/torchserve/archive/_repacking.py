@@ -29,7 +29,6 @@ from calib_serve.torchserve.archive._archive import (
     HASHES,
     Archive,
     Content,
-    content_digest,
     new_file,
     read_archive,
     scratch,
@@ -110,111 +109,124 @@ def pack_around(
         FuseError: Where the archive or the artifact does not fit, or a reply does not hold.
     """
     asked = changed(options or AroundOptions(), keywords, pack_around)
-    old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
-    handler = _wrappable(str(old.model.get("handler", "")), old.files, source)
+    with unpacked(source) as found:
+        old = found.archive
+        _check_original(found)
+        name, version = name or old.name, asked.version or f"{old.version}-calibrated"
+        target, config = new_file(source, out, name=name, version=version), _config(old, asked)
+        section, seam = _calibrated(found, fitted, asked, config)
+        # Never over a file that the manifest does not call a configuration.
+        free = f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG
+        config_name = str(old.model.get("configFile") or free)
+        with old.contents() as kept, staged(out, force=force) as stage:
+            kept.pop(config_name, None)
+            files = join_files(kept, _added(found, fitted, asked, seam), asked.extra)
+            written = write_archive(
+                stage / target.name,
+                {**files, config_name: with_section(config, section.as_dict())},
+                name=name,
+                version=version,
+                manifest=old.manifest,
+                handler=_ENTRY,
+                config_file=config_name,
+            )
+            # The written archive is read and asked again, as a worker will.
+            made = read_archive(written, verify=False)
+            check_class_mapping(made)
+            if seam is not None:
+                _compare_calibrated(made.unpack(found.folder.with_name("after")), seam, fitted, asked)
+    return target
+
+
+def _check_original(found: ForeignArchive) -> None:
+    """Raise FuseError for an archive that is calibrated, or that TorchServe runs in a way of its own."""
+    old, source = found.archive, found.archive.path
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
-    # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
-    at = fitted.model.seam is not None
-    seam = _as_fitted("seam", asked.place, fitted.model.seam)
-    output = _as_fitted("output", asked.output, fitted.model.output)
-    kind: Outputs | None = _as_fitted("outputs", asked.outputs, fitted.model.outputs if at else None)
     if (runtime := old.manifest.get("runtime", "python")) not in ("python", "python3"):
         raise FuseError(f"{source} is for the runtime {runtime!r}; only a handler in Python can be wrapped")
     # There, replies are made token by token or out of order, and no batch has its rows.
     if modes := [key for key in _OTHER_LOOPS if old.config.get(key)]:
         raise FuseError(f"{source} runs with {modes[0]}, where replies are not made batch by batch")
-    name, version = name or old.name, asked.version or f"{old.version}-calibrated"
-    target = new_file(source, out, name=name, version=version)
-    config = _config(old, asked.workers, asked.batch_size)
-    # Never over a file that the manifest does not call a configuration.
-    free = f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG
-    config_name = str(old.model.get("configFile") or free)
-    with scratch() as folder, old.contents() as kept, staged(out, force=force) as stage:
-        model_file = _model_file(old)
-        digest_of_model = content_digest(kept[model_file]) if model_file else ""
-        proof = archive_proof(old, fitted, asked)
-        found = None
-        if not asked.untried:
-            samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
-            samples = samples if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
-            found = find_seam(
-                old.unpack(folder / "before"),
-                requests=samples[0] if samples else (),
-                others=samples[1:],
-                input_shape=fitted.model.input_shape,
-                classes=fitted.classes,
-                several=fitted.is_multilabel,
-                seam=seam,
-                output=output,
-                kind=kind,
-                batch_size=_number(old, config, "batchSize"),
-                seconds=asked.probe_timeout,
-            )
-            _check_kind(found, fitted, asked.outputs)
-            if isinstance(proof, Against):
-                how: dict[str, Any] = {"batch_size": 1, "probe_timeout": asked.probe_timeout}
-                scores = collected(read_requests(str(asked.probe_data)), folder / "before", found, **how)
-                proof = proof.prove(np.asarray(scores, np.float64), source)
-            if _number(old, config, "batchSize") > 1 and not found.batches:
-                raise FuseError(
-                    f"{source} is served in batches, of which it is not known which score is whose: "
-                    f"{found.alone_because}. Served one at a time it can be calibrated: --batch-size 1"
-                )
-        section = ModelOptions(
-            kind="wrapped",
-            model=model_file,
-            sha256=digest_of_model,
-            proof=str(proof),
-            wraps=handler,
-            seam=found.place if found else seam or INFERENCE,
-            output=found.output if found else output or "",
-            receipts=asked.receipts,
-            workers=_number(old, config, "minWorkers"),
-            artifact=_ARTIFACT,
-            outputs=found.kind if found else asked.outputs or fitted.model.outputs or "logits",
-            threshold=asked.threshold,
-            last_linear=asked.last_linear or fitted.model.last_linear,
-            flush_seconds=asked.flush_seconds,
-        )
-        section.check_artifact(fitted)
-        added: dict[str, Content] = {
-            **artifact_files(fitted, folder, name=_ARTIFACT),
-            **(package_files("calib_serve.torchserve.wrapped") if asked.standalone else {}),
-            **(
-                {}
-                if found is None
-                else {TRIAL: found.as_request(), SHOWN: json.dumps(found.shown.as_dict()).encode()}
-            ),
-            _ENTRY: shipped(f"handlers/{_ENTRY}"),
-        }
-        kept.pop(config_name, None)
-        written = write_archive(
-            stage / target.name,
-            {**join_files(kept, added, asked.extra), config_name: with_section(config, section.as_dict())},
-            name=name,
-            version=version,
-            manifest=old.manifest,
-            handler=_ENTRY,
-            config_file=config_name,
-        )
-        # The written archive is read and asked again, as a worker will.
-        made = read_archive(written, verify=False)
-        check_class_mapping(made)
-        if found is not None:
-            after = made.unpack(folder / "after")
-            (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
-            _compare_calibrated(
-                after, found, fitted, in_body=asked.receipts == "body", seconds=asked.probe_timeout
-            )
-    return target
 
 
-def _config(old: Archive, workers: int | None, batch_size: int | None) -> dict[str, Any]:
+def _calibrated(
+    found: ForeignArchive, fitted: Artifact, asked: AroundOptions, config: Mapping[str, Any]
+) -> tuple[ModelOptions, Seam | None]:
+    """Find the seam, unless untried, and what proves its scores; return the handler's options with them."""
+    old, known = found.archive, fitted.model
+    place = _as_fitted("seam", asked.place, known.seam)
+    output = _as_fitted("output", asked.output, known.output)
+    # An artifact that was not fitted at a seam says nothing of the kind of scores that pass here.
+    kind: Outputs | None = _as_fitted("outputs", asked.outputs, None if known.seam is None else known.outputs)
+    proof, seam = archive_proof(old, fitted, asked), None
+    if not asked.untried:
+        samples = [] if asked.probe is None else [alternatives(Path(asked.probe))]
+        samples = samples if asked.probe_data is None else some_requests(read_requests(asked.probe_data))
+        at_once = _number(old, config, "batchSize")
+        seam = find_seam(
+            found.folder,
+            requests=samples[0] if samples else (),
+            others=samples[1:],
+            input_shape=known.input_shape,
+            classes=fitted.classes,
+            several=fitted.is_multilabel,
+            seam=place,
+            output=output,
+            kind=kind,
+            batch_size=at_once,
+            seconds=asked.probe_timeout,
+        )
+        _check_kind(seam, fitted, asked.outputs)
+        if isinstance(proof, Against):
+            how: dict[str, Any] = {"batch_size": 1, "probe_timeout": asked.probe_timeout}
+            scores = collected(read_requests(str(asked.probe_data)), found.folder, seam, **how)
+            proof = proof.prove(np.asarray(scores, np.float64), old.path)
+        if at_once > 1 and not seam.batches:
+            raise FuseError(
+                f"{old.path} is served in batches, of which it is not known which score is whose: "
+                f"{seam.alone_because}. Served one at a time it can be calibrated: --batch-size 1"
+            )
+    section = ModelOptions(
+        kind="wrapped",
+        model=_model_file(old),
+        sha256=found.sha256 or "",
+        proof=str(proof),
+        wraps=found.handler,
+        seam=seam.place if seam else place or INFERENCE,
+        output=seam.output if seam else output or "",
+        receipts=asked.receipts,
+        workers=_number(old, config, "minWorkers"),
+        artifact=_ARTIFACT,
+        outputs=seam.kind if seam else asked.outputs or known.outputs or "logits",
+        threshold=asked.threshold,
+        last_linear=asked.last_linear or known.last_linear,
+        flush_seconds=asked.flush_seconds,
+    )
+    section.check_artifact(fitted)
+    return section, seam
+
+
+def _added(
+    found: ForeignArchive, fitted: Artifact, asked: AroundOptions, seam: Seam | None
+) -> dict[str, Content]:
+    """The files of ours in an archive around somebody else's handler."""
+    tried = (
+        {} if seam is None else {TRIAL: seam.as_request(), SHOWN: json.dumps(seam.shown.as_dict()).encode()}
+    )
+    return {
+        **artifact_files(fitted, found.folder.parent, name=_ARTIFACT),
+        **(package_files("calib_serve.torchserve.wrapped") if asked.standalone else {}),
+        **tried,
+        _ENTRY: shipped(f"handlers/{_ENTRY}"),
+    }
+
+
+def _config(old: Archive, asked: AroundOptions) -> dict[str, Any]:
     """Put the given settings into the old configuration."""
-    asked = {"minWorkers": workers, "maxWorkers": workers, "batchSize": batch_size}
-    given = {key: value for key, value in asked.items() if value is not None}
+    said = {"minWorkers": asked.workers, "maxWorkers": asked.workers, "batchSize": asked.batch_size}
+    given = {key: value for key, value in said.items() if value is not None}
     if odd := [key for key, value in given.items() if value < 1]:
         raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
     return {**old.config, **given}
@@ -419,16 +431,13 @@ def _check_kind(seam: Seam, artifact: Artifact, told: Outputs | None) -> None:
         change_to_fitted(artifact, seam.kind, what, can=())
 
 
-def _compare_calibrated(
-    folder: Path, seam: Seam, artifact: Artifact, *, in_body: bool = False, seconds: float = SECONDS
-) -> None:
+def _compare_calibrated(folder: Path, seam: Seam, artifact: Artifact, asked: AroundOptions) -> None:
     """Send the requests to the calibrated archive in ``folder``, and compare with the original's replies.
-
-    ``in_body``: its replies hold the original's as ``prediction``.
 
     Raises FuseError where a calibrated confidence is not the artifact's for the scores of that request, where
     a reply has another format.
     """
+    (folder / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
     # In reverse, too: a handler that mixes up its rows answers one of the two orders wrongly.
     some = seam.requests[: len(seam.batched[0])] if seam.batched else ()
     ordered = [list(some), list(reversed(some))] if some else []
@@ -437,11 +446,12 @@ def _compare_calibrated(
     before = [*([reply] for reply in seam.replies), *([None] * len(batch) for batch in ordered)]
     try:
         job = {"batches": [[dict(request) for request in batch] for batch in batches], "bare": seam.bare}
-        got = run_trial(folder, "answer", job, seconds=seconds)
-        for asked, scores, replies in zip(got, rows, before, strict=True):
-            each = zip(scores, asked["headers"], replies, asked["replies"], strict=True)
+        got = run_trial(folder, "answer", job, seconds=asked.probe_timeout)
+        for answer, scores, replies in zip(got, rows, before, strict=True):
+            each = zip(scores, answer["headers"], replies, answer["replies"], strict=True)
             for row, headers, first, reply in each:
-                now = reply["prediction"] if in_body else reply
+                # Its replies hold the original's as "prediction" where receipts are in the body.
+                now = reply["prediction"] if asked.receipts == "body" else reply
                 _check_one(seam, artifact, row, headers, first=first, now=now)
     except ModelError as error:
         raise FuseError(f"the handler {seam.handler} cannot be calibrated: {error}") from error
