@@ -39,8 +39,6 @@ from calib_serve.scores import Outputs, Scores
 
 _FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as that of the structured methods
 
-_MIXTURES = ("temperature-mixture", "ensemble-temperature")
-
 _LOST = "its class shares were corrected without labelled samples; fit it again, with these as prior"
 
 
@@ -207,7 +205,7 @@ def check_correctable(methods: Iterable[str], classes: int, of: str | None = Non
 def correctable(method: str, classes: int, of: str | None = None) -> bool:
     """Whether class shares can be corrected behind a method; ``of`` is a table's option."""
     tables = method.startswith("histogram") and (of or ("each" if classes == 2 else "top")) == "top"
-    return not (method in _MIXTURES or tables or (method == "isotonic" and of == "top"))
+    return not (method == "temperature-mixture" or tables or (method == "isotonic" and of == "top"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,6 @@
 """A temperature mixed with uniform probabilities, for labels that no temperature explains.
 
-An ensemble has uncalibrated ones in the mixture, too. ``base`` is what structured scaling starts from: a
-temperature and a small uniform share.
+``base`` is what structured scaling starts from: a temperature and a small uniform share.
 """
 
 from __future__ import annotations
@@ -20,71 +19,9 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import UNIFORM_SHARE_OF_A_BASE
 from calib_serve.fit.output.temperature import CHUNK, temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.scores import softmax
 
 Floats = NDArray[np.float64]
 _LARGER_SHARE = 3.0  # samples' weight, below which a larger share is not tried
-
-
-def fit_ensemble_temperature(samples: Samples) -> Artifact:
-    """Fit w1 softmax(z / T) + w2 softmax(z) + w3 / K: T by NLL, then the weights by NLL.
-
-    The second problem is convex, and its certificate is an upper bound on how far the NLL is above its
-    least. Raises FitError where no temperature is best. Zhang 2020, section 3.1.
-    """
-    begin = temperature(samples)
-    scales = np.array([1 / begin["temperature"], 1.0])
-    p_true = np.full((len(samples), 3), 1 / samples.classes)
-    for part, z in samples.chunks(np.float64):
-        for m, scale in enumerate(scales):
-            p_true[part, m] = softmax(z * scale)[np.arange(len(z)), samples.labels[part]]
-        weights, certificate = mixture_weights(p_true, samples.weights / len(samples))
-    return complete(
-        [Mixture(scales=scales, weights=weights)],
-        samples,
-        method="ensemble-temperature",
-        fit={
-            "objective": "nll, of T, then of the weights",
-            "temperature": begin["temperature"],
-            "weights": weights,
-            **certificate,
-            "nll_before": begin["nll_before"],
-        },
-    )
-
-
-def mixture_weights(
-    p_true: NDArray[np.float64], share: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Weights (M,) of least NLL for the true class's probabilities (n, M), under each part.
-
-    ``share`` (n,) sums to 1. With g_m = mean(p_m / mixture) no other weights can have an NLL lower
-    by more than log max g: the gap.
-
-    >>> mixture_weights(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0.5, 0.5]))[0].round(3).tolist()
-    [1.0, 0.0]
-    """
-    parts = p_true.shape[1]
-
-    def nll(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        mixed = np.maximum(p_true @ weights, 1e-300)
-        return -float(share @ np.log(mixed)), -(share / mixed) @ p_true
-
-    found = minimize(
-        nll,
-        np.full(parts, 1 / parts),
-        jac=True,
-        method="SLSQP",
-        bounds=[(0, 1)] * parts,
-        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
-        options={"ftol": 1e-15, "maxiter": 500},
-    )
-    weights = np.maximum(found.x, 0) / np.maximum(found.x, 0).sum()
-    value, gradient = nll(weights)
-    gap = math.log(max(float(-gradient.min()), 1.0))
-    if gap > 1e-6:
-        raise FitError(f"the mixture's weights did not converge: NLL within {gap:.3g} of its least")
-    return weights, {"gap": gap, "iterations": int(found.nit), "nll_after": value}
 
 
 def fit_temperature_mixture(samples: Samples) -> Artifact:
