@@ -193,7 +193,7 @@ def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
     if samples.outputs not in PROBABILITIES:
         return None
     share = float(np.mean([(log_softmax(z) < np.log(_ZERO)).mean() for _, z in samples.chunks()]))
-    if share == 0 or samples.outputs == "label_probabilities" or method in _RANKED:
+    if share == 0 or method in _RANKED:
         return Floor(share) if share else None
     samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
     by = "platt" if samples.classes == 2 else "temperature"
@@ -226,6 +226,8 @@ class Unseen:
     @classmethod
     def of(cls, samples: Samples, method: str, *, keeping: bool, seed: int) -> Unseen:
         """Look at the samples for a fit of ``method``; ``keeping``: the fit keeps every predicted class."""
+        if samples.is_multilabel:
+            return cls(None, None)
         alone = keeping or method in KEEPING or (method in TWO_CLASSES and samples.classes > 2)
         return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
 

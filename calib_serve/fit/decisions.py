@@ -32,7 +32,6 @@ from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.evaluate import DecideOptions
 from calib_serve.fit.choices import choice_by
 from calib_serve.fit.facts import data_fingerprint
-from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples, has_names
 from calib_serve.metrics import abstention, checked, checked_probs, conformal_rank, group_codes, one_of_each
 from calib_serve.scores import LABELS, Scores, few
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 _MARGIN = 4 * float(np.finfo(np.float32).eps)
 _PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)  # Angelopoulos 2021, appendix E
 _RISKS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
-_FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
-_REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
 _SEEN = (
     "{what}; thresholds found there promise nothing, as the probabilities were fitted to them. Give samples "
     "that it has not seen, or fit again on a part and keep the rest for this"
@@ -473,7 +470,7 @@ def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
         given = artifact.accepted(samples)
         if given.labels is None:
             return None
-        samples = (LabelSamples if given.is_multilabel else Samples).of(given)
+        samples = Samples.of(given)
     known = artifact.data.get("sha256")
     if known and known == data_fingerprint(samples.logits, samples.labels):
         return "these are the samples that the calibration was fitted on"
@@ -484,7 +481,8 @@ def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
     distinct = set(rows)
     found = len(kept & distinct)
     # Where the same scores come again and again, finding some of the fit's own proves nothing.
-    if found >= min(_FOUND, len(kept)) and len(distinct) >= (1 - _REPEATED) * len(rows):
+    # One may be another that looks the same.
+    if found >= min(2, len(kept)) and len(distinct) >= (1 - 0.1) * len(rows):
         return f"{found} of the {len(kept)} samples that the artifact keeps of its own fit are among these"
     return None
 

@@ -166,6 +166,11 @@ def complete(
     )
 
 
+def fit_none(samples: Samples) -> Artifact:
+    """Fit nothing: an artifact without steps, with the same facts as any other."""
+    return complete([], samples, method="none", fit={})
+
+
 def _shares(samples: Samples) -> dict[str, Any]:
     """The class shares of the samples, weighted as in the fit: those that fitted probabilities hold for."""
     if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.part:

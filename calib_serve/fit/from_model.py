@@ -41,9 +41,7 @@ from calib_serve.models import (
     calibrated_probs,
     from_module,
     in_order_of,
-    join,
     load_model,
-    rank_device,
     weights_remarks,
 )
 from calib_serve.scores import LABELS, log_probs, softmax
@@ -111,7 +109,6 @@ def calibrate_model(
     Before and after are measured on ``test``, else on samples that were held out. How pictures became the
     inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
     way. A fit that was killed resumes from its ``checkpoints``: logits, features and the state of the fit.
-    Under torchrun the processes share the passes over the data, and each returns the same artifact.
 
     Args:
         model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
@@ -195,11 +192,11 @@ def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
 
 
 def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
-    """Load ``model`` as a classifier, with its results on disk where asked, shared among torchrun's ranks."""
+    """Load ``model`` as a classifier, with its results on disk where asked."""
     how: dict[str, Any] = {
         "input_shape": shape if asked.input_shape is None else _sizes(asked.input_shape),
         "last_linear": asked.last_linear,
-        "device": asked.device or rank_device(),
+        "device": asked.device,
         "batch_size": asked.batch_size,
         "mixed_precision": asked.mixed_precision,
         "outputs": asked.outputs,
@@ -220,8 +217,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
     else:
         loaded = from_module(model, **how)
     kept = asked.checkpoints
-    # The cache lies inside: ranks share the passes, and each keeps what it computed.
-    return join(loaded if kept is None else CachedClassifier(loaded, Path(kept)))
+    return loaded if kept is None else CachedClassifier(loaded, Path(kept))
 
 
 def _sizes(given: Any) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
 from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.folds import FOLDS, stratified
-from calib_serve.fit.labels import LabelSamples, held_out_label_facts
 from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
 from calib_serve.fit.output.held_out import facts_of_probabilities, held_out_facts
 from calib_serve.fit.samples import Samples
@@ -78,7 +77,7 @@ def with_metrics(
 def cross_validated(
     artifact: Artifact,
     samples: Samples,
-    fit: Callable[[Any], Artifact],
+    fit: Callable[[Samples], Artifact],
     *,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -88,17 +87,12 @@ def cross_validated(
     Of very many samples that is told of some. Where a fold cannot be fitted, because a class or the samples
     are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
     """
-    if not isinstance(samples, LabelSamples):
-        samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
-    folds = min(FOLDS, samples.units // 2)
-    how: dict[str, Any] = {"folds": folds, "class_names": artifact.class_names, "seed": seed}
+    samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
+    folds, names = min(FOLDS, samples.units // 2), artifact.class_names
     if folds < 2:
         return unmeasured(artifact, FitError(f"{samples.size_said} are too few to hold some of them out"))
     try:
-        if isinstance(samples, LabelSamples):
-            found = held_out_label_facts(samples, fit, **how)
-        else:
-            found = held_out_facts(samples, fit, progress=progress, **how)
+        found = held_out_facts(samples, fit, folds=folds, class_names=names, seed=seed, progress=progress)
     except CalibServeError as error:
         return unmeasured(artifact, error)
     return measured_on_folds(artifact, found, folds=folds, samples=len(samples))

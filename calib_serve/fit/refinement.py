@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.arrays import some_of
-from calib_serve.core.errors import CalibServeError
+from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.folds import FOLDS, folds_of
 from calib_serve.fit.measured import MOST_LOGITS_FOR_A_MAP, SAMPLES_FOR_TWO_FOLDS
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import LossTerms, sample_losses
 from calib_serve.scores import Outputs, Scores, log_probs, softmax
-
-_RECALIBRATED = 50_000  # samples that are recalibrated
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,11 @@ def recalibrated_losses(
         seed: Seed of the folds.
     """
     given = Scores.of(scores, labels, outputs=outputs)
-    samples = Samples.of(given.take(some_of(len(given), _RECALIBRATED)))
+    if given.is_multilabel:
+        raise InputError(
+            f"{given.outputs} are of labels, each with losses of its own: give one class a sample"
+        )
+    samples = Samples.of(given.take(some_of(len(given), 50_000)))
     folds = min(folds or (FOLDS if len(samples) < SAMPLES_FOR_TWO_FOLDS else 2), samples.units // 2)
     if folds < 2:
         return None

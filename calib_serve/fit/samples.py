@@ -16,7 +16,7 @@ from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit.measured import VALUES_WORTH_THREADS
 from calib_serve.fit.threads import cores
 from calib_serve.metrics import group_codes
-from calib_serve.scores import Outputs, Scores
+from calib_serve.scores import Outputs, Scores, check_ungrouped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,7 +39,7 @@ class Samples:
     Args:
         logits: (n, K) of any float type; may be memory-mapped and larger than memory: read them by
             ``chunks``.
-        labels: Class ids of these samples (n,).
+        labels: Class ids of these samples (n,); of a multi-label model (n, L), 0 or 1.
         weight: (n,), of mean 1; None: all weigh the same.
         rows: Rows of ``logits`` that belong to these samples (n,), so that a fold copies nothing; None: all.
         outputs: Kind of the scores before they became logits.
@@ -73,9 +73,10 @@ class Samples:
         A row of soft labels counts for each class, by its share.
 
         Args:
-            logits: Class scores (n, K), or ``Scores``; or ``Samples``, with the same labels, and weights if
-                they have none.
-            labels: Class ids (n,) or names; shares of the classes (n, K); None where ``Scores`` have them.
+            logits: Class scores (n, K), log-odds (n, L) of labels, or ``Scores``; or ``Samples``, with the
+                same labels, and weights if they have none.
+            labels: Class ids (n,) or names; shares of the classes (n, K); of labels (n, L), 0 or 1; None
+                where ``Scores`` have them.
             sample_weight: (n,).
             class_weight: (K,), times the weight of its samples; "balanced": every class that occurs weighs
                 the same.
@@ -83,7 +84,8 @@ class Samples:
             groups: Which samples belong together (n,), numbers or text.
 
         Raises:
-            InputError: Where scores, labels or weights cannot be right, or are of a multi-label model.
+            InputError: Where scores, labels or weights cannot be right, and for class weights and groups of
+                labels.
             ShapeError: Where shapes do not fit.
         """
         if isinstance(logits, Samples):
@@ -91,15 +93,17 @@ class Samples:
         beside: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
         given = Scores.of(logits, labels, outputs=outputs, expected="logits", **beside)
         if given.is_multilabel:
-            raise InputError(f"{given.outputs} have a calibrator for each label, which calibrate() fits")
+            if class_weight is not None:
+                raise InputError("class_weight is for one class a sample; give each sample a weight instead")
+            check_ungrouped(given.groups)  # folds could keep them whole, and no interval of a label would
         y, codes = given.labelled(), group_codes(given.groups, len(given))
         counted = cls(given.logits, y, outputs=given.outputs, groups=codes, sources=given.sources)
-        if y.ndim > 1:
+        if y.ndim > 1 and not given.is_multilabel:
             counted = counted._shared_out(y, given.weights)
         elif given.weights is not None:
             counted = counted._counted(given.weights)
-        weight = sample_weights(counted.labels, given.classes, counted.weight, class_weight)
-        return replace(counted, weight=weight)
+        ids = counted.labels[:, 0] if given.is_multilabel else counted.labels
+        return replace(counted, weight=sample_weights(ids, given.classes, counted.weight, class_weight))
 
     @classmethod
     def of_kind(
@@ -177,8 +181,13 @@ class Samples:
         return len(self.labels)
 
     @property
+    def is_multilabel(self) -> bool:
+        """Whether any number of labels may be true of a sample."""
+        return self.labels.ndim > 1
+
+    @property
     def classes(self) -> int:
-        """The number K of classes."""
+        """The number K of classes, or L of labels."""
         return int(self.logits.shape[1])
 
     @property

@@ -183,8 +183,8 @@ def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
 
 
 def confused(artifact: Artifact, samples: Samples) -> Artifact:
-    """The artifact with its confusion on the calibration set, counted here unless the fit has."""
-    if "confusion" in artifact.data:
+    """The artifact with its confusion on the calibration set, unless the fit counted it; labels have none."""
+    if samples.is_multilabel or "confusion" in artifact.data:
         return artifact
     samples = samples.some(MOST_SAMPLES_COUNTED)
     parts = ((part, samples.probs(artifact, part, chunk)) for part, chunk in samples.chunks())

@@ -34,9 +34,6 @@ from calib_serve.metrics import mean_error
 Shape = Literal["full", "diagonal", "scalar"]
 """Of W."""
 
-# Parameters up to which the Hessian itself, factored, is the preconditioner.
-_EXACT_MATRIX = 700
-_EXACT_DIAGONAL = 1000
 
 _SINGLE = 1 << 21  # logits above which passes are in float32; sums over samples stay in float64
 SINGLE_ROUGH = 1 << 18
@@ -187,11 +184,12 @@ class Problem:
     def curvature(self, theta: Vector) -> Callable[[Penalty], Solve]:
         """The preconditioners at ``theta`` for any penalty, by one pass over the samples."""
         if self.shape == "full":
-            make = of_matrix if self.size <= _EXACT_MATRIX else of_blocks
+            # Of few parameters the Hessian itself, factored, is the preconditioner.
+            make = of_matrix if self.size <= 700 else of_blocks
         elif self.shape == "scalar":
             make = of_scalar
         else:
-            make = of_diagonal if self.size <= _EXACT_DIAGONAL else of_pairs
+            make = of_diagonal if self.size <= 1000 else of_pairs
         part = self.take(slice(None, None, s)) if (s := self.samples.size // _CURVED) > 1 else self
         curved = make(part._curvature(theta), self.samples.classes)
         return lambda penalty: curved(2 * self._penalties(penalty))

@@ -15,6 +15,4 @@ from calib_serve.models.labelled import read_requests as read_requests
 from calib_serve.models.load import load_model as load_model
 from calib_serve.models.load import model_data as model_data
 from calib_serve.models.load import weights_remarks as weights_remarks
-from calib_serve.models.ranks import join as join
-from calib_serve.models.ranks import rank_device as rank_device
 from calib_serve.models.torch_classifier import from_module as from_module

@@ -23,9 +23,6 @@ from calib_serve.models.torch_classifier import TorchClassifier, from_module
 from calib_serve.scores import Outputs
 
 _INSIDE = "network."
-_NOISE_OF_PADDING = 1e-3
-"""How far a text's logits may move as its batch is padded, relative to how far texts differ."""
-_ROUNDING = 1e-5  # relative to the largest logit
 
 
 def load_folder(
@@ -152,7 +149,7 @@ def _refuse_padding_that_counts(folder: Folder, module: nn.Module, probe: Tensor
         ) from error
     moved = float((together - alone).abs().max())
     differ = float((alone.amax(0) - alone.amin(0)).max())
-    if not moved <= _NOISE_OF_PADDING * differ + _ROUNDING * float(alone.abs().max()):
+    if not moved <= 1e-3 * differ + 1e-5 * float(alone.abs().max()):
         raise ModelError(
             f"padding on the {side} changes what the model of {folder.path} answers: logits move by up to "
             f"{moved:.2g} as a text's batch holds longer ones, so there is no one confidence to calibrate"

@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check_keywords
-from calib_serve.fit.facts import complete, remarked
+from calib_serve.fit.facts import fit_none, remarked
+from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.fit.output.averaged import fit_structured_average
-from calib_serve.fit.output.binary import fit_beta, fit_intercept, fit_logistic, fit_platt
+from calib_serve.fit.output.binary import check_range, fit_beta, fit_intercept, fit_logistic, fit_platt
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.output.linear import (
@@ -52,11 +53,6 @@ TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType(
     {"intercept": fit_intercept, "logistic": fit_logistic, "platt": fit_platt, "beta": fit_beta}
 )
 """Those of two classes alone."""
-
-
-def fit_none(samples: Samples) -> Artifact:
-    """Fit nothing: an artifact without steps, with the same facts as any other."""
-    return complete([], samples, method="none", fit={})
 
 
 CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
@@ -113,16 +109,22 @@ def fit_by_name(
         FitError: Where nothing can be learnt.
     """
     check_keywords(keywords, own_options(), fit_by_name)
-    fit, options = _fitter(method), dict[str, Any](keywords)
-    check_options(method, options, options_of(method))
-    _check_numbers(method, options)
-    if "seed" in _parameters(method):
-        options["seed"] = seed
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    multilabel, options = samples.is_multilabel, dict[str, Any](keywords)
+    parameters = _parameters(method, multilabel)
+    check_options(method, options, options_of(method, multilabel))
+    for name, value in options.items():
+        # Command lines and files may have text where an option is a number.
+        if isinstance(parameters[name].default, (int, float)) and isinstance(value, str):
+            raise InputError(f"{name} of {method} is a number, got {value!r}")
+    if "seed" in parameters:
+        options["seed"] = seed
     # No remarks on folds, which are temporary, nor for "none", which fits nothing.
-    said = [] if samples.part or method == "none" else sample_remarks(samples)
+    said = [] if multilabel or samples.part or method == "none" else sample_remarks(samples)
+    if multilabel:
+        check_range(samples.read(slice(0, len(samples))))
     with one_thread(samples.size):
-        artifact = fit(samples, **options)
+        artifact = _fitter(method, multilabel)(samples, **options)
     told = remarked(artifact, after=said)
     return replace(told, class_names=tuple(class_names)) if class_names else told
 
@@ -134,17 +136,9 @@ def check_options(method: str, options: Mapping[str, Any], known: Sequence[str])
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
 
 
-def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
-    """Raise InputError for text where an option is a number, as command lines and files may have it."""
-    for name, value in options.items():
-        default = _parameters(method)[name].default
-        if isinstance(default, (int, float)) and isinstance(value, str):
-            raise InputError(f"{name} of {method} is a number, got {value!r}")
-
-
-def options_of(method: str) -> list[str]:
-    """The names of a method's own options; InputError for a method that does not exist."""
-    return [name for name in _parameters(method) if name not in ("samples", "seed")]
+def options_of(method: str, multilabel: bool = False) -> list[str]:
+    """The names of a method's own options; InputError for a method that does not exist, or not for labels."""
+    return [name for name in _parameters(method, multilabel) if name not in ("samples", "seed")]
 
 
 @cache
@@ -154,22 +148,31 @@ def own_options() -> tuple[str, ...]:
 
 
 @cache  # reading a signature takes a tenth of a small fit
-def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(_fitter(method)).parameters
+def _parameters(method: str, multilabel: bool) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_fitter(method, multilabel)).parameters
 
 
-def _fitter(method: str) -> Fitter:
-    known = {**CANDIDATES, **TWO_CLASSES}
+def methods_for(samples: Samples) -> tuple[str, ...]:
+    """The names of all methods that such samples have."""
+    if samples.is_multilabel:
+        return tuple(LABEL_METHODS)
+    return (*CANDIDATES, *(TWO_CLASSES if samples.classes == 2 else ()))
+
+
+def _fitter(method: str, multilabel: bool) -> Fitter:
+    known = LABEL_METHODS if multilabel else {**CANDIDATES, **TWO_CLASSES}
+    if method in known:
+        return known[method]
+    if multilabel:
+        raise InputError(f"labels have no method {method!r}; choose auto, {', '.join(known)}")
     if method in _OF_MODELS:
         raise InputError(
             f"{method} changes the model, so logits are not enough: give the model and its inputs "
             "(fit --model MODEL --data DATA, or calibrate_model)"
         )
-    if method not in known:
-        near = difflib.get_close_matches(method, (*known, *_OF_MODELS), 1)
-        meant = f", did you mean {near[0]}?" if near else ""
-        raise InputError(
-            f"there is no method {method!r}{meant}; choose one of {', '.join(known)}, or of a model "
-            f"{', '.join(_OF_MODELS)}"
-        )
-    return known[method]
+    near = difflib.get_close_matches(method, (*known, *_OF_MODELS), 1)
+    meant = f", did you mean {near[0]}?" if near else ""
+    raise InputError(
+        f"there is no method {method!r}{meant}; choose one of {', '.join(known)}, or of a model "
+        f"{', '.join(_OF_MODELS)}"
+    )

@@ -21,7 +21,6 @@ from calib_serve.fit.output.temperature import CHUNK, temperature
 from calib_serve.fit.samples import Samples
 
 Floats = NDArray[np.float64]
-_LARGER_SHARE = 3.0  # samples' weight, below which a larger share is not tried
 
 
 def fit_temperature_mixture(samples: Samples) -> Artifact:
@@ -165,7 +164,8 @@ def base(samples: Samples) -> Base:
     if samples.classes == 2:  # beta calibration bends both ends of the curve itself
         return plain
     mixed = Base(*mixture(samples, (t, 1 / (n + 1))))
-    if mixed.uniform < _LARGER_SHARE / (n + 1):
+    # Below three samples' weight a larger share is not tried.
+    if mixed.uniform < 3.0 / (n + 1):
         return plain
     # By 2 nats over all samples it is clearly likelier.
     return mixed if (plain.losses(samples) - mixed.losses(samples)).sum() > 2 else plain

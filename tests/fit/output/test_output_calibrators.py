@@ -218,7 +218,7 @@ def test_small_fits_run_linear_algebra_on_one_thread_and_give_the_others_back(
         seen.extend(threads_of_blas())
         return Artifact(method="temperature", classes=samples.classes, steps=())
 
-    monkeypatch.setattr("calib_serve.fit.output.candidates._fitter", lambda method: fit)
+    monkeypatch.setattr("calib_serve.fit.output.candidates._fitter", lambda *_: fit)
     with threadpool_limits(2, "blas"):
         fit_by_name("temperature", *draw(k=classes))
         assert set(threads_of_blas()) == {2}

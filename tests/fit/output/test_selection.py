@@ -142,11 +142,12 @@ def test_a_choice_in_doubt_takes_more_samples_until_it_is_none(monkeypatch: pyte
 
 
 def test_a_loss_of_accuracy_that_few_samples_cannot_prove_takes_more() -> None:
-    none = HeldOut(*np.ones((4, 300)))
-    worse = replace(none, correct=np.where(np.arange(300) < 4, 0.0, 1.0))
+    none = HeldOut(*np.ones((5, 300)))
+    worse = replace(none, correct=np.where(np.arange(300) < 4, 0.0, 1.0), nll=np.zeros(300))
+    found = {"none": none, "worse": worse}
     samples, doubts = Samples.of(*draw(300)), []
     how = {"tolerance": 0.005, "level": 0.95, "seed": 0}
-    assert selection._harm(none, worse, samples, True, doubts, **how) is None
+    assert selection._harm(found, "worse", samples, "nll", doubts, **how) is None
     assert doubts == ["accuracy"]
-    assert selection._harm(none, none, samples, True, doubts, **how) is None
+    assert selection._harm(found, "none", samples, "nll", doubts, **how) is None
     assert len(doubts) == 1
