@@ -191,19 +191,14 @@ def confusion_facts(
     """
     if samples.classes > _SHARES:
         return {"unknown": f"confusions are kept of at most {_SHARES} classes, here are {samples.classes}"}
-    if not _weighs_classes_alone(samples):
-        return {"unknown": "the calibration samples have weights that differ within a class"}
+    if samples.weight is not None:
+        least, most = np.full(samples.classes, np.inf), np.zeros(samples.classes)
+        np.minimum.at(least, samples.labels, samples.weight)
+        np.maximum.at(most, samples.labels, samples.weight)
+        # Where all samples of a class weigh the same, it looks as it was sampled.
+        if not (most <= least * (1 + 1e-9) + 1e-12).all():
+            return {"unknown": "the calibration samples have weights that differ within a class"}
     return Confusion.tally(predicted, confidence, samples.labels, classes=samples.classes, on=on).facts
-
-
-def _weighs_classes_alone(samples: Samples) -> bool:
-    """Whether all samples of a class weigh the same, so that the class looks as it was sampled."""
-    if samples.weight is None:
-        return True
-    least, most = np.full(samples.classes, np.inf), np.zeros(samples.classes)
-    np.minimum.at(least, samples.labels, samples.weight)
-    np.maximum.at(most, samples.labels, samples.weight)
-    return bool((most <= least * (1 + 1e-9) + 1e-12).all())
 
 
 def _of_one_column(step: Step, outputs: Outputs) -> Step:

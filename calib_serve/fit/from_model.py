@@ -20,7 +20,7 @@ from calib_serve.core.options.base import check, divided
 from calib_serve.core.options.fit import ModelFitOptions
 from calib_serve.fit.clamping.efficient import checked_inputs, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
-from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
+from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
 from calib_serve.fit.facts import remarked, with_selection
 from calib_serve.fit.folds import FOLDS, stratified
 from calib_serve.fit.from_scores import AUTO, calibrate, method_options
@@ -78,7 +78,6 @@ SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
         fit_neural_clamping_paper,
         ("gamma", "penalty", "start", "norm_power", "normalisation", "input_range"),
     ),
-    "toolkit": (fit_neural_clamping_toolkit, ("gamma", "penalty", "normalisation")),
 }
 """Neural Clamping's schedules: what fits by each, and the options it takes."""
 
@@ -284,8 +283,7 @@ class _Work:
         elif method == "tuned-head":
             artifact = self._tuned(options, measure)
         elif method == "neural-clamping":
-            normalised = pictures is not None and set(pictures.std) != {1.0}
-            artifact = self._clamped(options, normalised=normalised)
+            artifact = self._clamped(options)
         elif method == "neural-clamping-efficient":
             artifact = self._clamped_efficiently(options, measure)
         elif method == "auto" and self.classifier.differentiable:
@@ -408,8 +406,8 @@ class _Work:
             losses[:, held] = [-log_probs(p[np.arange(len(held)), y[held]]) for p in probs]
         return Gain.of(*losses)
 
-    def _clamped(self, options: Mapping[str, Any], *, normalised: bool) -> Artifact:
-        """Fit Neural Clamping by one of its schedules; ``normalised``: so the inputs are known to come."""
+    def _clamped(self, options: Mapping[str, Any]) -> Artifact:
+        """Fit Neural Clamping by one of its schedules."""
         known = dict(options)
         if "resolution" in known:  # files and command lines have no None, and say "full"
             given = known["resolution"]
@@ -422,17 +420,7 @@ class _Work:
             raise InputError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, got {schedule!r}")
         fit, takes = SCHEDULES[schedule]
         check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
-        if schedule == "toolkit" and "normalisation" not in known:
-            if not normalised:
-                raise InputError(
-                    "the toolkit's schedule puts delta behind the normalisation: give the normalisation "
-                    "(mean, std) that the model begins with, (0, 1) where the inputs are normalised already"
-                )
-            # Its code adds delta behind the normalisation, where the paper adds it to the input.
-            known["normalisation"] = (0.0, 1.0)
         if known.get("gamma") == "paper":
-            if schedule == "toolkit":
-                raise InputError("the toolkit's schedule chooses no gamma; give one number")
             # Section 3.3: gamma from 0 to 1 in steps of 0.05, by the least ECE of the calibration set.
             known |= {"gamma": GAMMAS} | ({"judge": "calibration-ece"} if schedule == "ours" else {})
         return fit(

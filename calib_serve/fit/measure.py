@@ -14,9 +14,9 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
 from calib_serve.fit.facts import judged, measured_on_folds
-from calib_serve.fit.folds import FOLDS, stratified
+from calib_serve.fit.folds import FOLDS, folds_of, stratified
 from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
-from calib_serve.fit.output.held_out import facts_of_probabilities, held_out_facts
+from calib_serve.fit.output.held_out import facts_of_folds, facts_of_probabilities
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     Estimate,
@@ -88,11 +88,18 @@ def cross_validated(
     are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
     """
     samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
-    folds, names = min(FOLDS, samples.units // 2), artifact.class_names
+    folds = min(FOLDS, samples.units // 2)
     if folds < 2:
         return unmeasured(artifact, FitError(f"{samples.size_said} are too few to hold some of them out"))
+
+    def of_fold(f: int) -> Artifact:
+        if progress:
+            progress(f, folds)
+        return fit(samples.take(fold != f))
+
     try:
-        found = held_out_facts(samples, fit, folds=folds, class_names=names, seed=seed, progress=progress)
+        fold = folds_of(samples, folds=folds, seed=seed)
+        found = facts_of_folds(of_fold, samples, fold, artifact.class_names, level=0.95, seed=seed)
     except CalibServeError as error:
         return unmeasured(artifact, error)
     return measured_on_folds(artifact, found, folds=folds, samples=len(samples))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact, Examples, LogitMap, PriorCorrection, ProbTable, Step
 from calib_serve.core.arrays import Floats
@@ -289,7 +288,17 @@ def estimate_prior(
     ('moved', [0.8, 0.2])
     """
     old = class_shares_of(artifact)
-    probs = _returned(artifact, scores, outputs) if calibrated else _calibrated(artifact, scores, outputs)
+    if calibrated:  # by a served model, in whatever order of classes
+        said = {"outputs": outputs, "expected": "probabilities", "name": "the calibrated probabilities"}
+        probs = Scores.of(scores, **said).in_order(artifact.class_names).probs[:]
+    elif artifact.model_steps:
+        raise InputError(
+            "the artifact changes the model itself, so its scores alone are not enough; give the "
+            "probabilities that the calibrated model returns, and say so with --calibrated (calibrated=True)"
+        )
+    else:
+        probs = artifact.probs(scores, outputs=outputs)
+    probs = checked_probs(probs)
     if probs.shape[1] != artifact.classes:
         raise InputError(f"the artifact is of {artifact.classes} classes, the scores of {probs.shape[1]}")
     if not (old > 0).all():
@@ -305,7 +314,11 @@ def estimate_prior(
     except InputError as error:
         unknown = str(error)
     else:
-        counted = bbse(confusion, _seen(probs, confusion.bins), old=old)
+        # Predictions by class and confidence bin (K, B).
+        k, bins = artifact.classes, confusion.bins
+        index = probs.argmax(axis=1) * bins + bin_index(probs.max(axis=1), bins=bins)
+        seen = np.bincount(index, minlength=k * bins).reshape(k, bins).astype(np.float64)
+        counted = bbse(confusion, seen, old=old)
     return PriorEstimate(counted, likely, old, unknown, artifact.class_names)
 
 
@@ -366,25 +379,3 @@ def _held_out(
     fold = folds_of(samples, folds=min(FOLDS, samples.units // 2), seed=seed)
     for rows, probs in samples.held_out(fold, lambda f: again(samples.take(fold != f))):
         yield rows, corrected(probs, old, new)
-
-
-def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) -> Floats:
-    if artifact.model_steps:
-        raise InputError(
-            "the artifact changes the model itself, so its scores alone are not enough; give the "
-            "probabilities that the calibrated model returns, and say so with --calibrated (calibrated=True)"
-        )
-    return checked_probs(artifact.probs(scores, outputs=outputs))
-
-
-def _returned(artifact: Artifact, scores: Any, outputs: Outputs | None) -> Floats:
-    """Probabilities that a calibrated model returned, in the artifact's order of classes."""
-    found = Scores.of(scores, outputs=outputs, expected="probabilities", name="the calibrated probabilities")
-    return checked_probs(found.in_order(artifact.class_names).probs[:])
-
-
-def _seen(probs: Floats, bins: int) -> Floats:
-    """Count predictions by class and confidence bin (K, B)."""
-    classes = probs.shape[1]
-    index = probs.argmax(axis=1) * bins + bin_index(probs.max(axis=1), bins=bins)
-    return np.bincount(index, minlength=classes * bins).reshape(classes, bins).astype(np.float64)

@@ -294,8 +294,10 @@ def along_path(
                 about = about or train[f].preconditioner(penalty, thetas[f])
                 thetas[f] = train[f].solve(penalty, thetas[f], gap=GAP_OF_FOLDS, about=about).x
                 losses.append(held_out[f].losses(thetas[f]) * weight[fold == f])
-                if scores and _beaten(losses[0] - best_losses[0], held_out[0].samples):
-                    break
+                if scores:
+                    worse = losses[0] - best_losses[0]
+                    if worse.mean() > BEATEN * mean_error(worse, held_out[0].samples.groups):
+                        break
         except FitError:
             break
         if len(losses) < folds:
@@ -312,7 +314,3 @@ def along_path(
     weakest = len(scores) - 1 - int(np.argmin(scores[::-1]))  # of those that tie
     named = {f"{s:g}": score for s, score in zip(penalties, scores, strict=False)}
     return Path(list(penalties)[weakest], named, tuple(best))
-
-
-def _beaten(difference: Vector, samples: Samples) -> bool:
-    return bool(difference.mean() > BEATEN * mean_error(difference, samples.groups))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from calib_serve.core.errors import ModelError
 from calib_serve.models.hugging_face_folder import Folder, local, read_folder, transformers
-from calib_serve.models.tokenizer import PADDING, Words, read_words
+from calib_serve.models.tokenizer import PADDING, read_words
 from calib_serve.models.torch_classifier import TorchClassifier, from_module
 from calib_serve.scores import Outputs
 
@@ -51,7 +51,9 @@ def load_folder(
     network = _network(folder)
     if folder.takes == "texts":
         words = read_words(folder)
-        module: nn.Module = _OfTexts(network, words.planes, _padding_id(folder, words))
+        known = (getattr(folder.config, "pad_token_id", None), words.tokenizer.pad_token_id)
+        padding = next((int(one) for one in known if one is not None), 0)
+        module: nn.Module = _OfTexts(network, words.planes, padding)
         probe = torch.from_numpy(words.made_up())
         _refuse_padding_that_counts(folder, module, probe, words.tokenizer.padding_side)
         shape = input_shape or (words.planes, words.limit or probe.shape[2])
@@ -131,11 +133,6 @@ def _network(folder: Folder) -> Any:
             f"{', '.join(wrong[:3])}: they would be random"
         )
     return network.eval()
-
-
-def _padding_id(folder: Folder, words: Words) -> int:
-    known = (getattr(folder.config, "pad_token_id", None), words.tokenizer.pad_token_id)
-    return next((int(one) for one in known if one is not None), 0)
 
 
 def _refuse_padding_that_counts(folder: Folder, module: nn.Module, probe: Tensor, side: str) -> None:

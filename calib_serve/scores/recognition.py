@@ -369,8 +369,7 @@ def check_ranks(values: Floats, kind: Outputs, place: CellNames) -> None:
     if columns > 1 and falls and np.ptp(values[:, 0]) > 0 and (np.diff(values.mean(axis=0)) < 0).all():
         raise InputError(
             f"each row falls from the first to the last of {place.columns(columns)}, as if they were ranks: "
-            "if they are classes, say --outputs probabilities (outputs=), else which class each is "
-            "(Scores.of_top)"
+            "if they are classes, say --outputs probabilities (outputs=)"
         )
 
 

@@ -228,7 +228,11 @@ class Folds:
         index = [np.flatnonzero(fold == f) for f in range(int(fold.max()) + 1)]
         rests = [np.flatnonzero(fold != f) for f in range(len(index))]
         trust = base.trust(samples)
-        train = [_trusting(_copied(whole, rest, ratio), trust[rest]) for rest in rests]
+        train = []
+        for rest in rests:
+            part, weight = _copied(whole, rest, ratio), trust[rest]
+            weight = weight * part.weights
+            train.append(replace(part, weight=weight * (len(weight) / weight.sum())))
         test = [_copied(whole, i) for i in index]
         return cls(len(samples), base, ratio, tuple(train), tuple(test), tuple(index))
 
@@ -247,11 +251,6 @@ def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Sam
         return part
     x = samples.logits[rows]
     return replace(part, logits=x if ratio == 1 else x * x.dtype.type(ratio), rows=None)
-
-
-def _trusting(samples: Samples, trust: Floats) -> Samples:
-    weight = trust * samples.weights
-    return replace(samples, weight=weight * (len(weight) / weight.sum()))
 
 
 def scalars(folds: Folds, held: Floats, offset: Floats | None) -> list[Member]:

@@ -13,7 +13,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, tops_of
-from calib_serve.fit.folds import BEATEN, folds_of
+from calib_serve.fit.folds import BEATEN
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
@@ -103,30 +103,6 @@ def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOu
         held = HeldOut.of(probs, samples.labels[rows])
         out[:, rows] = list(vars(held).values())
     return HeldOut(*out)
-
-
-def held_out_facts(
-    samples: Samples,
-    fit: Callable[[Samples], Artifact],
-    *,
-    folds: int,
-    class_names: Sequence[str] = (),
-    level: float = 0.95,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> HeldOutFacts:
-    """Measure every sample under a fit to the other folds: metrics, verdict and confusion.
-
-    What ``fit`` raises is raised, and InputError for folds that the samples cannot fill.
-    """
-    fold = folds_of(samples, folds=folds, seed=seed)
-
-    def of_fold(f: int) -> Artifact:
-        if progress:
-            progress(f, folds)
-        return fit(samples.take(fold != f))
-
-    return facts_of_folds(of_fold, samples, fold, class_names, level=level, seed=seed)
 
 
 def facts_of_folds(
