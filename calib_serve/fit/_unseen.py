@@ -24,7 +24,7 @@ from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fit_by_name
 from calib_serve.fit.output.offset import moved, offset_of
 from calib_serve.fit.output.tables import table_of, temperature_row
@@ -195,7 +195,7 @@ def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
     share = float(np.mean([(log_softmax(z) < np.log(_ZERO)).mean() for _, z in samples.chunks()]))
     if share == 0 or method in _RANKED:
         return Floor(share) if share else None
-    samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
+    samples = samples.some(MEASURED.most_samples_cross_validated)
     by = "platt" if samples.classes == 2 else "temperature"
     try:
         fold = folds_of(samples, folds=3, seed=seed)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -15,23 +13,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import KEPT_ROWS, Artifact, KeptRows, Preprocessing, hash_rows
 from calib_serve.core.arrays import as_array
-from calib_serve.core.errors import CalibServeError, FitError, InputError
+from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.base import check, divided
 from calib_serve.core.options.fit import ModelFitOptions
-from calib_serve.fit.clamping.efficient import checked_inputs, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
-from calib_serve.fit.facts import remarked, with_selection
+from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS, stratified
 from calib_serve.fit.from_scores import AUTO, calibrate, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, unmeasured, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
 from calib_serve.fit.output.learnable import sample_remarks
-from calib_serve.fit.output.selection import default_candidates
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.shares import correctable, for_shares, referenced
+from calib_serve.fit.shares import for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
@@ -44,7 +41,7 @@ from calib_serve.models import (
     load_model,
     weights_remarks,
 )
-from calib_serve.scores import LABELS, log_probs, softmax
+from calib_serve.scores import LABELS, softmax
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,8 +80,6 @@ SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
 
 _WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its methods' options
 _HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
-_GAIN_FOLDS = 3  # of Neural Clamping beside the best output method, each of which costs a fit
-_SURE = NormalDist().inv_cdf(0.95)
 
 _OF_LOADING = (
     *("weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"),
@@ -116,8 +111,7 @@ def calibrate_model(
         labels: Class ids (n,); of a multi-label model (n, L) of 0 and 1, with ``outputs`` "label_logits" or
             "label_probabilities", and a method of labels.
         method: "neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head", any output method
-            (fitted to the model's logits), or "auto": the best output method, and Neural Clamping instead
-            where that gains on held-out folds.
+            (fitted to the model's logits), or "auto": the best of these.
         options: A ``ModelFitOptions``; keywords replace its fields.
         test: Inputs and labels that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
@@ -286,8 +280,6 @@ class _Work:
             artifact = self._clamped(options)
         elif method == "neural-clamping-efficient":
             artifact = self._clamped_efficiently(options, measure)
-        elif method == "auto" and self.classifier.differentiable:
-            artifact = self._best(options, corrected=shares is not None)
         else:
             return self._output(
                 self._samples(), method=method, cross_validate=measure, prior=shares, **options
@@ -353,58 +345,6 @@ class _Work:
         made = for_shares(artifact, shares, how="given")
         probs = calibrated_probs(self.classifier, self.given.inputs, made)
         return referenced(made, self._samples(), [(slice(None), probs)])
-
-    def _best(self, options: Mapping[str, Any], *, corrected: bool) -> Artifact:
-        """Fit the best output method, or Neural Clamping where its gain on held-out folds is worth it.
-
-        ``corrected``: of the output methods that class shares can be corrected behind.
-        """
-        if heavy := [name for name in _WEIGHTS if options.get(name) is not None]:
-            raise InputError(
-                f"{heavy[0]} is of output methods, and auto compares them with Neural Clamping, which takes "
-                "none: name an output method, or leave the weights out"
-            )
-        given = self._samples()
-        if corrected:
-            offered = options.get("candidates") or default_candidates(for_shares=True)
-            options = {**options, "candidates": [n for n in offered if correctable(n, given.classes)]}
-        best = self._output(given, **options)
-        selection = best.fit.selection
-        # A perturbed input may get another class; of samples too few for folds, there is no selection.
-        if options.get("keep_predictions") or selection is None:
-            return best
-        try:
-            gain = self._gain_of_clamping(given, selection.chosen)
-            if gain.worth_it:
-                clamped = self._neural_clamping(self.given.inputs, given.labels)
-                best = with_selection(clamped, selection, best.fit.remarks)
-        except FitError as error:  # as where every sample of some folds is right
-            return remarked(best, after=[f"Neural Clamping is not compared with it: {error}"])
-        facts = {**best.fit.facts, "beside": {**vars(gain), "folds": _GAIN_FOLDS}}
-        return replace(best, fit=replace(best.fit, facts=facts), class_names=self.given.class_names)
-
-    def _neural_clamping(self, inputs: NDArray[Any], labels: NDArray[np.intp]) -> Artifact:
-        told = stage(self.progress, "neural-clamping beside it")
-        return fit_neural_clamping(self.classifier, inputs, labels, seed=self.seed, progress=told)
-
-    def _gain_of_clamping(self, given: Samples, output: str) -> Gain:
-        """Fit both methods to the same folds and judge them on the same held-out samples."""
-        y, n = checked_inputs(self.classifier, self.given.inputs, given.labels), len(given)
-        if n < 12:  # a method may make folds of each fold
-            raise FitError(f"{n} samples are too few to compare methods on folds of them")
-        # The same folds for both, so that the gain is of pairs: its error is far below that of either loss.
-        fold = stratified(y, folds=_GAIN_FOLDS, seed=self.seed)
-        losses = np.empty((2, n))
-        for f in range(_GAIN_FOLDS):
-            kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
-            fitted = calibrate(given.take(kept), None, output, cross_validate=False, seed=self.seed)
-            clamped = self._neural_clamping(self.given.inputs[kept], y[kept])
-            probs = (
-                fitted.of_logits(given.take(held).read(slice(None))),
-                calibrated_probs(self.classifier, self.given.inputs[held], clamped),
-            )
-            losses[:, held] = [-log_probs(p[np.arange(len(held)), y[held]]) for p in probs]
-        return Gain.of(*losses)
 
     def _clamped(self, options: Mapping[str, Any]) -> Artifact:
         """Fit Neural Clamping by one of its schedules."""
@@ -526,28 +466,3 @@ class _Work:
         # Not the folds that chose the strength: those would measure it where it is best.
         logits = self.classifier.head(features)
         return cross_fitted(artifact, logits, labels, probs_of, seed=self.seed + 1)
-
-
-@dataclass(frozen=True)
-class Gain:
-    """The held-out NLL that Neural Clamping gains over the output method, with its standard error."""
-
-    nll_output: float
-    nll_clamping: float
-    gain: float
-    standard_error: float
-
-    @classmethod
-    def of(cls, output: NDArray[np.float64], clamping: NDArray[np.float64]) -> Gain:
-        """Compare losses (n,) of the same samples, in pairs."""
-        gains = output - clamping
-        error = float(gains.std(ddof=1) / math.sqrt(len(gains)))
-        return cls(float(output.mean()), float(clamping.mean()), float(gains.mean()), error)
-
-    @property
-    def worth_it(self) -> bool:
-        """Whether the gain is above 0 at a level of 5 %, one-sided: else the simpler artifact serves.
-
-        This is asked once for given samples, unlike a refit, which may be asked again and again.
-        """
-        return self.gain > _SURE * self.standard_error

@@ -15,7 +15,7 @@ from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
 from calib_serve.fit.facts import judged, measured_on_folds
 from calib_serve.fit.folds import FOLDS, folds_of, stratified
-from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.held_out import facts_of_folds, facts_of_probabilities
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
@@ -87,7 +87,7 @@ def cross_validated(
     Of very many samples that is told of some. Where a fold cannot be fitted, because a class or the samples
     are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
     """
-    samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
+    samples = samples.some(MEASURED.most_samples_cross_validated)
     folds = min(FOLDS, samples.units // 2)
     if folds < 2:
         return unmeasured(artifact, FitError(f"{samples.size_said} are too few to hold some of them out"))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import some_of
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.folds import FOLDS, folds_of
-from calib_serve.fit.measured import MOST_LOGITS_FOR_A_MAP, SAMPLES_FOR_TWO_FOLDS
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import LossTerms, sample_losses
@@ -93,11 +93,11 @@ def recalibrated_losses(
             f"{given.outputs} are of labels, each with losses of its own: give one class a sample"
         )
     samples = Samples.of(given.take(some_of(len(given), 50_000)))
-    folds = min(folds or (FOLDS if len(samples) < SAMPLES_FOR_TWO_FOLDS else 2), samples.units // 2)
+    folds = min(folds or (FOLDS if len(samples) < MEASURED.samples_for_two_folds else 2), samples.units // 2)
     if folds < 2:
         return None
     best = "beta" if samples.classes == 2 else "structured-vector"
-    best = best if samples.size <= MOST_LOGITS_FOR_A_MAP else "temperature"
+    best = best if samples.size <= MEASURED.most_logits_for_a_map else "temperature"
     for name in (method,) if method else tuple(dict.fromkeys((best, "temperature"))):
         try:
             return _decomposed(samples, name, folds=folds, level=level, seed=seed)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import AnyFloats, Codes, are_counts, as_array, as_floats, repeated, some_of
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit.measured import VALUES_WORTH_THREADS
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.threads import cores
 from calib_serve.metrics import group_codes
 from calib_serve.scores import Outputs, Scores, check_ungrouped
@@ -262,7 +262,7 @@ class Samples:
     def over_cores(self, function: Callable[[slice], Out]) -> list[Out]:
         """Call ``function`` with runs of samples that cover them, in order, on all cores if that pays."""
         n = len(self)
-        if self.size < VALUES_WORTH_THREADS or cores() == 1:
+        if self.size < MEASURED.values_worth_threads or cores() == 1:
             return [function(slice(0, n))]
         step = -(-n // (4 * cores()))  # four runs a core balance the load
         with ThreadPoolExecutor(cores()) as pool:

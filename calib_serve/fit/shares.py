@@ -21,7 +21,7 @@ from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import Parts, confusion_facts, tops_of
 from calib_serve.fit.folds import FOLDS, folds_of
-from calib_serve.fit.measured import MOST_SAMPLES_COUNTED
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     ClassShares,
@@ -185,7 +185,7 @@ def confused(artifact: Artifact, samples: Samples) -> Artifact:
     """The artifact with its confusion on the calibration set, unless the fit counted it; labels have none."""
     if samples.is_multilabel or "confusion" in artifact.data:
         return artifact
-    samples = samples.some(MOST_SAMPLES_COUNTED)
+    samples = samples.some(MEASURED.most_samples_counted)
     parts = ((part, samples.probs(artifact, part, chunk)) for part, chunk in samples.chunks())
     facts = confusion_facts(samples, *tops_of(len(samples), parts), on="calibration set")
     return replace(artifact, data={**artifact.data, "confusion": facts})

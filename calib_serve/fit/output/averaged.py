@@ -27,11 +27,7 @@ from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import (
-    LEAST_STRENGTH_BY_SAMPLES_OF_A_CLASS,
-    MOST_SAMPLES_COMPARED,
-    MOST_SAMPLES_CROSS_VALIDATED,
-)
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.mixture import Base, base
@@ -186,10 +182,10 @@ def fit_structured_average(
     >>> bool(abs(artifact.of_logits(np.array([[0.0, 2.0]]))[0, 1] - 0.75) < 0.01)
     True
     """
-    part = samples.some(MOST_SAMPLES_COMPARED)
+    part = samples.some(MEASURED.most_samples_compared)
     fold = folds_of(part, folds=folds, seed=seed)
     # One fold of so many samples weighs as well as all, in a fifth of the time.
-    held = fold if len(part) <= MOST_SAMPLES_CROSS_VALIDATED else np.where(fold == 0, 0, -1)
+    held = fold if len(part) <= MEASURED.most_samples_cross_validated else np.where(fold == 0, 0, -1)
     return Averaged.of(part, held).artifact(samples)
 
 
@@ -289,7 +285,9 @@ def _log_p_true(samples: Samples, weight: Floats, bias: Floats) -> Floats:
 def strengths_of(n: int, classes: int) -> list[float]:
     """Strengths to try for n samples, strongest first, down to where a few samples a class outweigh them."""
     tried = _FEWER if classes > _MANY else STRENGTHS
-    return [s for s in tried if s >= min(LEAST_STRENGTH_BY_SAMPLES_OF_A_CLASS * classes / n, tried[0])]
+    return [
+        s for s in tried if s >= min(MEASURED.least_strength_by_samples_of_a_class * classes / n, tried[0])
+    ]
 
 
 def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Member]:

@@ -16,7 +16,7 @@ from scipy.optimize import brentq, minimize
 from calib_serve.artifact import Artifact, Mixture
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.measured import UNIFORM_SHARE_OF_A_BASE
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.temperature import CHUNK, temperature
 from calib_serve.fit.samples import Samples
 
@@ -160,7 +160,7 @@ def base(samples: Samples) -> Base:
     except FitError:
         t = _smoothed(samples)
     n = len(samples)
-    plain = Base(t, UNIFORM_SHARE_OF_A_BASE / (n + 1))
+    plain = Base(t, MEASURED.uniform_share_of_a_base / (n + 1))
     if samples.classes == 2:  # beta calibration bends both ends of the curve itself
         return plain
     mixed = Base(*mixture(samples, (t, 1 / (n + 1))))

@@ -24,11 +24,7 @@ from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import measured_on_folds, with_selection
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import (
-    MOST_SAMPLES_COMPARED,
-    MOST_SAMPLES_CROSS_VALIDATED,
-    SAMPLES_COMPARED_A_PARAMETER,
-)
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.averaged import Averaged, fit_structured_average
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
 from calib_serve.fit.output.held_out import (
@@ -121,9 +117,9 @@ def select(
         raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
     quantile_of(level)
     how: dict[str, Any] = {"folds": folds, "seed": seed, "tolerance": tolerance, "level": level}
-    bound = min(len(samples), MOST_SAMPLES_COMPARED)
+    bound = min(len(samples), MEASURED.most_samples_compared)
     parameters = samples.classes * (samples.classes + 1)
-    size = max(MOST_SAMPLES_CROSS_VALIDATED, SAMPLES_COMPARED_A_PARAMETER * parameters)
+    size = max(MEASURED.most_samples_cross_validated, MEASURED.samples_compared_a_parameter * parameters)
     while True:
         few = samples.some(min(size, bound))
         run = _Comparison.of(few, names, criterion, progress, how)
