@@ -66,18 +66,11 @@ def fit_sets(
 ) -> PredictionSets:
     """Fit sets that hold the true class of new samples as often as promised, to calibrated probabilities.
 
-    Args:
-        probs: Calibrated probabilities (n, K), which were not fitted to these samples.
-        labels: Class ids (n,).
-        coverage: Share of sets that hold the true class.
-        score: "lac", "aps" or "raps"; see ``PredictionSets``.
-        per_class: Whether each class has a threshold, so that the promise holds for the samples of every
-            class (Vovk 2012). A class with too few samples is in every set: ``always_in`` tells.
-        penalty: Of "raps"; by default chosen on a fifth of the samples, and the threshold is of the others.
-        free_ranks: Of "raps"; chosen likewise by default.
-        groups: Which samples belong together (n,); the promise is then for one sample of a new group, and
-            each group weighs the same (Lee, Barber and Willett 2023, section 3).
-        seed: Seed by which that fifth is drawn.
+    ``probs`` (n, K) were not fitted to these samples, ``labels`` (n,). ``per_class``: each class has a
+    threshold, so that the promise holds for the samples of every class (Vovk 2012); ``always_in`` tells those
+    of too few. Of "raps" what is None is chosen on a fifth, drawn by ``seed``, and the threshold is of the
+    others. ``groups`` (n,): the promise is for one sample of a new group, and each group weighs the same
+    (Lee, Barber and Willett 2023, section 3).
 
     Raises:
         InputError: For arrays and options that cannot be right.
@@ -118,10 +111,6 @@ def fit_sets(
 def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
     """Return the classes that no threshold can leave out, such as those of too few samples.
 
-    Args:
-        sets: Prediction sets.
-        classes: Number of classes.
-
     >>> always_in(PredictionSets(np.array([1.0, 0.5]), coverage=0.9), 2)
     (0,)
     """
@@ -131,11 +120,6 @@ def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
 
 def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0) -> NDArray[np.bool_]:
     """Draw which samples RAPS chooses its options on (n,): a fifth.
-
-    Args:
-        n: Number of samples.
-        groups: Which samples belong together (n,): each is drawn whole.
-        seed: Seed of the draw.
 
     >>> int(kept_for_options(100).sum())
     20
@@ -153,11 +137,6 @@ def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: 
 
     0 where it is the top class, which is in every set: with its own score, thresholds would make sets as
     large as if it could be left out, and hold more than is promised.
-
-    Args:
-        rule: Prediction sets, of which the score is used.
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
     """
     found = np.empty(len(labels))
     step = max(1, (1 << 20) // probs.shape[1])  # about a million probabilities at once
@@ -228,14 +207,8 @@ def fit_abstain(
 ) -> Abstain:
     """Fit the lowest threshold that keeps the risk of an answer; see ``calib_serve.metrics.abstention``.
 
-    Args:
-        probs: Calibrated probabilities (n, K), which were not fitted to these samples.
-        labels: Class ids (n,).
-        risk: Share of the answers that may be wrong, at most.
-        level: Probability that the promise holds, over the draws of these samples.
-        groups: Which samples belong together (n,); one of each is used, as the tests need samples that are
-            independent.
-        seed: Seed by which that one is drawn.
+    ``probs`` (n, K) were not fitted to these samples. Of each of ``groups`` one sample is used, drawn by
+    ``seed``, as the tests need samples that are independent.
 
     Raises:
         InputError: For arrays and options that cannot be right.
@@ -256,11 +229,6 @@ def fit_abstain(
 
 def fit_refusal(probs: ArrayLike, *, known_refused: float, groups: ArrayLike | None = None) -> Abstain:
     """Fit the threshold below which few samples of the known classes lie: split conformal, as ``fit_sets``.
-
-    Args:
-        probs: Calibrated probabilities (n, K) of samples of these classes, which were not fitted to them.
-        known_refused: Share of new samples of these classes that gets no answer, at most.
-        groups: Which samples belong together (n,), as ``fit_sets`` takes them.
 
     Raises:
         InputError: For arrays and options that cannot be right.

@@ -156,13 +156,17 @@ def complete(
         predicted = np.bincount(top, minlength=samples.classes)
         if not samples.part:
             told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
-    few = samples.classes <= 10_000  # of more, a manifest holds no counts
+    few, examples = samples.classes <= 10_000, None  # of more, a manifest holds no counts
+    kept = Examples.rows(len(samples), samples.classes)
+    if len(kept) and not samples.part:  # a fold's artifact is temporary
+        logits = np.asarray(samples.logits[kept if samples.rows is None else samples.rows[kept]], np.float64)
+        examples = Examples(logits, artifact.of_segments(logits, artifact.rounds(len(logits))[0])[0])
     return replace(
         artifact,
         data={**artifact.data, **told},
         reference=bins,
         reference_classes=predicted.tolist() if few else (),
-        examples=_examples(artifact, samples),
+        examples=examples,
     )
 
 
@@ -220,15 +224,6 @@ def _of_one_column(step: Step, outputs: Outputs) -> Step:
             "check that the labels belong to them, and that 1 is the class that they speak of"
         )
     return LogitMap(w, None if step.bias is None else np.array([0.0, step.bias[1] - step.bias[0]]))
-
-
-def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
-    kept = Examples.rows(len(samples), samples.classes)
-    if samples.part or not len(kept):  # a fold's artifact is temporary
-        return None
-    rows = kept if samples.rows is None else samples.rows[kept]
-    logits = np.asarray(samples.logits[rows], np.float64)
-    return Examples(logits, artifact.of_segments(logits, artifact.rounds(len(logits))[0])[0])
 
 
 class HeldOutFacts(NamedTuple):

@@ -227,14 +227,7 @@ def reading(name: str, n: int) -> Masking:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Settings and results of one epoch.
-
-    Args:
-        q: Share of the weights that are kept.
-        loss: Mean loss.
-        accuracy: Share of right predictions, by which q was updated.
-        confidence: Mean confidence, by which q was updated.
-    """
+    """The q of an epoch, its mean loss, and the accuracy and confidence by which q was updated."""
 
     q: float
     loss: float
@@ -244,13 +237,7 @@ class Epoch:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The finished head and how training went.
-
-    Args:
-        head: The head.
-        q: The last one.
-        epochs: Each epoch.
-    """
+    """The finished head and how training went."""
 
     head: Head
     q: float
@@ -269,18 +256,10 @@ def train_masked(
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> Trained:
-    """Train a head.
+    """Train a head on features (n, d), or (V, n, d) of which each epoch sees the next view.
 
-    Args:
-        features: (n, d), or (V, n, d) of which each epoch sees the next view.
-        labels: Class ids (n,).
-        classes: Number of classes.
-        held_out: Features and labels that update q if ``Retention.adapt`` is "held-out".
-        masking: Settings of the training.
-        seed: Seed of the random draws.
-        device: torch's name of it.
-        checkpoints: Where a killed fit resumes after its last epoch, with the same result.
-        progress: Called with how many epochs are done, and of how many.
+    ``held_out`` features and labels update q if ``Retention.adapt`` is "held-out". From ``checkpoints`` a
+    killed fit resumes after its last epoch, with the same result.
 
     Raises:
         FitError: When training diverges.
@@ -577,13 +556,7 @@ def _checked(features: AnyFloats, labels: ArrayLike | None) -> tuple[AnyFloats, 
 
 
 def held_rows(n: int, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows that are trained on, and those that are held out.
-
-    Args:
-        n: Number of rows.
-        share: Share that is held out.
-        seed: Seed of the draw.
-    """
+    """Return the rows that are trained on, and those that are held out."""
     m = round(n * share)
     if not 0 < m < n:
         raise InputError(f"held_share {share} of {n} samples leaves a part empty")

@@ -116,7 +116,7 @@ class Problem:
             found = minimise(
                 lambda theta: self.evaluate(theta, penalty),
                 x,
-                about or self.preconditioner(penalty, x),
+                about or self.curvature(x)(penalty),
                 gap=gap,
                 rounding=1e-7 if self._dtype is np.float32 else 1e-13,
                 max_iterations=_REFRESH,
@@ -177,12 +177,11 @@ class Problem:
         weights = self._penalties(penalty)
         return value / n + float(weights @ theta**2), gradient / n + 2 * weights * theta
 
-    def preconditioner(self, penalty: Penalty, theta: Vector) -> Solve:
-        """An approximate inverse Hessian at ``theta``: exact for few parameters, else by blocks."""
-        return self.curvature(theta)(penalty)
-
     def curvature(self, theta: Vector) -> Callable[[Penalty], Solve]:
-        """The preconditioners at ``theta`` for any penalty, by one pass over the samples."""
+        """The preconditioners at ``theta`` for any penalty, by one pass over the samples.
+
+        Each is an approximate inverse Hessian, exact for few parameters, else by blocks.
+        """
         if self.shape == "full":
             # Of few parameters the Hessian itself, factored, is the preconditioner.
             make = of_matrix if self.size <= 700 else of_blocks
@@ -291,7 +290,7 @@ def along_path(
         try:
             for f in range(folds):
                 # Folds are alike: the curvature of the first serves them all.
-                about = about or train[f].preconditioner(penalty, thetas[f])
+                about = about or train[f].curvature(thetas[f])(penalty)
                 thetas[f] = train[f].solve(penalty, thetas[f], gap=GAP_OF_FOLDS, about=about).x
                 losses.append(held_out[f].losses(thetas[f]) * weight[fold == f])
                 if scores:

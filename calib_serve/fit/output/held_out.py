@@ -14,7 +14,6 @@ from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, tops_of
 from calib_serve.fit.folds import BEATEN
-from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     Estimate,
@@ -149,11 +148,6 @@ def facts_of_probabilities(
     )
     moved = Moved.between(*(one.tops for one in held), level=level, weight=weight, groups=groups)
     return HeldOutFacts(plain, calibrated, verdict, moved)
-
-
-def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, seed: int) -> Artifact:
-    """Fit the method called ``name`` to all folds but one."""
-    return fit_by_name(name, samples.take(fold != f), seed=seed)
 
 
 def _facts(estimates: Mapping[str, Estimate]) -> dict[str, Any]:

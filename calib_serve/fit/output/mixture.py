@@ -49,12 +49,6 @@ def fit_temperature_mixture(samples: Samples) -> Artifact:
     )
 
 
-def mixture(samples: Samples, near: tuple[float, float]) -> tuple[float, float]:
-    """T and e of the least NLL near a guess of both: a few passes."""
-    found, _ = _fit_mixture(samples, near)
-    return math.exp(-float(found.x[0])), float(found.x[1])
-
-
 def _fit_mixture(
     samples: Samples, near: tuple[float, float] | None = None
 ) -> tuple[Any, list[tuple[float, float]]]:
@@ -163,7 +157,8 @@ def base(samples: Samples) -> Base:
     plain = Base(t, MEASURED.uniform_share_of_a_base / (n + 1))
     if samples.classes == 2:  # beta calibration bends both ends of the curve itself
         return plain
-    mixed = Base(*mixture(samples, (t, 1 / (n + 1))))
+    log_s, e = map(float, _fit_mixture(samples, (t, 1 / (n + 1)))[0].x)
+    mixed = Base(math.exp(-log_s), e)
     # Below three samples' weight a larger share is not tried.
     if mixed.uniform < 3.0 / (n + 1):
         return plain

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +32,6 @@ from calib_serve.fit.output.held_out import (
     FoldFit,
     HeldOut,
     facts_of_folds,
-    fit_fold,
     raced,
 )
 from calib_serve.fit.output.learnable import sample_remarks
@@ -177,9 +176,12 @@ class _Comparison:
                 progress(name, done, len(names))
             try:
                 average = name == _AVERAGE
-                fit = averaged().held_out if average else partial(fit_fold, name, samples, fold, seed=seed)
+
+                def fit(f: int, name: str = name) -> Artifact:
+                    return fit_by_name(name, samples.take(fold != f), seed=seed)
+
                 # The race, the held-out results and the facts all ask for the same fits.
-                fits[name] = cache(fit)
+                fits[name] = cache(averaged().held_out if average else fit)
                 # The ECE of one fold is mostly noise; the average, and labels, are to be judged whole.
                 whole = average or name == "none" or criterion == "ece" or samples.is_multilabel
                 found[name] = raced(fits[name], samples, fold, {} if whole else found, criterion)
