@@ -429,7 +429,7 @@ class _Work:
         probs = softmax(z)
         if then is not None:
             on += f", {then} by folds of these"
-            samples = Samples.of(z, labels, outputs="logits")
+            samples = Samples(z, labels)
             fold = stratified(samples.labels, folds=min(FOLDS, len(labels) // 2), seed=self.seed)
             fit = partial(fit_by_name, then, seed=self.seed)
             try:

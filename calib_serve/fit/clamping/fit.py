@@ -144,7 +144,7 @@ def fit_neural_clamping(
     if chosen.logits is None:
         return artifact
     held_out = np.exp(_held_out_log_probs(chosen.logits, y, _fold_of(len(y), folds, seed)))
-    samples = Samples.of(chosen.logits, y, outputs="logits")
+    samples = Samples(chosen.logits, y)
     facts = facts_of_probabilities(softmax(logits), held_out, samples, class_names=class_names, seed=seed)
     return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
 

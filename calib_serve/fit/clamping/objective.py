@@ -402,7 +402,7 @@ def clamped(
     alone = best_temperature(uncalibrated, y, gamma)
     return complete(
         [objective.shift(found.coefficients), LogitMap.temperature(t)],
-        Samples.of(found.logits if logits is None else logits, y, outputs="logits"),
+        Samples(found.logits if logits is None else logits, y),
         method="neural-clamping",
         fit={
             "temperature": t,

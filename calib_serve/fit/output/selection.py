@@ -57,7 +57,7 @@ def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tu
         keeping: Whether they must keep every predicted class.
     """
     if keeping:
-        return ("none", "temperature", "temperature-mixture")
+        return ("none", "temperature")
     if for_shares:  # which Bayes' rule cannot do behind the average's uniform share
         return ("none", "temperature", "structured-vector", "structured-matrix")
     # All others but mixtures and tables are maps within the average's reach, whatever the number of classes.
