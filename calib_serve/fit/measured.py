@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Measured(NamedTuple):
+class FitBounds(NamedTuple):
     """The bounds, by name."""
 
     values_worth_threads: int = 1 << 20
@@ -77,4 +77,4 @@ class Measured(NamedTuple):
     """Logits above which a loss is decomposed by a temperature alone: other recalibrations take minutes."""
 
 
-MEASURED = Measured()
+MEASURED = FitBounds()
