@@ -1,9 +1,7 @@
 """The deployed classifier of any file format: logits, features of the last linear layer, input gradient."""
 
 from calib_serve.models.cached_classifier import CachedClassifier as CachedClassifier
-from calib_serve.models.classifier import Around as Around
 from calib_serve.models.classifier import Classifier as Classifier
-from calib_serve.models.classifier import Made as Made
 from calib_serve.models.classifier import Progress as Progress
 from calib_serve.models.classifier import calibrated_probs as calibrated_probs
 from calib_serve.models.classifier import logits_under as logits_under

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from calib_serve.fit.output.offset import fit_batch
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.output.venn_abers import fit_venn_abers
-from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.samples import Samples
 from calib_serve.fit.threads import one_thread
 
 if TYPE_CHECKING:
@@ -83,9 +82,6 @@ def fit_by_name(
     logits: ArrayLike | Samples,
     labels: ArrayLike | None = None,
     *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
-    class_names: Sequence[str] = (),
     seed: int = 0,
     **keywords: Unpack[MethodKeywords],
 ) -> Artifact:
@@ -95,11 +91,8 @@ def fit_by_name(
 
     Args:
         method: Its name.
-        logits: (n, K), or ``Samples``.
+        logits: (n, K), or ``Samples``, which may weigh.
         labels: Class ids (n,); None where ``Samples`` hold them.
-        sample_weight: (n,).
-        class_weight: Weight of each class, or "balanced": every class that occurs weighs the same.
-        class_names: Names of the classes (K,).
         seed: Seed of methods that draw.
         **keywords: The method's own options; see ``options_of``: ``bins``, ``folds``, ``grid``, ``lam``,
             ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
@@ -109,7 +102,7 @@ def fit_by_name(
         FitError: Where nothing can be learnt.
     """
     check_keywords(keywords, own_options(), fit_by_name)
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    samples = Samples.of(logits, labels)
     multilabel, options = samples.is_multilabel, dict[str, Any](keywords)
     parameters = _parameters(method, multilabel)
     check_options(method, options, options_of(method, multilabel))
@@ -124,9 +117,7 @@ def fit_by_name(
     if multilabel:
         check_range(samples.read(slice(0, len(samples))))
     with one_thread(samples.size):
-        artifact = _fitter(method, multilabel)(samples, **options)
-    told = remarked(artifact, after=said)
-    return replace(told, class_names=tuple(class_names)) if class_names else told
+        return remarked(_fitter(method, multilabel)(samples, **options), after=said)
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
