@@ -212,7 +212,7 @@ def _fitted(
         return unseen.fitted(part, partial(fit_by_name, method, seed=seed, **options))
 
     artifact = fit(samples) if chosen is None else chosen
-    if chosen is None and common is not None:
+    if common is not None:
         artifact = replace(artifact, fit=replace(artifact.fit, selection=common.selection))
     artifact = remarked(artifact, before=unseen.remarks(class_names))
     artifact = confused(replace(artifact, class_names=tuple(class_names)), samples)

@@ -88,12 +88,12 @@ def fit_label_platt(samples: Samples) -> Artifact:
 
 
 def fit_label_width(samples: Samples, *, bins: int = 15, smoothing: float = 1.0) -> Artifact:
-    """Fit bins of equal width, a table for each label, as ``fit_histogram_width``; few ones as Platt's."""
+    """Fit bins of equal width, a table for each label, as of classes; of few samples as Platt has it."""
     return _histograms(samples, "histogram-width", equal_width, bins, smoothing)
 
 
 def fit_label_mass(samples: Samples, *, bins: int = 15, smoothing: float = 1.0) -> Artifact:
-    """Fit bins of equal numbers of samples, a table for each label; few ones as Platt's."""
+    """Fit bins of equal numbers of samples, a table for each label; of few samples as Platt has it."""
     return _histograms(samples, "histogram-mass", quantile_edges, bins, smoothing)
 
 
@@ -110,7 +110,7 @@ def _histograms(
 
 
 def fit_label_isotonic(samples: Samples) -> Artifact:
-    """Fit the rising step function of least squared error to each label; few ones as Platt's."""
+    """Fit the rising step function of least squared error to each label; of few samples as Platt has it."""
     floor = 1 / (2 * (len(samples) + 1))  # as two classes have it
 
     def row(p: Floats, came_true: Floats, weight: Floats) -> Row:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
@@ -38,8 +39,6 @@ from calib_serve.fit.softmax_regression import GAP_OF_FOLDS, PATIENCE, SINGLE_RO
 from calib_serve.fit.threads import one_thread
 from calib_serve.metrics import mean_error
 from calib_serve.scores import log_softmax
-
-Floats = NDArray[np.float64]
 
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 _FEWER = (3.0, 0.3, 0.03, 0.003)  # of many classes

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.samples import Samples
-
-Floats = NDArray[np.float64]
 
 GRIDS = MappingProxyType(
     {

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, tops_of
@@ -30,7 +31,6 @@ from calib_serve.metrics import (
 )
 from calib_serve.scores import log_probs, sigmoid, softmax
 
-Floats = NDArray[np.float64]
 FoldFit = Callable[[int], Artifact]
 """A fold -> the fit to all others."""
 

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 
 from calib_serve.artifact import Artifact, Mixture
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.temperature import CHUNK, temperature
 from calib_serve.fit.samples import Samples
-
-Floats = NDArray[np.float64]
 
 
 def fit_temperature_mixture(samples: Samples) -> Artifact:

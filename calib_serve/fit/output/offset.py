@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.measured import MEASURED
@@ -24,7 +24,6 @@ from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
 from calib_serve.scores import LEAST, softmax
 
-Floats = NDArray[np.float64]
 Found = TypeVar("Found")
 
 
