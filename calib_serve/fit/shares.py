@@ -289,7 +289,11 @@ def estimate_prior(
     """
     old = class_shares_of(artifact)
     if calibrated:  # by a served model, in whatever order of classes
-        said = {"outputs": outputs, "expected": "probabilities", "name": "the calibrated probabilities"}
+        said: dict[str, Any] = {
+            "outputs": outputs,
+            "expected": "probabilities",
+            "name": "the calibrated probabilities",
+        }
         probs = Scores.of(scores, **said).in_order(artifact.class_names).probs[:]
     elif artifact.model_steps:
         raise InputError(

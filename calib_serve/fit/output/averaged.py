@@ -225,9 +225,9 @@ class Folds:
         trust = base.trust(samples)
         train = []
         for rest in rests:
-            part, weight = _copied(whole, rest, ratio), trust[rest]
-            weight = weight * part.weights
-            train.append(replace(part, weight=weight * (len(weight) / weight.sum())))
+            others = _copied(whole, rest, ratio)
+            weight = trust[rest] * others.weights
+            train.append(replace(others, weight=weight * (len(weight) / weight.sum())))
         test = [_copied(whole, i) for i in index]
         return cls(len(samples), base, ratio, tuple(train), tuple(test), tuple(index))
 
