@@ -56,8 +56,8 @@ class HeldOut:
             confidence, right = confidence_of_labels(probs, labels)
             true = np.where(labels == 1, probs, 1 - probs)
             nll, brier = -log_probs(true), (1 - true) ** 2
-            means = (np.asarray(x, np.float64).mean(axis=1) for x in (nll, brier, confidence, right))
-            return cls(*means, predicted=np.full(len(probs), np.nan))
+            terms = [np.asarray(x, np.float64).mean(axis=1) for x in (nll, brier, confidence, right)]
+            return cls(*[*terms, np.full(len(probs), np.nan)])
         p_true, top = probs[np.arange(len(probs)), labels], probs.argmax(axis=1)
         nll = -log_probs(p_true)  # finite where p_true is 0
         brier = np.einsum("nk,nk->n", probs, probs) - 2 * p_true + 1

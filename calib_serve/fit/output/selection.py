@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import measured_on_folds, with_selection
@@ -28,7 +29,6 @@ from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.averaged import Averaged, fit_structured_average
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
 from calib_serve.fit.output.held_out import (
-    Floats,
     FoldFit,
     HeldOut,
     facts_of_folds,
