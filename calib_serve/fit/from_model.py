@@ -301,7 +301,8 @@ class _Work:
 
     def _samples(self) -> Samples:
         """The model's logits as samples, with the kind of scores that the model returns."""
-        return Samples.of_kind(self._logits(), self.given.labels, self.classifier.outputs)
+        found = Samples.of(self._logits(), self.given.labels, outputs="logits")
+        return replace(found, outputs=self.classifier.outputs)
 
     def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
         return self.classifier.features(data.inputs, progress=stage(self.progress, what))

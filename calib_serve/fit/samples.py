@@ -105,28 +105,6 @@ class Samples:
         ids = counted.labels[:, 0] if given.is_multilabel else counted.labels
         return replace(counted, weight=sample_weights(ids, given.classes, counted.weight, class_weight))
 
-    @classmethod
-    def of_kind(
-        cls,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        outputs: Outputs,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Samples:
-        """Check logits that ``to_logits`` made.
-
-        Args:
-            logits: (n, K).
-            labels: Class ids (n,).
-            outputs: Kind of the scores before.
-            sample_weight: (n,).
-            groups: Which samples belong together (n,).
-        """
-        found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight, groups=groups)
-        return replace(found, outputs=outputs)
-
     def _counted(self, weight: NDArray[np.float64]) -> Self:
         """Leave out rows of weight 0; repeat each row as its weight says, where weights are counts."""
         kept = np.flatnonzero(weight)
