@@ -243,23 +243,21 @@ class HeldOutFacts(NamedTuple):
 def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
     """The artifact with the held-out results of ``samples`` calibration samples on ``folds``."""
     whole = samples == artifact.data.get("samples", samples)
-    on: dict[str, Any] = {
-        "measured_on": f"{folds} folds of {'' if whole else f'{samples:,} samples of '}the calibration set",
+    of = "" if whole else f"{samples:,} samples of "
+    return measured(artifact, found, on=f"{folds} folds of {of}the calibration set", samples=samples)
+
+
+def measured(artifact: Artifact, found: HeldOutFacts, *, on: str, samples: int) -> Artifact:
+    """The artifact with results of ``samples`` samples, which ``on`` names: metrics, verdict, what moved."""
+    verdict, moved = found.verdict, found.moved
+    told: dict[str, Any] = {
+        "measured_on": on,
         "measured_samples": samples,
         **({} if found.confusion is None else {"confusion": found.confusion}),
-    }
-    told = replace(artifact, before=found.before, after=found.after, data={**artifact.data, **on})
-    return judged(told, found.verdict, found.moved)
-
-
-def judged(artifact: Artifact, found: Verdict, moved: Moved | None = None) -> Artifact:
-    """The artifact with a verdict on the measured samples, and the predictions that it moved there."""
-    # The advice to calibrate is pointless for an artifact that does.
-    do = [MORE if artifact.steps and line == CALIBRATE else line for line in found.do]
-    told: dict[str, Any] = {
-        "verdict": found.level,
-        "verdict_says": found.headline,
-        "verdict_do": do,
+        "verdict": verdict.level,
+        "verdict_says": verdict.headline,
+        # The advice to calibrate is pointless for an artifact that does.
+        "verdict_do": [MORE if artifact.steps and line == CALIBRATE else line for line in verdict.do],
         **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
     }
-    return replace(artifact, data={**artifact.data, **told})
+    return replace(artifact, before=found.before, after=found.after, data={**artifact.data, **told})

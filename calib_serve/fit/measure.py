@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
-from calib_serve.fit.facts import judged, measured_on_folds
+from calib_serve.fit.facts import HeldOutFacts, measured, measured_on_folds
 from calib_serve.fit.folds import FOLDS, folds_of, stratified
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.held_out import facts_of_folds, facts_of_probabilities
@@ -31,8 +31,6 @@ from calib_serve.metrics import (
     judge_probs,
 )
 from calib_serve.scores import ProbsView, sigmoid, softmax
-
-_REPLICATES = 200  # of held-out metrics
 
 
 def with_metrics(
@@ -52,26 +50,22 @@ def with_metrics(
     (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
     """
     weighing: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
+    how: dict[str, Any] = {"replicates": 200, "seed": seed}
     moved = None
     before: Evaluation | LabelsEvaluation
     after: Evaluation | LabelsEvaluation
     if artifact.is_multilabel:
         before, after = (
-            evaluate_label_probs(p, labels, replicates=_REPLICATES, seed=seed, sample_weight=sample_weight)
+            evaluate_label_probs(p, labels, sample_weight=sample_weight, **how)
             for p in (sigmoid(logits), probs)
         )
     else:
-        how: dict[str, Any] = {"replicates": _REPLICATES, "seed": seed, **weighing}
         as_it_is = ProbsView(np.asarray(logits), "logits")
-        before, after = (evaluate_probs(p, labels, **how) for p in (as_it_is, probs))
+        before, after = (evaluate_probs(p, labels, **weighing, **how) for p in (as_it_is, probs))
         moved = Moved.of_probs(as_it_is, probs, labels, **weighing)
-    told = replace(
-        artifact,
-        before={name: e.as_dict() for name, e in before.estimates().items()},
-        after={name: e.as_dict() for name, e in after.estimates().items()},
-        data={**artifact.data, "measured_on": on, "measured_samples": after.n},
-    )
-    return judged(told, judge_probs(probs, labels, class_names=artifact.class_names, **weighing), moved)
+    plain, calibrated = ({n: e.as_dict() for n, e in one.estimates().items()} for one in (before, after))
+    said = judge_probs(probs, labels, class_names=artifact.class_names, **weighing)
+    return measured(artifact, HeldOutFacts(plain, calibrated, said, moved), on=on, samples=after.n)
 
 
 def cross_validated(
