@@ -60,7 +60,10 @@ class Absent:
 
     def back(self, artifact: Artifact, samples: Samples) -> Artifact:
         """Extend an artifact of the seen classes alone to all classes; ``samples`` have all columns."""
-        t = _temperature(samples)
+        try:
+            t = float(temperature(samples)["temperature"])
+        except FitError:
+            t = float("inf")
         outside = np.setdiff1d(np.arange(self.classes), self.seen)
         # Where a temperature says nothing, each is as likely as one more sample of it would make it.
         apart = bool(artifact.steps) and offset_of(samples, t) is not None
@@ -128,19 +131,6 @@ class Absent:
             else:
                 rows.append(temperature_row(probs[:, k], cooled[:, k]))
         return table_of(rows)
-
-
-def absent_of(samples: Samples) -> Absent | None:
-    """The classes that have samples; None where all classes have some, or fewer than two have."""
-    seen = np.flatnonzero(np.bincount(samples.labels, minlength=samples.classes))
-    return Absent(seen, samples.classes) if 1 < len(seen) < samples.classes else None
-
-
-def _temperature(samples: Samples) -> float:
-    try:
-        return float(temperature(samples)["temperature"])
-    except FitError:
-        return float("inf")
 
 
 def _mass(samples: Samples, steps: tuple[Step, ...], classes: NDArray[np.intp]) -> float:
@@ -229,7 +219,9 @@ class Unseen:
         if samples.is_multilabel:
             return cls(None, None)
         alone = keeping or method in KEEPING or (method in TWO_CLASSES and samples.classes > 2)
-        return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
+        seen, k = np.flatnonzero(np.bincount(samples.labels, minlength=samples.classes)), samples.classes
+        absent = None if alone or not 1 < len(seen) < k else Absent(seen, k)
+        return cls(floor_of(samples, method, seed=seed), absent)
 
     @property
     def changes(self) -> bool:

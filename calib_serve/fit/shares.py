@@ -370,16 +370,10 @@ def fitted_for_shares(
     # Confidences of fitted samples are too high, and so would be a reference made of them.
     if again is not None:
         try:
-            held = _held_out(samples, again, old, shares, seed)
+            fold = folds_of(samples, folds=min(FOLDS, samples.units // 2), seed=seed)
+            found = samples.held_out(fold, lambda f: again(samples.take(fold != f)))
+            held = ((rows, corrected(probs, old, shares)) for rows, probs in found)
             return referenced(made, samples, held, on="held-out folds")
         except CalibServeError:
             pass  # too few samples of a class: what they say is of the fit itself
     return referenced(made, samples, ((part, made.of_logits(chunk)) for part, chunk in samples.chunks()))
-
-
-def _held_out(
-    samples: Samples, again: Callable[[Samples], Artifact], old: Floats, new: Floats, seed: int
-) -> Parts:
-    fold = folds_of(samples, folds=min(FOLDS, samples.units // 2), seed=seed)
-    for rows, probs in samples.held_out(fold, lambda f: again(samples.take(fold != f))):
-        yield rows, corrected(probs, old, new)
