@@ -272,7 +272,10 @@ def train_masked(
     key = _key(views, labels, held_out, how, seed) if checkpoints else ""
     history = layers.resumed(checkpoints.load(key)) if checkpoints else []
     for epoch in range(len(history) + 1, how.epochs + 1):
-        q = _next_q(history, how)
+        q = how.retention.first
+        if history:
+            last, seen = history[-1], {"epoch": len(history), "epochs": how.epochs}
+            q = how.retention.moved(last.q, confidence=last.confidence, accuracy=last.accuracy, **seen)
         # Augmented views take turns, one an epoch.
         view = views[(epoch - 1) % len(views)]
         x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
@@ -282,8 +285,8 @@ def train_masked(
             loss = layers.epoch(x, y, q, rate=_rate(epoch, how), how=how, rng=rng)
         if not math.isfinite(loss):
             raise FitError(f"training diverged in epoch {epoch}; lower rate (now {how.rate})")
-        seen = held_out if how.retention.adapt == "held-out" and held_out else (view, labels)
-        history.append(Epoch(q, loss, *_feedback(layers.head(q, unit, how), *seen)))
+        judged = held_out if how.retention.adapt == "held-out" and held_out else (view, labels)
+        history.append(Epoch(q, loss, *_feedback(layers.head(q, unit, how), *judged)))
         if checkpoints:
             checkpoints.save(key, layers.state(history))
         if progress:
@@ -302,20 +305,6 @@ def _threads_for(how: Masking, width: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _next_q(history: Sequence[Epoch], how: Masking) -> float:
-    """The q that follows the epochs so far."""
-    if not history:
-        return how.retention.first
-    last = history[-1]
-    return how.retention.moved(
-        last.q,
-        confidence=last.confidence,
-        accuracy=last.accuracy,
-        epoch=len(history),
-        epochs=how.epochs,
-    )
 
 
 def _rate(epoch: int, how: Masking) -> float:
