@@ -7,17 +7,17 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from clamping_toolkit import TOOLKIT, fit_neural_clamping_toolkit
 
 from calib_serve.fit import (
     QuasiNewton,
     fit_neural_clamping,
     fit_neural_clamping_efficient,
     fit_neural_clamping_paper,
-    fit_neural_clamping_toolkit,
 )
 from calib_serve.fit.clamping.efficient import mean_entropy
 from calib_serve.fit.clamping.objective import best_temperature
-from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT
+from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, nll
 from calib_serve.scores import softmax
@@ -128,8 +128,8 @@ def printed(given, asked, share):
         return [lambda g=g: fit_neural_clamping_paper(model, x, y, gamma=g, **more) for g in gammas]
 
     def toolkits(*, augmented):
-        how = replace(toolkit, augmented=augmented)
-        return [lambda: fit_neural_clamping_toolkit(model, x, y, schedule=how, **place)]
+        how = {"schedule": toolkit, "augmented": augmented, **place}
+        return [lambda: fit_neural_clamping_toolkit(model, x, y, **how)]
 
     return {
         "NC (CE), as printed": fits([0.0]),

@@ -28,11 +28,13 @@ PROGRAM = """
 import json, sys, time
 import numpy as np
 from calib_serve import calibrate
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output import averaged, selection
 from calib_serve.metrics import nll
 given = np.load(sys.argv[1])
 if sys.argv[2] == "all":
-    averaged.MOST_SAMPLES_CROSS_VALIDATED = selection.MOST_SAMPLES_CROSS_VALIDATED = len(given["labels"])
+    other = MEASURED._replace(most_samples_cross_validated=len(given["labels"]))
+    averaged.MEASURED = selection.MEASURED = other
 begun = time.process_time()
 artifact = calibrate(given["logits"], given["labels"], outputs="logits")
 cpu = time.process_time() - begun

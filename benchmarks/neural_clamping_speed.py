@@ -25,10 +25,11 @@ import peers
 import torch
 from cifar import cifar10_test, data_dir
 from clamped_networks import network
+from clamping_toolkit import TOOLKIT
 
 from calib_serve.fit import QuasiNewton
 from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
-from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT, Descent
+from calib_serve.fit.clamping.schedules import PAPER, Descent
 
 STD = np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
 
@@ -61,7 +62,7 @@ def given(schedule, asked):
     else:
         objective = replace(base, gamma=TOOLKIT.gamma, weight=TOOLKIT.penalty, scale=STD)
         batch = max(1, TOOLKIT.batch * asked.images // 5000)
-        how = replace(TOOLKIT, epochs=asked.epochs, batch=batch, augmented=False)
+        how = replace(TOOLKIT, epochs=asked.epochs, batch=batch)
     return objective, rng.normal(0, how.spread, 3072), how, alone
 
 

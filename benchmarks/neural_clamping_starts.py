@@ -25,12 +25,13 @@ import torch
 from cifar import data_dir
 from clamped_networks import given
 from clamped_rows import scores
+from clamping_toolkit import TOOLKIT
 from scipy import stats
 
 from calib_serve.artifact import InputShift
 from calib_serve.fit import QuasiNewton, fit_neural_clamping, fit_neural_clamping_paper
 from calib_serve.fit.clamping.objective import best_temperature, focal_loss
-from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT
+from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.metrics import ece
 from calib_serve.scores import softmax

@@ -1,4 +1,4 @@
-"""``python -m calib_serve``: the command line, as torchrun starts it."""
+"""``python -m calib_serve``: the command line."""
 
 from calib_serve.app import main
 

@@ -58,7 +58,7 @@ from calib_serve.core.options.servers import (
 from calib_serve.fit import CANDIDATES, TWO_CLASSES, select
 from calib_serve.fit.from_model import MODEL_FITTERS, SCHEDULES, model_options
 from calib_serve.fit.from_scores import method_options
-from calib_serve.fit.labels import fit_labels, select_labels
+from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.fit.masked import READINGS
 from calib_serve.fit.output.candidates import own_options
 
@@ -92,7 +92,7 @@ OPTIONS = (
 )
 """Classes whose fields are all keywords that a function takes; the first three are parts of others."""
 
-ON_SCORES = (*CANDIDATES.values(), *TWO_CLASSES.values(), select, fit_labels, select_labels)
+ON_SCORES = (*CANDIDATES.values(), *TWO_CLASSES.values(), *LABEL_METHODS.values(), select)
 """What ``calibrate`` passes keywords on to."""
 
 WIDER = {"ignore_label": "Any"}

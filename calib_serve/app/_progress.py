@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ _Show = Callable[[str, int, "int | None"], None]
 @contextmanager
 def stages(name: str = "starting", *, quiet: bool = False) -> Iterator[_Show]:
     """Yield a callback of progress, (name, done, total), which shows it on stderr."""
-    if quiet or os.environ.get("RANK", "0") != "0":  # of the processes of torchrun the first one shows it
+    if quiet:
         yield lambda name, done, total: None
         return
     stands: tuple[str, int, int | None] = (name, 0, None)

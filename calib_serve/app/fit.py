@@ -1,6 +1,5 @@
 """``calib-serve fit``: calibration data in, an artifact out."""
 
-import os
 import zipfile
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
@@ -107,8 +106,6 @@ def _fit(
             artifact = _of_model(data, options, source, own, progress)
         else:
             artifact = _of_scores(data, options, source, own, progress)
-    if not _is_first_rank():
-        return
     artifact.save(output.out)
     if output.json:
         _print_json(artifact, output.out)
@@ -211,17 +208,6 @@ def _of_model(
         **own,
     )
     return remarked(artifact, after=[remark for part in parts for remark in part.remarks])
-
-
-def _is_first_rank() -> bool:
-    """Whether this process writes the artifact: under torchrun, where all have it, the first one does."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return True
-    import torch.distributed as dist
-
-    rank = dist.get_rank()
-    dist.destroy_process_group()  # a process that ends without it makes torch warn of a leak
-    return rank == 0
 
 
 def _print_json(artifact: "Artifact", out: Path) -> None:

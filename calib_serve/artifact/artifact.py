@@ -515,34 +515,6 @@ class Artifact:
     def _logits_of(self, scores: Scores) -> NDArray[np.floating[Any]]:
         return to_logits(scores.values, scores.outputs)
 
-    def predict(
-        self,
-        scores: Any,
-        *,
-        outputs: Outputs | None = None,
-        class_axis: int | None = None,
-        sources: Sources | None = None,
-    ) -> NDArray[Any]:
-        """Return the class of the largest calibrated probability (n,), by its name where it has one.
-
-        Of a multi-label model whether each label is likelier true than not (n, L).
-
-        Args:
-            scores: As ``probs`` takes them.
-            outputs: Kind of the scores, where it is another than that of the fit.
-            class_axis: Axis of the classes among more axes; the result is without it.
-            sources: Source of each sample, as of ``probs``.
-        """
-        if (places := self._places(scores, outputs, class_axis)) is not None:
-            each = places.of_each(sources)
-            rows = places.rows(as_array(scores, "the scores"))
-            return places.restored(self.predict(rows, outputs=outputs, sources=each))
-        probs = self.probs(scores, outputs=outputs, sources=sources)
-        if self.is_multilabel:
-            return np.asarray(probs > 0.5)
-        ids = probs.argmax(axis=1)
-        return np.asarray(np.array(self.class_names)[ids] if self.class_names else ids)
-
     def of_logits(self, logits: ArrayLike, sources: Sources | None = None) -> NDArray[np.float64]:
         """Return calibrated probabilities (n, K) of logits (n, K), by the output steps.
 

@@ -24,7 +24,6 @@ from calib_serve.artifact.kept_rows import KeptRows
 from calib_serve.artifact.steps import STEPS, Examples, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
-from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.core.files import read_whole, sha256
 from calib_serve.scores import read_yaml
@@ -84,19 +83,16 @@ def unpack(
     for i, one in enumerate(facts):
         prefix = f"step{i}."
         own = {name[len(prefix) :]: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
-        steps.append(_build_step(one, own))
+        kind = next((step for step in STEPS if step.kind == one["kind"]), None)
+        if kind is None:
+            known = [step.kind for step in STEPS]
+            raise SchemaError(f"unknown step kind {one['kind']!r}; this version knows {known}")
+        steps.append(kind.build(one, own))
         if own:
             raise SchemaError(f"step {i} has tensors it does not know: {sorted(own)}")
     if tensors:
         raise SchemaError(f"tensors that belong to no step: {sorted(tensors)}")
     return tuple(steps), examples, found, kept, chosen
-
-
-def _build_step(facts: Mapping[str, Any], tensors: dict[str, AnyFloats]) -> Step:
-    for step in STEPS:
-        if step.kind == facts["kind"]:
-            return step.build(facts, tensors)
-    raise SchemaError(f"unknown step kind {facts['kind']!r}; this version knows {[s.kind for s in STEPS]}")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

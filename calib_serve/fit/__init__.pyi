@@ -5,7 +5,6 @@ from calib_serve.fit.clamping.fit import GAMMAS as GAMMAS
 from calib_serve.fit.clamping.fit import fit_neural_clamping as fit_neural_clamping
 from calib_serve.fit.clamping.objective import QuasiNewton as QuasiNewton
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper as fit_neural_clamping_paper
-from calib_serve.fit.clamping.schedules import fit_neural_clamping_toolkit as fit_neural_clamping_toolkit
 from calib_serve.fit.comparing import Compared as Compared
 from calib_serve.fit.comparing import compare_methods as compare_methods
 from calib_serve.fit.decisions import decide as decide

@@ -24,7 +24,7 @@ from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.candidates import KEEPING, TWO_CLASSES, fit_by_name
 from calib_serve.fit.output.offset import moved, offset_of
 from calib_serve.fit.output.tables import table_of, temperature_row
@@ -60,7 +60,10 @@ class Absent:
 
     def back(self, artifact: Artifact, samples: Samples) -> Artifact:
         """Extend an artifact of the seen classes alone to all classes; ``samples`` have all columns."""
-        t = _temperature(samples)
+        try:
+            t = float(temperature(samples)["temperature"])
+        except FitError:
+            t = float("inf")
         outside = np.setdiff1d(np.arange(self.classes), self.seen)
         # Where a temperature says nothing, each is as likely as one more sample of it would make it.
         apart = bool(artifact.steps) and offset_of(samples, t) is not None
@@ -130,19 +133,6 @@ class Absent:
         return table_of(rows)
 
 
-def absent_of(samples: Samples) -> Absent | None:
-    """The classes that have samples; None where all classes have some, or fewer than two have."""
-    seen = np.flatnonzero(np.bincount(samples.labels, minlength=samples.classes))
-    return Absent(seen, samples.classes) if 1 < len(seen) < samples.classes else None
-
-
-def _temperature(samples: Samples) -> float:
-    try:
-        return float(temperature(samples)["temperature"])
-    except FitError:
-        return float("inf")
-
-
 def _mass(samples: Samples, steps: tuple[Step, ...], classes: NDArray[np.intp]) -> float:
     """The mean probability of ``classes``, summed over them."""
     artifact = Artifact(steps, method="of absent classes", classes=samples.classes)
@@ -193,9 +183,9 @@ def floor_of(samples: Samples, method: str, *, seed: int = 0) -> Floor | None:
     if samples.outputs not in PROBABILITIES:
         return None
     share = float(np.mean([(log_softmax(z) < np.log(_ZERO)).mean() for _, z in samples.chunks()]))
-    if share == 0 or samples.outputs == "label_probabilities" or method in _RANKED:
+    if share == 0 or method in _RANKED:
         return Floor(share) if share else None
-    samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
+    samples = samples.some(MEASURED.most_samples_cross_validated)
     by = "platt" if samples.classes == 2 else "temperature"
     try:
         fold = folds_of(samples, folds=3, seed=seed)
@@ -226,8 +216,12 @@ class Unseen:
     @classmethod
     def of(cls, samples: Samples, method: str, *, keeping: bool, seed: int) -> Unseen:
         """Look at the samples for a fit of ``method``; ``keeping``: the fit keeps every predicted class."""
+        if samples.is_multilabel:
+            return cls(None, None)
         alone = keeping or method in KEEPING or (method in TWO_CLASSES and samples.classes > 2)
-        return cls(floor_of(samples, method, seed=seed), None if alone else absent_of(samples))
+        seen, k = np.flatnonzero(np.bincount(samples.labels, minlength=samples.classes)), samples.classes
+        absent = None if alone or not 1 < len(seen) < k else Absent(seen, k)
+        return cls(floor_of(samples, method, seed=seed), absent)
 
     @property
     def changes(self) -> bool:

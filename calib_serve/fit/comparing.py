@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,8 +15,7 @@ from calib_serve.core.arrays import finite
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.evaluate import CompareOptions
-from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
-from calib_serve.fit.output.candidates import CANDIDATES, TWO_CLASSES, fit_by_name, options_of
+from calib_serve.fit.output.candidates import fit_by_name, methods_for, options_of
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
@@ -93,26 +92,29 @@ def compare_methods(
     tested = tested.in_order(fitted.class_names, of="the samples to fit")
     if not alike(tested.outputs, fitted.outputs):
         raise InputError(f"the samples to fit are {fitted.outputs}, those to test {tested.outputs}")
-    field = (_of_labels if fitted.is_multilabel else _of_classes)(fitted, tested, asked.seed)
-    names = list(field.methods) if methods == "all" else list(methods)
+    samples = Samples.of(fitted)
+    names = list(methods_for(samples)) if methods == "all" else list(methods)
     # Before anything is fitted: a wrong name may be the last one, after minutes.
     for name in names:
         if name != "auto":
-            field.check(name)
+            options_of(name, samples.is_multilabel)
     rows = []
     for i, name in enumerate(names):
         if progress:
             progress(name, i, len(names))
         began = time.perf_counter()
         try:
-            artifact = field.select() if name == "auto" else field.fit(name)
+            auto = name == "auto"
+            artifact = (
+                select(samples, seed=asked.seed) if auto else fit_by_name(name, samples, seed=asked.seed)
+            )
         # A method without an optimum should not cost the others.
         except CalibServeError as error:
             rows.append(Compared(name, error=str(error)))
             continue
         seconds = time.perf_counter() - began
         called = f"auto: {artifact.method}" if name == "auto" else name
-        found, moved = field.evaluate(artifact, asked.replicates)
+        found, moved = _measured(artifact, tested, asked)
         rows.append(Compared(called, seconds, found, moved=moved))
     return tuple(rows)
 
@@ -124,47 +126,13 @@ def _scores(given: Any, name: str, **how: Any) -> Scores:
     return Scores.of(*pair, name=name, **how)
 
 
-@dataclass(frozen=True)
-class _Field:
-    """The methods for one kind of scores, and how they are fitted, chosen and measured."""
-
-    methods: Sequence[str]
-    check: Callable[[str], object]
-    fit: Callable[[str], Artifact]
-    select: Callable[[], Artifact]
-    evaluate: Callable[[Artifact, int], tuple[Evaluation | LabelsEvaluation, float]]
-
-
-def _of_classes(fit: Scores, test: Scores, seed: int) -> _Field:
-    fitted, z, y = Samples.of(fit), test.logits, test.labelled()
-    weighing: dict[str, Any] = {"sample_weight": test.weights, "groups": test.clusters}
-    predicted = Tops.of(test.probs, y).predicted
-
-    def evaluate(artifact: Artifact, replicates: int) -> tuple[Evaluation, float]:
-        probs = artifact.of_logits(z)
-        moved = float(np.average(probs.argmax(axis=1) != predicted, weights=test.weights))
-        return evaluate_probs(probs, y, replicates=replicates, seed=seed, **weighing), moved
-
-    return _Field(
-        (*CANDIDATES, *(TWO_CLASSES if fitted.classes == 2 else ())),
-        options_of,
-        lambda name: fit_by_name(name, fitted, seed=seed),
-        lambda: select(fitted, seed=seed),
-        evaluate,
-    )
-
-
-def _of_labels(fit: Scores, test: Scores, seed: int) -> _Field:
-    fitted, z, y = LabelSamples.of(fit), test.logits, test.labelled()
-    how: dict[str, Any] = {"seed": seed, "sample_weight": test.weights}
-
-    def evaluate(artifact: Artifact, replicates: int) -> tuple[LabelsEvaluation, float]:
-        return evaluate_label_probs(artifact.of_logits(z), y, replicates=replicates, **how), math.nan
-
-    return _Field(
-        tuple(LABEL_METHODS),
-        label_options,
-        lambda name: fit_labels(name, fitted),
-        lambda: select_labels(fitted, seed=seed),
-        evaluate,
-    )
+def _measured(
+    artifact: Artifact, test: Scores, asked: CompareOptions
+) -> tuple[Evaluation | LabelsEvaluation, float]:
+    """The metrics of a calibration, and the share of predictions that it moves."""
+    probs, y, weights = artifact.of_logits(test.logits), test.labelled(), test.weights
+    how: dict[str, Any] = {"replicates": asked.replicates, "seed": asked.seed, "sample_weight": weights}
+    if test.is_multilabel:
+        return evaluate_label_probs(probs, y, **how), math.nan
+    moved = np.average(probs.argmax(axis=1) != Tops.of(test.probs, y).predicted, weights=weights)
+    return evaluate_probs(probs, y, groups=test.clusters, **how), float(moved)

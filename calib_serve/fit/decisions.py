@@ -32,7 +32,6 @@ from calib_serve.core.options.base import changed, check
 from calib_serve.core.options.evaluate import DecideOptions
 from calib_serve.fit.choices import choice_by
 from calib_serve.fit.facts import data_fingerprint
-from calib_serve.fit.labels import LabelSamples
 from calib_serve.fit.samples import Samples, has_names
 from calib_serve.metrics import abstention, checked, checked_probs, conformal_rank, group_codes, one_of_each
 from calib_serve.scores import LABELS, Scores, few
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 _MARGIN = 4 * float(np.finfo(np.float32).eps)
 _PENALTIES = (0.001, 0.01, 0.1, 0.2, 0.5)  # Angelopoulos 2021, appendix E
 _RISKS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
-_FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
-_REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
 _SEEN = (
     "{what}; thresholds found there promise nothing, as the probabilities were fitted to them. Give samples "
     "that it has not seen, or fit again on a part and keep the rest for this"
@@ -69,18 +66,11 @@ def fit_sets(
 ) -> PredictionSets:
     """Fit sets that hold the true class of new samples as often as promised, to calibrated probabilities.
 
-    Args:
-        probs: Calibrated probabilities (n, K), which were not fitted to these samples.
-        labels: Class ids (n,).
-        coverage: Share of sets that hold the true class.
-        score: "lac", "aps" or "raps"; see ``PredictionSets``.
-        per_class: Whether each class has a threshold, so that the promise holds for the samples of every
-            class (Vovk 2012). A class with too few samples is in every set: ``always_in`` tells.
-        penalty: Of "raps"; by default chosen on a fifth of the samples, and the threshold is of the others.
-        free_ranks: Of "raps"; chosen likewise by default.
-        groups: Which samples belong together (n,); the promise is then for one sample of a new group, and
-            each group weighs the same (Lee, Barber and Willett 2023, section 3).
-        seed: Seed by which that fifth is drawn.
+    ``probs`` (n, K) were not fitted to these samples, ``labels`` (n,). ``per_class``: each class has a
+    threshold, so that the promise holds for the samples of every class (Vovk 2012); ``always_in`` tells those
+    of too few. Of "raps" what is None is chosen on a fifth, drawn by ``seed``, and the threshold is of the
+    others. ``groups`` (n,): the promise is for one sample of a new group, and each group weighs the same
+    (Lee, Barber and Willett 2023, section 3).
 
     Raises:
         InputError: For arrays and options that cannot be right.
@@ -121,10 +111,6 @@ def fit_sets(
 def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
     """Return the classes that no threshold can leave out, such as those of too few samples.
 
-    Args:
-        sets: Prediction sets.
-        classes: Number of classes.
-
     >>> always_in(PredictionSets(np.array([1.0, 0.5]), coverage=0.9), 2)
     (0,)
     """
@@ -134,11 +120,6 @@ def always_in(sets: PredictionSets, classes: int) -> tuple[int, ...]:
 
 def kept_for_options(n: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0) -> NDArray[np.bool_]:
     """Draw which samples RAPS chooses its options on (n,): a fifth.
-
-    Args:
-        n: Number of samples.
-        groups: Which samples belong together (n,): each is drawn whole.
-        seed: Seed of the draw.
 
     >>> int(kept_for_options(100).sum())
     20
@@ -156,11 +137,6 @@ def true_scores(rule: PredictionSets, probs: NDArray[np.floating[Any]], labels: 
 
     0 where it is the top class, which is in every set: with its own score, thresholds would make sets as
     large as if it could be left out, and hold more than is promised.
-
-    Args:
-        rule: Prediction sets, of which the score is used.
-        probs: Probabilities (n, K).
-        labels: Class ids (n,).
     """
     found = np.empty(len(labels))
     step = max(1, (1 << 20) // probs.shape[1])  # about a million probabilities at once
@@ -231,14 +207,8 @@ def fit_abstain(
 ) -> Abstain:
     """Fit the lowest threshold that keeps the risk of an answer; see ``calib_serve.metrics.abstention``.
 
-    Args:
-        probs: Calibrated probabilities (n, K), which were not fitted to these samples.
-        labels: Class ids (n,).
-        risk: Share of the answers that may be wrong, at most.
-        level: Probability that the promise holds, over the draws of these samples.
-        groups: Which samples belong together (n,); one of each is used, as the tests need samples that are
-            independent.
-        seed: Seed by which that one is drawn.
+    ``probs`` (n, K) were not fitted to these samples. Of each of ``groups`` one sample is used, drawn by
+    ``seed``, as the tests need samples that are independent.
 
     Raises:
         InputError: For arrays and options that cannot be right.
@@ -259,11 +229,6 @@ def fit_abstain(
 
 def fit_refusal(probs: ArrayLike, *, known_refused: float, groups: ArrayLike | None = None) -> Abstain:
     """Fit the threshold below which few samples of the known classes lie: split conformal, as ``fit_sets``.
-
-    Args:
-        probs: Calibrated probabilities (n, K) of samples of these classes, which were not fitted to them.
-        known_refused: Share of new samples of these classes that gets no answer, at most.
-        groups: Which samples belong together (n,), as ``fit_sets`` takes them.
 
     Raises:
         InputError: For arrays and options that cannot be right.
@@ -473,7 +438,7 @@ def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
         given = artifact.accepted(samples)
         if given.labels is None:
             return None
-        samples = (LabelSamples if given.is_multilabel else Samples).of(given)
+        samples = Samples.of(given)
     known = artifact.data.get("sha256")
     if known and known == data_fingerprint(samples.logits, samples.labels):
         return "these are the samples that the calibration was fitted on"
@@ -484,7 +449,8 @@ def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
     distinct = set(rows)
     found = len(kept & distinct)
     # Where the same scores come again and again, finding some of the fit's own proves nothing.
-    if found >= min(_FOUND, len(kept)) and len(distinct) >= (1 - _REPEATED) * len(rows):
+    # One may be another that looks the same.
+    if found >= min(2, len(kept)) and len(distinct) >= (1 - 0.1) * len(rows):
         return f"{found} of the {len(kept)} samples that the artifact keeps of its own fit are among these"
     return None
 

@@ -156,14 +156,23 @@ def complete(
         predicted = np.bincount(top, minlength=samples.classes)
         if not samples.part:
             told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
-    few = samples.classes <= 10_000  # of more, a manifest holds no counts
+    few, examples = samples.classes <= 10_000, None  # of more, a manifest holds no counts
+    kept = Examples.rows(len(samples), samples.classes)
+    if len(kept) and not samples.part:  # a fold's artifact is temporary
+        logits = np.asarray(samples.logits[kept if samples.rows is None else samples.rows[kept]], np.float64)
+        examples = Examples(logits, artifact.of_segments(logits, artifact.rounds(len(logits))[0])[0])
     return replace(
         artifact,
         data={**artifact.data, **told},
         reference=bins,
         reference_classes=predicted.tolist() if few else (),
-        examples=_examples(artifact, samples),
+        examples=examples,
     )
+
+
+def fit_none(samples: Samples) -> Artifact:
+    """Fit nothing: an artifact without steps, with the same facts as any other."""
+    return complete([], samples, method="none", fit={})
 
 
 def _shares(samples: Samples) -> dict[str, Any]:
@@ -186,19 +195,14 @@ def confusion_facts(
     """
     if samples.classes > _SHARES:
         return {"unknown": f"confusions are kept of at most {_SHARES} classes, here are {samples.classes}"}
-    if not _weighs_classes_alone(samples):
-        return {"unknown": "the calibration samples have weights that differ within a class"}
+    if samples.weight is not None:
+        least, most = np.full(samples.classes, np.inf), np.zeros(samples.classes)
+        np.minimum.at(least, samples.labels, samples.weight)
+        np.maximum.at(most, samples.labels, samples.weight)
+        # Where all samples of a class weigh the same, it looks as it was sampled.
+        if not (most <= least * (1 + 1e-9) + 1e-12).all():
+            return {"unknown": "the calibration samples have weights that differ within a class"}
     return Confusion.tally(predicted, confidence, samples.labels, classes=samples.classes, on=on).facts
-
-
-def _weighs_classes_alone(samples: Samples) -> bool:
-    """Whether all samples of a class weigh the same, so that the class looks as it was sampled."""
-    if samples.weight is None:
-        return True
-    least, most = np.full(samples.classes, np.inf), np.zeros(samples.classes)
-    np.minimum.at(least, samples.labels, samples.weight)
-    np.maximum.at(most, samples.labels, samples.weight)
-    return bool((most <= least * (1 + 1e-9) + 1e-12).all())
 
 
 def _of_one_column(step: Step, outputs: Outputs) -> Step:
@@ -222,15 +226,6 @@ def _of_one_column(step: Step, outputs: Outputs) -> Step:
     return LogitMap(w, None if step.bias is None else np.array([0.0, step.bias[1] - step.bias[0]]))
 
 
-def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
-    kept = Examples.rows(len(samples), samples.classes)
-    if samples.part or not len(kept):  # a fold's artifact is temporary
-        return None
-    rows = kept if samples.rows is None else samples.rows[kept]
-    logits = np.asarray(samples.logits[rows], np.float64)
-    return Examples(logits, artifact.of_segments(logits, artifact.rounds(len(logits))[0])[0])
-
-
 class HeldOutFacts(NamedTuple):
     """Held-out results of calibration samples, each under a fit to the other folds.
 
@@ -248,23 +243,21 @@ class HeldOutFacts(NamedTuple):
 def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
     """The artifact with the held-out results of ``samples`` calibration samples on ``folds``."""
     whole = samples == artifact.data.get("samples", samples)
-    on: dict[str, Any] = {
-        "measured_on": f"{folds} folds of {'' if whole else f'{samples:,} samples of '}the calibration set",
+    of = "" if whole else f"{samples:,} samples of "
+    return measured(artifact, found, on=f"{folds} folds of {of}the calibration set", samples=samples)
+
+
+def measured(artifact: Artifact, found: HeldOutFacts, *, on: str, samples: int) -> Artifact:
+    """The artifact with results of ``samples`` samples, which ``on`` names: metrics, verdict, what moved."""
+    verdict, moved = found.verdict, found.moved
+    told: dict[str, Any] = {
+        "measured_on": on,
         "measured_samples": samples,
         **({} if found.confusion is None else {"confusion": found.confusion}),
-    }
-    told = replace(artifact, before=found.before, after=found.after, data={**artifact.data, **on})
-    return judged(told, found.verdict, found.moved)
-
-
-def judged(artifact: Artifact, found: Verdict, moved: Moved | None = None) -> Artifact:
-    """The artifact with a verdict on the measured samples, and the predictions that it moved there."""
-    # The advice to calibrate is pointless for an artifact that does.
-    do = [MORE if artifact.steps and line == CALIBRATE else line for line in found.do]
-    told: dict[str, Any] = {
-        "verdict": found.level,
-        "verdict_says": found.headline,
-        "verdict_do": do,
+        "verdict": verdict.level,
+        "verdict_says": verdict.headline,
+        # The advice to calibrate is pointless for an artifact that does.
+        "verdict_do": [MORE if artifact.steps and line == CALIBRATE else line for line in verdict.do],
         **({} if moved is None else {"moved": moved.as_dict(), "moved_says": moved.says()}),
     }
-    return replace(artifact, data={**artifact.data, **told})
+    return replace(artifact, before=found.before, after=found.after, data={**artifact.data, **told})

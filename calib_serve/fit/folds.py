@@ -19,7 +19,6 @@ FOLDS = 5
 """Folds by default; a caller makes fewer where samples are few."""
 BEATEN = 4.0
 """Standard errors by which a candidate is worse on the first fold, so that it is not fitted to the others."""
-_DIGITS = 1e9  # of a row's content that tell it from others
 
 
 def content(samples: Samples) -> NDArray[np.float64]:
@@ -80,7 +79,7 @@ def _dealt(labels: NDArray[Any], rng: np.random.Generator, folds: int) -> Codes:
 def _units(labels: NDArray[Any], same: NDArray[np.float64], *, most: int) -> tuple[Codes, Codes]:
     """Order the rows by label and content; return the unit (n,) of each, too. Large units are split."""
     scale = float(np.abs(same).max(initial=0)) or 1.0
-    known = np.rint(same * (_DIGITS / scale))  # the last bits of a sum are no difference
+    known = np.rint(same * (1e9 / scale))  # the last bits of a sum are no difference
     order = np.lexsort((known, labels))
     new = np.ones(len(order), bool)
     new[1:] = (np.diff(known[order]) != 0) | (np.diff(labels[order]) != 0)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -15,23 +13,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import KEPT_ROWS, Artifact, KeptRows, Preprocessing, hash_rows
 from calib_serve.core.arrays import as_array
-from calib_serve.core.errors import CalibServeError, FitError, InputError
+from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.core.options.base import check, divided
 from calib_serve.core.options.fit import ModelFitOptions
-from calib_serve.fit.clamping.efficient import checked_inputs, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
-from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
-from calib_serve.fit.facts import remarked, with_selection
+from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
+from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS, stratified
 from calib_serve.fit.from_scores import AUTO, calibrate, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import cross_fitted, unmeasured, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
 from calib_serve.fit.output.learnable import sample_remarks
-from calib_serve.fit.output.selection import default_candidates
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.shares import correctable, for_shares, referenced
+from calib_serve.fit.shares import for_shares, referenced
 from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
@@ -41,12 +38,10 @@ from calib_serve.models import (
     calibrated_probs,
     from_module,
     in_order_of,
-    join,
     load_model,
-    rank_device,
     weights_remarks,
 )
-from calib_serve.scores import LABELS, log_probs, softmax
+from calib_serve.scores import LABELS, softmax
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,14 +75,11 @@ SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
         fit_neural_clamping_paper,
         ("gamma", "penalty", "start", "norm_power", "normalisation", "input_range"),
     ),
-    "toolkit": (fit_neural_clamping_toolkit, ("gamma", "penalty", "normalisation")),
 }
 """Neural Clamping's schedules: what fits by each, and the options it takes."""
 
 _WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its methods' options
 _HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
-_GAIN_FOLDS = 3  # of Neural Clamping beside the best output method, each of which costs a fit
-_SURE = NormalDist().inv_cdf(0.95)
 
 _OF_LOADING = (
     *("weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"),
@@ -111,7 +103,6 @@ def calibrate_model(
     Before and after are measured on ``test``, else on samples that were held out. How pictures became the
     inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
     way. A fit that was killed resumes from its ``checkpoints``: logits, features and the state of the fit.
-    Under torchrun the processes share the passes over the data, and each returns the same artifact.
 
     Args:
         model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
@@ -120,8 +111,7 @@ def calibrate_model(
         labels: Class ids (n,); of a multi-label model (n, L) of 0 and 1, with ``outputs`` "label_logits" or
             "label_probabilities", and a method of labels.
         method: "neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head", any output method
-            (fitted to the model's logits), or "auto": the best output method, and Neural Clamping instead
-            where that gains on held-out folds.
+            (fitted to the model's logits), or "auto": the best of these.
         options: A ``ModelFitOptions``; keywords replace its fields.
         test: Inputs and labels that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
@@ -195,11 +185,11 @@ def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
 
 
 def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> Classifier:
-    """Load ``model`` as a classifier, with its results on disk where asked, shared among torchrun's ranks."""
+    """Load ``model`` as a classifier, with its results on disk where asked."""
     how: dict[str, Any] = {
         "input_shape": shape if asked.input_shape is None else _sizes(asked.input_shape),
         "last_linear": asked.last_linear,
-        "device": asked.device or rank_device(),
+        "device": asked.device,
         "batch_size": asked.batch_size,
         "mixed_precision": asked.mixed_precision,
         "outputs": asked.outputs,
@@ -220,8 +210,7 @@ def _classifier(model: Any, shape: tuple[int, ...], asked: ModelFitOptions) -> C
     else:
         loaded = from_module(model, **how)
     kept = asked.checkpoints
-    # The cache lies inside: ranks share the passes, and each keeps what it computed.
-    return join(loaded if kept is None else CachedClassifier(loaded, Path(kept)))
+    return loaded if kept is None else CachedClassifier(loaded, Path(kept))
 
 
 def _sizes(given: Any) -> tuple[int, ...]:
@@ -288,12 +277,9 @@ class _Work:
         elif method == "tuned-head":
             artifact = self._tuned(options, measure)
         elif method == "neural-clamping":
-            normalised = pictures is not None and set(pictures.std) != {1.0}
-            artifact = self._clamped(options, normalised=normalised)
+            artifact = self._clamped(options)
         elif method == "neural-clamping-efficient":
             artifact = self._clamped_efficiently(options, measure)
-        elif method == "auto" and self.classifier.differentiable:
-            artifact = self._best(options, corrected=shares is not None)
         else:
             return self._output(
                 self._samples(), method=method, cross_validate=measure, prior=shares, **options
@@ -315,7 +301,8 @@ class _Work:
 
     def _samples(self) -> Samples:
         """The model's logits as samples, with the kind of scores that the model returns."""
-        return Samples.of_kind(self._logits(), self.given.labels, self.classifier.outputs)
+        found = Samples.of(self._logits(), self.given.labels, outputs="logits")
+        return replace(found, outputs=self.classifier.outputs)
 
     def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
         return self.classifier.features(data.inputs, progress=stage(self.progress, what))
@@ -360,60 +347,8 @@ class _Work:
         probs = calibrated_probs(self.classifier, self.given.inputs, made)
         return referenced(made, self._samples(), [(slice(None), probs)])
 
-    def _best(self, options: Mapping[str, Any], *, corrected: bool) -> Artifact:
-        """Fit the best output method, or Neural Clamping where its gain on held-out folds is worth it.
-
-        ``corrected``: of the output methods that class shares can be corrected behind.
-        """
-        if heavy := [name for name in _WEIGHTS if options.get(name) is not None]:
-            raise InputError(
-                f"{heavy[0]} is of output methods, and auto compares them with Neural Clamping, which takes "
-                "none: name an output method, or leave the weights out"
-            )
-        given = self._samples()
-        if corrected:
-            offered = options.get("candidates") or default_candidates(for_shares=True)
-            options = {**options, "candidates": [n for n in offered if correctable(n, given.classes)]}
-        best = self._output(given, **options)
-        selection = best.fit.selection
-        # A perturbed input may get another class; of samples too few for folds, there is no selection.
-        if options.get("keep_predictions") or selection is None:
-            return best
-        try:
-            gain = self._gain_of_clamping(given, selection.chosen)
-            if gain.worth_it:
-                clamped = self._neural_clamping(self.given.inputs, given.labels)
-                best = with_selection(clamped, selection, best.fit.remarks)
-        except FitError as error:  # as where every sample of some folds is right
-            return remarked(best, after=[f"Neural Clamping is not compared with it: {error}"])
-        facts = {**best.fit.facts, "beside": {**vars(gain), "folds": _GAIN_FOLDS}}
-        return replace(best, fit=replace(best.fit, facts=facts), class_names=self.given.class_names)
-
-    def _neural_clamping(self, inputs: NDArray[Any], labels: NDArray[np.intp]) -> Artifact:
-        told = stage(self.progress, "neural-clamping beside it")
-        return fit_neural_clamping(self.classifier, inputs, labels, seed=self.seed, progress=told)
-
-    def _gain_of_clamping(self, given: Samples, output: str) -> Gain:
-        """Fit both methods to the same folds and judge them on the same held-out samples."""
-        y, n = checked_inputs(self.classifier, self.given.inputs, given.labels), len(given)
-        if n < 12:  # a method may make folds of each fold
-            raise FitError(f"{n} samples are too few to compare methods on folds of them")
-        # The same folds for both, so that the gain is of pairs: its error is far below that of either loss.
-        fold = stratified(y, folds=_GAIN_FOLDS, seed=self.seed)
-        losses = np.empty((2, n))
-        for f in range(_GAIN_FOLDS):
-            kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
-            fitted = calibrate(given.take(kept), None, output, cross_validate=False, seed=self.seed)
-            clamped = self._neural_clamping(self.given.inputs[kept], y[kept])
-            probs = (
-                fitted.of_logits(given.take(held).read(slice(None))),
-                calibrated_probs(self.classifier, self.given.inputs[held], clamped),
-            )
-            losses[:, held] = [-log_probs(p[np.arange(len(held)), y[held]]) for p in probs]
-        return Gain.of(*losses)
-
-    def _clamped(self, options: Mapping[str, Any], *, normalised: bool) -> Artifact:
-        """Fit Neural Clamping by one of its schedules; ``normalised``: so the inputs are known to come."""
+    def _clamped(self, options: Mapping[str, Any]) -> Artifact:
+        """Fit Neural Clamping by one of its schedules."""
         known = dict(options)
         if "resolution" in known:  # files and command lines have no None, and say "full"
             given = known["resolution"]
@@ -426,17 +361,7 @@ class _Work:
             raise InputError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}, got {schedule!r}")
         fit, takes = SCHEDULES[schedule]
         check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
-        if schedule == "toolkit" and "normalisation" not in known:
-            if not normalised:
-                raise InputError(
-                    "the toolkit's schedule puts delta behind the normalisation: give the normalisation "
-                    "(mean, std) that the model begins with, (0, 1) where the inputs are normalised already"
-                )
-            # Its code adds delta behind the normalisation, where the paper adds it to the input.
-            known["normalisation"] = (0.0, 1.0)
         if known.get("gamma") == "paper":
-            if schedule == "toolkit":
-                raise InputError("the toolkit's schedule chooses no gamma; give one number")
             # Section 3.3: gamma from 0 to 1 in steps of 0.05, by the least ECE of the calibration set.
             known |= {"gamma": GAMMAS} | ({"judge": "calibration-ece"} if schedule == "ours" else {})
         return fit(
@@ -505,7 +430,7 @@ class _Work:
         probs = softmax(z)
         if then is not None:
             on += f", {then} by folds of these"
-            samples = Samples.of(z, labels, outputs="logits")
+            samples = Samples(z, labels)
             fold = stratified(samples.labels, folds=min(FOLDS, len(labels) // 2), seed=self.seed)
             fit = partial(fit_by_name, then, seed=self.seed)
             try:
@@ -542,28 +467,3 @@ class _Work:
         # Not the folds that chose the strength: those would measure it where it is best.
         logits = self.classifier.head(features)
         return cross_fitted(artifact, logits, labels, probs_of, seed=self.seed + 1)
-
-
-@dataclass(frozen=True)
-class Gain:
-    """The held-out NLL that Neural Clamping gains over the output method, with its standard error."""
-
-    nll_output: float
-    nll_clamping: float
-    gain: float
-    standard_error: float
-
-    @classmethod
-    def of(cls, output: NDArray[np.float64], clamping: NDArray[np.float64]) -> Gain:
-        """Compare losses (n,) of the same samples, in pairs."""
-        gains = output - clamping
-        error = float(gains.std(ddof=1) / math.sqrt(len(gains)))
-        return cls(float(output.mean()), float(clamping.mean()), float(gains.mean()), error)
-
-    @property
-    def worth_it(self) -> bool:
-        """Whether the gain is above 0 at a level of 5 %, one-sided: else the simpler artifact serves.
-
-        This is asked once for given samples, unlike a refit, which may be asked again and again.
-        """
-        return self.gain > _SURE * self.standard_error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import divided
 from calib_serve.core.options.fit import FitOptions
@@ -17,7 +18,6 @@ from calib_serve.core.text import percent
 from calib_serve.fit._unseen import Unseen
 from calib_serve.fit.facts import remarked
 from calib_serve.fit.folds import FOLDS
-from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
 from calib_serve.fit.measure import cross_validated, with_metrics
 from calib_serve.fit.output.by_source import BY_SOURCE, fit_by_source
 from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, options_of, own_options
@@ -98,16 +98,10 @@ def calibrate(
     if test is not None:
         by = found.schema.by if found.sources is not None else None
         held = _tested(test, found.outputs, found.class_names, asked.ignore_label, scale=scale, by=by)
-    how |= {"test": held, "class_names": found.class_names}
-    if found.is_multilabel:
-        if asked.prior is not None:
-            raise InputError("class shares (prior) are of classes of which one is true, not of labels")
-        if found.sources is not None:
-            raise InputError("labels have no calibration by source: leave by (--by) out")
-        artifact = _fitted_to_labels(LabelSamples.of(found, class_weight=weight), method, own, **how)
-    else:
-        how |= {"prior": asked.prior, "by": found.schema.by}
-        artifact = _fitted(Samples.of(found, class_weight=weight), method, own, **how)
+    how |= {"test": held, "class_names": found.class_names, "prior": asked.prior, "by": found.schema.by}
+    if found.is_multilabel and found.sources is not None:
+        raise InputError("labels have no calibration by source: leave by (--by) out")
+    artifact = _fitted(Samples.of(found, class_weight=weight), method, own, **how)
     facts: dict[str, Any] = {"columns": found.schema.columns, "class_axis": found.class_axis}
     artifact = replace(artifact, model=replace(artifact.model, scale=scale, **facts))
     return remarked(artifact, before=found.remarks, after=_without_skill(found))
@@ -116,8 +110,7 @@ def calibrate(
 @cache
 def method_options() -> tuple[str, ...]:
     """List the options of all methods on scores, and of the choice among them."""
-    of_labels = [name for own in LABEL_METHODS.values() for name in own]
-    return tuple(dict.fromkeys([*own_options(), *of_labels, *AUTO]))
+    return tuple(dict.fromkeys([*own_options(), *AUTO]))
 
 
 def _without_skill(scores: Scores) -> list[str]:
@@ -184,58 +177,76 @@ def _fitted(
     progress: Progress | None,
     by: str | None = None,
 ) -> Artifact:
-    """Calibrate scores of one class a sample."""
-    keeping = bool(options.get("keep_predictions"))
-    if keeping and prior is not None:
-        raise InputError("class shares (prior) change predicted classes: leave keep_predictions out")
+    """Calibrate checked samples, of classes or of labels."""
+    multilabel, keeping = samples.is_multilabel, bool(options.get("keep_predictions"))
+    shares = None if prior is None else _shares(prior, samples, class_names, keeping=keeping, by=by)
     # Before any method is fitted: a probability of 0 or an absent class would decide the fit alone.
     unseen = Unseen.of(samples, method, keeping=keeping, seed=seed)
-    shares = None if prior is None else as_shares(prior, samples.classes, class_names)
-    if by is not None:
-        selection = None
-        if shares is not None:
-            raise InputError("class shares (prior) are of all traffic: leave them out, or by (--by)")
-        if method == "auto":
-            can = [name for name in BY_SOURCE if samples.classes == 2 or name not in TWO_CLASSES]
-            given = {"class_names": () if unseen.changes else class_names, "seed": seed, "progress": progress}
-            chosen = _chosen(samples, {"candidates": can, **options, **given}, for_shares=False)
-            # That one map for all changes nothing says nothing of one for each.
-            method, options = chosen.method if chosen.method != "none" else can[0], {}
-            selection = chosen.selection
-        check_options(f"{method} by {by}", options, [])
-        artifact = unseen.fitted(samples, lambda s: fit_by_source(method, s, by))
-        artifact = replace(artifact, fit=replace(artifact.fit, selection=selection))
-    elif method == "auto":
-        check_options("auto", options, AUTO)
+    chosen = common = None
+    if method == "auto":
+        check_options("auto", options, _OF_LABELS if multilabel else AUTO)
         # A fit of some classes alone takes no names of all; the whole artifact is then measured again.
         names = () if unseen.changes else class_names
         of_auto = {**options, "class_names": names, "seed": seed, "progress": progress}
-        artifact = unseen.fitted(samples, lambda s: _chosen(s, of_auto, for_shares=shares is not None))
-    else:
-        check_options(method, options, options_of(method))
+        if by is None:
+            chosen = unseen.fitted(samples, lambda s: _chosen(s, of_auto, for_shares=shares is not None))
+            method, options = chosen.method, {}
+        else:
+            can = [name for name in BY_SOURCE if samples.classes == 2 or name not in TWO_CLASSES]
+            common = _chosen(samples, {"candidates": can, **of_auto}, for_shares=False)
+            # That one map for all changes nothing says nothing of one for each.
+            method, options = common.method if common.method != "none" else can[0], {}
+    elif by is None:
+        check_options(method, options, options_of(method, multilabel))
         if shares is not None:
             check_correctable([method], samples.classes, options.get("of"))
         if progress:
             progress(method, 0, 1)
-        artifact = unseen.fitted(samples, partial(fit_by_name, method, seed=seed, **options))
-    artifact = remarked(artifact, before=unseen.remarks(class_names))
-    artifact = confused(replace(artifact, class_names=tuple(class_names)), samples)
-    # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
-    name, own = (artifact.method, {}) if method == "auto" else (method, options)
+    else:
+        check_options(f"{method} by {by}", options, [])
 
-    def again(part: Samples) -> Artifact:
+    # Folds refit the method that was chosen: to choose again in each would cost as much as auto itself.
+    def fit(part: Samples) -> Artifact:
         if by is not None:
             return unseen.fitted(part, lambda s: fit_by_source(method, s, by))
-        return unseen.fitted(part, partial(fit_by_name, name, seed=seed, **own))
+        return unseen.fitted(part, partial(fit_by_name, method, seed=seed, **options))
 
+    artifact = fit(samples) if chosen is None else chosen
+    if common is not None:
+        artifact = replace(artifact, fit=replace(artifact.fit, selection=common.selection))
+    artifact = remarked(artifact, before=unseen.remarks(class_names))
+    artifact = confused(replace(artifact, class_names=tuple(class_names)), samples)
     # The folds that auto chose by have measured it, unless it was fitted to other samples than are measured.
-    if test is None and (unseen.changes if method == "auto" else cross_validate):
+    if test is None and (cross_validate if chosen is None else unseen.changes):
         told = stage(progress, "cross-validation")
-        artifact = cross_validated(artifact, samples, again, seed=seed, progress=told)
+        artifact = cross_validated(artifact, samples, fit, seed=seed, progress=told)
     if shares is not None:
-        refit = again if cross_validate and test is None else None
+        refit = fit if cross_validate and test is None else None
         artifact = fitted_for_shares(artifact, samples, shares, refit, seed=seed)
-    return artifact if test is None else _measured(artifact, test, seed)
+    if test is None:
+        return artifact
+    return with_metrics(
+        artifact,
+        test.logits,
+        artifact.of_segments(test.logits, test.sources)[0],
+        test.labelled(),
+        seed=seed,
+        sample_weight=test.weights,
+        groups=test.clusters,
+    )
+
+
+def _shares(
+    prior: ClassShares, samples: Samples, names: Sequence[str], *, keeping: bool, by: str | None
+) -> Floats:
+    """The class shares to correct to, refused where the fit has no place for them."""
+    if samples.is_multilabel:
+        raise InputError("class shares (prior) are of classes of which one is true, not of labels")
+    if keeping:
+        raise InputError("class shares (prior) change predicted classes: leave keep_predictions out")
+    if by is not None:
+        raise InputError("class shares (prior) are of all traffic: leave them out, or by (--by)")
+    return as_shares(prior, samples.classes, names)
 
 
 def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -> Artifact:
@@ -253,47 +264,6 @@ def _chosen(samples: Samples, options: Mapping[str, Any], *, for_shares: bool) -
             few = f"{samples.units} samples, or groups of them, are too few for folds to choose by"
             return remarked(none, after=[f"nothing is fitted; {few}; temperature: {error}"])
     keeping = bool(options.get("keep_predictions"))
-    names = given or default_candidates(for_shares=for_shares, keeping=keeping)
-    return select(samples, **{**options, "candidates": names, "folds": folds})
-
-
-def _fitted_to_labels(
-    samples: LabelSamples,
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    test: Scores | None,
-    class_names: Sequence[str],
-    cross_validate: bool,
-    seed: int,
-    progress: Progress | None,
-) -> Artifact:
-    """Calibrate scores of a multi-label model: a calibrator for each label."""
-    if method == "auto":
-        check_options("auto", options, _OF_LABELS)
-        artifact = select_labels(
-            samples, **{**options, "seed": seed}, class_names=class_names, progress=progress
-        )
-    else:
-        check_options(method, options, label_options(method))
-        if progress:
-            progress(method, 0, 1)
-        artifact = fit_labels(method, samples, **options)
-    artifact = replace(artifact, class_names=tuple(class_names))
-    if test is not None:
-        return _measured(artifact, test, seed)
-    if method == "auto" or not cross_validate:
-        return artifact
-    return cross_validated(artifact, samples, partial(fit_labels, method, **options), seed=seed)
-
-
-def _measured(artifact: Artifact, test: Scores, seed: int) -> Artifact:
-    return with_metrics(
-        artifact,
-        test.logits,
-        artifact.of_segments(test.logits, test.sources)[0],
-        test.labelled(),
-        seed=seed,
-        sample_weight=test.weights,
-        groups=test.clusters,
-    )
+    if not samples.is_multilabel:
+        given = given or default_candidates(for_shares=for_shares, keeping=keeping)
+    return select(samples, **{**options, "candidates": given, "folds": folds})

@@ -32,12 +32,8 @@ Weight = Callable[[Tensor, Tensor], Tensor]
 """u(log p, y): log-probabilities (..., K) and class ids (...,) to weights (...,)."""
 
 
-def wide(logits: Tensor) -> Tensor:
-    """Return half precision as single.
-
-    Args:
-        logits: (..., K).
-    """
+def _wide(logits: Tensor) -> Tensor:
+    """Return half precision as single."""
     # bfloat16 holds 8 bits: a log_softmax in it is off by hundredths.
     return logits if logits.dtype == torch.float64 else logits.float()
 
@@ -51,38 +47,23 @@ def _log_probs(logits: Tensor, labels: Tensor) -> Tensor:
         )
     if labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
         raise InputError(f"labels must be integer class ids, got {labels.dtype}")
-    return torch.log_softmax(wide(logits), dim=-1)
+    return torch.log_softmax(_wide(logits), dim=-1)
 
 
-def of_label(log_p: Tensor, labels: Tensor) -> Tensor:
-    """Return log p_y (...,).
-
-    Args:
-        log_p: Log-probabilities (..., K).
-        labels: Class ids (...,).
-    """
+def _of_label(log_p: Tensor, labels: Tensor) -> Tensor:
+    """Return log p_y (...,)."""
     return log_p.gather(-1, labels.long().unsqueeze(-1)).squeeze(-1)
 
 
-def log_others(log_p: Tensor, labels: Tensor) -> Tensor:
-    """Return log(1 - p_y), summed from the other classes: exact where p_y rounds to 1.
-
-    Args:
-        log_p: Log-probabilities (..., K).
-        labels: Class ids (...,).
-    """
+def _log_others(log_p: Tensor, labels: Tensor) -> Tensor:
+    """Return log(1 - p_y), summed from the other classes: exact where p_y rounds to 1."""
     # 1 - exp(log p_y) is 0 in float32 from p_y = 1 - 3e-8 on, and its logarithm infinite.
     others = log_p.scatter(-1, labels.long().unsqueeze(-1), -torch.inf)
     return torch.logsumexp(others, dim=-1)
 
 
-def reduced(losses: Tensor, reduction: Reduction) -> Tensor:
-    """Reduce losses to one number, or keep each.
-
-    Args:
-        losses: (...,).
-        reduction: "mean", "sum" or "none".
-    """
+def _reduced(losses: Tensor, reduction: Reduction) -> Tensor:
+    """Reduce losses to one number, or keep each."""
     if reduction == "mean":
         return losses.mean()
     if reduction == "sum":
@@ -99,7 +80,7 @@ def focal_weight(*, gamma: float) -> Weight:
         gamma: Exponent.
     """
     _check_exponent(gamma)
-    return lambda log_p, labels: torch.exp(gamma * log_others(log_p, labels))
+    return lambda log_p, labels: torch.exp(gamma * _log_others(log_p, labels))
 
 
 def flsd_weight(*, low: float = 5.0, high: float = 3.0, threshold: float = 0.2) -> Weight:
@@ -112,8 +93,8 @@ def flsd_weight(*, low: float = 5.0, high: float = 3.0, threshold: float = 0.2) 
     """
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
-        p_true = of_label(log_p, labels).exp()
-        return torch.exp(torch.where(p_true < threshold, low, high) * log_others(log_p, labels))
+        p_true = _of_label(log_p, labels).exp()
+        return torch.exp(torch.where(p_true < threshold, low, high) * _log_others(log_p, labels))
 
     return weight
 
@@ -127,10 +108,10 @@ def dual_focal_weight(*, gamma: float) -> Weight:
     _check_exponent(gamma)
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
-        below = log_p < of_label(log_p, labels).unsqueeze(-1)
+        below = log_p < _of_label(log_p, labels).unsqueeze(-1)
         lowest = torch.finfo(log_p.dtype).min  # none lies below: p_j = 0
         log_next = torch.where(below, log_p, lowest).amax(dim=-1)
-        return torch.exp(gamma * torch.logaddexp(log_others(log_p, labels), log_next))
+        return torch.exp(gamma * torch.logaddexp(_log_others(log_p, labels), log_next))
 
     return weight
 
@@ -142,7 +123,7 @@ def inverse_focal_weight(*, gamma: float) -> Weight:
         gamma: Exponent.
     """
     _check_exponent(gamma)
-    return lambda log_p, labels: (1 + of_label(log_p, labels).exp()) ** gamma
+    return lambda log_p, labels: (1 + _of_label(log_p, labels).exp()) ** gamma
 
 
 def brier_weight(*, gamma: float, beta: float = 2.0) -> Weight:
@@ -173,7 +154,7 @@ def brier_weight(*, gamma: float, beta: float = 2.0) -> Weight:
 
     def weight(log_p: Tensor, labels: Tensor) -> Tensor:
         # |p_k - y_k| is p_k off the label and 1 - p_y on it.
-        gaps = log_p.scatter(-1, labels.long().unsqueeze(-1), log_others(log_p, labels).unsqueeze(-1))
+        gaps = log_p.scatter(-1, labels.long().unsqueeze(-1), _log_others(log_p, labels).unsqueeze(-1))
         return torch.exp(gamma / beta * torch.logsumexp(beta * gaps, dim=-1))
 
     return weight
@@ -226,7 +207,7 @@ def weighted_nll(
     log_p = _log_probs(logits, labels)
     # Detached for the weight alone: -log p_y keeps its gradient.
     u = weight(log_p.detach() if detach else log_p, labels)
-    return reduced(-u * of_label(log_p, labels), reduction)
+    return _reduced(-u * _of_label(log_p, labels), reduction)
 
 
 def focal(logits: Tensor, labels: Tensor, *, gamma: float = 3.0, reduction: Reduction = "mean") -> Tensor:
@@ -253,7 +234,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mea
     >>> float(cross_entropy(torch.zeros(1, 4), torch.tensor([0])).exp().round(decimals=4))
     4.0
     """
-    return reduced(-of_label(_log_probs(logits, labels), labels), reduction)
+    return _reduced(-_of_label(_log_probs(logits, labels), labels), reduction)
 
 
 def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -270,7 +251,7 @@ def brier(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> T
     """
     p = _log_probs(logits, labels).exp()
     target = functional.one_hot(labels.long(), p.shape[-1]).to(p.dtype)
-    return reduced(((p - target) ** 2).sum(dim=-1), reduction)
+    return _reduced(((p - target) ** 2).sum(dim=-1), reduction)
 
 
 def label_smoothing(
@@ -288,7 +269,7 @@ def label_smoothing(
         raise InputError(f"epsilon must lie in [0, 1), got {epsilon}")
     log_p = _log_probs(logits, labels)
     # All K classes share epsilon, the label's own among them.
-    return reduced(-(1 - epsilon) * of_label(log_p, labels) - epsilon * log_p.mean(dim=-1), reduction)
+    return _reduced(-(1 - epsilon) * _of_label(log_p, labels) - epsilon * log_p.mean(dim=-1), reduction)
 
 
 def entropy_regularised(
@@ -305,7 +286,7 @@ def entropy_regularised(
     log_p = _log_probs(logits, labels)
     # A reward for entropy: it flattens the probabilities.
     entropy = -(log_p.exp() * log_p).sum(dim=-1)
-    return reduced(-of_label(log_p, labels) - strength * entropy, reduction)
+    return _reduced(-_of_label(log_p, labels) - strength * entropy, reduction)
 
 
 def logit_norm_regularised(
@@ -323,8 +304,8 @@ def logit_norm_regularised(
     if p < 1:
         raise InputError(f"p must be at least 1 for a norm, got {p}")
     log_p = _log_probs(logits, labels)
-    norm = torch.linalg.vector_norm(wide(logits), ord=p, dim=-1)
-    return reduced(-of_label(log_p, labels) + strength * norm, reduction)
+    norm = torch.linalg.vector_norm(_wide(logits), ord=p, dim=-1)
+    return _reduced(-_of_label(log_p, labels) + strength * norm, reduction)
 
 
 def mixup(loss: Loss, logits: Tensor, labels: Tensor, partners: Tensor, share: float | Tensor) -> Tensor:

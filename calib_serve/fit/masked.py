@@ -227,14 +227,7 @@ def reading(name: str, n: int) -> Masking:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Settings and results of one epoch.
-
-    Args:
-        q: Share of the weights that are kept.
-        loss: Mean loss.
-        accuracy: Share of right predictions, by which q was updated.
-        confidence: Mean confidence, by which q was updated.
-    """
+    """The q of an epoch, its mean loss, and the accuracy and confidence by which q was updated."""
 
     q: float
     loss: float
@@ -244,13 +237,7 @@ class Epoch:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The finished head and how training went.
-
-    Args:
-        head: The head.
-        q: The last one.
-        epochs: Each epoch.
-    """
+    """The finished head and how training went."""
 
     head: Head
     q: float
@@ -269,18 +256,10 @@ def train_masked(
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> Trained:
-    """Train a head.
+    """Train a head on features (n, d), or (V, n, d) of which each epoch sees the next view.
 
-    Args:
-        features: (n, d), or (V, n, d) of which each epoch sees the next view.
-        labels: Class ids (n,).
-        classes: Number of classes.
-        held_out: Features and labels that update q if ``Retention.adapt`` is "held-out".
-        masking: Settings of the training.
-        seed: Seed of the random draws.
-        device: torch's name of it.
-        checkpoints: Where a killed fit resumes after its last epoch, with the same result.
-        progress: Called with how many epochs are done, and of how many.
+    ``held_out`` features and labels update q if ``Retention.adapt`` is "held-out". From ``checkpoints`` a
+    killed fit resumes after its last epoch, with the same result.
 
     Raises:
         FitError: When training diverges.
@@ -293,7 +272,10 @@ def train_masked(
     key = _key(views, labels, held_out, how, seed) if checkpoints else ""
     history = layers.resumed(checkpoints.load(key)) if checkpoints else []
     for epoch in range(len(history) + 1, how.epochs + 1):
-        q = _next_q(history, how)
+        q = how.retention.first
+        if history:
+            last, seen = history[-1], {"epoch": len(history), "epochs": how.epochs}
+            q = how.retention.moved(last.q, confidence=last.confidence, accuracy=last.accuracy, **seen)
         # Augmented views take turns, one an epoch.
         view = views[(epoch - 1) % len(views)]
         x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
@@ -303,8 +285,8 @@ def train_masked(
             loss = layers.epoch(x, y, q, rate=_rate(epoch, how), how=how, rng=rng)
         if not math.isfinite(loss):
             raise FitError(f"training diverged in epoch {epoch}; lower rate (now {how.rate})")
-        seen = held_out if how.retention.adapt == "held-out" and held_out else (view, labels)
-        history.append(Epoch(q, loss, *_feedback(layers.head(q, unit, how), *seen)))
+        judged = held_out if how.retention.adapt == "held-out" and held_out else (view, labels)
+        history.append(Epoch(q, loss, *_feedback(layers.head(q, unit, how), *judged)))
         if checkpoints:
             checkpoints.save(key, layers.state(history))
         if progress:
@@ -323,20 +305,6 @@ def _threads_for(how: Masking, width: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _next_q(history: Sequence[Epoch], how: Masking) -> float:
-    """The q that follows the epochs so far."""
-    if not history:
-        return how.retention.first
-    last = history[-1]
-    return how.retention.moved(
-        last.q,
-        confidence=last.confidence,
-        accuracy=last.accuracy,
-        epoch=len(history),
-        epochs=how.epochs,
-    )
 
 
 def _rate(epoch: int, how: Masking) -> float:
@@ -577,13 +545,7 @@ def _checked(features: AnyFloats, labels: ArrayLike | None) -> tuple[AnyFloats, 
 
 
 def held_rows(n: int, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows that are trained on, and those that are held out.
-
-    Args:
-        n: Number of rows.
-        share: Share that is held out.
-        seed: Seed of the draw.
-    """
+    """Return the rows that are trained on, and those that are held out."""
     m = round(n * share)
     if not 0 < m < n:
         raise InputError(f"held_share {share} of {n} samples leaves a part empty")

@@ -13,11 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
-from calib_serve.fit.facts import judged, measured_on_folds
-from calib_serve.fit.folds import FOLDS, stratified
-from calib_serve.fit.labels import LabelSamples, held_out_label_facts
-from calib_serve.fit.measured import MOST_SAMPLES_CROSS_VALIDATED
-from calib_serve.fit.output.held_out import facts_of_probabilities, held_out_facts
+from calib_serve.fit.facts import HeldOutFacts, measured, measured_on_folds
+from calib_serve.fit.folds import FOLDS, folds_of, stratified
+from calib_serve.fit.measured import MEASURED
+from calib_serve.fit.output.held_out import facts_of_folds, facts_of_probabilities
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     Estimate,
@@ -32,8 +31,6 @@ from calib_serve.metrics import (
     judge_probs,
 )
 from calib_serve.scores import ProbsView, sigmoid, softmax
-
-_REPLICATES = 200  # of held-out metrics
 
 
 def with_metrics(
@@ -53,32 +50,28 @@ def with_metrics(
     (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
     """
     weighing: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
+    how: dict[str, Any] = {"replicates": 200, "seed": seed}
     moved = None
     before: Evaluation | LabelsEvaluation
     after: Evaluation | LabelsEvaluation
     if artifact.is_multilabel:
         before, after = (
-            evaluate_label_probs(p, labels, replicates=_REPLICATES, seed=seed, sample_weight=sample_weight)
+            evaluate_label_probs(p, labels, sample_weight=sample_weight, **how)
             for p in (sigmoid(logits), probs)
         )
     else:
-        how: dict[str, Any] = {"replicates": _REPLICATES, "seed": seed, **weighing}
         as_it_is = ProbsView(np.asarray(logits), "logits")
-        before, after = (evaluate_probs(p, labels, **how) for p in (as_it_is, probs))
+        before, after = (evaluate_probs(p, labels, **weighing, **how) for p in (as_it_is, probs))
         moved = Moved.of_probs(as_it_is, probs, labels, **weighing)
-    told = replace(
-        artifact,
-        before={name: e.as_dict() for name, e in before.estimates().items()},
-        after={name: e.as_dict() for name, e in after.estimates().items()},
-        data={**artifact.data, "measured_on": on, "measured_samples": after.n},
-    )
-    return judged(told, judge_probs(probs, labels, class_names=artifact.class_names, **weighing), moved)
+    plain, calibrated = ({n: e.as_dict() for n, e in one.estimates().items()} for one in (before, after))
+    said = judge_probs(probs, labels, class_names=artifact.class_names, **weighing)
+    return measured(artifact, HeldOutFacts(plain, calibrated, said, moved), on=on, samples=after.n)
 
 
 def cross_validated(
     artifact: Artifact,
     samples: Samples,
-    fit: Callable[[Any], Artifact],
+    fit: Callable[[Samples], Artifact],
     *,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -88,17 +81,19 @@ def cross_validated(
     Of very many samples that is told of some. Where a fold cannot be fitted, because a class or the samples
     are too few, the artifact says so in ``data["measured_on"]`` and holds no metrics.
     """
-    if not isinstance(samples, LabelSamples):
-        samples = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
+    samples = samples.some(MEASURED.most_samples_cross_validated)
     folds = min(FOLDS, samples.units // 2)
-    how: dict[str, Any] = {"folds": folds, "class_names": artifact.class_names, "seed": seed}
     if folds < 2:
         return unmeasured(artifact, FitError(f"{samples.size_said} are too few to hold some of them out"))
+
+    def of_fold(f: int) -> Artifact:
+        if progress:
+            progress(f, folds)
+        return fit(samples.take(fold != f))
+
     try:
-        if isinstance(samples, LabelSamples):
-            found = held_out_label_facts(samples, fit, **how)
-        else:
-            found = held_out_facts(samples, fit, progress=progress, **how)
+        fold = folds_of(samples, folds=folds, seed=seed)
+        found = facts_of_folds(of_fold, samples, fold, artifact.class_names, level=0.95, seed=seed)
     except CalibServeError as error:
         return unmeasured(artifact, error)
     return measured_on_folds(artifact, found, folds=folds, samples=len(samples))

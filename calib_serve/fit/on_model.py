@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, InputShift
-from calib_serve.core.arrays import AnyFloats
+from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
 from calib_serve.fit.from_model import calibrate_model
-from calib_serve.models import Around, Classifier, Progress, calibrated_probs
+from calib_serve.models import CachedClassifier, Classifier, calibrated_probs
 from calib_serve.scores import Scores
-
-if TYPE_CHECKING:
-    from calib_serve.models import Made
-
 
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -54,7 +49,7 @@ class FitOnModel:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "classifier", _Recalled(self.classifier))
+        object.__setattr__(self, "classifier", CachedClassifier(self.classifier))
 
     def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
         """Fit a method, without measuring it.
@@ -96,21 +91,3 @@ class FitOnModel:
             inputs: (n, *input_shape).
         """
         return calibrated_probs(self.classifier, inputs, artifact)
-
-
-@dataclass(frozen=True, eq=False)
-class _Recalled(Around):
-    """A classifier that keeps its last logits and features, as several methods ask for the same array's."""
-
-    last: dict[str, tuple[Any, NDArray[np.float32]]] = field(default_factory=dict)
-
-    def _run(
-        self, what: Made, inputs: AnyFloats, shift: InputShift | None, progress: Progress | None
-    ) -> NDArray[np.float32]:
-        kept = self.last.get(what)
-        if shift is None and kept is not None and kept[0] is inputs:
-            return kept[1]
-        found = super()._run(what, inputs, shift, progress)
-        if shift is None:
-            self.last[what] = (inputs, found)  # held, so that no other array can be taken for it
-        return found

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.core.arrays import some_of
-from calib_serve.core.errors import CalibServeError
+from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.folds import FOLDS, folds_of
-from calib_serve.fit.measured import MOST_LOGITS_FOR_A_MAP, SAMPLES_FOR_TWO_FOLDS
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import LossTerms, sample_losses
 from calib_serve.scores import Outputs, Scores, log_probs, softmax
-
-_RECALIBRATED = 50_000  # samples that are recalibrated
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,16 @@ def recalibrated_losses(
         seed: Seed of the folds.
     """
     given = Scores.of(scores, labels, outputs=outputs)
-    samples = Samples.of(given.take(some_of(len(given), _RECALIBRATED)))
-    folds = min(folds or (FOLDS if len(samples) < SAMPLES_FOR_TWO_FOLDS else 2), samples.units // 2)
+    if given.is_multilabel:
+        raise InputError(
+            f"{given.outputs} are of labels, each with losses of its own: give one class a sample"
+        )
+    samples = Samples.of(given.take(some_of(len(given), 50_000)))
+    folds = min(folds or (FOLDS if len(samples) < MEASURED.samples_for_two_folds else 2), samples.units // 2)
     if folds < 2:
         return None
     best = "beta" if samples.classes == 2 else "structured-vector"
-    best = best if samples.size <= MOST_LOGITS_FOR_A_MAP else "temperature"
+    best = best if samples.size <= MEASURED.most_logits_for_a_map else "temperature"
     for name in (method,) if method else tuple(dict.fromkeys((best, "temperature"))):
         try:
             return _decomposed(samples, name, folds=folds, level=level, seed=seed)

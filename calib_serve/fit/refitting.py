@@ -166,9 +166,9 @@ def refit(
         return _fitted(current, part, options, progress)
 
     # Every label judges, and none is lost to a part that is held out for it.
-    ahead = prequential(
-        samples, current.of_logits, lambda part: fit(part).of_logits, fitted_to=_fitted_to(current)
-    )
+    n = current.data.get("samples")
+    fitted_to = float(n) if isinstance(n, int) and n > 0 else math.inf  # unknown, as if it were exact
+    ahead = prequential(samples, current.of_logits, lambda part: fit(part).of_logits, fitted_to=fitted_to)
     # The latest, of which NLL and ECE are told.
     held = ahead.judging[len(ahead.judging) - int(len(ahead.judging) * 0.3) :]
     old, new = ahead.nll[:, held]
@@ -197,12 +197,6 @@ def refit(
         lost=tuple(name for name, rule in decisions if rule is not None),
         shift=_shift(current, current.of_logits(samples.logits)),
     )
-
-
-def _fitted_to(current: Artifact) -> float:
-    """The number of samples behind the current artifact; infinity where unknown, as if it were exact."""
-    n = current.data.get("samples")
-    return float(n) if isinstance(n, int) and n > 0 else math.inf
 
 
 def _checked(current: Artifact, given: Scores) -> Samples:

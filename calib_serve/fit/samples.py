@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import AnyFloats, Codes, are_counts, as_array, as_floats, repeated, some_of
 from calib_serve.core.errors import InputError, ShapeError
-from calib_serve.fit.measured import VALUES_WORTH_THREADS
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.threads import cores
 from calib_serve.metrics import group_codes
-from calib_serve.scores import Outputs, Scores
+from calib_serve.scores import Outputs, Scores, check_ungrouped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,7 +39,7 @@ class Samples:
     Args:
         logits: (n, K) of any float type; may be memory-mapped and larger than memory: read them by
             ``chunks``.
-        labels: Class ids of these samples (n,).
+        labels: Class ids of these samples (n,); of a multi-label model (n, L), 0 or 1.
         weight: (n,), of mean 1; None: all weigh the same.
         rows: Rows of ``logits`` that belong to these samples (n,), so that a fold copies nothing; None: all.
         outputs: Kind of the scores before they became logits.
@@ -73,9 +73,10 @@ class Samples:
         A row of soft labels counts for each class, by its share.
 
         Args:
-            logits: Class scores (n, K), or ``Scores``; or ``Samples``, with the same labels, and weights if
-                they have none.
-            labels: Class ids (n,) or names; shares of the classes (n, K); None where ``Scores`` have them.
+            logits: Class scores (n, K), log-odds (n, L) of labels, or ``Scores``; or ``Samples``, with the
+                same labels, and weights if they have none.
+            labels: Class ids (n,) or names; shares of the classes (n, K); of labels (n, L), 0 or 1; None
+                where ``Scores`` have them.
             sample_weight: (n,).
             class_weight: (K,), times the weight of its samples; "balanced": every class that occurs weighs
                 the same.
@@ -83,7 +84,8 @@ class Samples:
             groups: Which samples belong together (n,), numbers or text.
 
         Raises:
-            InputError: Where scores, labels or weights cannot be right, or are of a multi-label model.
+            InputError: Where scores, labels or weights cannot be right, and for class weights and groups of
+                labels.
             ShapeError: Where shapes do not fit.
         """
         if isinstance(logits, Samples):
@@ -91,37 +93,17 @@ class Samples:
         beside: dict[str, Any] = {"sample_weight": sample_weight, "groups": groups}
         given = Scores.of(logits, labels, outputs=outputs, expected="logits", **beside)
         if given.is_multilabel:
-            raise InputError(f"{given.outputs} have a calibrator for each label, which calibrate() fits")
+            if class_weight is not None:
+                raise InputError("class_weight is for one class a sample; give each sample a weight instead")
+            check_ungrouped(given.groups)  # folds could keep them whole, and no interval of a label would
         y, codes = given.labelled(), group_codes(given.groups, len(given))
         counted = cls(given.logits, y, outputs=given.outputs, groups=codes, sources=given.sources)
-        if y.ndim > 1:
+        if y.ndim > 1 and not given.is_multilabel:
             counted = counted._shared_out(y, given.weights)
         elif given.weights is not None:
             counted = counted._counted(given.weights)
-        weight = sample_weights(counted.labels, given.classes, counted.weight, class_weight)
-        return replace(counted, weight=weight)
-
-    @classmethod
-    def of_kind(
-        cls,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        outputs: Outputs,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Samples:
-        """Check logits that ``to_logits`` made.
-
-        Args:
-            logits: (n, K).
-            labels: Class ids (n,).
-            outputs: Kind of the scores before.
-            sample_weight: (n,).
-            groups: Which samples belong together (n,).
-        """
-        found = cls.of(logits, labels, outputs="logits", sample_weight=sample_weight, groups=groups)
-        return replace(found, outputs=outputs)
+        ids = counted.labels[:, 0] if given.is_multilabel else counted.labels
+        return replace(counted, weight=sample_weights(ids, given.classes, counted.weight, class_weight))
 
     def _counted(self, weight: NDArray[np.float64]) -> Self:
         """Leave out rows of weight 0; repeat each row as its weight says, where weights are counts."""
@@ -177,8 +159,13 @@ class Samples:
         return len(self.labels)
 
     @property
+    def is_multilabel(self) -> bool:
+        """Whether any number of labels may be true of a sample."""
+        return self.labels.ndim > 1
+
+    @property
     def classes(self) -> int:
-        """The number K of classes."""
+        """The number K of classes, or L of labels."""
         return int(self.logits.shape[1])
 
     @property
@@ -253,7 +240,7 @@ class Samples:
     def over_cores(self, function: Callable[[slice], Out]) -> list[Out]:
         """Call ``function`` with runs of samples that cover them, in order, on all cores if that pays."""
         n = len(self)
-        if self.size < VALUES_WORTH_THREADS or cores() == 1:
+        if self.size < MEASURED.values_worth_threads or cores() == 1:
             return [function(slice(0, n))]
         step = -(-n // (4 * cores()))  # four runs a core balance the load
         with ThreadPoolExecutor(cores()) as pool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact, Examples, LogitMap, PriorCorrection, ProbTable, Step
 from calib_serve.core.arrays import Floats
@@ -22,7 +21,7 @@ from calib_serve.core.bins import Bins, bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import Parts, confusion_facts, tops_of
 from calib_serve.fit.folds import FOLDS, folds_of
-from calib_serve.fit.measured import MOST_SAMPLES_COUNTED
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     ClassShares,
@@ -38,8 +37,6 @@ from calib_serve.metrics import (
 from calib_serve.scores import Outputs, Scores
 
 _FLOOR = 0.01  # of a uniform part that only keeps probabilities above 0, as that of the structured methods
-
-_MIXTURES = ("temperature-mixture", "ensemble-temperature")
 
 _LOST = "its class shares were corrected without labelled samples; fit it again, with these as prior"
 
@@ -185,10 +182,10 @@ def _corrected(artifact: Artifact, ratio: Floats) -> list[Step]:
 
 
 def confused(artifact: Artifact, samples: Samples) -> Artifact:
-    """The artifact with its confusion on the calibration set, counted here unless the fit has."""
-    if "confusion" in artifact.data:
+    """The artifact with its confusion on the calibration set, unless the fit counted it; labels have none."""
+    if samples.is_multilabel or "confusion" in artifact.data:
         return artifact
-    samples = samples.some(MOST_SAMPLES_COUNTED)
+    samples = samples.some(MEASURED.most_samples_counted)
     parts = ((part, samples.probs(artifact, part, chunk)) for part, chunk in samples.chunks())
     facts = confusion_facts(samples, *tops_of(len(samples), parts), on="calibration set")
     return replace(artifact, data={**artifact.data, "confusion": facts})
@@ -207,7 +204,7 @@ def check_correctable(methods: Iterable[str], classes: int, of: str | None = Non
 def correctable(method: str, classes: int, of: str | None = None) -> bool:
     """Whether class shares can be corrected behind a method; ``of`` is a table's option."""
     tables = method.startswith("histogram") and (of or ("each" if classes == 2 else "top")) == "top"
-    return not (method in _MIXTURES or tables or (method == "isotonic" and of == "top"))
+    return not (method == "temperature-mixture" or tables or (method == "isotonic" and of == "top"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,7 +288,21 @@ def estimate_prior(
     ('moved', [0.8, 0.2])
     """
     old = class_shares_of(artifact)
-    probs = _returned(artifact, scores, outputs) if calibrated else _calibrated(artifact, scores, outputs)
+    if calibrated:  # by a served model, in whatever order of classes
+        said: dict[str, Any] = {
+            "outputs": outputs,
+            "expected": "probabilities",
+            "name": "the calibrated probabilities",
+        }
+        probs = Scores.of(scores, **said).in_order(artifact.class_names).probs[:]
+    elif artifact.model_steps:
+        raise InputError(
+            "the artifact changes the model itself, so its scores alone are not enough; give the "
+            "probabilities that the calibrated model returns, and say so with --calibrated (calibrated=True)"
+        )
+    else:
+        probs = artifact.probs(scores, outputs=outputs)
+    probs = checked_probs(probs)
     if probs.shape[1] != artifact.classes:
         raise InputError(f"the artifact is of {artifact.classes} classes, the scores of {probs.shape[1]}")
     if not (old > 0).all():
@@ -307,7 +318,11 @@ def estimate_prior(
     except InputError as error:
         unknown = str(error)
     else:
-        counted = bbse(confusion, _seen(probs, confusion.bins), old=old)
+        # Predictions by class and confidence bin (K, B).
+        k, bins = artifact.classes, confusion.bins
+        index = probs.argmax(axis=1) * bins + bin_index(probs.max(axis=1), bins=bins)
+        seen = np.bincount(index, minlength=k * bins).reshape(k, bins).astype(np.float64)
+        counted = bbse(confusion, seen, old=old)
     return PriorEstimate(counted, likely, old, unknown, artifact.class_names)
 
 
@@ -355,38 +370,10 @@ def fitted_for_shares(
     # Confidences of fitted samples are too high, and so would be a reference made of them.
     if again is not None:
         try:
-            held = _held_out(samples, again, old, shares, seed)
+            fold = folds_of(samples, folds=min(FOLDS, samples.units // 2), seed=seed)
+            found = samples.held_out(fold, lambda f: again(samples.take(fold != f)))
+            held = ((rows, corrected(probs, old, shares)) for rows, probs in found)
             return referenced(made, samples, held, on="held-out folds")
         except CalibServeError:
             pass  # too few samples of a class: what they say is of the fit itself
     return referenced(made, samples, ((part, made.of_logits(chunk)) for part, chunk in samples.chunks()))
-
-
-def _held_out(
-    samples: Samples, again: Callable[[Samples], Artifact], old: Floats, new: Floats, seed: int
-) -> Parts:
-    fold = folds_of(samples, folds=min(FOLDS, samples.units // 2), seed=seed)
-    for rows, probs in samples.held_out(fold, lambda f: again(samples.take(fold != f))):
-        yield rows, corrected(probs, old, new)
-
-
-def _calibrated(artifact: Artifact, scores: ArrayLike, outputs: Outputs | None) -> Floats:
-    if artifact.model_steps:
-        raise InputError(
-            "the artifact changes the model itself, so its scores alone are not enough; give the "
-            "probabilities that the calibrated model returns, and say so with --calibrated (calibrated=True)"
-        )
-    return checked_probs(artifact.probs(scores, outputs=outputs))
-
-
-def _returned(artifact: Artifact, scores: Any, outputs: Outputs | None) -> Floats:
-    """Probabilities that a calibrated model returned, in the artifact's order of classes."""
-    found = Scores.of(scores, outputs=outputs, expected="probabilities", name="the calibrated probabilities")
-    return checked_probs(found.in_order(artifact.class_names).probs[:])
-
-
-def _seen(probs: Floats, bins: int) -> Floats:
-    """Count predictions by class and confidence bin (K, B)."""
-    classes = probs.shape[1]
-    index = probs.argmax(axis=1) * bins + bin_index(probs.max(axis=1), bins=bins)
-    return np.bincount(index, minlength=classes * bins).reshape(classes, bins).astype(np.float64)

@@ -34,9 +34,6 @@ from calib_serve.metrics import mean_error
 Shape = Literal["full", "diagonal", "scalar"]
 """Of W."""
 
-# Parameters up to which the Hessian itself, factored, is the preconditioner.
-_EXACT_MATRIX = 700
-_EXACT_DIAGONAL = 1000
 
 _SINGLE = 1 << 21  # logits above which passes are in float32; sums over samples stay in float64
 SINGLE_ROUGH = 1 << 18
@@ -119,7 +116,7 @@ class Problem:
             found = minimise(
                 lambda theta: self.evaluate(theta, penalty),
                 x,
-                about or self.preconditioner(penalty, x),
+                about or self.curvature(x)(penalty),
                 gap=gap,
                 rounding=1e-7 if self._dtype is np.float32 else 1e-13,
                 max_iterations=_REFRESH,
@@ -180,18 +177,18 @@ class Problem:
         weights = self._penalties(penalty)
         return value / n + float(weights @ theta**2), gradient / n + 2 * weights * theta
 
-    def preconditioner(self, penalty: Penalty, theta: Vector) -> Solve:
-        """An approximate inverse Hessian at ``theta``: exact for few parameters, else by blocks."""
-        return self.curvature(theta)(penalty)
-
     def curvature(self, theta: Vector) -> Callable[[Penalty], Solve]:
-        """The preconditioners at ``theta`` for any penalty, by one pass over the samples."""
+        """The preconditioners at ``theta`` for any penalty, by one pass over the samples.
+
+        Each is an approximate inverse Hessian, exact for few parameters, else by blocks.
+        """
         if self.shape == "full":
-            make = of_matrix if self.size <= _EXACT_MATRIX else of_blocks
+            # Of few parameters the Hessian itself, factored, is the preconditioner.
+            make = of_matrix if self.size <= 700 else of_blocks
         elif self.shape == "scalar":
             make = of_scalar
         else:
-            make = of_diagonal if self.size <= _EXACT_DIAGONAL else of_pairs
+            make = of_diagonal if self.size <= 1000 else of_pairs
         part = self.take(slice(None, None, s)) if (s := self.samples.size // _CURVED) > 1 else self
         curved = make(part._curvature(theta), self.samples.classes)
         return lambda penalty: curved(2 * self._penalties(penalty))
@@ -293,11 +290,13 @@ def along_path(
         try:
             for f in range(folds):
                 # Folds are alike: the curvature of the first serves them all.
-                about = about or train[f].preconditioner(penalty, thetas[f])
+                about = about or train[f].curvature(thetas[f])(penalty)
                 thetas[f] = train[f].solve(penalty, thetas[f], gap=GAP_OF_FOLDS, about=about).x
                 losses.append(held_out[f].losses(thetas[f]) * weight[fold == f])
-                if scores and _beaten(losses[0] - best_losses[0], held_out[0].samples):
-                    break
+                if scores:
+                    worse = losses[0] - best_losses[0]
+                    if worse.mean() > BEATEN * mean_error(worse, held_out[0].samples.groups):
+                        break
         except FitError:
             break
         if len(losses) < folds:
@@ -314,7 +313,3 @@ def along_path(
     weakest = len(scores) - 1 - int(np.argmin(scores[::-1]))  # of those that tie
     named = {f"{s:g}": score for s, score in zip(penalties, scores, strict=False)}
     return Path(list(penalties)[weakest], named, tuple(best))
-
-
-def _beaten(difference: Vector, samples: Samples) -> bool:
-    return bool(difference.mean() > BEATEN * mean_error(difference, samples.groups))

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from calib_serve.fit.measured import VALUES_WORTH_THREADS
+from calib_serve.fit.measured import MEASURED
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -47,7 +47,7 @@ def one_thread(values: int) -> AbstractContextManager[Any]:
     On two cores, matrices of 77 classes and 5,000 samples take less than half the time. By threadpoolctl,
     where scikit-learn brought it along; else the environment decides (OMP_NUM_THREADS).
     """
-    blas = _blas() if values < VALUES_WORTH_THREADS else None
+    blas = _blas() if values < MEASURED.values_worth_threads else None
     return blas.limit(limits=1, user_api="blas") if blas else nullcontext()
 
 

@@ -1,9 +1,7 @@
 """The deployed classifier of any file format: logits, features of the last linear layer, input gradient."""
 
 from calib_serve.models.cached_classifier import CachedClassifier as CachedClassifier
-from calib_serve.models.classifier import Around as Around
 from calib_serve.models.classifier import Classifier as Classifier
-from calib_serve.models.classifier import Made as Made
 from calib_serve.models.classifier import Progress as Progress
 from calib_serve.models.classifier import calibrated_probs as calibrated_probs
 from calib_serve.models.classifier import logits_under as logits_under
@@ -15,6 +13,4 @@ from calib_serve.models.labelled import read_requests as read_requests
 from calib_serve.models.load import load_model as load_model
 from calib_serve.models.load import model_data as model_data
 from calib_serve.models.load import weights_remarks as weights_remarks
-from calib_serve.models.ranks import join as join
-from calib_serve.models.ranks import rank_device as rank_device
 from calib_serve.models.torch_classifier import from_module as from_module

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 GIVE_SHAPE = "input_shape=(3, 224, 224); --option input_shape=3,224,224"
 
-Made = Literal["logits", "features"]
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) after every batch."""
 
@@ -223,115 +221,6 @@ def kind_of_scores(out: AnyFloats, said: Outputs | None, made_by: MadeBy) -> tup
             f"the model's outputs are no {kind}: {wrong}; say what they are, --outputs (outputs=)"
         )
     return kind, class_count(kind, columns)
-
-
-@dataclass(frozen=True, eq=False)
-class Around:
-    """A classifier around another: subclasses change how logits and features are made.
-
-    Args:
-        inner: Classifier that answers whatever a subclass does not.
-    """
-
-    inner: Classifier
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return self.inner.input_shape
-
-    @property
-    def classes(self) -> int:
-        """The number K of classes."""
-        return self.inner.classes
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether ``input_gradient`` is available."""
-        return self.inner.differentiable
-
-    @property
-    def outputs(self) -> Outputs:
-        """The kind of scores that the model returns."""
-        return self.inner.outputs
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The classes' names by the model itself; () where it has none."""
-        return getattr(self.inner, "class_names", ())
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Sentences for the user on what was taken of the model's file."""
-        return getattr(self.inner, "remarks", ())
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the model file's bytes."""
-        return self.inner.fingerprint
-
-    @property
-    def batch_size(self) -> int:
-        """The inputs per batch."""
-        return self.inner.batch_size
-
-    @property
-    def head(self) -> Head:
-        """The last linear layer."""
-        return self.inner.head
-
-    def facts(self) -> ModelFacts:
-        """Facts about the model for an artifact's manifest."""
-        return self.inner.facts()
-
-    def logits(
-        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """Logits (n, K).
-
-        Args:
-            inputs: (n, *input_shape).
-            shift: Added to the inputs first.
-            progress: Called with how many inputs are done, and of how many.
-        """
-        return self._run("logits", inputs, shift, progress)
-
-    def features(
-        self, inputs: AnyFloats, *, shift: InputShift | None = None, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
-        """Inputs (n, d) of the last linear layer.
-
-        Args:
-            inputs: (n, *input_shape).
-            shift: Added to the inputs first.
-            progress: Called with how many inputs are done, and of how many.
-        """
-        return self._run("features", inputs, shift, progress)
-
-    def input_gradient(
-        self,
-        inputs: AnyFloats,
-        loss: Loss,
-        *,
-        shift: InputShift | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """The summed loss's gradient by one shift shared by all inputs, and the logits.
-
-        Args:
-            inputs: (n, *input_shape).
-            loss: From logits (b, K) and their rows to losses (b,).
-            shift: Added to the inputs first.
-            progress: Called with how many inputs are done, and of how many.
-        """
-        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
-
-    def _run(
-        self, what: Made, inputs: AnyFloats, shift: InputShift | None, progress: Progress | None
-    ) -> NDArray[np.float32]:
-        """Results of ``inner`` for the inputs."""
-        made = self.inner.logits if what == "logits" else self.inner.features
-        return made(inputs, shift=shift, progress=progress)
 
 
 def calibrated_probs(

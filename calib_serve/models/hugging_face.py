@@ -18,14 +18,11 @@ from torch import Tensor, nn
 
 from calib_serve.core.errors import ModelError
 from calib_serve.models.hugging_face_folder import Folder, local, read_folder, transformers
-from calib_serve.models.tokenizer import PADDING, Words, read_words
+from calib_serve.models.tokenizer import PADDING, read_words
 from calib_serve.models.torch_classifier import TorchClassifier, from_module
 from calib_serve.scores import Outputs
 
 _INSIDE = "network."
-_NOISE_OF_PADDING = 1e-3
-"""How far a text's logits may move as its batch is padded, relative to how far texts differ."""
-_ROUNDING = 1e-5  # relative to the largest logit
 
 
 def load_folder(
@@ -54,7 +51,9 @@ def load_folder(
     network = _network(folder)
     if folder.takes == "texts":
         words = read_words(folder)
-        module: nn.Module = _OfTexts(network, words.planes, _padding_id(folder, words))
+        known = (getattr(folder.config, "pad_token_id", None), words.tokenizer.pad_token_id)
+        padding = next((int(one) for one in known if one is not None), 0)
+        module: nn.Module = _OfTexts(network, words.planes, padding)
         probe = torch.from_numpy(words.made_up())
         _refuse_padding_that_counts(folder, module, probe, words.tokenizer.padding_side)
         shape = input_shape or (words.planes, words.limit or probe.shape[2])
@@ -136,11 +135,6 @@ def _network(folder: Folder) -> Any:
     return network.eval()
 
 
-def _padding_id(folder: Folder, words: Words) -> int:
-    known = (getattr(folder.config, "pad_token_id", None), words.tokenizer.pad_token_id)
-    return next((int(one) for one in known if one is not None), 0)
-
-
 def _refuse_padding_that_counts(folder: Folder, module: nn.Module, probe: Tensor, side: str) -> None:
     try:
         with torch.inference_mode():
@@ -152,7 +146,7 @@ def _refuse_padding_that_counts(folder: Folder, module: nn.Module, probe: Tensor
         ) from error
     moved = float((together - alone).abs().max())
     differ = float((alone.amax(0) - alone.amin(0)).max())
-    if not moved <= _NOISE_OF_PADDING * differ + _ROUNDING * float(alone.abs().max()):
+    if not moved <= 1e-3 * differ + 1e-5 * float(alone.abs().max()):
         raise ModelError(
             f"padding on the {side} changes what the model of {folder.path} answers: logits move by up to "
             f"{moved:.2g} as a text's batch holds longer ones, so there is no one confidence to calibrate"

@@ -18,7 +18,6 @@ from calib_serve.core.files import read_whole, sha256
 from calib_serve.scores import Outputs
 
 _CONFIG = "config.json"
-_MOST_CONFIG = 1_000_000  # bytes
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 _HASHED = (".json", ".txt", ".model", ".safetensors")
@@ -158,7 +157,7 @@ def _activation(path: Path, config: Any) -> str:
     beside = path / "config_sentence_transformers.json"
     if beside.is_file():
         with suppress(ValueError, OSError):
-            found = {**json.loads(read_whole(beside, limit=_MOST_CONFIG)), **found}
+            found = {**json.loads(read_whole(beside, limit=1_000_000)), **found}
     old = getattr(config, "sbert_ce_default_activation_function", None)
     return str((found.get("activation_fn") if isinstance(found, dict) else None) or old or "")
 

@@ -165,7 +165,9 @@ def _kind(path: Path) -> Kind:
     if path.suffix == ".py":
         raise ModelError(f"{path} is a program: name its function that makes the network too, {path}:NAME")
     if not zipfile.is_zipfile(path):
-        if path.suffix in _WEIGHTS and _starts_as_pickle(path):
+        with path.open("rb") as file:
+            pickled = file.read(1) == b"\x80"
+        if path.suffix in _WEIGHTS and pickled:
             return "state_dict"  # as torch wrote them before it made archives
         raise ModelError(f"{path} is no .pt2, ONNX, TorchScript or weights file; was it cut off?")
     with zipfile.ZipFile(path) as archive:
@@ -182,11 +184,6 @@ def _kind(path: Path) -> Kind:
             "network (--model net.py:make --weights FILE; weights=)"
         )
     return "state_dict"
-
-
-def _starts_as_pickle(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(1) == b"\x80"
 
 
 def _is_pickled_module(path: Path) -> bool:

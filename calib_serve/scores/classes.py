@@ -143,7 +143,9 @@ def _mapped(
         return event
     numbers = [_number(label) for label in found]
     if None not in numbers and not any(isinstance(label, bool) for label in found):
-        return _by_number([n for n in numbers if n is not None], classes, names), names, _as_signs(numbers)
+        signs = sorted(map(str, numbers)) == ["-1.0", "1.0"]
+        said = "labels -1 and 1 are read as classes 0 and 1" if signs else ""
+        return _by_number([n for n in numbers if n is not None], classes, names), names, said
     if classes == 2 and (ids := of_two(found, column)) is not None:
         return ids, names or _two_names(found, ids), ""
     if names:
@@ -203,7 +205,8 @@ def _by_number(numbers: list[float], classes: int, names: tuple[str, ...]) -> li
     if classes == 2 and sorted(whole) == [-1, 1]:
         return [(k + 1) // 2 for k in whole]
     if min(whole) >= 0 and max(whole) < classes:
-        if names and all(_number(name) is not None for name in names) and not _are_positions(names):
+        places = sorted(names) == sorted(str(k) for k in range(len(names)))
+        if names and not places and all(_number(name) is not None for name in names):
             raise InputError(
                 f"the label {few(_strangers(whole, names))} is none of the classes {few(names)}; where "
                 "labels count from 0, name the classes so (--class-names 0,1,..., class_names=)"
@@ -219,16 +222,6 @@ def _by_number(numbers: list[float], classes: int, names: tuple[str, ...]) -> li
     else:
         hint += "; a label that stands for none is left out by --ignore-label (ignore_label=)"
     raise InputError(f"labels must lie in [0, {classes}), got {min(whole)} to {max(whole)}; {hint}")
-
-
-def _as_signs(numbers: Sequence[float | None]) -> str:
-    return (
-        "labels -1 and 1 are read as classes 0 and 1" if sorted(map(str, numbers)) == ["-1.0", "1.0"] else ""
-    )
-
-
-def _are_positions(names: tuple[str, ...]) -> bool:
-    return sorted(names) == sorted(str(k) for k in range(len(names)))
 
 
 def _event(found: list[Any], column: str) -> tuple[list[int], tuple[str, ...], str] | None:

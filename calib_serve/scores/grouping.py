@@ -11,14 +11,8 @@ from calib_serve.core.arrays import as_array, content_of
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.scores.kinds import Floats, Outputs, to_probs
 
-_MOST = 1_000_000
-"""Rows beyond which they are not compared: as many hide what is repeated."""
 _LEAST = 50
 """Distinct rows of which fewer are of a model of few distinct scores, such as a small tree."""
-_DISTINCT = 0.95
-"""The share of distinct rows above which a few that are alike are chance."""
-_UNLIKELY = -14.0
-"""Logarithm of the chance, by the scores, of one label for rows of one score, below which they are copies."""
 
 
 def groups_of_ids(ids: NDArray[Any]) -> str:
@@ -61,10 +55,12 @@ def copies_of(values: Floats, labels: NDArray[Any], kind: Outputs) -> NDArray[np
         labels: Class ids (n,).
         kind: Kind of the scores.
     """
-    if not _LEAST <= len(values) <= _MOST:
+    # Many rows hide what is repeated.
+    if not _LEAST <= len(values) <= 1_000_000:
         return None
     key = content_of(values)
-    if np.count_nonzero(np.diff(np.sort(key))) + 1 > _DISTINCT * len(key):
+    # Above such a share of distinct rows a few that are alike are chance.
+    if np.count_nonzero(np.diff(np.sort(key))) + 1 > 0.95 * len(key):
         return None
     _, first, row, times = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     row = row.ravel()
@@ -72,4 +68,5 @@ def copies_of(values: Floats, labels: NDArray[Any], kind: Outputs) -> NDArray[np
         return None
     p = to_probs(values[first], kind)[np.arange(len(first)), labels[first]]
     chance = float(((times - 1) * np.log(np.clip(p, 1e-3, 1))).sum())
-    return row if chance < _UNLIKELY else None
+    # Copies have one label each time, which is unlikely of different samples.
+    return row if chance < -14.0 else None

@@ -13,9 +13,6 @@ from calib_serve.core.errors import InputError
 from calib_serve.core.names import shown
 from calib_serve.scores.classes import plain_label
 
-_FEWEST = 0.1
-"""Part of the shorter side's ids that the other one must have: with less they hardly name the same things."""
-
 
 @dataclass(frozen=True, eq=False)
 class LabelsById:
@@ -48,7 +45,8 @@ class LabelsById:
         alike = {_plain(key): key for key in own - theirs}
         near = min((key for key in theirs - own if _plain(key) in alike), default=None)
         both = len(own & theirs)
-        if near is not None or both == 0 or both < _FEWEST * min(len(own), len(theirs)):
+        # With less than a tenth in common they hardly name the same things.
+        if near is not None or both == 0 or both < 0.1 * min(len(own), len(theirs)):
             one, other = (min(own), min(theirs)) if near is None else (alike[_plain(near)], near)
             raise InputError(
                 f"of {len(own):,} ids of scores, such as the {_described(one)}, {both:,} are among the "

@@ -24,12 +24,8 @@ from calib_serve.scores.table import by_pattern, few
 
 FEW = 20
 """Rows, of which fewer may look alike by chance."""
-_PROOF = 4
-"""Decimals in which the sums of all rows together must agree with 1: by chance few tables have as many."""
 _ROUNDED_SUM = 0.02
 """How far a row may be from 1 that is said to be of probabilities, as those rounded to 16 bits are."""
-_MOST_OFF = 0.1
-"""How far a row of rounded probabilities may be from 1, of however many classes."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class _Seen:
             least, most = np.minimum(least, sums.min()), np.maximum(most, sums.max())
         rows, columns = values.shape
         digits = _digits(values[:1000])
-        slack = max(SUM_OF_HALF, min(columns / 2 * 10.0**-digits, _MOST_OFF)) + 1e-9
+        slack = max(SUM_OF_HALF, min(columns / 2 * 10.0**-digits, 0.1)) + 1e-9
         return cls(float(low), float(high), float(least), float(most), slack, digits, rows, columns)
 
     @property
@@ -116,7 +112,8 @@ class _Seen:
     @property
     def proves(self) -> bool:
         """Whether the rows can be nothing but probabilities."""
-        enough = self.digits * self.rows >= _PROOF
+        # By chance few tables agree with 1 in so many decimals of all rows together.
+        enough = self.digits * self.rows >= 4
         return self.columns > 1 and self.within and self.off <= self.slack and enough
 
 
@@ -372,8 +369,7 @@ def check_ranks(values: Floats, kind: Outputs, place: CellNames) -> None:
     if columns > 1 and falls and np.ptp(values[:, 0]) > 0 and (np.diff(values.mean(axis=0)) < 0).all():
         raise InputError(
             f"each row falls from the first to the last of {place.columns(columns)}, as if they were ranks: "
-            "if they are classes, say --outputs probabilities (outputs=), else which class each is "
-            "(Scores.of_top)"
+            "if they are classes, say --outputs probabilities (outputs=)"
         )
 
 

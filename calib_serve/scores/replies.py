@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_LONGEST_TEXT = 4_000  # characters of a text whose numbers are read: pictures and such are longer
 _LEAVES = {str, int, float, bool, type(None)}
 Leaf = Union["Rounded", str]
 """A number, or a text without its numbers."""
@@ -110,7 +109,8 @@ def _read_leaf(value: Any) -> tuple[Leaf, list[Rounded]]:
     """A leaf, and the numbers inside of it where it is a text."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _shown(repr(value)), []
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+    # Longer texts are pictures and such.
+    if not isinstance(value, str) or len(value) > 4_000:
         return str(value), []
     numbers = _NUMBER.findall(value)
     # A number that came as text is a number to its reader.

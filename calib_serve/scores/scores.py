@@ -189,51 +189,6 @@ class Scores:
         return _in_names(found, said, expected)
 
     @classmethod
-    def of_top(
-        cls,
-        probs: Any,
-        classes: Any,
-        labels: Any,
-        *,
-        sample_weight: Any = None,
-        groups: Any = None,
-        ids: Any = None,
-        name: str = "the scores",
-    ) -> Scores:
-        """Make scores of the k largest probabilities; the others are a rest.
-
-        What is calibrated are the ranks: the classes are "1" to "k" and "rest".
-
-        Args:
-            probs: The k largest probabilities (n, k).
-            classes: Their classes (n, k).
-            labels: Ids or names as in ``classes`` (n,): each is the rank that it has, or the rest.
-            sample_weight: (n,).
-            groups: Which samples belong together (n,).
-            ids: Names of the samples (n,).
-            name: Name of the scores in messages.
-
-        >>> top = Scores.of_top([[0.6, 0.3], [0.5, 0.4]], [["cat", "dog"], ["owl", "cat"]], ["dog", "fox"])
-        >>> top.labels.tolist(), top.values.round(2).tolist()
-        ([1, 2], [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]])
-        """
-        p, of, y = as_floats(probs, "probs"), as_array(classes, "classes"), as_array(labels, "labels")
-        if p.ndim != 2 or of.shape != p.shape or y.shape != p.shape[:1]:
-            raise ShapeError(
-                f"probs and classes are (n, k), labels (n,), got {p.shape}, {of.shape}, {y.shape}"
-            )
-        rest = 1 - p.sum(axis=1, keepdims=True)
-        if (rest < -1e-3).any():  # more than rounding
-            raise InputError("the k largest probabilities of a sample sum to 1 at most")
-        found = of == y[:, None]
-        rank = np.where(found.any(axis=1), found.argmax(axis=1), p.shape[1])
-        names = (*map(str, range(1, p.shape[1] + 1)), "rest")
-        values = np.concatenate([p, np.maximum(rest, 0)], axis=1)
-        beside = {"sample_weight": sample_weight, "groups": groups, "ids": ids, "name": name}
-        made = cls.of(values, rank, outputs="probabilities", **beside)
-        return cls.of(made, class_names=names)
-
-    @classmethod
     def of_logits(
         cls,
         logits: Any,
@@ -756,7 +711,7 @@ def _filled(source: RawScores, missing: Sequence[str]) -> RawScores:
     raise InputError(
         f"column {source.roles.scores[0]!r}, {source.place.row(row)} has no score of {few(lacks)}, and an "
         f"unknown rest is not 0: write all scores (top_k=None), say --missing {_ABSENT} (missing=) if the "
-        "others are 0 or --missing nan to leave such rows out, or calibrate the ranks (Scores.of_top)"
+        "others are 0 or --missing nan to leave such rows out, or calibrate ranks"
     )
 
 

@@ -331,20 +331,11 @@ class MethodKeywords(TypedDict, total=False):
     strength: float | None
 
 
-class FitMethodKeywords(TypedDict, total=False):
-    bins: int | None
+class FitMethodKeywords(MethodKeywords, total=False):
     candidates: Sequence[str] | None
     criterion: Literal["nll", "brier", "ece"]
-    folds: int
-    grid: Literal["fine", "medium", "coarse"] | ArrayLike
     keep_predictions: bool
-    lam: float | None
     level: float
-    mu: float | None
-    of: Literal["top", "each"] | None
-    ridge: float
-    smoothing: float | None
-    strength: float | None
     tolerance: float
 
 
@@ -361,7 +352,7 @@ class ArchiveFitKeywords(SeededKeywords, ArchiveKeywords, FitMethodKeywords, tot
 
 class ModelFitKeywords(SeededKeywords, total=False):
     batch_size: int
-    bins: int | None
+    bins: int
     candidates: Sequence[str] | None
     checkpoints: str | Path | None
     class_names: Sequence[str]
@@ -397,9 +388,9 @@ class ModelFitKeywords(SeededKeywords, total=False):
     resolution: Literal["auto"] | int | Sequence[int | None] | None
     ridge: float
     sample_weight: Any
-    schedule: Literal["ours", "paper", "toolkit"]
+    schedule: Literal["ours", "paper"]
     search: Literal["nll", "ece"]
-    smoothing: float | None
+    smoothing: float
     start: Literal["zero", "data", "random"]
     strength: float | None
     then: str | None

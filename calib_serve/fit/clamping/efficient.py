@@ -79,15 +79,15 @@ def fit_neural_clamping_efficient(
     # As in appendix F, T is searched behind the shift and not fitted along with it.
     logits = classifier.logits(inputs, shift=shift, progress=progress)
     searched = (
-        fit_temperature(Samples.of(logits, y))
+        fit_temperature(Samples(logits, y))
         if search == "nll"
-        else fit_temperature_ece(Samples.of(logits, y), grid="fine" if grid is None else grid)
+        else fit_temperature_ece(Samples(logits, y), grid="fine" if grid is None else grid)
     )
     t = float(searched.fit["temperature"])
     before = mean_entropy(softmax(found.logits))
     return complete(
         [shift, LogitMap.temperature(t)],
-        Samples.of(logits, y, outputs="logits"),
+        Samples(logits, y),
         method="neural-clamping-efficient",
         fit={
             "search": search,

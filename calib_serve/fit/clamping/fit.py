@@ -47,8 +47,6 @@ GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 
 Judge = Literal["folds", "calibration-ece"]
 
-_BEHIND = 2.0  # standard errors of the mean difference of two settings' losses
-
 
 def fit_neural_clamping(
     classifier: Classifier,
@@ -146,7 +144,7 @@ def fit_neural_clamping(
     if chosen.logits is None:
         return artifact
     held_out = np.exp(_held_out_log_probs(chosen.logits, y, _fold_of(len(y), folds, seed)))
-    samples = Samples.of(chosen.logits, y, outputs="logits")
+    samples = Samples(chosen.logits, y)
     facts = facts_of_probabilities(softmax(logits), held_out, samples, class_names=class_names, seed=seed)
     return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
 
@@ -258,7 +256,7 @@ class _Race:
             nonlocal least
             own = self._losses(held.logits(coefficients))
             behind = own - rival
-            if own.mean() > least and behind.mean() > _BEHIND * behind.std() / np.sqrt(len(own)):
+            if own.mean() > least and behind.mean() > 2.0 * behind.std() / np.sqrt(len(own)):
                 raise Overtaken
             least = min(least, own.mean())
 

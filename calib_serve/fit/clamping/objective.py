@@ -36,7 +36,6 @@ from calib_serve.scores import softmax
 Vector = NDArray[np.float64]
 
 _LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
-_CURVED = 256  # inputs that tell how far a first step should be
 
 Penalty = Union[float, Literal["tenth"]]
 Start = Literal["zero", "data", "random"]
@@ -150,7 +149,7 @@ class Objective:
 
     def curvatures(self, vector: Vector, logits: NDArray[np.float32], ahead: Vector) -> tuple[float, float]:
         """The loss's second derivatives along ``ahead``, by some inputs shifted a little, and by log T."""
-        t, some = math.exp(vector[-1]), some_of(len(self.labels), _CURVED)
+        t, some = math.exp(vector[-1]), some_of(len(self.labels), 256)
         near = replace(self, inputs=self.inputs[some], labels=self.labels[some], unshifted=None)
         direction = ahead / max(float(np.linalg.norm(ahead)), 1e-300)
         size = float(np.sqrt(np.mean((self.delta(direction) * self.scale) ** 2)))
@@ -403,7 +402,7 @@ def clamped(
     alone = best_temperature(uncalibrated, y, gamma)
     return complete(
         [objective.shift(found.coefficients), LogitMap.temperature(t)],
-        Samples.of(found.logits if logits is None else logits, y, outputs="logits"),
+        Samples(found.logits if logits is None else logits, y),
         method="neural-clamping",
         fit={
             "temperature": t,

@@ -23,15 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import percent
 from calib_serve.fit.facts import complete
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import (
-    LEAST_STRENGTH_BY_SAMPLES_OF_A_CLASS,
-    MOST_SAMPLES_COMPARED,
-    MOST_SAMPLES_CROSS_VALIDATED,
-)
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.linear import penalty_of
 from calib_serve.fit.output.mixture import Base, base
@@ -42,8 +39,6 @@ from calib_serve.fit.softmax_regression import GAP_OF_FOLDS, PATIENCE, SINGLE_RO
 from calib_serve.fit.threads import one_thread
 from calib_serve.metrics import mean_error
 from calib_serve.scores import log_softmax
-
-Floats = NDArray[np.float64]
 
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 _FEWER = (3.0, 0.3, 0.03, 0.003)  # of many classes
@@ -186,10 +181,10 @@ def fit_structured_average(
     >>> bool(abs(artifact.of_logits(np.array([[0.0, 2.0]]))[0, 1] - 0.75) < 0.01)
     True
     """
-    part = samples.some(MOST_SAMPLES_COMPARED)
+    part = samples.some(MEASURED.most_samples_compared)
     fold = folds_of(part, folds=folds, seed=seed)
     # One fold of so many samples weighs as well as all, in a fifth of the time.
-    held = fold if len(part) <= MOST_SAMPLES_CROSS_VALIDATED else np.where(fold == 0, 0, -1)
+    held = fold if len(part) <= MEASURED.most_samples_cross_validated else np.where(fold == 0, 0, -1)
     return Averaged.of(part, held).artifact(samples)
 
 
@@ -228,7 +223,11 @@ class Folds:
         index = [np.flatnonzero(fold == f) for f in range(int(fold.max()) + 1)]
         rests = [np.flatnonzero(fold != f) for f in range(len(index))]
         trust = base.trust(samples)
-        train = [_trusting(_copied(whole, rest, ratio), trust[rest]) for rest in rests]
+        train = []
+        for rest in rests:
+            others = _copied(whole, rest, ratio)
+            weight = trust[rest] * others.weights
+            train.append(replace(others, weight=weight * (len(weight) / weight.sum())))
         test = [_copied(whole, i) for i in index]
         return cls(len(samples), base, ratio, tuple(train), tuple(test), tuple(index))
 
@@ -247,11 +246,6 @@ def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Sam
         return part
     x = samples.logits[rows]
     return replace(part, logits=x if ratio == 1 else x * x.dtype.type(ratio), rows=None)
-
-
-def _trusting(samples: Samples, trust: Floats) -> Samples:
-    weight = trust * samples.weights
-    return replace(samples, weight=weight * (len(weight) / weight.sum()))
 
 
 def scalars(folds: Folds, held: Floats, offset: Floats | None) -> list[Member]:
@@ -290,7 +284,9 @@ def _log_p_true(samples: Samples, weight: Floats, bias: Floats) -> Floats:
 def strengths_of(n: int, classes: int) -> list[float]:
     """Strengths to try for n samples, strongest first, down to where a few samples a class outweigh them."""
     tried = _FEWER if classes > _MANY else STRENGTHS
-    return [s for s in tried if s >= min(LEAST_STRENGTH_BY_SAMPLES_OF_A_CLASS * classes / n, tried[0])]
+    return [
+        s for s in tried if s >= min(MEASURED.least_strength_by_samples_of_a_class * classes / n, tried[0])
+    ]
 
 
 def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Member]:

@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.lbfgs import ARMIJO, Minimum
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import logistic_errors
 from calib_serve.scores import LARGEST, sigmoid
-
-Floats = NDArray[np.float64]
 
 _GAP = 1e-14  # of a cross-entropy of order 1
 _MOST_STEPS = 200

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from calib_serve.artifact import Artifact, SourceMaps
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.text import a_few
 from calib_serve.fit.facts import complete, remarked
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import sigmoid, softmax
-
-Floats = NDArray[np.float64]
 
 BY_SOURCE: Mapping[str, tuple[str, ...]] = {
     "temperature": ("log_temperature",),

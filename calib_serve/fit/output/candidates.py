@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,10 @@ from numpy.typing import ArrayLike
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check_keywords
-from calib_serve.fit.facts import complete, remarked
+from calib_serve.fit.facts import fit_none, remarked
+from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.fit.output.averaged import fit_structured_average
-from calib_serve.fit.output.binary import fit_beta, fit_intercept, fit_logistic, fit_platt
+from calib_serve.fit.output.binary import check_range, fit_beta, fit_intercept, fit_logistic, fit_platt
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.output.linear import (
@@ -28,12 +28,12 @@ from calib_serve.fit.output.linear import (
     fit_structured_vector,
     fit_vector,
 )
-from calib_serve.fit.output.mixture import fit_ensemble_temperature, fit_temperature_mixture
+from calib_serve.fit.output.mixture import fit_temperature_mixture
 from calib_serve.fit.output.offset import fit_batch
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.output.venn_abers import fit_venn_abers
-from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.samples import Samples
 from calib_serve.fit.threads import one_thread
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Fitter = Callable[..., Artifact]
 """(samples, *, the method's own options) -> Artifact."""
 
-KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixture", "ensemble-temperature"))
+KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixture"))
 """Methods that keep the order of a sample's classes, and so every predicted class."""
 _OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
 """What ``calibrate_model`` fits: people ask for it with logits, too."""
@@ -54,11 +54,6 @@ TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType(
 """Those of two classes alone."""
 
 
-def fit_none(samples: Samples) -> Artifact:
-    """Fit nothing: an artifact without steps, with the same facts as any other."""
-    return complete([], samples, method="none", fit={})
-
-
 CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
     {
         "none": fit_none,
@@ -66,7 +61,6 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
         "temperature": fit_temperature,
         "temperature-ece": fit_temperature_ece,
         "temperature-mixture": fit_temperature_mixture,
-        "ensemble-temperature": fit_ensemble_temperature,
         "structured-vector": fit_structured_vector,
         "vector": fit_vector,
         "structured-matrix": fit_structured_matrix,
@@ -88,9 +82,6 @@ def fit_by_name(
     logits: ArrayLike | Samples,
     labels: ArrayLike | None = None,
     *,
-    sample_weight: ArrayLike | None = None,
-    class_weight: ClassWeight = None,
-    class_names: Sequence[str] = (),
     seed: int = 0,
     **keywords: Unpack[MethodKeywords],
 ) -> Artifact:
@@ -100,11 +91,8 @@ def fit_by_name(
 
     Args:
         method: Its name.
-        logits: (n, K), or ``Samples``.
+        logits: (n, K), or ``Samples``, which may weigh.
         labels: Class ids (n,); None where ``Samples`` hold them.
-        sample_weight: (n,).
-        class_weight: Weight of each class, or "balanced": every class that occurs weighs the same.
-        class_names: Names of the classes (K,).
         seed: Seed of methods that draw.
         **keywords: The method's own options; see ``options_of``: ``bins``, ``folds``, ``grid``, ``lam``,
             ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
@@ -114,18 +102,22 @@ def fit_by_name(
         FitError: Where nothing can be learnt.
     """
     check_keywords(keywords, own_options(), fit_by_name)
-    fit, options = _fitter(method), dict[str, Any](keywords)
-    check_options(method, options, options_of(method))
-    _check_numbers(method, options)
-    if "seed" in _parameters(method):
+    samples = Samples.of(logits, labels)
+    multilabel, options = samples.is_multilabel, dict[str, Any](keywords)
+    parameters = _parameters(method, multilabel)
+    check_options(method, options, options_of(method, multilabel))
+    for name, value in options.items():
+        # Command lines and files may have text where an option is a number.
+        if isinstance(parameters[name].default, (int, float)) and isinstance(value, str):
+            raise InputError(f"{name} of {method} is a number, got {value!r}")
+    if "seed" in parameters:
         options["seed"] = seed
-    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     # No remarks on folds, which are temporary, nor for "none", which fits nothing.
-    said = [] if samples.part or method == "none" else sample_remarks(samples)
+    said = [] if multilabel or samples.part or method == "none" else sample_remarks(samples)
+    if multilabel:
+        check_range(samples.read(slice(0, len(samples))))
     with one_thread(samples.size):
-        artifact = fit(samples, **options)
-    told = remarked(artifact, after=said)
-    return replace(told, class_names=tuple(class_names)) if class_names else told
+        return remarked(_fitter(method, multilabel)(samples, **options), after=said)
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -135,17 +127,9 @@ def check_options(method: str, options: Mapping[str, Any], known: Sequence[str])
         raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
 
 
-def _check_numbers(method: str, options: Mapping[str, Any]) -> None:
-    """Raise InputError for text where an option is a number, as command lines and files may have it."""
-    for name, value in options.items():
-        default = _parameters(method)[name].default
-        if isinstance(default, (int, float)) and isinstance(value, str):
-            raise InputError(f"{name} of {method} is a number, got {value!r}")
-
-
-def options_of(method: str) -> list[str]:
-    """The names of a method's own options; InputError for a method that does not exist."""
-    return [name for name in _parameters(method) if name not in ("samples", "seed")]
+def options_of(method: str, multilabel: bool = False) -> list[str]:
+    """The names of a method's own options; InputError for a method that does not exist, or not for labels."""
+    return [name for name in _parameters(method, multilabel) if name not in ("samples", "seed")]
 
 
 @cache
@@ -155,22 +139,31 @@ def own_options() -> tuple[str, ...]:
 
 
 @cache  # reading a signature takes a tenth of a small fit
-def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(_fitter(method)).parameters
+def _parameters(method: str, multilabel: bool) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_fitter(method, multilabel)).parameters
 
 
-def _fitter(method: str) -> Fitter:
-    known = {**CANDIDATES, **TWO_CLASSES}
+def methods_for(samples: Samples) -> tuple[str, ...]:
+    """The names of all methods that such samples have."""
+    if samples.is_multilabel:
+        return tuple(LABEL_METHODS)
+    return (*CANDIDATES, *(TWO_CLASSES if samples.classes == 2 else ()))
+
+
+def _fitter(method: str, multilabel: bool) -> Fitter:
+    known = LABEL_METHODS if multilabel else {**CANDIDATES, **TWO_CLASSES}
+    if method in known:
+        return known[method]
+    if multilabel:
+        raise InputError(f"labels have no method {method!r}; choose auto, {', '.join(known)}")
     if method in _OF_MODELS:
         raise InputError(
             f"{method} changes the model, so logits are not enough: give the model and its inputs "
             "(fit --model MODEL --data DATA, or calibrate_model)"
         )
-    if method not in known:
-        near = difflib.get_close_matches(method, (*known, *_OF_MODELS), 1)
-        meant = f", did you mean {near[0]}?" if near else ""
-        raise InputError(
-            f"there is no method {method!r}{meant}; choose one of {', '.join(known)}, or of a model "
-            f"{', '.join(_OF_MODELS)}"
-        )
-    return known[method]
+    near = difflib.get_close_matches(method, (*known, *_OF_MODELS), 1)
+    meant = f", did you mean {near[0]}?" if near else ""
+    raise InputError(
+        f"there is no method {method!r}{meant}; choose one of {', '.join(known)}, or of a model "
+        f"{', '.join(_OF_MODELS)}"
+    )

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.measured import ERROR_OF_AN_INTERPOLATED_ECE, LOG_T_BETWEEN_KNOTS
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.samples import Samples
-
-Floats = NDArray[np.float64]
 
 GRIDS = MappingProxyType(
     {
@@ -121,7 +120,7 @@ def fit_temperature_ece(
     values = _grid(grid)
     gaps = Gaps.of(samples)
     rough = ece_of_grid(gaps, values, bins=bins)
-    near = np.flatnonzero(rough <= rough.min() + 2 * ERROR_OF_AN_INTERPOLATED_ECE)
+    near = np.flatnonzero(rough <= rough.min() + 2 * MEASURED.error_of_an_interpolated_ece)
     exact = np.array([_ece(gaps, t, bins) for t in values[near]])
     best = float(values[near[int(exact.argmin())]])
     return complete(
@@ -145,7 +144,7 @@ def ece_of_grid(gaps: Gaps, grid: Floats, *, bins: int = 15) -> Floats:
     inner = np.linspace(0, 1, bins + 1)[1:-1] + 1e-9
     log_t = np.log(grid)
     knots = np.linspace(
-        log_t[0], log_t[-1], 1 + max(1, int(np.ceil((log_t[-1] - log_t[0]) / LOG_T_BETWEEN_KNOTS)))
+        log_t[0], log_t[-1], 1 + max(1, int(np.ceil((log_t[-1] - log_t[0]) / MEASURED.log_t_between_knots)))
     )
     cell = np.clip(np.searchsorted(knots, log_t, side="right") - 1, 0, len(knots) - 2)
     out = np.empty(len(grid))

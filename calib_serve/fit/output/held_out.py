@@ -10,26 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, tops_of
-from calib_serve.fit.folds import BEATEN, folds_of
-from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.fit.folds import BEATEN
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     Estimate,
     Moved,
     Separation,
     Tops,
+    confidence_of_labels,
     ece_interval,
+    evaluate_label_probs,
     evaluate_probs,
     judge_probs,
     mean_error,
     mean_interval,
 )
-from calib_serve.scores import log_probs, softmax
+from calib_serve.scores import log_probs, sigmoid, softmax
 
-Floats = NDArray[np.float64]
 FoldFit = Callable[[int], Artifact]
 """A fold -> the fit to all others."""
 
@@ -39,17 +40,24 @@ _BINNED = ("ece", "noise_floor", "positive_ece", "positive_noise_floor", "refine
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """One candidate's held-out results per sample, each (n,); multi-label results have no ``predicted``."""
+    """One candidate's held-out results per sample, each (n,); of labels means, and ``predicted`` is NaN."""
 
     nll: Floats
     brier: Floats
     confidence: Floats
     correct: Floats
-    predicted: Floats | None = None
+    predicted: Floats
 
     @classmethod
     def of(cls, probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
-        """Describe probabilities (n, K) against class ids (n,)."""
+        """Describe probabilities (n, K) against class ids (n,), or (n, L) against labels of 0 and 1."""
+        if labels.ndim > 1:
+            # Means over a sample's labels: samples, not labels, are independent.
+            confidence, right = confidence_of_labels(probs, labels)
+            true = np.where(labels == 1, probs, 1 - probs)
+            nll, brier = -log_probs(true), (1 - true) ** 2
+            terms = [np.asarray(x, np.float64).mean(axis=1) for x in (nll, brier, confidence, right)]
+            return cls(*[*terms, np.full(len(probs), np.nan)])
         p_true, top = probs[np.arange(len(probs)), labels], probs.argmax(axis=1)
         nll = -log_probs(p_true)  # finite where p_true is 0
         brier = np.einsum("nk,nk->n", probs, probs) - 2 * p_true + 1
@@ -59,7 +67,6 @@ class HeldOut:
     @property
     def tops(self) -> Tops:
         """The predicted classes with their confidences, and whether they are right."""
-        assert self.predicted is not None, "one class a sample"
         return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
 
 
@@ -97,30 +104,6 @@ def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOu
     return HeldOut(*out)
 
 
-def held_out_facts(
-    samples: Samples,
-    fit: Callable[[Samples], Artifact],
-    *,
-    folds: int,
-    class_names: Sequence[str] = (),
-    level: float = 0.95,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> HeldOutFacts:
-    """Measure every sample under a fit to the other folds: metrics, verdict and confusion.
-
-    What ``fit`` raises is raised, and InputError for folds that the samples cannot fill.
-    """
-    fold = folds_of(samples, folds=folds, seed=seed)
-
-    def of_fold(f: int) -> Artifact:
-        if progress:
-            progress(f, folds)
-        return fit(samples.take(fold != f))
-
-    return facts_of_folds(of_fold, samples, fold, class_names, level=level, seed=seed)
-
-
 def facts_of_folds(
     fit: FoldFit,
     samples: Samples,
@@ -134,8 +117,11 @@ def facts_of_folds(
     probs = np.empty((len(samples), samples.classes))
     for rows, p in samples.held_out(fold, fit):
         probs[rows] = p
-    plain = np.concatenate([softmax(z) for _, z in samples.chunks(np.float64)])
+    as_probs = sigmoid if samples.is_multilabel else softmax
+    plain = np.concatenate([as_probs(z) for _, z in samples.chunks(np.float64)])
     found = facts_of_probabilities(plain, probs, samples, class_names=class_names, level=level, seed=seed)
+    if samples.is_multilabel:
+        return found
     tops = tops_of(len(samples), [(slice(None), probs)])
     return found._replace(confusion=confusion_facts(samples, *tops, on="held-out folds"))
 
@@ -150,30 +136,30 @@ def facts_of_probabilities(
     seed: int = 0,
 ) -> HeldOutFacts:
     """Measure held-out probabilities (n, K), ``before`` and ``after`` calibration, of these samples."""
-    held = [HeldOut.of(p, samples.labels) for p in (before, after)]
+    weight, groups, y = samples.weight, samples.groups, samples.labels
+    verdict = judge_probs(after, y, sample_weight=weight, groups=groups, class_names=class_names)
+    if samples.is_multilabel:
+        how: dict[str, Any] = {"replicates": 200, "sample_weight": weight, "level": level, "seed": seed}
+        plain, calibrated = (_facts(evaluate_label_probs(p, y, **how).estimates()) for p in (before, after))
+        return HeldOutFacts(plain, calibrated, verdict)
+    held = [HeldOut.of(p, y) for p in (before, after)]
     plain, calibrated = (
         _estimates(one, p, samples, level, seed) for one, p in zip(held, (before, after), strict=True)
     )
-    verdict = judge_probs(
-        after, samples.labels, sample_weight=samples.weight, groups=samples.groups, class_names=class_names
-    )
-    moved = Moved.between(*(one.tops for one in held), level=level, **weighing(samples))
+    moved = Moved.between(*(one.tops for one in held), level=level, weight=weight, groups=groups)
     return HeldOutFacts(plain, calibrated, verdict, moved)
 
 
-def fit_fold(name: str, samples: Samples, fold: NDArray[np.intp], f: int, *, seed: int) -> Artifact:
-    """Fit the method called ``name`` to all folds but one."""
-    return fit_by_name(name, samples.take(fold != f), seed=seed)
-
-
-def weighing(samples: Samples | None) -> dict[str, Any]:
-    """The keywords by which a mean weighs these samples."""
-    return {} if samples is None else {"weight": samples.weight, "groups": samples.groups}
+def _facts(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: estimate.as_dict() for name, estimate in estimates.items()}
 
 
 def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, seed: int) -> dict[str, Any]:
     means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
-    found = {name: mean_interval(x, level=level, **weighing(samples)) for name, x in means.items()}
+    found = {
+        name: mean_interval(x, level=level, weight=samples.weight, groups=samples.groups)
+        for name, x in means.items()
+    }
     if samples.weight is None and samples.groups is None:
         # Each of these is quick; evaluate_probs, which weights and groups need, computes far more.
         found |= _binned("", held.confidence, held.correct, level, seed)
@@ -192,7 +178,7 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, see
             seed=seed,
         ).estimates()
         found |= {name: told[name] for name in _BINNED if name in told}
-    return {name: estimate.as_dict() for name, estimate in found.items()}
+    return _facts(found)
 
 
 def _binned(prefix: str, p: Floats, came_true: Floats, level: float, seed: int) -> dict[str, Estimate]:

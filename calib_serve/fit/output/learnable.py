@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.core.arrays import content_of
 from calib_serve.core.errors import FitError
@@ -16,45 +13,26 @@ _FEW = 20
 """Samples, of which fewer are remarked on."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """For each sample: whether it is right, whether its largest logit ties, a number for its content."""
-
-    right: NDArray[np.bool_]
-    tied: NDArray[np.bool_]
-    same: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, samples: Samples) -> _Rows:
-        """Look at the logits in one pass; a constant added to a row makes no other row."""
-        right, tied = np.empty((2, len(samples)), bool)
-        same = np.empty(len(samples))
-
-        def look(span: slice) -> None:
-            for part in samples.parts(within=span):
-                z = samples.read(part, np.float64)
-                predicted = z.argmax(axis=1)
-                d = z - z[np.arange(len(z)), predicted, None]
-                right[part] = predicted == samples.labels[part]
-                tied[part] = np.count_nonzero(d == 0, axis=1) > 1
-                same[part] = content_of(d)
-
-        samples.over_cores(look)
-        return cls(right, tied, same)
-
-    @property
-    def constant(self) -> bool:
-        """Whether all rows are the same, but for rounding."""
-        return bool(np.ptp(self.same) <= 1e-12 * max(1, np.abs(self.same).max()))
-
-
 def sample_remarks(samples: Samples) -> list[str]:
     """Warn of the set's gaps, a sentence each.
 
     Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
     and sets of which no sample is right: whatever is fitted to them is wrong for others.
     """
-    rows, n, k = _Rows.of(samples), len(samples), samples.classes
+    n, k = len(samples), samples.classes
+    right, tied = np.empty((2, n), bool)
+    same = np.empty(n)  # what tells a row from others, whatever constant is added to it
+
+    def look(span: slice) -> None:
+        for part in samples.parts(within=span):
+            z = samples.read(part, np.float64)
+            predicted = z.argmax(axis=1)
+            d = z - z[np.arange(len(z)), predicted, None]
+            right[part] = predicted == samples.labels[part]
+            tied[part] = np.count_nonzero(d == 0, axis=1) > 1
+            same[part] = content_of(d)
+
+    samples.over_cores(look)
     counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
     seen = np.unique(counted)
     if len(seen) == 1:
@@ -62,12 +40,12 @@ def sample_remarks(samples: Samples) -> list[str]:
             f"all {n} labels are of class {seen[0]}: a calibration fitted to them would predict that class "
             "alone; add samples of other classes"
         )
-    if rows.constant:
+    if np.ptp(same) <= 1e-12 * max(1, np.abs(same).max()):  # but for rounding
         raise FitError(
             "the logits are the same for every sample, so that only the share of each class could be learnt; "
             "check that these are the model's scores of different inputs"
         )
-    if not rows.right.any():
+    if not right.any():
         raise FitError(
             f"not one of {n} samples is classified right; check that the labels belong to these logits and "
             "classes are in one order"
@@ -75,7 +53,7 @@ def sample_remarks(samples: Samples) -> list[str]:
     said = []
     if n < _FEW:
         said.append(f"{n} samples tell little: gather at least {_FEW}, and some of each class")
-    if rows.right.all():
+    if right.all():
         said.append(
             "every sample is classified right: how often the model is wrong is not known, but for less than "
             f"about 1 in {n + 1}"
@@ -86,9 +64,9 @@ def sample_remarks(samples: Samples) -> list[str]:
             f"{len(missing)} of {k} classes have no sample ({a_few(missing)}): no label says how likely they "
             "are"
         )
-    distinct = len(np.unique(rows.same))
+    distinct = len(np.unique(same))
     if n - distinct >= 0.5 * n:
         said.append(f"only {distinct} of {n} rows of logits are distinct: intervals take all for independent")
-    if rows.tied.mean() > 0.01:
-        said.append(f"in {int(rows.tied.sum())} of {n} rows the largest logit ties: the first class is taken")
+    if tied.mean() > 0.01:
+        said.append(f"in {int(tied.sum())} of {n} rows the largest logit ties: the first class is taken")
     return said

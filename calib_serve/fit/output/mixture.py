@@ -1,7 +1,6 @@
 """A temperature mixed with uniform probabilities, for labels that no temperature explains.
 
-An ensemble has uncalibrated ones in the mixture, too. ``base`` is what structured scaling starts from: a
-temperature and a small uniform share.
+``base`` is what structured scaling starts from: a temperature and a small uniform share.
 """
 
 from __future__ import annotations
@@ -15,76 +14,12 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 
 from calib_serve.artifact import Artifact, Mixture
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.measured import UNIFORM_SHARE_OF_A_BASE
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.temperature import CHUNK, temperature
 from calib_serve.fit.samples import Samples
-from calib_serve.scores import softmax
-
-Floats = NDArray[np.float64]
-_LARGER_SHARE = 3.0  # samples' weight, below which a larger share is not tried
-
-
-def fit_ensemble_temperature(samples: Samples) -> Artifact:
-    """Fit w1 softmax(z / T) + w2 softmax(z) + w3 / K: T by NLL, then the weights by NLL.
-
-    The second problem is convex, and its certificate is an upper bound on how far the NLL is above its
-    least. Raises FitError where no temperature is best. Zhang 2020, section 3.1.
-    """
-    begin = temperature(samples)
-    scales = np.array([1 / begin["temperature"], 1.0])
-    p_true = np.full((len(samples), 3), 1 / samples.classes)
-    for part, z in samples.chunks(np.float64):
-        for m, scale in enumerate(scales):
-            p_true[part, m] = softmax(z * scale)[np.arange(len(z)), samples.labels[part]]
-        weights, certificate = mixture_weights(p_true, samples.weights / len(samples))
-    return complete(
-        [Mixture(scales=scales, weights=weights)],
-        samples,
-        method="ensemble-temperature",
-        fit={
-            "objective": "nll, of T, then of the weights",
-            "temperature": begin["temperature"],
-            "weights": weights,
-            **certificate,
-            "nll_before": begin["nll_before"],
-        },
-    )
-
-
-def mixture_weights(
-    p_true: NDArray[np.float64], share: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Weights (M,) of least NLL for the true class's probabilities (n, M), under each part.
-
-    ``share`` (n,) sums to 1. With g_m = mean(p_m / mixture) no other weights can have an NLL lower
-    by more than log max g: the gap.
-
-    >>> mixture_weights(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0.5, 0.5]))[0].round(3).tolist()
-    [1.0, 0.0]
-    """
-    parts = p_true.shape[1]
-
-    def nll(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        mixed = np.maximum(p_true @ weights, 1e-300)
-        return -float(share @ np.log(mixed)), -(share / mixed) @ p_true
-
-    found = minimize(
-        nll,
-        np.full(parts, 1 / parts),
-        jac=True,
-        method="SLSQP",
-        bounds=[(0, 1)] * parts,
-        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
-        options={"ftol": 1e-15, "maxiter": 500},
-    )
-    weights = np.maximum(found.x, 0) / np.maximum(found.x, 0).sum()
-    value, gradient = nll(weights)
-    gap = math.log(max(float(-gradient.min()), 1.0))
-    if gap > 1e-6:
-        raise FitError(f"the mixture's weights did not converge: NLL within {gap:.3g} of its least")
-    return weights, {"gap": gap, "iterations": int(found.nit), "nll_after": value}
 
 
 def fit_temperature_mixture(samples: Samples) -> Artifact:
@@ -111,12 +46,6 @@ def fit_temperature_mixture(samples: Samples) -> Artifact:
         },
         packages=("scipy",),
     )
-
-
-def mixture(samples: Samples, near: tuple[float, float]) -> tuple[float, float]:
-    """T and e of the least NLL near a guess of both: a few passes."""
-    found, _ = _fit_mixture(samples, near)
-    return math.exp(-float(found.x[0])), float(found.x[1])
 
 
 def _fit_mixture(
@@ -224,11 +153,13 @@ def base(samples: Samples) -> Base:
     except FitError:
         t = _smoothed(samples)
     n = len(samples)
-    plain = Base(t, UNIFORM_SHARE_OF_A_BASE / (n + 1))
+    plain = Base(t, MEASURED.uniform_share_of_a_base / (n + 1))
     if samples.classes == 2:  # beta calibration bends both ends of the curve itself
         return plain
-    mixed = Base(*mixture(samples, (t, 1 / (n + 1))))
-    if mixed.uniform < _LARGER_SHARE / (n + 1):
+    log_s, e = map(float, _fit_mixture(samples, (t, 1 / (n + 1)))[0].x)
+    mixed = Base(math.exp(-log_s), e)
+    # Below three samples' weight a larger share is not tried.
+    if mixed.uniform < 3.0 / (n + 1):
         return plain
     # By 2 nats over all samples it is clearly likelier.
     return mixed if (plain.losses(samples) - mixed.losses(samples)).sum() > 2 else plain

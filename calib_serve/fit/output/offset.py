@@ -13,18 +13,17 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.measured import FLATTER_THAN_BESIDE_AN_OFFSET, MOST_SAMPLES_CROSS_VALIDATED
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.temperature import true_above
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
 from calib_serve.scores import LEAST, softmax
 
-Floats = NDArray[np.float64]
 Found = TypeVar("Found")
 
 
@@ -59,7 +58,7 @@ def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
     """
     if math.isinf(t) and true_above(samples) > 0:
         return None  # every sample is right, and T would be 0
-    few = samples.some(MOST_SAMPLES_CROSS_VALIDATED)
+    few = samples.some(MEASURED.most_samples_cross_validated)
     if few is not samples and offset_of(few, t) is None:
         return None
     n, k = len(samples), samples.classes
@@ -81,7 +80,7 @@ def offset_of(samples: Samples, t: float = math.inf) -> Floats | None:
         return None
     w, b = problem.map(theta)
     scale = float(w[0]) * problem.scale
-    if not (scale > 0 and t * scale > FLATTER_THAN_BESIDE_AN_OFFSET):
+    if not (scale > 0 and t * scale > MEASURED.flatter_than_beside_an_offset):
         return None
     likelier = n * (alone - problem.nll(theta)) > (k - 1) / 2 * math.log(n)
     return np.asarray(b / scale - mean) if likelier else None

@@ -13,32 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
+from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import bin_index
 from calib_serve.core.errors import CalibServeError, InputError
 from calib_serve.fit.facts import measured_on_folds, with_selection
 from calib_serve.fit.folds import folds_of
-from calib_serve.fit.measured import (
-    MOST_SAMPLES_COMPARED,
-    MOST_SAMPLES_CROSS_VALIDATED,
-    SAMPLES_COMPARED_A_PARAMETER,
-)
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.averaged import Averaged, fit_structured_average
 from calib_serve.fit.output.candidates import KEEPING, fit_by_name, options_of
 from calib_serve.fit.output.held_out import (
-    Floats,
     FoldFit,
     HeldOut,
     facts_of_folds,
-    fit_fold,
     raced,
-    weighing,
 )
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress
@@ -51,8 +45,8 @@ _RULE = "simplest within 0.1 % of the best"
 _RULE_OF_AVERAGE = "the structured average, unless another is better by over a standard error and 1 / n"
 _KEEP = ", ".join(sorted(KEEPING))
 _NEAR = 1e-3  # of the best score
-_TRIFLE = 1e-5  # of it, below which more samples are not worth their time
 _AVERAGE = "structured-average"
+_OF_LABELS = ("none", "temperature", "platt")  # tables need hundreds of samples in which a label is true
 
 
 def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tuple[str, ...]:
@@ -63,7 +57,7 @@ def default_candidates(*, for_shares: bool = False, keeping: bool = False) -> tu
         keeping: Whether they must keep every predicted class.
     """
     if keeping:
-        return ("none", "temperature", "ensemble-temperature")
+        return ("none", "temperature")
     if for_shares:  # which Bayes' rule cannot do behind the average's uniform share
         return ("none", "temperature", "structured-vector", "structured-matrix")
     # All others but mixtures and tables are maps within the average's reach, whatever the number of classes.
@@ -85,6 +79,7 @@ def select(
 ) -> Artifact:
     """Cross-validate methods, refit the one chosen on all samples, and record how it was chosen.
 
+    Of a multi-label model a sample's score is the mean over its labels: samples, not labels, are independent.
     The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
     ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
     ``artifact.fit.remarks``.
@@ -94,7 +89,7 @@ def select(
         candidates: Names of methods, simplest first; "none" always is one.
         keep_predictions: Whether to try none but methods that keep the order of the classes, and so every
             prediction.
-        criterion: "nll", "brier" or "ece".
+        criterion: "nll", "brier", or, but for labels, "ece".
         folds: Number of folds.
         tolerance: How much accuracy and refinement AUROC may fall, a fraction: a candidate is refused when
             the whole interval of its paired difference lies below.
@@ -108,25 +103,29 @@ def select(
         FitError: For sets that nothing can be learnt from: labels of one class, the same logits for all, not
             one sample right.
     """
-    names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(keeping=keep_predictions)))))
+    multilabel = samples.is_multilabel
+    default = _OF_LABELS if multilabel else default_candidates(keeping=keep_predictions)
+    names = tuple(dict.fromkeys(("none", *(candidates or default))))
     for name in names:
-        options_of(name)
+        options_of(name, multilabel)
         if keep_predictions and name not in KEEPING:
             raise InputError(f"{name} may change predicted classes; of those that keep them choose {_KEEP}")
+    if multilabel and criterion not in ("nll", "brier"):
+        raise InputError(f"the criterion for labels must be nll or brier, got {criterion!r}")
     if criterion not in ("nll", "brier", "ece"):
         raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
     quantile_of(level)
     how: dict[str, Any] = {"folds": folds, "seed": seed, "tolerance": tolerance, "level": level}
-    bound = min(len(samples), MOST_SAMPLES_COMPARED)
+    bound = min(len(samples), MEASURED.most_samples_compared)
     parameters = samples.classes * (samples.classes + 1)
-    size = max(MOST_SAMPLES_CROSS_VALIDATED, SAMPLES_COMPARED_A_PARAMETER * parameters)
+    size = max(MEASURED.most_samples_cross_validated, MEASURED.samples_compared_a_parameter * parameters)
     while True:
         few = samples.some(min(size, bound))
         run = _Comparison.of(few, names, criterion, progress, how)
         if size >= bound or run.is_clear:
             break
         size *= 4
-    said, chosen = sample_remarks(few), run.selection.chosen
+    said, chosen = [] if multilabel else sample_remarks(few), run.selection.chosen
     if len(few) < len(samples):
         said = [*said, f"the method is chosen on {len(few):,} of the {len(samples):,} samples"]
     if chosen == _AVERAGE and few is samples:
@@ -164,35 +163,47 @@ class _Comparison:
         how: Mapping[str, Any],
     ) -> _Comparison:
         """Compare methods, of which the first is "none"."""
-        seed, level = how["seed"], how["level"]
+        seed, level, tolerance = how["seed"], how["level"], how["tolerance"]
         fold = folds_of(samples, folds=how["folds"], seed=seed)
         # Fitted when its turn comes, and once; its folds are those of the choice.
         averaged = cache(lambda: Averaged.of(samples, fold))
         fits: dict[str, FoldFit] = {}
+        found: dict[str, HeldOut] = {}
+        refused: dict[str, str] = {}
         doubts: list[str] = []
+        for done, name in enumerate(names):
+            if progress:
+                progress(name, done, len(names))
+            try:
+                average = name == _AVERAGE
 
-        def held_out(name: str, found: Mapping[str, HeldOut]) -> HeldOut:
-            fit = (
-                averaged().held_out if name == _AVERAGE else partial(fit_fold, name, samples, fold, seed=seed)
-            )
-            # The race, the held-out results and the facts all ask for the same fits.
-            fits[name] = cache(fit)
-            # The ECE of one fold is mostly noise, and the average is to be judged whole.
-            rivals = {} if name in ("none", _AVERAGE) or criterion == "ece" else found
-            return raced(fits[name], samples, fold, rivals, criterion)
+                def fit(f: int, name: str = name) -> Artifact:
+                    return fit_by_name(name, samples.take(fold != f), seed=seed)
 
-        def harm(none: HeldOut, held: HeldOut) -> str | None:
-            nll, brier = (
-                mean_interval(new - old, level=level, **weighing(samples))
-                for new, old in ((held.nll, none.nll), (held.brier, none.brier))
-            )
-            # The proper scores gain, refinement included.
-            pays = criterion != "ece" and nll.value < 0 and brier.low <= 0
-            return _harm(
-                none, held, samples, pays, doubts, tolerance=how["tolerance"], level=level, seed=seed
-            )
-
-        selection = choose(names, held_out, harm, samples, criterion=criterion, progress=progress, **how)
+                # The race, the held-out results and the facts all ask for the same fits.
+                fits[name] = cache(averaged().held_out if average else fit)
+                # The ECE of one fold is mostly noise; the average, and labels, are to be judged whole.
+                whole = average or name == "none" or criterion == "ece" or samples.is_multilabel
+                found[name] = raced(fits[name], samples, fold, {} if whole else found, criterion)
+            except CalibServeError as error:
+                refused[name] = str(error)
+                continue
+            if why := _harm(
+                found, name, samples, criterion, doubts, tolerance=tolerance, level=level, seed=seed
+            ):
+                refused[name] = why
+        allowed = {name: held for name, held in found.items() if name not in refused}
+        if not allowed:
+            raise InputError(refused["none"])
+        best, chosen, scores = _ranked(found, allowed, criterion, samples, seed)
+        selection = Selection(
+            criterion=criterion,
+            rule=_RULE_OF_AVERAGE if _AVERAGE in found else _RULE,
+            best=best,
+            chosen=chosen,
+            scores=tuple(replace(scores.get(n, Score(n)), refused=refused.get(n)) for n in names),
+            **how,
+        )
         return cls(selection, fold, fits, averaged, doubts)
 
     @property
@@ -203,57 +214,11 @@ class _Comparison:
         # The average is asked only whether another is better, the simplest whether it is near the best.
         edges = (0.0,) if _AVERAGE in allowed else (0.0, _NEAR * value)
         return not self.doubts and all(
-            2 * score.standard_error <= _TRIFLE * value
+            # Below 1e-5 of the score more samples are not worth their time.
+            2 * score.standard_error <= 1e-5 * value
             or min(abs(score.above_best - edge) for edge in edges) > 2 * score.standard_error
             for score in allowed.values()
         )
-
-
-def choose(
-    names: Sequence[str],
-    held_out: Callable[[str, Mapping[str, HeldOut]], HeldOut],
-    harm: Callable[[HeldOut, HeldOut], str | None],
-    samples: Samples,
-    *,
-    criterion: Criterion,
-    folds: int,
-    seed: int,
-    tolerance: float,
-    level: float,
-    progress: Progress | None,
-) -> Selection:
-    """Choose among methods, of which the first is "none", by their held-out results.
-
-    ``held_out`` gets a name and the results so far, and raises what keeps a method from a fit; ``harm`` says
-    why a method, beside none, must not be used.
-    """
-    found: dict[str, HeldOut] = {}
-    refused: dict[str, str] = {}
-    for done, name in enumerate(names):
-        if progress:
-            progress(name, done, len(names))
-        try:
-            found[name] = held_out(name, found)
-        except CalibServeError as error:
-            refused[name] = str(error)
-            continue
-        if why := harm(found["none"], found[name]):
-            refused[name] = why
-    allowed = {name: held for name, held in found.items() if name not in refused}
-    if not allowed:
-        raise InputError(refused["none"])
-    best, chosen, scores = _ranked(found, allowed, criterion, samples, seed)
-    return Selection(
-        criterion=criterion,
-        rule=_RULE_OF_AVERAGE if _AVERAGE in found else _RULE,
-        folds=folds,
-        seed=seed,
-        tolerance=tolerance,
-        level=level,
-        best=best,
-        chosen=chosen,
-        scores=tuple(replace(scores.get(name, Score(name)), refused=refused.get(name)) for name in names),
-    )
 
 
 def why_none(selection: Selection) -> list[str]:
@@ -267,24 +232,11 @@ def why_none(selection: Selection) -> list[str]:
     return ["nothing is fitted; " + "; ".join(f"{', '.join(by)}: {why}" for why, by in refused.items())]
 
 
-def harm_to_accuracy(
-    none: HeldOut, held: HeldOut, samples: Samples | None = None, *, tolerance: float, level: float
-) -> str | None:
-    """Say, with the numbers, why a candidate that costs accuracy must not be used; None if it costs none."""
-    accuracy = mean_interval(held.correct - none.correct, level=level, **weighing(samples))
-    if accuracy.high >= -tolerance:
-        return None
-    return (
-        f"accuracy falls by {-accuracy.value:.4f} (interval {-accuracy.high:.4f} to "
-        f"{-accuracy.low:.4f}), more than {tolerance:g}"
-    )
-
-
 def _harm(
-    none: HeldOut,
-    held: HeldOut,
+    found: Mapping[str, HeldOut],
+    name: str,
     samples: Samples,
-    pays: bool,
+    criterion: Criterion,
     doubts: list[str],
     *,
     tolerance: float,
@@ -293,13 +245,24 @@ def _harm(
 ) -> str | None:
     """Say why a candidate must not be used, with the numbers; None where it does no significant harm.
 
-    Refinement that falls by less than calibration gains ``pays``. ``doubts`` gets what may be chance.
+    Refinement may fall by less than calibration gains. ``doubts`` gets what may be chance.
     """
-    harm = harm_to_accuracy(none, held, samples, tolerance=tolerance, level=level)
-    if not harm and samples.weights @ (none.correct - held.correct) > tolerance * samples.weights.sum():
+    none, held = found["none"], found[name]
+    accuracy, nll, brier = (
+        mean_interval(new - old, level=level, weight=samples.weight, groups=samples.groups)
+        for new, old in ((held.correct, none.correct), (held.nll, none.nll), (held.brier, none.brier))
+    )
+    if accuracy.high < -tolerance:
+        return (
+            f"accuracy falls by {-accuracy.value:.4f} (interval {-accuracy.high:.4f} to "
+            f"{-accuracy.low:.4f}), more than {tolerance:g}"
+        )
+    if samples.weights @ (none.correct - held.correct) > tolerance * samples.weights.sum():
         doubts.append("accuracy")
-    if harm or pays:
-        return harm
+    # The proper scores gain, refinement included.
+    pays = criterion != "ece" and nll.value < 0 and brier.low <= 0
+    if pays or samples.is_multilabel:
+        return None
 
     def change(weight: Floats) -> Floats:
         new, old = (Separation.of(one.confidence, one.correct, weight).auroc() for one in (held, none))

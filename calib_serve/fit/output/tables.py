@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 from scipy.special import logsumexp
 
 from calib_serve.artifact import Artifact, ProbTable
+from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import Samples
 from calib_serve.scores import softmax
-
-Floats = NDArray[np.float64]
 
 Of = Literal["top", "each"]
 """``top``: one table for the confidence in the predicted class. ``each``: one per class, renormalised.

@@ -19,7 +19,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.measured import SLOPE_IN_FLOAT32
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.samples import Samples
 
 _MAX_STEPS = 100
@@ -86,7 +86,7 @@ def _optimum(rows: TopLogits) -> dict[str, Any]:
         guess, _ = _search(few.slope, few.slope(1.0), tolerance=1e-4)
         start = before if _why_none(part, guess) else rows.slope(guess.s)
     # Of |d NLL / d log T|, next to an NLL of order 1.
-    tolerance = SLOPE_IN_FLOAT32 if rows.dtype is np.float32 else 1e-10
+    tolerance = MEASURED.slope_in_float32 if rows.dtype is np.float32 else 1e-10
     end, steps = _search(rows.slope, start, tolerance=tolerance)
     if reason := _why_none(samples, end):
         raise FitError(f"no finite temperature is best: {reason}")

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
-from calib_serve.core.arrays import as_array
+from calib_serve.core.arrays import Floats, as_array
 from calib_serve.core.errors import ShapeError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.output.tables import Floats, table_of
+from calib_serve.fit.output.tables import table_of
 from calib_serve.fit.samples import Samples, sample_weights
 from calib_serve.metrics import checked
 from calib_serve.scores import softmax

@@ -464,7 +464,8 @@ def _fit_calibration(
     Where "auto" cannot cross-validate, because a class has fewer than two samples, it fits a temperature,
     or, where no finite temperature is best, calibrates nothing.
     """
-    samples = Samples.of_kind(logits, labels, outputs, sample_weight=sample_weight, groups=groups)
+    found = Samples.of(logits, labels, outputs="logits", sample_weight=sample_weight, groups=groups)
+    samples = replace(found, outputs=outputs)
     given: dict[str, Any] = {"seed": seed, **(options or {})}
     if method == "auto" and "folds" not in given:
         smallest = int(np.bincount(samples.labels, minlength=samples.classes).min())

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from calib_serve.artifact import Artifact, InputShift
+from calib_serve.artifact import InputShift
 from calib_serve.core.errors import FitError, InputError, ShapeError
 from calib_serve.fit import fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.efficient import data_bounds, feasible_shift
@@ -196,29 +192,3 @@ def test_hostile_input_is_refused_before_any_long_work(classifier, drawn) -> Non
         fit_neural_clamping_efficient(classifier, x, y, input_range=(0.4, 0.6))
     with pytest.raises(FitError, match="every sample is right"):
         fit_neural_clamping(classifier, x, classifier.logits(x).argmax(axis=1), resolution=None)
-
-
-# The second has more ranks than batches: some have no input at all.
-@pytest.mark.server
-@pytest.mark.parametrize(("ranks", "batch"), [(2, 64), pytest.param(4, 256, marks=pytest.mark.nightly)])
-def test_ranks_fit_what_one_process_fits(classifier, drawn, tmp_path, ranks, batch) -> None:
-    inputs, labels, _ = drawn
-    np.savez(tmp_path / "data.npz", inputs=inputs[:301], labels=labels[:301])
-    torch.save(network().state_dict(), tmp_path / "weights.pt")
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-        "-m", "calib_serve", "fit", "--model", f"{__file__}:network", "--data", str(tmp_path / "data.npz"),
-        "--method", "neural-clamping", "--weights", str(tmp_path / "weights.pt"), "--option", "resolution=1",
-        "--option", f"batch_size={batch}", "--out", str(tmp_path / "artifact"), "--json",
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["method"] == "neural-clamping"  # one rank speaks
-    many = Artifact.load(tmp_path / "artifact")
-    one = fit_neural_clamping(replace(classifier, batch_size=batch), inputs[:301], labels[:301], resolution=1)
-    np.testing.assert_allclose(many.input_shift.delta, one.input_shift.delta, atol=1e-6)
-    assert many.fit["temperature"] == pytest.approx(one.fit["temperature"], abs=1e-6)
-    assert many.data["samples"] == 301

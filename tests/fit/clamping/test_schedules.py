@@ -1,4 +1,4 @@
-"""Neural Clamping's schedules are those that the paper prints and that its toolkit runs."""
+"""Neural Clamping's schedule is that which the paper prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from calib_serve.artifact import InputShift
 from calib_serve.fit import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.objective import Objective
-from calib_serve.fit.clamping.schedules import TOOLKIT, Descent
+from calib_serve.fit.clamping.schedules import PAPER, Descent
 from calib_serve.fit.facts import reference_bins
 from calib_serve.models import from_module
 from calib_serve.models.torch_classifier import TorchClassifier
@@ -46,7 +46,7 @@ def test_steps_are_those_of_torch_s_own_descent(classifier, drawn) -> None:
     """Focal loss of gamma 1 and the norm of delta, in one batch, by autograd and torch.optim."""
     x, y = drawn
     start = np.random.default_rng(0).normal(0, 0.1, 128)
-    schedule = replace(TOOLKIT, epochs=3, augmented=False)
+    schedule = replace(PAPER, rate=0.01, momentum=0.9, epochs=3)
     objective = Objective(classifier, x, y, gamma=1.0, weight=0.01)
     found = Descent(schedule)(objective, start)
     net = network()

@@ -121,7 +121,7 @@ def test_a_source_of_few_samples_has_the_common_map_and_is_named() -> None:
 
 def test_sources_that_are_forgotten_are_refused_and_unknown_ones_are_told() -> None:
     artifact, (z, _, site) = fitted(), samples()
-    for call in (artifact.of_logits, artifact.probs, artifact.predict):
+    for call in (artifact.of_logits, artifact.probs):
         with pytest.raises(InputError, match="a map for each site, and no sources are given"):
             call(z)
     with pytest.raises(InputError, match="a map for each site"):
@@ -296,7 +296,7 @@ def test_places_have_the_source_of_their_sample() -> None:
         np.testing.assert_array_equal(found[row], artifact.at(name).of_logits(z[row]))
     at = {"outputs": "logits", "class_axis": 1, "sources": "east"}
     east = artifact.at("east").of_logits(z.reshape(8, 3)).argmax(axis=1).reshape(4, 2)
-    np.testing.assert_array_equal(artifact.predict(np.moveaxis(z, -1, 1), **at), east)
+    np.testing.assert_array_equal(artifact.probs(np.moveaxis(z, -1, 1), **at).argmax(axis=1), east)
 
 
 def test_class_shares_behind_maps_by_source_are_refused() -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from calib_serve.artifact import LogitMap, Score
+from calib_serve.fit.facts import fit_none
 from calib_serve.fit.folds import folds_of
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output import candidates, selection
-from calib_serve.fit.output.candidates import fit_none
 from calib_serve.fit.output.held_out import HeldOut
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
@@ -118,8 +119,8 @@ def test_auto_on_real_logits_keeps_close_to_the_best_single_method(data_dir: Pat
 def chosen_from(n: int, t: float, few: int, monkeypatch: pytest.MonkeyPatch):
     """What auto chooses of n samples where it begins with ``few``."""
     with monkeypatch.context() as patched:
-        patched.setattr(selection, "MOST_SAMPLES_CROSS_VALIDATED", few)
-        patched.setattr(selection, "SAMPLES_COMPARED_A_PARAMETER", 1)
+        other = MEASURED._replace(most_samples_cross_validated=few, samples_compared_a_parameter=1)
+        patched.setattr(selection, "MEASURED", other)
         return select(Samples.of(*draw(n, t=t)), candidates=("none", "temperature"))
 
 
@@ -142,11 +143,12 @@ def test_a_choice_in_doubt_takes_more_samples_until_it_is_none(monkeypatch: pyte
 
 
 def test_a_loss_of_accuracy_that_few_samples_cannot_prove_takes_more() -> None:
-    none = HeldOut(*np.ones((4, 300)))
-    worse = replace(none, correct=np.where(np.arange(300) < 4, 0.0, 1.0))
+    none = HeldOut(*np.ones((5, 300)))
+    worse = replace(none, correct=np.where(np.arange(300) < 4, 0.0, 1.0), nll=np.zeros(300))
+    found = {"none": none, "worse": worse}
     samples, doubts = Samples.of(*draw(300)), []
     how = {"tolerance": 0.005, "level": 0.95, "seed": 0}
-    assert selection._harm(none, worse, samples, True, doubts, **how) is None
+    assert selection._harm(found, "worse", samples, "nll", doubts, **how) is None
     assert doubts == ["accuracy"]
-    assert selection._harm(none, none, samples, True, doubts, **how) is None
+    assert selection._harm(found, "none", samples, "nll", doubts, **how) is None
     assert len(doubts) == 1

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calib_serve.fit.folds import folds_of
+from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output import averaged
 from calib_serve.fit.output.averaged import Averaged, HeldOutGain, fit_structured_average, strengths_of
 from calib_serve.fit.output.candidates import fit_by_name
@@ -128,7 +129,7 @@ def test_one_fold_of_many_samples_gives_the_average_of_all_folds(monkeypatch: py
     y = (z @ (np.eye(4) / 2 + 0.1 * rng.standard_normal((4, 4))) + rng.gumbel(size=z.shape)).argmax(axis=1)
     samples = Samples.of(z, y)
     folds = fit_structured_average(samples)
-    monkeypatch.setattr(averaged, "MOST_SAMPLES_CROSS_VALIDATED", 4000)
+    monkeypatch.setattr(averaged, "MEASURED", MEASURED._replace(most_samples_cross_validated=4000))
     one = fit_structured_average(samples)
     assert nll(one.of_logits(z), y) == pytest.approx(nll(folds.of_logits(z), y), abs=1e-3)
     assert (one.of_logits(z) != folds.of_logits(z)).any()
