@@ -9,7 +9,7 @@ from calib_serve.app._command import Flat, Json, OfData, OfOutput, command
 from calib_serve.app._data import archive_scores, file_scores, read_tree
 from calib_serve.app._show import as_metric, console, narrow_table, note, print_json, show_verdict
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import check, fields_of
+from calib_serve.core.options.base import check
 from calib_serve.core.options.data import ArchiveData
 from calib_serve.core.options.evaluate import MeasureOptions, TreeOptions, VerdictOptions
 
@@ -58,7 +58,7 @@ class _Shown(Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options(MeasureOptions, VerdictOptions, TreeOptions):
+class _Options(VerdictOptions, TreeOptions):
     """Options of ``calib-serve evaluate``."""
 
     artifact: Path | None = None
@@ -87,16 +87,15 @@ def _evaluate(
     else:
         expected = None if calibration is None else calibration.schema
         found = file_scores(data, source, split=source.split, expected=expected)
-    how = fields_of(MeasureOptions, options)
     # Before it is calibrated: the artifact knows its fit's samples by the scores that the model gave.
     own = None if calibration is None else _own(calibration, found)
     found = _calibrated(found, calibration)
-    result = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
+    result = evaluate_labels(found) if found.is_multilabel else evaluate(found)
     verdict = judge(found, tolerance=options.tolerance, class_tolerance=options.class_tolerance)
     verdict = of_own_samples(verdict, own) if own else verdict
-    level = options.level
+    level = MeasureOptions.level
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
-    parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
+    parts = _decomposed(found, level=level) if shown.verbose or shown.json else None
     decisions = _decisions(found, calibration, level)
     levels = () if options.tree is None else _levels(found, options, own)
     apart = {} if options.unknown is None else _apart(found, options, source, calibration)
@@ -131,23 +130,27 @@ def _apart(
     found: "Scores", options: _Options, source: ArchiveData, calibration: "Artifact | None"
 ) -> "dict[str, Estimate]":
     from calib_serve.metrics import open_set
+    from calib_serve.scores import Schema
 
     expected = found.schema if calibration is None else calibration.schema
-    other = file_scores(str(options.unknown), replace(source, labels=None), split=None, expected=expected)
+    said = None if source.schema is None else Schema.load(source.schema)
+    bare = None if said is None else replace(said, labels=None, on=None)
+    unlabelled = replace(source, labels=None, schema=bare)
+    other = file_scores(str(options.unknown), unlabelled, split=None, expected=expected)
     other = _calibrated(other, calibration)
     if found.is_multilabel or other.classes != found.classes:
         raise InputError(f"--unknown is of {other.classes} classes, DATA of {found.classes}, or of labels")
     abstain = None if calibration is None else calibration.abstain
     known, unknown = (scores.probs[:].max(axis=1) for scores in (found, other))
     threshold = None if abstain is None else abstain.threshold
-    return open_set(known, unknown, threshold=threshold, level=options.level)
+    return open_set(known, unknown, threshold=threshold)
 
 
 def _levels(found: "Scores", options: _Options, own: str | None) -> "tuple[LevelEvaluation, ...]":
     from calib_serve.metrics import Tree, evaluate_levels
 
     names = found.class_names or tuple(map(str, range(found.classes)))
-    return evaluate_levels(found, Tree.of(read_tree(options.tree), names), options, options, own)
+    return evaluate_levels(found, Tree.of(read_tree(options.tree), names), MeasureOptions(), options, own)
 
 
 def _loaded(folder: Path) -> "Artifact":
@@ -215,13 +218,13 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
     )
 
 
-def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
+def _decomposed(found: "Scores", *, level: float) -> "Refinement | None":
     """Measure the part of the losses that recalibration would remove; None for multi-label scores."""
     from calib_serve.fit import recalibrated_losses
 
     if found.is_multilabel:
         return None
-    return recalibrated_losses(found, level=level, seed=seed)
+    return recalibrated_losses(found, level=level)
 
 
 def _metrics_table(

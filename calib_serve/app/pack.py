@@ -6,12 +6,20 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfOutput, Replacing, command, panel
+from calib_serve.app._command import Flat, OfOutput, Replacing, command, pairs, panel
 from calib_serve.app._data import PictureOptions, preprocessing
 from calib_serve.app._show import command_line, console
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import fields_of
-from calib_serve.core.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
+from calib_serve.core.options.base import check, fields_of
+from calib_serve.core.options.pack import (
+    AnswerOptions,
+    ArchivePack,
+    Batched,
+    FeedbackPack,
+    Handled,
+    ModelPack,
+    Packed,
+)
 
 app = command(
     "pack",
@@ -46,6 +54,9 @@ class _Options(Packed, Batched):
 
     name: str | None = None
     """What the model is called in URLs; with --from the old name if not given."""
+    option: list[str] = field(default_factory=list)
+    """A setting of replies and workers in the archive's model-config.yaml, KEY=VALUE, such as top=3,
+    probabilities=false, threads=4, abstain_below=0.5, allow_cpu_fallback=true, or of labels threshold=0.4."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +130,21 @@ def _refuse(kind: str, *others: Any) -> None:
                 raise InputError(f"--{flag} does not go with {kind}; see calib-serve pack --help")
 
 
+def _settings(options: _Options, kind: type[Handled]) -> dict[str, Any]:
+    """Read ``--option``: settings of this kind of handler."""
+    found = pairs(options.option, "--option")
+    known = {one.name: one.default for one in fields(kind)}
+    for key, value in found.items():
+        check(key in known, "option", f"takes {', '.join(known)} here, and no {key}")
+        flag = isinstance(known[key], bool)
+        check(flag == isinstance(value, bool), "option", f"{key} cannot be {value!r}")
+    try:
+        kind(**found)
+    except TypeError as error:
+        raise InputError(f"--option: {error}") from error
+    return found
+
+
 def _feedback(options: _Options, of_feedback: _OfFeedback, store: _Store) -> Path:
     from calib_serve.torchserve import pack_feedback, staged
 
@@ -143,7 +169,7 @@ def _around(what: _What, options: _Options, of_archive: ArchivePack, store: _Sto
         store.out,
         name=options.name,
         force=store.force,
-        **fields_of(Packed, options),
+        **{**fields_of(Packed, options), **_settings(options, Handled)},
         **fields_of(Batched, options),
         **fields_of(ArchivePack, of_archive),
     )
@@ -166,8 +192,11 @@ def _model(what: _What, options: _Options, of_model: _OfModel, store: _Store) ->
             name=options.name,
             batching=Batching(**{name: value for name, value in batching.items() if value is not None}),
             pictures=preprocessing(of_model.pictures),
-            **fields_of(Packed, options),
-            **fields_of(ModelPack, of_model),
+            **{
+                **fields_of(Packed, options),
+                **fields_of(ModelPack, of_model),
+                **_settings(options, AnswerOptions),
+            },
         )
         check_class_mapping(read_archive(path, verify=False))  # before it leaves the stage for the store
     return path

@@ -44,9 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def report(folder: Path, *arguments: str, replicates: int = 20) -> dict:
+def report(folder: Path, *arguments: str) -> dict:
     out = folder / "out.html"
-    result = invoke(["report", *arguments, "-o", str(out), "--replicates", str(replicates), "--json"])
+    result = invoke(["report", *arguments, "-o", str(out), "--json"])
     assert result.exit_code == 0, result.output
     assert out.read_text().startswith("<!doctype html>")
     return json.loads(result.stdout)

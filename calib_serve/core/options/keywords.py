@@ -77,8 +77,6 @@ class JudgeKeywords(ScoresKeywords, total=False):
 class DecideKeywords(SeededKeywords, ScoresKeywords, total=False):
     budget: float | None
     cost: Any
-    cost_fn: float | None
-    cost_fp: float | None
     coverage: float | None
     free_ranks: int | None
     known_refused: float | None

@@ -27,11 +27,11 @@ class Normalization:
         fit = mean.ndim < 2 and std.ndim < 2 and len(sizes) < 3 and 0 not in sizes
         if not (fit and np.isfinite(mean).all() and np.isfinite(std).all()):
             raise FuseError(
-                "the mean and std of --normalization MEAN,STD must be one number or one per "
+                "the mean and std of normalization= must be one number or one per "
                 f"channel, got {mean} and {std}"
             )
         if (std <= 0).any():
-            raise FuseError(f"the std of --normalization MEAN,STD must be positive, got {std}")
+            raise FuseError(f"the std of normalization= must be positive, got {std}")
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "std", std)
 
@@ -47,9 +47,7 @@ class Normalization:
         try:
             mean, std = ([float(n) for n in part.split("/")] for part in given.split(","))
         except ValueError:
-            raise FuseError(
-                f"--normalization MEAN,STD is MEAN,STD, channels separated by /: got {given!r}"
-            ) from None
+            raise FuseError(f"normalization= is MEAN,STD, channels separated by /: got {given!r}") from None
         return cls(np.array(mean), np.array(std))
 
     def shaped(self, rank: int) -> tuple[Floats, Floats]:
@@ -63,7 +61,7 @@ def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | Non
     inputs = [v for v in editor.graph.inputs if not v.is_initializer()]
     if name is not None and name not in [v.name for v in inputs]:
         raise FuseError(
-            f"the graph has no input {name!r}; --input-name NAME is one of {[v.name for v in inputs]}"
+            f"the graph has no input {name!r}; fuse_onnx(input_name=) is one of {[v.name for v in inputs]}"
         )
     named = [v for v in inputs if name in (None, v.name)]
     tensors = [v for v in named if isinstance(v.type, ir.TensorType) and v.dtype in FLOATS]
@@ -74,9 +72,9 @@ def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | Non
     if not fits:
         raise FuseError(
             f"no floating-point input takes a shift of shape {shape}; the graph has {have}; "
-            "the artifact is of another model, or another input takes it: --input-name NAME"
+            "the artifact is of another model, or another input takes it: fuse_onnx(input_name=)"
         )
-    raise FuseError(f"several inputs take the shift: {have}; name one: --input-name NAME")
+    raise FuseError(f"several inputs take the shift: {have}; name one: fuse_onnx(input_name=)")
 
 
 def _fits(actual: ir.Shape | None, shape: tuple[int, ...]) -> bool:
@@ -111,14 +109,12 @@ def shift_input(
 def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: Normalization) -> str:
     assert value.shape is not None  # as of all inputs
     if len(value.shape) < 2:
-        raise FuseError(
-            f"--normalization MEAN,STD needs an input (n, C, ...), {value.name!r} is {value.shape}"
-        )
+        raise FuseError(f"normalization= needs an input (n, C, ...), {value.name!r} is {value.shape}")
     # The shift goes into the mean: normalisation and shift together cost what the first alone does.
     mean, std = normal.shaped(len(value.shape))
     channels, given = value.shape[1], max(mean.size, std.size)
     if isinstance(channels, int) and given not in (1, channels):
-        raise FuseError(f"the input {value.name!r} has {channels} channels, --normalization MEAN,STD {given}")
+        raise FuseError(f"the input {value.name!r} has {channels} channels, normalization= {given}")
     if step is not None:
         mean = mean - step.delta[None].astype(np.float64) * std  # (x - m) / s + d = (x - (m - d s)) / s
     _insert(editor, value, [("Sub", mean), ("Div", std)], step)

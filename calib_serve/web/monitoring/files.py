@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_changed
-from calib_serve.core.options.base import RARE
+from calib_serve.core.options.base import PYTHON
 
 Part = Literal["rules", "alerts", "dashboards", "prometheus", "alertmanager", "grafana"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -63,7 +63,7 @@ class MonitoringOptions:
 
     tolerance: float = 0.02
     """The gap between confidence and accuracy that is no error. Verdicts of the watch have their own."""
-    sigmas: Annotated[float, RARE] = 4
+    sigmas: Annotated[float, PYTHON] = 4
     """Standard errors beyond the tolerance from which on an alert fires."""
     runbooks: str = "http://127.0.0.1:9300/runbooks"
     """The page with a section for each alert, an address or a path: alerts and the dashboard link to it. The
@@ -77,7 +77,7 @@ class MonitoringOptions:
     """Alertmanager that Prometheus sends alerts to, as HOST:PORT; without it none."""
     token_file: str = ""
     """The file, on the host of Prometheus, with the token that it scrapes calib-serve by."""
-    jobs: Annotated[str, RARE] = ""
+    jobs: str = ""
     """The scrape jobs that MonitorDown looks for, a regular expression; without it those of the targets."""
     keep: tuple[str, ...] = ("cluster", "namespace", "kubernetes_namespace", "environment", "env", "tenant")
     """Labels that tell environments apart, each with numbers of its own; sums go over all others."""
