@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 from cyclopts import Parameter
 
@@ -31,7 +31,7 @@ app = command(
 )
 
 # Options of the other archives that one of feedback has, too.
-_OF_FEEDBACK = ("feedback", "name", "version", "standalone")
+_OF_FEEDBACK = ("feedback", "name", "version", "standalone", "option")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,9 @@ class _Options(Packed, Batched):
     name: str | None = None
     """What the model is called in URLs; with --from the old name if not given."""
     option: list[str] = field(default_factory=list)
-    """A setting of replies and workers in the archive's model-config.yaml, KEY=VALUE, such as top=3,
-    probabilities=false, threads=4, abstain_below=0.5, allow_cpu_fallback=true, or of labels threshold=0.4."""
+    """A setting in the archive's model-config.yaml, KEY=VALUE: of --model top=3, probabilities=false,
+    threads=4, abstain_below=0.5, max_pixels=1000000 or allow_cpu_fallback=true; also of --from, for labels
+    threshold=0.4; of --feedback, as of the watch, maturity=6h, ttl_days=30, arl, tolerance or block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class _OfModel(ModelPack, PictureOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfFeedback(FeedbackPack):
+class _OfFeedback:
     """Options of --feedback alone."""
 
     for_: list[Path] = field(default_factory=list)
@@ -130,18 +131,19 @@ def _refuse(kind: str, *others: Any) -> None:
                 raise InputError(f"--{flag} does not go with {kind}; see calib-serve pack --help")
 
 
-def _settings(options: _Options, kind: type[Handled]) -> dict[str, Any]:
-    """Read ``--option``: settings of this kind of handler."""
-    found = pairs(options.option, "--option")
-    known = {one.name: one.default for one in fields(kind)}
+def _settings(options: _Options, kind: type[Handled | FeedbackPack]) -> dict[str, Any]:
+    """Read ``--option``: settings of this kind of archive."""
+    found, known = pairs(options.option, "--option"), get_type_hints(kind)
     for key, value in found.items():
         check(key in known, "option", f"takes {', '.join(known)} here, and no {key}")
-        flag = isinstance(known[key], bool)
-        check(flag == isinstance(value, bool), "option", f"{key} cannot be {value!r}")
-    try:
-        kind(**found)
-    except TypeError as error:
-        raise InputError(f"--option: {error}") from error
+        types = get_args(known[key]) or (known[key],)
+        if str in types:
+            found[key] = str(value)
+            continue
+        number = float in types and isinstance(value, int)
+        fits = bool in types if isinstance(value, bool) else number or isinstance(value, types)
+        check(fits, "option", f"{key} cannot be {value!r}")
+    kind(**found)
     return found
 
 
@@ -156,7 +158,7 @@ def _feedback(options: _Options, of_feedback: _OfFeedback, store: _Store) -> Pat
             archives=of_feedback.for_,
             standalone=options.standalone,
             **given,
-            **fields_of(FeedbackPack, of_feedback),
+            **_settings(options, FeedbackPack),
         )
 
 

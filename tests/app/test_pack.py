@@ -44,6 +44,7 @@ REFUSED = [
     (MODEL, ["--option", "top=many"]),
     (MODEL, ["--option", "probabilities=few"]),
     (("--feedback",), ["--option", "top=3"]),
+    (("--feedback",), ["--option", "arl=many"]),
     (("--feedback",), ["--workers", "2"]),
     (("--feedback",), ["--from", "old.mar"]),
 ]

@@ -58,7 +58,7 @@ def eces(found: dict) -> list[float]:
 
 def test_a_report_compares_with_no_calibration(folder: Path) -> None:
     artifact = ("--artifact", str(folder / "cool"))
-    found = report(folder, str(folder / "logits.npz"), *artifact, replicates=0)
+    found = report(folder, str(folder / "logits.npz"), *artifact)
     expected = [ece(softmax(LOGITS), LABELS), ece(softmax(LOGITS / 2), LABELS)]
     assert eces(found) == pytest.approx(expected)
     assert found["artifact"]["method"] == "temperature"

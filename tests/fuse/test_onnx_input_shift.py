@@ -317,7 +317,7 @@ def test_an_input_fits_where_it_states_no_other_size(sizes: str, fits: bool, tmp
         fused(model, tmp_path, shift)
     assert str(raised.value) == (
         f"no floating-point input takes a shift of shape (3, 2); the graph has 'x' FLOAT [{sizes}], 'v' "
-        "FLOAT [n,3]; the artifact is of another model, or another input takes it: --input-name NAME"
+        "FLOAT [n,3]; the artifact is of another model, or another input takes it: fuse_onnx(input_name=)"
     )
 
 
@@ -326,7 +326,7 @@ def test_where_several_inputs_fit_one_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(FuseError) as raised:
         fused(model, tmp_path, SHIFT)
     assert str(raised.value) == (
-        "several inputs take the shift: 'a' FLOAT [n,3], 'b' FLOAT [n,3]; name one: --input-name NAME"
+        "several inputs take the shift: 'a' FLOAT [n,3], 'b' FLOAT [n,3]; name one: fuse_onnx(input_name=)"
     )
     for name, sign in (("a", 1), ("b", -1)):
         _, made = fused(model, tmp_path, SHIFT, input_name=name)

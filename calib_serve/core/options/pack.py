@@ -164,10 +164,10 @@ class FeedbackPack(Checked):
     """How far accuracy may be from confidence."""
     block: Annotated[int | None, PYTHON] = None
     """Labels that may depend on one another."""
-    maturity: str | None = None
-    """With --feedback: the age at which labels are in, such as 6h, or auto."""
-    ttl_days: float = 30.0
-    """With --feedback: days after its prediction in which a label is taken."""
+    maturity: Annotated[str | None, PYTHON] = None
+    """The age at which labels are in, such as 6h, or auto."""
+    ttl_days: Annotated[float, PYTHON] = 30.0
+    """Days after its prediction in which a label is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
