@@ -55,16 +55,14 @@ def _remove(artifact: Folder) -> None:
 @app.command(help_prologue=shown_example("calib-serve contract show artifact"))
 def _show(
     path: Annotated[Path, Parameter(help="An artifact's folder, or a calibrated archive.")],
-    *,
-    output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show the contract of an artifact: the YAML to change and set again, and what it says."""
     from calib_serve.torchserve import load_artifact
 
     artifact = load_artifact(path)
-    if artifact.contract is not None and not output.json:
+    if artifact.contract is not None:
         console().print(artifact.contract.text(artifact.class_names))
-    _print_contract(path, artifact, output)
+    _say(artifact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +137,6 @@ def _plan(
     *,
     options: Annotated[_Plan, Flat],
     source: Annotated[PlainData, OfData] = PlainData(),
-    output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Say how many labels a day it takes to notice that an act clause is broken, within a time.
 
@@ -167,9 +164,6 @@ def _plan(
         acted=acted,
         **fields_of(PlanOptions, options),
     )
-    if output.json:
-        print_json([one.as_dict() for one in found])
-        return
     for sentence in (sentence for one in found for sentence in one.says()):
         console().print(sentence)
 
@@ -180,25 +174,13 @@ def _write(artifact: "Artifact", contract: "Contract | None", folder: Path) -> N
 
     found = replace(artifact, contract=contract)
     found.save(folder)  # it replaces itself, whole or not at all
-    _print_contract(folder, found, Json())
+    _say(found)
     console().print(f"written to {folder}")
 
 
-def _print_contract(folder: Path, artifact: "Artifact", output: Json) -> None:
+def _say(artifact: "Artifact") -> None:
     contract = artifact.contract
-    says = ["no contract"] if contract is None else contract.says(artifact.class_names)
-    if output.json:
-        print_json(
-            {
-                "artifact": str(folder),
-                "fingerprint": artifact.fingerprint,
-                "contract": None if contract is None else contract.facts,
-                "says": [] if contract is None else says,
-                "ids": [] if contract is None else [one.id for one in contract.clauses],
-            }
-        )
-        return
-    for sentence in says:
+    for sentence in ["no contract"] if contract is None else contract.says(artifact.class_names):
         console().print(sentence)
 
 

@@ -161,7 +161,7 @@ class Scores:
         key, sources = _by(by)
         known = {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
         known |= {"by": key}
-        void = {"missing": _texts(missing), "ignore_label": _voids(ignore_label)}
+        void = {"missing": _texts(missing), "ignore_label": _texts(ignore_label)}
         said = _schema(schema).under({**known, **void})
         table = _as_table(scores)
         beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
@@ -311,7 +311,7 @@ class Scores:
         given: dict[str, Any] = {name: None if v is None else str(v) for name, v in texts.items()}
         given |= {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
         wanted = _schema(expected)
-        given |= {"missing": _texts(missing), "ignore_label": _voids(ignore_label), "on": on}
+        given |= {"missing": _texts(missing), "ignore_label": _texts(ignore_label), "on": on}
         said = _schema(schema).under({**given, "by": by or wanted.by})
         if (said["outputs"] or "").startswith(OF_ANSWERS):
             if split is not None or engine is not None:
@@ -565,14 +565,10 @@ def _by(by: Any, *, beside: bool = False) -> tuple[Any, Any]:
     return next(iter(by.items()))
 
 
-def _texts(missing: Any) -> tuple[str, ...]:
-    return () if missing is None else tuple(map(str, [missing] if np.ndim(missing) == 0 else missing))
-
-
-def _voids(labels: Any) -> tuple[str, ...]:
-    """Labels that stand for none, each as the text that names it."""
-    several = () if labels is None else [labels] if np.ndim(labels) == 0 else list(labels)
-    return tuple("NA" if (one := plain_label(label)) is None else str(one) for label in several)
+def _texts(given: Any) -> tuple[str, ...]:
+    """Labels or scores that stand for none, each as the text that names it."""
+    several = () if given is None else [given] if np.ndim(given) == 0 else list(given)
+    return tuple("NA" if (text := plain_label(one)) is None else str(text) for one in several)
 
 
 def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Scores:

@@ -14,10 +14,7 @@ from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 
-from calib_serve import Artifact
 from calib_serve.artifact import InputShift, LogitMap
-from calib_serve.core.errors import FuseError
-from calib_serve.fuse import fuse_onnx
 
 K = 3
 
@@ -47,21 +44,6 @@ def call(folder: Path, kind: str, *options: str, out: str = "out.onnx"):
         "--unproven",
     ]
     return invoke([*arguments, *options])
-
-
-def fuse(folder: Path, normalization: str) -> None:
-    how = {"unproven": True, "normalization": normalization}
-    fuse_onnx(folder / "raw.onnx", Artifact.load(folder / "artifact"), folder / "out.onnx", **how)
-
-
-def test_a_normalisation_is_written_channel_by_channel(folder):
-    fuse(folder, "0.5/0.4/0.3,0.25")
-    x = np.random.default_rng(0).random((2, 3, 2, 2)).astype("f4")
-    normal = (x - np.array([0.5, 0.4, 0.3]).reshape(3, 1, 1)) / 0.25 + 0.1
-    expected = run(str(folder / "raw.onnx"), {"x": normal.astype("f4")})["z"] / 2
-    np.testing.assert_allclose(run(str(folder / "out.onnx"), {"x": x})["z"], expected, atol=1e-5)
-    with pytest.raises(FuseError, match="MEAN,STD"):
-        fuse(folder, "0.5/0.4")
 
 
 @pytest.mark.server

@@ -16,9 +16,24 @@ from calib_serve.core.options.base import (
 )
 
 __all__ = [
-    "ArchiveData", "ArchiveOptions", "BySchema", "ColumnOptions", "DataOptions", "FileOptions", "Grouped",
-    "HeldData", "Kind", "Labelled", "ModelData", "ModelScores", "OfModel", "PlainData", "ProofOptions",
-    "ScoresOptions", "SplitData", "TrialOptions",
+    "ArchiveData",
+    "ArchiveOptions",
+    "BySchema",
+    "ColumnOptions",
+    "DataOptions",
+    "FileOptions",
+    "Grouped",
+    "HeldData",
+    "Kind",
+    "ModelData",
+    "ModelScores",
+    "OfModel",
+    "PlainData",
+    "ProofOptions",
+    "ScoresOptions",
+    "SplitData",
+    "TrialOptions",
+    "WithLabels",
 ]  # fmt: skip
 
 Kind = Literal[
@@ -58,7 +73,7 @@ class Grouped(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled(Checked):
+class WithLabels(Checked):
     """Where labels lie."""
 
     labels: str | None = None
@@ -124,7 +139,7 @@ class ProofOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileOptions(ScoresOptions, Labelled):
+class FileOptions(ScoresOptions, WithLabels):
     """The contents of a file of scores."""
 
     on: Annotated[str | None, SCHEMA] = None
@@ -165,7 +180,7 @@ class ModelData(SplitData, OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldData(PlainData, Grouped, Labelled, OfModel):
+class HeldData(PlainData, Grouped, WithLabels, OfModel):
     """The origin of scores of an artifact's model, which says what they are."""
 
     @property

@@ -53,8 +53,6 @@ class GraphOptions(FuseOptions):
     """The input that is shifted, where several may be."""
     features: Annotated[str | None, PYTHON] = None
     """The tensor that a new head reads."""
-    normalization: Annotated[Any, PYTHON] = None
-    """What goes into the graph before the shift: MEAN,STD with channels separated by /."""
     decisions: bool = True
     """Return prediction sets, abstention and acts as outputs of the graph, where the artifact has them."""
 

@@ -27,7 +27,6 @@ class GraphKeywords(TypedDict, total=False):
     features: str | None
     input_name: str | None
     inputs: Any
-    normalization: Any
     output_name: str | None
     outputs: Kind | None
     samples: int
