@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
 from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict, Env
 
@@ -20,6 +20,7 @@ import calib_serve
 from calib_serve.app import COMMANDS
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, OptionError
 from calib_serve.core.options.base import PYTHON, SCHEMA, check
+from calib_serve.core.options.data import SplitData
 from calib_serve.core.options.servers import ServeOptions, variable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +28,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Those that a scheduler or a container runs; whatever else is typed by a person needs no file.
 _CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
 """The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
+
+_OF_SCORES = ("compare", "contract", "decide", "evaluate", "export", "fit", "refit", "report")
+"""The commands that take --schema FILE."""
+_SAID_ONCE = "calib-serve schema DATA writes it into a file, which --schema takes"
 
 _PREFIX = "CALIB_SERVE_"
 _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_[0-9]")
@@ -339,6 +344,10 @@ def _explained(error: Exception, asked: str | None, given: _OptionNames) -> tupl
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
         return f"{command} needs {names}; see calib-serve {command} --help", 2
+    if isinstance(error, UnknownOptionError):
+        unknown = (error.token.keyword or "").removeprefix("--").partition("=")[0].replace("-", "_")
+        by_schema = asked in _OF_SCORES and unknown in {one.name for one in fields(SplitData)}
+        return " ".join(str(error).split()) + f" {_SAID_ONCE}" * by_schema, 2
     if isinstance(error, CycloptsError):
         return " ".join(str(error).split()), 2
     # The check of a class knows a field; a user knows the flag, variable or file that it came from.
@@ -347,7 +356,7 @@ def _explained(error: Exception, asked: str | None, given: _OptionNames) -> tupl
     if isinstance(error, CalibServeError):
         says = str(error)
         # The option of another command, which users have not looked at yet.
-        how = "; calib-serve schema DATA writes it into a file, which --schema takes" * ("schema --" in says)
+        how = f"; {_SAID_ONCE}" * ("schema --" in says)
         return f"{says}{how}", 2 if isinstance(error, InputError) else 3
     # A module of ours that is missing is a defect, and no extra that one could install.
     if (getattr(error, "name", None) or "").startswith("calib_serve"):

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, panel
 from calib_serve.app._progress import stages
@@ -103,7 +103,7 @@ def _label(
     return _send(source, options, as_json=output.json)
 
 
-def _columns(given: list[str]) -> dict[str, str]:
+def _columns(given: list[str]) -> dict[str, Any]:
     """Read ``--column``."""
     known = ("id", "receipt", "label")
     pairs = [one.partition("=") for one in given]

@@ -186,8 +186,8 @@ def _revoke(ledger: str, *, options: Annotated[_Revoked, Flat]) -> None:
                 log.take_back(*version, nonces)
         told = book.revoke(source, since=begun, until=end, by=_who(), dry_run=dry_run)
     done = "would be taken back" if dry_run else "taken back"
-    for (model, version), number in sorted(told.labels.items()):
-        _say(f"{model} {version}: {number} {done}")
+    for (model, own), number in sorted(told.labels.items()):
+        _say(f"{model} {own}: {number} {done}")
     if not told.labels:
         _say("nothing to take back")
 

@@ -211,6 +211,7 @@ def test_export_leaves_out_and_tells_what_stands_for_none(tmp_path: Path) -> Non
         "-o",
         str(tmp_path / "p.npz"),
     ]
+    assert "--schema takes" in invoke([*words, "--missing", "-999"]).stderr
     says = invoke(words).stderr
     assert "schema --missing -999" in says
     assert "--schema takes" in says
