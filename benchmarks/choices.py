@@ -43,7 +43,7 @@ from calib_serve.scores import softmax
 
 LEVEL = 0.9
 ASKED = {"precision": {"precision": 0.8}, "recall": {"recall": 0.9}, "budget": {"budget": 0.15}}
-ASKED |= {"cost": {"cost_fp": 1.0, "cost_fn": 5.0}}
+ASKED |= {"cost": {"cost": (1.0, 5.0)}}
 # Files of logits, and the class that is decided on against the rest; None: there are two.
 LOGITS = (("pneumonia_cnn_inhouse", None), ("kull_resnet110_c10", 3), ("akamaster_resnet20_c10", 5))
 LOGITS += (("c10LT_resnet110", 9),)

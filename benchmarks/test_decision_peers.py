@@ -122,7 +122,7 @@ def test_costs_decide_as_scikit_learns_classifier_at_the_threshold_of_elkan(tria
     base, selection = (pytest.importorskip(f"sklearn.{name}") for name in ("base", "model_selection"))
     p, y = trials
     fp, fn = costs
-    ours = choice_by(PromiseOptions(cost_fp=fp, cost_fn=fn), two_columns(p), y, ())(two_columns(p))
+    ours = choice_by(PromiseOptions(cost=(fp, fn)), two_columns(p), y, ())(two_columns(p))
     theirs = selection.FixedThresholdClassifier(
         ready(base)().fit(p[:, None], y), threshold=fp / (fp + fn), response_method="predict_proba"
     )
@@ -147,9 +147,7 @@ def test_costs_come_near_those_of_scikit_learns_tuned_threshold(costs) -> None:
     )
     tuned.estimator.fit(p[:5000, None], y[:5000])
     theirs = tuned.fit(p[:5000, None], y[:5000]).predict(p[5000:, None])
-    choice = choice_by(
-        PromiseOptions(cost_fp=costs[0], cost_fn=costs[1]), two_columns(p[:5000]), y[:5000], ()
-    )
+    choice = choice_by(PromiseOptions(cost=(costs[0], costs[1])), two_columns(p[:5000]), y[:5000], ())
     ours = choice(two_columns(p[5000:]))
     assert -gain(y[5000:], ours) <= 1.002 * -gain(y[5000:], theirs)  # tuned on samples, it can only be worse
 

@@ -12,14 +12,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
-from cyclopts.argument import Argument, ArgumentCollection
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownOptionError
+from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict, Env
 
 import calib_serve
 from calib_serve.app import COMMANDS
 from calib_serve.core.errors import CalibServeError, InputError, MissingDependency, OptionError
-from calib_serve.core.options.base import PYTHON, RARE, check
+from calib_serve.core.options.base import PYTHON, SCHEMA, check
+from calib_serve.core.options.data import SplitData
 from calib_serve.core.options.servers import ServeOptions, variable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,6 +29,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
 """The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
 
+_OF_SCORES = ("compare", "contract", "decide", "evaluate", "export", "fit", "refit", "report")
+"""The commands that take --schema FILE."""
+_SAID_ONCE = "calib-serve schema DATA writes it into a file, which --schema takes"
+
 _PREFIX = "CALIB_SERVE_"
 _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_[0-9]")
 """In names of variables that say where a service of this name is, such as calib-serve-watch."""
@@ -35,12 +40,9 @@ _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_[0-9]")
 Flat = Parameter(name="*")
 """The fields of an options class as the command's own options."""
 
-_RARE = Parameter(group=Group("Seldom needed", sort_key=2))
-
 
 def panel(title: str) -> Parameter:
     """Options shown in a part of the help of their own, otherwise as ``Flat`` shows them."""
-    # Groups without a key would come behind what is seldom needed.
     return Parameter(name="*", group=Group(title, sort_key=1))
 
 
@@ -53,7 +55,7 @@ class _Command(App):
     def assemble_argument_collection(
         self, *, default_parameter: Parameter | None = None, parse_docstring: bool = False
     ) -> ArgumentCollection:
-        """The arguments: those marked RARE in the last group, without those marked PYTHON."""
+        """The arguments, without those marked PYTHON or SCHEMA."""
         found = super().assemble_argument_collection(
             default_parameter=default_parameter, parse_docstring=parse_docstring
         )
@@ -62,15 +64,15 @@ class _Command(App):
             if argument.field_info.default is True:
                 off = f"--no-{argument.name.removeprefix('--')}"
                 argument.parameter = Parameter.combine(argument.parameter, Parameter(negative=off))
-            if RARE in _marks(argument):
-                argument.parameter = Parameter.combine(argument.parameter, _RARE)
         # A field that is taken out here keeps its default; the class is built of the others.
-        found[:] = [argument for argument in found if PYTHON not in _marks(argument)]
+        hidden = {PYTHON} if self.name == ("schema",) else {PYTHON, SCHEMA}
+        found[:] = [one for one in found if hidden.isdisjoint(marks(one.field_info.annotation))]
         return found
 
 
-def _marks(argument: Argument) -> tuple[Any, ...]:
-    return getattr(argument.field_info.annotation, "__metadata__", ())
+def marks(annotation: Any) -> tuple[Any, ...]:
+    """The marks of an option's field, such as PYTHON."""
+    return getattr(annotation, "__metadata__", ())
 
 
 def _default(value: Any) -> str | None:
@@ -342,13 +344,20 @@ def _explained(error: Exception, asked: str | None, given: _OptionNames) -> tupl
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
         return f"{command} needs {names}; see calib-serve {command} --help", 2
+    if isinstance(error, UnknownOptionError):
+        unknown = (error.token.keyword or "").removeprefix("--").partition("=")[0].replace("-", "_")
+        by_schema = asked in _OF_SCORES and unknown in {one.name for one in fields(SplitData)}
+        return " ".join(str(error).split()) + f" {_SAID_ONCE}" * by_schema, 2
     if isinstance(error, CycloptsError):
         return " ".join(str(error).split()), 2
     # The check of a class knows a field; a user knows the flag, variable or file that it came from.
     if isinstance(error, OptionError):
         return f"{given.name(error.option)} {error.says}", 2
     if isinstance(error, CalibServeError):
-        return str(error), 2 if isinstance(error, InputError) else 3
+        says = str(error)
+        # The option of another command, which users have not looked at yet.
+        how = f"; {_SAID_ONCE}" * ("schema --" in says)
+        return f"{says}{how}", 2 if isinstance(error, InputError) else 3
     # A module of ours that is missing is a defect, and no extra that one could install.
     if (getattr(error, "name", None) or "").startswith("calib_serve"):
         raise error

@@ -16,7 +16,7 @@ from calib_serve.core.options.data import PlainData
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact, Preprocessing
-    from calib_serve.core.options.data import ArchiveData, FileOptions, ModelData
+    from calib_serve.core.options.data import ArchiveData, FileOptions, HeldData, ModelData
     from calib_serve.models import Classifier
     from calib_serve.scores import Outputs, Schema, Scores
 
@@ -38,7 +38,7 @@ _KEYS = ("transforms", "mean", "std", "image_size", "resize_shorter", "crop", "i
 
 def file_scores(
     path: str | Path,
-    options: FileOptions,
+    options: FileOptions | HeldData,
     *,
     split: str | None,
     expected: Schema | Outputs | None = None,
@@ -76,7 +76,7 @@ class ModelSamples:
 
 def model_samples(
     data: str | Path,
-    options: ModelData,
+    options: HeldData | ModelData,
     *,
     artifact: Artifact | None = None,
     outputs: Outputs | None = None,
@@ -114,13 +114,12 @@ def archive_scores(
             artifact=artifact,
             progress=progress,
             seam=options.seam,
-            probe_timeout=options.probe_timeout,
             outputs=options.kind,
         )
     return found.parts[0], found.artifact
 
 
-def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores:
+def held_out(artifact: Artifact, data: str | Path, options: HeldData) -> Scores:
     """Samples that the artifact's fit has not seen, with the scores that its calibration acts on."""
     if options.model is None:
         if artifact.model_steps:
@@ -133,7 +132,7 @@ def held_out(artifact: Artifact, data: str | Path, options: ModelData) -> Scores
     from calib_serve.scores import Scores
 
     refuse_file_options(options, "--model")
-    asked = model_samples(data, options, artifact=artifact, outputs=options.kind)
+    asked = model_samples(data, options, artifact=artifact, outputs=artifact.model.outputs)
     # A new head returns logits, whatever the model returned before.
     kind = "logits" if artifact.head is not None else asked.classifier.outputs
     z = logits_under(asked.classifier, asked.inputs, artifact)
@@ -155,7 +154,7 @@ def read_tree(said: Any) -> Any:
         ) from None
 
 
-def refuse_file_options(options: FileOptions, source: str) -> None:
+def refuse_file_options(options: FileOptions | HeldData, source: str) -> None:
     """Raise InputError for an option of a file of scores that is given beside a model or an archive."""
     if extra := [name for name in options.of_file if name != "outputs"]:
         flag = f"--{extra[0].replace('_', '-')}"

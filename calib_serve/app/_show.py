@@ -37,8 +37,8 @@ def as_flags(options: object, *kinds: type) -> list[str]:
     """The fields of ``kinds`` that differ from their defaults, as the command line takes them.
 
     >>> from calib_serve.core.options.data import ColumnOptions
-    >>> as_flags(ColumnOptions(columns=("p_0", "p_1"), missing=("-999",)), ColumnOptions)
-    ['--columns', 'p_0,p_1', '--missing=-999']
+    >>> as_flags(ColumnOptions(columns=("p_0", "p_1"), outputs="percent"), ColumnOptions)
+    ['--columns', 'p_0,p_1', '--outputs', 'percent']
     """
     words: list[str] = []
     for one in {field.name: field for kind in kinds for field in fields(kind)}.values():

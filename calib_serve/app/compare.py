@@ -14,7 +14,7 @@ from calib_serve.app._data import file_scores, refuse_file_options
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, narrow_table, note, print_json
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import RARE, Factory, check, check_default, fields_of
+from calib_serve.core.options.base import check, check_default
 from calib_serve.core.options.data import FileOptions
 from calib_serve.core.options.evaluate import CompareOptions
 
@@ -61,15 +61,12 @@ class _Options:
     study: Literal["size", "optimum", "stability", "bins", "ablation", "shift"] | None = None
     """Run a study instead of comparing all methods."""
     option: list[str] = field(default_factory=list)
-    """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5 or severities=1,3,5."""
-    seed: int = 0
-    """The seed of the methods that draw, and of what a study draws."""
-    replicates: Annotated[int, RARE] = CompareOptions.replicates
-    """Resamples of the intervals that --json shows, 16 or more; 0 for none."""
+    """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5, severities=1,3,5 or
+    seed=1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Source(FileOptions, Factory):
+class _Source(FileOptions):
     """Options of the samples to fit and measure on."""
 
     fit_split: Annotated[str, Parameter(name="--split")] = "cal"
@@ -106,7 +103,7 @@ def _compare(
     several = "are one file for methods, or two for two models; more are for --study stability"
     check(len(data) <= 2, "data", several)
     check(not options.option, "option", "is for a study (--study)")
-    for option in ("model", "weights", "train_split"):
+    for option in ("model", "train_split"):
         check(not getattr(source, option), option, "is for a study (--study)")
     if len(data) == 2:
         _models(data, options, source, written)
@@ -123,8 +120,7 @@ def _compare(
             test,
             "all" if methods == ("all",) else methods,
             # The table shows no intervals, and they are most of the work.
-            replicates=options.replicates if written.json else 0,
-            seed=options.seed,
+            replicates=CompareOptions.replicates if written.json else 0,
             progress=progress,
         )
     if written.json:
@@ -151,7 +147,7 @@ def _models(data: Sequence[str], options: _Options, source: _Source, written: _W
     fine = written.out is None or written.out.suffix.lower() in kinds
     check(fine, "out", f"of two models is a report: {', '.join(kinds)}, got {written.out}")
     first, second = (replace(_of_whole(path, source), name=path) for path in data)
-    found = compare(first, second, seed=options.seed, replicates=options.replicates)
+    found = compare(first, second)
     if written.out is not None:
         write_page(written.out, found)
     if written.json:
@@ -202,17 +198,16 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
     name = str(options.study)
     run = runs[name]
     takes = inspect.signature(run).parameters
-    own = pairs(options.option, "--option")
-    known = sorted(set(takes) - {"cal", "test", "models", "fit", "methods", "seed", "progress"})
+    own = {"seed": 0, **pairs(options.option, "--option")}
+    known = sorted({"seed", *takes} - {"cal", "test", "models", "fit", "methods", "progress"})
     unknown = [key for key in own if key not in known]
     check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
     check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
-    check_default(options, ["replicates"], "are for a comparison of methods, without a study")
     check(source.groups is None, "groups", "are for a comparison of methods: a study takes every row alone")
-    own = {key: _like(value, takes[key].default) for key, value in own.items()}
-    beside = {"methods": options.methods, "seed": options.seed}
-    own |= {key: value for key, value in beside.items() if key in takes and value is not None}
-    samples = _samples(data, source, plain=name == "shift", seed=options.seed)
+    seed = own["seed"]
+    own = {key: _like(value, takes[key].default) for key, value in own.items() if key in takes}
+    own |= {} if options.methods is None else {"methods": options.methods}
+    samples = _samples(data, source, plain=name == "shift", seed=seed)
     several = name == "stability"
     check(several or len(samples) == 1, "data", f"and --model must be one for {name}")
     with stages(name, quiet=quiet) as show:
@@ -226,7 +221,7 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
             check(fit is not None, "model", "must be given: images are corrupted before the model")
             return run(fit, *parts, **own)
         if "fit" in takes:
-            return run(*parts, fit=fit or study.OutputFit(seed=options.seed), **own)
+            return run(*parts, fit=fit or study.OutputFit(seed=seed), **own)
         # It is of logits alone, and would take the inputs for such.
         return run(*(parts if fit is None else (fit.scores(*part) for part in parts)), **own)
 
@@ -246,8 +241,7 @@ def _samples(
         refuse_file_options(source, "--model")
         check(len(data) == 1, "data", "must be one, beside --model")
         return [_of_model(model, data[0], splits, source, plain=plain, seed=seed) for model in source.model]
-    for option in ("weights", "train_split"):
-        check(getattr(source, option) is None, option, "is for a study of a model (--model)")
+    check(source.train_split is None, "train_split", "is for a study of a model (--model)")
     from calib_serve.papers import in_logits
 
     # One file a training: stability compares them, and any other study takes one.
@@ -263,7 +257,7 @@ def _of_model(
     """Read splits of a model's inputs, ``plain`` pictures in [0, 1], and make its fitter."""
     from calib_serve.artifact import Preprocessing
     from calib_serve.fit import FitOnModel
-    from calib_serve.models import in_order_of, load_model, model_data, weights_remarks
+    from calib_serve.models import in_order_of, load_model, model_data
 
     pictures = plain and Path(data, "labels.csv").is_file()
     how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None
@@ -271,11 +265,11 @@ def _of_model(
     parts = model_data(model, data, asked, pictures=how, outputs=source.kind)
     train = None if source.train_split is None else parts.pop()
     shape = parts[0].inputs.shape[1:]
-    classifier = load_model(model, **fields_of(Factory, source), input_shape=shape, outputs=source.kind)
+    classifier = load_model(model, input_shape=shape, outputs=source.kind)
     parts = [in_order_of(classifier, part) for part in parts]
     train = None if train is None else in_order_of(classifier, train)
     remarks = [remark for part in parts for remark in part.remarks]
-    note([*dict.fromkeys(remarks), *weights_remarks(model, source.weights)])
+    note(dict.fromkeys(remarks))
     trained_on = None if train is None else (train.inputs, train.labels)
     return [(part.inputs, part.labels) for part in parts], FitOnModel(classifier, train=trained_on, seed=seed)
 

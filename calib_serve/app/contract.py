@@ -6,21 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import (
-    Flat,
-    Json,
-    OfData,
-    OfOutput,
-    Replacing,
-    command,
-    refuse_existing,
-    shown_example,
-)
+from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, shown_example
 from calib_serve.app._data import held_out, plain_scores
 from calib_serve.app._show import console, print_json
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check, check_default, fields_of
-from calib_serve.core.options.data import ModelData, PlainData
+from calib_serve.core.options.data import HeldData, PlainData
 from calib_serve.core.options.evaluate import ContractOptions, PlanOptions
 
 if TYPE_CHECKING:
@@ -36,57 +27,42 @@ app = command(
 Folder = Annotated[Path, Parameter(help="The artifact's folder.")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Written(Json, Replacing):
-    """Options of the output: the artifact's place, and the display."""
-
-    out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
-    """The folder to write; the artifact itself if not given."""
-
-
 @app.command(name="set", help_prologue=shown_example("calib-serve contract set artifact contract.yaml"))
-def _put(
-    artifact: Folder,
-    contract: Annotated[Path, Parameter(help="The contract, a YAML file.")],
-    *,
-    output: Annotated[_Written, OfOutput] = _Written(),
-) -> None:
+def _put(artifact: Folder, contract: Annotated[Path, Parameter(help="The contract, a YAML file.")]) -> None:
     """Put a contract into an artifact, in place of an earlier one.
 
     Its probabilities stay as they are; its fingerprint changes, as the
-    contract is part of it.
+    contract is part of it. Copy the folder first where the other is served.
     """
     from calib_serve.artifact import Artifact
     from calib_serve.monitor import read_contract
 
     known = Artifact.load(artifact)
-    _write(known, read_contract(contract, known), artifact, output)
+    _write(known, read_contract(contract, known), artifact)
 
 
 @app.command(help_prologue=shown_example("calib-serve contract remove artifact"))
-def _remove(artifact: Folder, *, output: Annotated[_Written, OfOutput] = _Written()) -> None:
+def _remove(artifact: Folder) -> None:
     """Take the contract out of an artifact: what is served from then on promises nothing."""
     from calib_serve.artifact import Artifact
 
     known = Artifact.load(artifact)
     if known.contract is None:
         raise InputError(f"{artifact} has no contract")
-    _write(known, None, artifact, output)
+    _write(known, None, artifact)
 
 
 @app.command(help_prologue=shown_example("calib-serve contract show artifact"))
 def _show(
     path: Annotated[Path, Parameter(help="An artifact's folder, or a calibrated archive.")],
-    *,
-    output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Show the contract of an artifact: the YAML to change and set again, and what it says."""
     from calib_serve.torchserve import load_artifact
 
     artifact = load_artifact(path)
-    if artifact.contract is not None and not output.json:
+    if artifact.contract is not None:
         console().print(artifact.contract.text(artifact.class_names))
-    _print_contract(path, artifact, output)
+    _say(artifact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +79,7 @@ def _check(
     data: Annotated[str, Parameter(help="Samples that the fit has not seen; with --model its inputs.")],
     *,
     options: Annotated[_Check, Flat] = _Check(),
-    source: Annotated[ModelData, OfData] = ModelData(),
+    source: Annotated[HeldData, OfData] = HeldData(),
     output: Annotated[Json, OfOutput] = Json(),
 ) -> int:
     """Say of each clause whether it can be kept, by held-out samples; exit code 1 if not.
@@ -119,7 +95,7 @@ def _check(
     from calib_serve.scores import read_npy
 
     known = Artifact.load(artifact)
-    refuse_labels(known, source.outputs)
+    refuse_labels(known, None)
     promised = known.contract if options.contract is None else read_contract(options.contract, known)
     if promised is None:
         raise InputError(f"{artifact} has no contract: name one with --contract, or set it (contract set)")
@@ -127,7 +103,7 @@ def _check(
     refuse_seen(known, samples)
     if samples.weights is not None:
         # Their exact intervals count samples; weights left out in silence would promise too much.
-        raise InputError("a contract is checked on samples that count once each: leave out --sample-weight")
+        raise InputError("a contract is checked on samples that count once each: leave their weights out")
     calibrated = known.calibrated(samples)
     own = fields_of(ContractOptions, options)
     if options.segments is not None:
@@ -161,7 +137,6 @@ def _plan(
     *,
     options: Annotated[_Plan, Flat],
     source: Annotated[PlainData, OfData] = PlainData(),
-    output: Annotated[Json, OfOutput] = Json(),
 ) -> None:
     """Say how many labels a day it takes to notice that an act clause is broken, within a time.
 
@@ -189,41 +164,23 @@ def _plan(
         acted=acted,
         **fields_of(PlanOptions, options),
     )
-    if output.json:
-        print_json([one.as_dict() for one in found])
-        return
     for sentence in (sentence for one in found for sentence in one.says()):
         console().print(sentence)
 
 
-def _write(artifact: "Artifact", contract: "Contract | None", folder: Path, output: _Written) -> None:
-    """Write the artifact with this contract to ``output.out``, or else in its own place."""
+def _write(artifact: "Artifact", contract: "Contract | None", folder: Path) -> None:
+    """Write the artifact with this contract in its own place."""
     from dataclasses import replace
 
-    if output.out is not None:  # in its own place it replaces itself, whole or not at all
-        refuse_existing(output.out, force=output.force)
     found = replace(artifact, contract=contract)
-    found.save(output.out or folder)
-    _print_contract(output.out or folder, found, output)
-    if not output.json:
-        console().print(f"written to {output.out or folder}")
+    found.save(folder)  # it replaces itself, whole or not at all
+    _say(found)
+    console().print(f"written to {folder}")
 
 
-def _print_contract(folder: Path, artifact: "Artifact", output: Json) -> None:
+def _say(artifact: "Artifact") -> None:
     contract = artifact.contract
-    says = ["no contract"] if contract is None else contract.says(artifact.class_names)
-    if output.json:
-        print_json(
-            {
-                "artifact": str(folder),
-                "fingerprint": artifact.fingerprint,
-                "contract": None if contract is None else contract.facts,
-                "says": [] if contract is None else says,
-                "ids": [] if contract is None else [one.id for one in contract.clauses],
-            }
-        )
-        return
-    for sentence in says:
+    for sentence in ["no contract"] if contract is None else contract.says(artifact.class_names):
         console().print(sentence)
 
 

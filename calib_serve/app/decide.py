@@ -1,16 +1,15 @@
 """``calib-serve decide``: sets, abstention and actions, added to an artifact from held-out data."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, refuse_existing
+from calib_serve.app._command import Flat, OfData, OfOutput, Output, command, refuse_existing
 from calib_serve.app._data import held_out
-from calib_serve.app._show import artifact_facts, console, print_json
+from calib_serve.app._show import console
 from calib_serve.core.options.base import fields_of
-from calib_serve.core.options.data import ModelData
+from calib_serve.core.options.data import HeldData
 from calib_serve.core.options.evaluate import PromiseOptions
 
 app = command(
@@ -23,19 +22,14 @@ app = command(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Written(Output, Json):
-    """Options of the output: the artifact's place, and the display."""
-
-
 @app.default
 def _decide(
     artifact: Annotated[Path, Parameter(help="The artifact's folder.")],
     data: Annotated[str, Parameter(help="Samples that the fit has not seen.")],
     *,
     options: Annotated[PromiseOptions, Flat] = PromiseOptions(),
-    source: Annotated[ModelData, OfData] = ModelData(),
-    output: Annotated[_Written, OfOutput],
+    source: Annotated[HeldData, OfData] = HeldData(),
+    output: Annotated[Output, OfOutput],
 ) -> None:
     """Add prediction sets, abstention, or the action to take.
 
@@ -48,12 +42,8 @@ def _decide(
 
     refuse_existing(output.out, force=output.force)
     known = Artifact.load(artifact)
-    refuse_labels(known, source.outputs)
-    own = fields_of(PromiseOptions, options)
-    found = decide(known, held_out(known, data, source), columns=source.columns, **own)
+    refuse_labels(known, None)
+    found = decide(known, held_out(known, data, source), **fields_of(PromiseOptions, options))
     found.save(output.out)
-    if output.json:
-        print_json({"artifact": str(output.out), "promises": promises(found), **artifact_facts(found)})
-        return
     for sentence in (*promises(found), f"written to {output.out}"):
         console().print(sentence)

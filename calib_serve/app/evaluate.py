@@ -11,7 +11,7 @@ from calib_serve.app._show import as_metric, console, narrow_table, note, print_
 from calib_serve.core.errors import InputError
 from calib_serve.core.options.base import check, fields_of
 from calib_serve.core.options.data import DataOptions
-from calib_serve.core.options.evaluate import Interval, MeasureOptions, ReportOptions
+from calib_serve.core.options.evaluate import Edged, MeasureOptions, ReportOptions, Resampled
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,9 +62,11 @@ class _Shown(Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options(ReportOptions, Interval):
+class _Options(ReportOptions):
     """Options of ``calib-serve evaluate``."""
 
+    bins: int = ReportOptions.bins
+    """How many confidence bins."""
     artifact: Path | None = None
     """Calibrate the scores with this artifact first; the page shows them before and after."""
     against: Path | None = None
@@ -96,8 +98,8 @@ def _evaluate(
     contents = None if shown.report is None else _contents(samples, found, asked)
     measured = _measured(found, calibration, asked) if contents is None else _Measured.of(contents)
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
-    level = options.level
-    parts = _decomposed(found, level=level, seed=options.seed) if shown.verbose or shown.json else None
+    level = MeasureOptions.level
+    parts = _decomposed(found, level=level) if shown.verbose or shown.json else None
     apart = {} if options.unknown is None else _apart(found, options, source, calibration)
     if contents is not None and shown.report is not None:
         from calib_serve.report import write_page
@@ -177,7 +179,6 @@ def _contents(samples: _Samples, found: "Scores", options: _Options) -> "Content
     from calib_serve.artifact import Artifact
     from calib_serve.report import prepare_report
 
-    check(options.level == Interval().level, "level", "is 0.95 on a page")
     fitted = samples.artifact
     if fitted is not None and fitted.model_steps and not samples.runs:
         raise InputError(
@@ -220,7 +221,7 @@ class _Measured:
 def _measured(found: "Scores", calibration: "Artifact | None", options: _Options) -> _Measured:
     from calib_serve.metrics import Tree, evaluate, evaluate_labels, evaluate_levels, judge, of_own_samples
 
-    how = fields_of(MeasureOptions, options)
+    how = {**fields_of(Edged, options), **fields_of(Resampled, options)}
     metrics = evaluate_labels(found, **how) if found.is_multilabel else evaluate(found, **how)
     verdict = judge(found, tolerance=options.tolerance, class_tolerance=options.class_tolerance)
     verdict = of_own_samples(verdict, options.own) if options.own else verdict
@@ -228,7 +229,7 @@ def _measured(found: "Scores", calibration: "Artifact | None", options: _Options
     if options.tree is not None:
         tree = Tree.of(options.tree, found.class_names or tuple(map(str, range(found.classes))))
         levels = evaluate_levels(found, tree, MeasureOptions(**how), options, options.own)
-    return _Measured(verdict, metrics, _decisions(found, calibration, options.level), levels)
+    return _Measured(verdict, metrics, _decisions(found, calibration, MeasureOptions.level), levels)
 
 
 def _as_dict(
@@ -260,16 +261,20 @@ def _apart(
     found: "Scores", options: _Options, source: DataOptions, calibration: "Artifact | None"
 ) -> "dict[str, Estimate]":
     from calib_serve.metrics import open_set
+    from calib_serve.scores import Schema
 
     expected = found.schema if calibration is None else calibration.schema
-    other = file_scores(str(options.unknown), replace(source, labels=None), split=None, expected=expected)
+    said = None if source.schema is None else Schema.load(source.schema)
+    bare = None if said is None else replace(said, labels=None, on=None)
+    unlabelled = replace(source, labels=None, schema=bare)
+    other = file_scores(str(options.unknown), unlabelled, split=None, expected=expected)
     other = other if calibration is None else calibration.calibrated(other)
     if found.is_multilabel or other.classes != found.classes:
         raise InputError(f"--unknown is of {other.classes} classes, DATA of {found.classes}, or of labels")
     abstain = None if calibration is None else calibration.abstain
     known, unknown = (scores.probs[:].max(axis=1) for scores in (found, other))
     threshold = None if abstain is None else abstain.threshold
-    return open_set(known, unknown, threshold=threshold, level=options.level)
+    return open_set(known, unknown, threshold=threshold)
 
 
 def _loaded(folder: Path | None) -> "Artifact | None":
@@ -322,13 +327,13 @@ def _decisions(found: "Scores", calibration: "Artifact | None", level: float) ->
     )
 
 
-def _decomposed(found: "Scores", *, level: float, seed: int) -> "Refinement | None":
+def _decomposed(found: "Scores", *, level: float) -> "Refinement | None":
     """Measure the part of the losses that recalibration would remove; None for multi-label scores."""
     from calib_serve.fit import recalibrated_losses
 
     if found.is_multilabel:
         return None
-    return recalibrated_losses(found, level=level, seed=seed)
+    return recalibrated_losses(found, level=level)
 
 
 def _metrics_table(

@@ -6,7 +6,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from calib_serve.app._command import Flat, Json, OfData, OfOutput, Output, command, pairs, refuse_existing
+from calib_serve.app._command import (
+    Flat,
+    Json,
+    OfData,
+    OfOutput,
+    Output,
+    command,
+    marks,
+    pairs,
+    refuse_existing,
+)
 from calib_serve.app._data import PictureOptions, preprocessing, refuse_file_options
 from calib_serve.app._progress import stages
 from calib_serve.app._show import (
@@ -20,7 +30,7 @@ from calib_serve.app._show import (
     show_verdict,
 )
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import Factory, check, fields_of
+from calib_serve.core.options.base import PYTHON, Factory, check, fields_of
 from calib_serve.core.options.data import DataOptions, ModelData
 from calib_serve.core.options.fit import BySource, Prior
 
@@ -46,8 +56,6 @@ _FUSED = {".onnx": "onnx", ".pt2": "torch"}  # TorchScript and weights share .pt
 class _Written(Output, Json):
     """Options of the output: the artifact's place, and the display."""
 
-    seed: int = 0
-    """The seed of folds, and of methods that draw."""
     verbose: bool = False
     """Show candidates, certificates and all metrics."""
 
@@ -83,12 +91,14 @@ def _fit(
     refuse_existing(output.out, force=output.force)  # before a fit, which may take hours
     prior = None if options.prior is None else shares(options.prior)
     given = pairs(options.option, "--option")
-    flags = {one.name for of in (options, source, output) for one in fields(of)}
+    # A keyword of Python alone has no flag: here it may be given.
+    declared = (one for of in (options, source, output) for one in fields(of))
+    flags = {one.name for one in declared if PYTHON not in marks(one.type)}
     twice = [key for key in given if key in flags]
-    check(not twice, "option", f"takes no {', '.join(twice)}: there is an option of that name")
+    check(not twice, "option", f"takes no {', '.join(twice)}: fit or schema has an option of that name")
     taken = [key for key in given if key in _ARGUMENTS]
     check(not taken, "option", f"takes no {', '.join(taken)}, which no method has")
-    own = {"seed": output.seed, "prior": prior, **given}
+    own = {"prior": prior, **given}
     # One name is no list to YAML, and a text would be taken for a list of letters.
     if isinstance(own.get("candidates"), str):
         own["candidates"] = [own["candidates"]]
@@ -172,7 +182,6 @@ def _of_archive(
     splits = (source.split, *([] if options.test_split is None else [options.test_split]))
     asked: dict[str, Any] = {
         "seam": source.seam,
-        "probe_timeout": source.probe_timeout,
         "outputs": source.kind,
     }
     archive = str(source.from_)

@@ -7,9 +7,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from calib_serve.app._command import Flat, Json, OfOutput, command, panel
 from calib_serve.app._progress import stages
@@ -45,6 +45,9 @@ app = command(
 class _Options(LabelOptions):
     """Options of ``calib-serve label``."""
 
+    column: list[str] = field(default_factory=list)
+    """What a column, or field, is called where it is not by its own name, NAME=COLUMN: id=order_id; of id,
+    receipt and label."""
     token_file: Path | None = None
     """A file with the token, read for each batch; or set CALIB_SERVE_TOKEN."""
 
@@ -82,6 +85,7 @@ def _label(
     """Send labels."""
     from calib_serve.core.names import parse_duration
 
+    options = replace(options, column=[], **_columns(options.column))
     if "://" in source or Path(source).is_dir():
         check_default(options, ["refused"], "is for a file of labels; dead letters are these of others")
         check_default(options, ["tries"], "is for a file of labels; others are sent until they are taken")
@@ -97,6 +101,20 @@ def _label(
     names = [one.name for one in fields(followed)]
     check_default(followed, names, f"is for a folder, a bucket or a topic, and {source} is none")
     return _send(source, options, as_json=output.json)
+
+
+def _columns(given: list[str]) -> dict[str, Any]:
+    """Read ``--column``."""
+    known = ("id", "receipt", "label")
+    pairs = [one.partition("=") for one in given]
+    for name, is_named, _ in pairs:
+        once = [one for one, _, _ in pairs].count(name) == 1
+        check(
+            bool(is_named) and name in known and once,
+            "column",
+            f"is NAME=COLUMN, once for each of {', '.join(known)}",
+        )
+    return {f"{name}_column": column for name, _, column in pairs}
 
 
 def _token(options: _Options) -> str:

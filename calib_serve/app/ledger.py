@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, Json, command, subcommand
+from calib_serve.app._command import Flat, command, subcommand
 from calib_serve.app._serving import named_version
-from calib_serve.app._show import print_json
 from calib_serve.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class _Repair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Revoked(Json):
+class _Revoked:
     """Options of ``calib-serve ledger revoke``."""
 
     source: str
@@ -186,14 +185,10 @@ def _revoke(ledger: str, *, options: Annotated[_Revoked, Flat]) -> None:
             for version, nonces in book.revoke(source, since=begun, until=end, dry_run=True).nonces.items():
                 log.take_back(*version, nonces)
         told = book.revoke(source, since=begun, until=end, by=_who(), dry_run=dry_run)
-    labels = [{"model": m, "version": v, "labels": n} for (m, v), n in sorted(told.labels.items())]
-    if options.json:
-        print_json({"revoked": labels, "dry_run": dry_run})
-        return
-    for one in labels:
-        done = "would be taken back" if dry_run else "taken back"
-        _say(f"{one['model']} {one['version']}: {one['labels']} {done}")
-    if not labels:
+    done = "would be taken back" if dry_run else "taken back"
+    for (model, own), number in sorted(told.labels.items()):
+        _say(f"{model} {own}: {number} {done}")
+    if not told.labels:
         _say("nothing to take back")
 
 

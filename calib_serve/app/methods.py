@@ -3,10 +3,10 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Any
 
-from calib_serve.app._command import Flat, Json, command
-from calib_serve.app._show import console, print_json
+from calib_serve.app._command import command
+from calib_serve.app._show import console
 from calib_serve.core.errors import InputError
 
 app = command(
@@ -19,27 +19,20 @@ _NEVER = ("samples", "class_names", "seed", "progress")
 
 
 @app.default
-def _methods(name: str | None = None, *, output: Annotated[Json, Flat] = Json()) -> None:
+def _methods(name: str | None = None) -> None:
     """List the methods, or show one."""
     fitters = _fitters()
     if name is None:
-        found = {each: str(fit.__doc__).partition("\n")[0] for each, fit in fitters.items()}
-        if output.json:
-            print_json(found)
-            return
         from rich.table import Table
 
         table = Table("method", "what it fits", box=None)
-        for each, says in found.items():
-            table.add_row(each, says)
+        for each, fit in fitters.items():
+            table.add_row(each, str(fit.__doc__).partition("\n")[0])
         console().print(table)
         return
     if name not in fitters:
         raise InputError(f"there is no method {name!r}; choose one of {', '.join(fitters)}")
     options = _options(name, fitters[name])
-    if output.json:
-        print_json({"method": name, "options": {key: repr(value) for key, value in options.items()}})
-        return
     out = console()
     out.print(inspect.cleandoc(str(fitters[name].__doc__)).partition("\n>>>")[0].rstrip())
     for key, default in options.items():

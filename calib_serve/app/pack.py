@@ -2,16 +2,24 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 from cyclopts import Parameter
 
-from calib_serve.app._command import Flat, OfOutput, Replacing, command, panel
+from calib_serve.app._command import Flat, OfOutput, Replacing, command, pairs, panel
 from calib_serve.app._data import PictureOptions, preprocessing
 from calib_serve.app._show import command_line, console
 from calib_serve.core.errors import InputError
-from calib_serve.core.options.base import fields_of
-from calib_serve.core.options.pack import ArchivePack, Batched, FeedbackPack, ModelPack, Packed
+from calib_serve.core.options.base import check, fields_of
+from calib_serve.core.options.pack import (
+    AnswerOptions,
+    ArchivePack,
+    Batched,
+    FeedbackPack,
+    Handled,
+    ModelPack,
+    Packed,
+)
 
 app = command(
     "pack",
@@ -23,7 +31,7 @@ app = command(
 )
 
 # Options of the other archives that one of feedback has, too.
-_OF_FEEDBACK = ("feedback", "name", "version", "standalone")
+_OF_FEEDBACK = ("feedback", "name", "version", "standalone", "option")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,10 @@ class _Options(Packed, Batched):
 
     name: str | None = None
     """What the model is called in URLs; with --from the old name if not given."""
+    option: list[str] = field(default_factory=list)
+    """A setting in the archive's model-config.yaml, KEY=VALUE: of --model top=3, probabilities=false,
+    threads=4, abstain_below=0.5, max_pixels=1000000 or allow_cpu_fallback=true; also of --from, for labels
+    threshold=0.4; of --feedback, as of the watch, maturity=6h, ttl_days=30, arl, tolerance or block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +66,7 @@ class _OfModel(ModelPack, PictureOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfFeedback(FeedbackPack):
+class _OfFeedback:
     """Options of --feedback alone."""
 
     for_: list[Path] = field(default_factory=list)
@@ -119,6 +131,22 @@ def _refuse(kind: str, *others: Any) -> None:
                 raise InputError(f"--{flag} does not go with {kind}; see calib-serve pack --help")
 
 
+def _settings(options: _Options, kind: type[Handled | FeedbackPack]) -> dict[str, Any]:
+    """Read ``--option``: settings of this kind of archive."""
+    found, known = pairs(options.option, "--option"), get_type_hints(kind)
+    for key, value in found.items():
+        check(key in known, "option", f"takes {', '.join(known)} here, and no {key}")
+        types = get_args(known[key]) or (known[key],)
+        if str in types:
+            found[key] = str(value)
+            continue
+        number = float in types and isinstance(value, int)
+        fits = bool in types if isinstance(value, bool) else number or isinstance(value, types)
+        check(fits, "option", f"{key} cannot be {value!r}")
+    kind(**found)
+    return found
+
+
 def _feedback(options: _Options, of_feedback: _OfFeedback, store: _Store) -> Path:
     from calib_serve.torchserve import pack_feedback, staged
 
@@ -130,7 +158,7 @@ def _feedback(options: _Options, of_feedback: _OfFeedback, store: _Store) -> Pat
             archives=of_feedback.for_,
             standalone=options.standalone,
             **given,
-            **fields_of(FeedbackPack, of_feedback),
+            **_settings(options, FeedbackPack),
         )
 
 
@@ -143,7 +171,7 @@ def _around(what: _What, options: _Options, of_archive: ArchivePack, store: _Sto
         store.out,
         name=options.name,
         force=store.force,
-        **fields_of(Packed, options),
+        **{**fields_of(Packed, options), **_settings(options, Handled)},
         **fields_of(Batched, options),
         **fields_of(ArchivePack, of_archive),
     )
@@ -166,8 +194,11 @@ def _model(what: _What, options: _Options, of_model: _OfModel, store: _Store) ->
             name=options.name,
             batching=Batching(**{name: value for name, value in batching.items() if value is not None}),
             pictures=preprocessing(of_model.pictures),
-            **fields_of(Packed, options),
-            **fields_of(ModelPack, of_model),
+            **{
+                **fields_of(Packed, options),
+                **fields_of(ModelPack, of_model),
+                **_settings(options, AnswerOptions),
+            },
         )
         check_class_mapping(read_archive(path, verify=False))  # before it leaves the stage for the store
     return path

@@ -179,7 +179,7 @@ class _Traffic(PlainData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Corrected(Replacing, Json):
+class _Corrected(Replacing):
     """Options of the output: the corrected artifact's place."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
@@ -206,11 +206,8 @@ def _prior(
     current = load_artifact(artifact)
     traffic = plain_scores(data, options, current, calibrated=options.calibrated)
     estimate = estimate_prior(current, traffic, calibrated=options.calibrated)
-    if output.json:
-        print_json({"artifact": str(artifact), **estimate.as_dict()})
-    else:
-        console().print(_table(estimate))
-        console().print(estimate.says)
+    console().print(_table(estimate))
+    console().print(estimate.says)
     if output.out is None:
         return
     with_prior(current, estimate).save(output.out)

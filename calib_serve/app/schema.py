@@ -44,7 +44,8 @@ def _schema(
     found = Scores.read(data, split=source.split, **source.of_file)
     schema = found.schema
     if (source.outputs or "").startswith(OF_ANSWERS):  # whose words name the classes
-        named = {name: getattr(source, name) for name in ("outputs", "labels", "groups", "sample_weight")}
+        beside = ("outputs", "labels", "groups", "sample_weight", "on")
+        named = {name: getattr(source, name) for name in beside}
         schema = replace(schema, class_names=(), **named)
     try:
         schema.save(output.out)

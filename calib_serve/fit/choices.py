@@ -42,16 +42,18 @@ def choice_by(
     """
     goal: Any = options.goal or "cost"
     classes = tuple(class_names) or tuple(map(str, range(probs.shape[1])))
-    if options.cost is None and len(classes) != 2:
+    errors = options.of_errors
+    if (goal != "cost" or errors is not None) and len(classes) != 2:
         raise InputError(
-            f"{'cost_fp' if goal == 'cost' else goal} is of two classes, and there are {len(classes)}: say "
-            "what each action costs for each class instead, --cost (cost=)"
+            f"{'the cost of two errors' if goal == 'cost' else goal} is of two classes, and there are "
+            f"{len(classes)}: say what each action costs for each class instead, --cost FILE (cost=)"
         )
     rows = slice(None) if codes is None else one_of_each(codes, seed=options.seed)
     p, y, level = probs[rows].astype(np.float64), labels[rows], options.level
     if goal == "cost":
-        costs = np.array([[0.0, options.cost_fp], [options.cost_fn, 0.0]])
-        actions, costs = (classes, costs) if options.cost is None else read_costs(options.cost, classes)
+        fp, fn = errors or (0.0, 0.0)
+        of_two = (classes, np.array([[0.0, fp], [fn, 0.0]]))
+        actions, costs = read_costs(options.cost, classes) if errors is None else of_two
         choice = Choice(actions, "cost", 0.0, level=level, costs=costs)
         paid, ends = choice.outcomes(p, y)[0], (float(costs.min()), float(costs.max()))
         bound = mean_at_most(paid, *ends, level=level, rng=np.random.default_rng(options.seed))

@@ -274,9 +274,9 @@ def decide(
 ) -> Artifact:
     """Add to an artifact prediction sets of ``coverage``, abstention, or a choice of actions.
 
-    Abstention is at ``risk`` or ``known_refused``. Actions are chosen by their ``cost``, or of two classes by
-    ``cost_fp`` and ``cost_fn``; or class 1 from a threshold on that keeps a ``precision``, a ``recall`` or a
-    ``budget``, the share that is chosen.
+    Abstention is at ``risk`` or ``known_refused``. Actions are chosen by their ``cost``, a table or, of two
+    classes, that of both errors (FP, FN); or class 1 from a threshold on that keeps a ``precision``, a
+    ``recall`` or a ``budget``, the share that is chosen.
 
     The samples must be others than the calibration was fitted to: the promise is void on those, and they are
     refused where the artifact knows them. A decision that is not asked for stays as it was;
@@ -289,7 +289,7 @@ def decide(
         labels: Class ids or names (n,); by default those in ``scores``.
         options: A ``DecideOptions``; keywords replace its fields.
         **keywords: Fields of ``DecideOptions``: ``budget``, ``class_names``, ``columns``, ``cost``,
-            ``cost_fn``, ``cost_fp``, ``coverage``, ``free_ranks``, ``groups``, ``ignore_label``,
+            ``coverage``, ``free_ranks``, ``groups``, ``ignore_label``,
             ``known_refused``, ``level``, ``missing``, ``outputs``, ``penalty``, ``per_class``, ``precision``,
             ``recall``, ``risk``, ``sample_weight``, ``schema``, ``score``, ``seed``.
 

@@ -249,13 +249,6 @@ class PriorEstimate:
             raise InputError(f"there is nothing to correct class shares by. {self.says}")
         return self.counted.shrunk
 
-    def as_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        likely = {"shares": self.likely.shares.tolist(), "error": self.likely.error.tolist()}
-        counted = None if self.counted is None else self.counted.as_dict(self.class_names)
-        found = {"kind": self.kind, "says": self.says, "old": self.old.tolist()}
-        return {**found, "counted": counted, "likely": likely, "class_names": list(self.class_names)}
-
 
 def estimate_prior(
     artifact: Artifact,

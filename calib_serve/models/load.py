@@ -82,7 +82,7 @@ def load_model(
     if path.suffix != ".onnx" and (output_name or custom_ops):
         raise ModelError(
             f"{path} is no ONNX file, which alone has outputs by name and operators of a library; leave out "
-            "--output-name and --custom-ops (output_name=, custom_ops=)"
+            "--output-name (output_name=) and custom_ops"
         )
     options: dict[str, Any] = {
         "last_linear": last_linear,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calib_serve.artifact import Clause, Contract
-from calib_serve.core.arrays import finite
 from calib_serve.core.errors import InputError
 from calib_serve.core.names import as_duration
 from calib_serve.core.options.base import changed, check, check_positive
@@ -72,11 +71,6 @@ class ClausePlan:
         elif not math.isnan(self.rate):
             said.append(f"That is the share {self.rate:.3g} of predictions: --label-budget {_up(self.rate)}")
         return said
-
-    def as_dict(self) -> dict[str, Any]:
-        """As plain values for JSON; null where unknown."""
-        told = {name: finite(value) for name, value in vars(self).items() if name != "clause"}
-        return {"clause": self.clause.name, **told}
 
 
 def plan_contract(

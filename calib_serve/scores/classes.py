@@ -53,7 +53,7 @@ def class_ids(
         rows = np.flatnonzero(np.isin(at, gone))
         raise InputError(
             f"the label of {place.row(int(rows[0]))} is missing, {len(rows)} in all; leave such rows out, or "
-            "say --ignore-label NA (ignore_label=)"
+            "say schema --ignore-label NA (ignore_label=)"
         )
     ids, known, remark = _mapped(found, classes, tuple(names), column)
     return np.array(ids, np.intp)[at], known, remark
@@ -151,12 +151,12 @@ def _mapped(
     if names:
         raise InputError(
             f"no class is called {few(_strangers(found, names))}; the classes are {few(names)}: choose "
-            "the classes' columns (--columns, columns=), or name them (--class-names, class_names=)"
+            "the classes' columns (--columns, columns=), or name them (schema --class-names, class_names=)"
         )
     if classes == 2 and column:
         raise InputError(
             f"labels are {few(found)}: of which of them is {column!r} the probability? Name both classes, "
-            "the other one first (--class-names, class_names=)"
+            "the other one first (schema --class-names, class_names=)"
         )
     if len(found) == classes and all(isinstance(label, str) for label in found):
         order = sorted(found)
@@ -167,7 +167,7 @@ def _mapped(
         )
     raise InputError(
         f"labels are names, such as {few(found)}, and which column is which class is not known; name the "
-        "classes in the order of the columns (--class-names, class_names=)"
+        "classes in the order of the columns (schema --class-names, class_names=)"
     )
 
 
@@ -209,18 +209,20 @@ def _by_number(numbers: list[float], classes: int, names: tuple[str, ...]) -> li
         if names and not places and all(_number(name) is not None for name in names):
             raise InputError(
                 f"the label {few(_strangers(whole, names))} is none of the classes {few(names)}; where "
-                "labels count from 0, name the classes so (--class-names 0,1,..., class_names=)"
+                "labels count from 0, name the classes so (schema --class-names 0,1,..., class_names=)"
             )
         return whole
-    hint = "classes count from 0 (--class-names, class_names=)"
+    hint = "classes count from 0 (schema --class-names, class_names=)"
     if min(whole) == 1 and max(whole) == classes:
         hint += (
-            "; these seem to begin at 1: take 1 off each, or name the classes (--class-names, class_names=)"
+            "; these seem to begin at 1: take 1 off each, or name the classes (schema --class-names, "
+            "class_names=)"
         )
     elif min(whole) < 0 or max(whole) in (254, 255):
-        hint += f"; if {min(whole) if min(whole) < 0 else max(whole)} stands for none, say --ignore-label"
+        none = min(whole) if min(whole) < 0 else max(whole)
+        hint += f"; if {none} stands for none, say schema --ignore-label (ignore_label=)"
     else:
-        hint += "; a label that stands for none is left out by --ignore-label (ignore_label=)"
+        hint += "; a label that stands for none is left out by schema --ignore-label (ignore_label=)"
     raise InputError(f"labels must lie in [0, {classes}), got {min(whole)} to {max(whole)}; {hint}")
 
 

@@ -149,7 +149,7 @@ def open_engine(
     if holds_password(address):
         raise InputError(
             f"the engine's address {redacted(address)} holds a password, which others could read; leave it "
-            f"out, and give it by {PASSWORD}, or in a file by --password-file or {PASSWORD}_FILE"
+            f"out, and give it by {PASSWORD}, or in a file by {PASSWORD}_FILE"
         )
     if "://" not in address:
         raise InputError(f"an engine's address is such as postgres://user@host/database, got {address!r}")

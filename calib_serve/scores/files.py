@@ -95,7 +95,7 @@ def read_source(
         raise InputError("a password goes with the address of a database (engine=); files need none")
     if on is None and label is not None and Path(label).suffix in _ENDINGS and not label.endswith(".npy"):
         raise InputError(
-            f"{label} is a table: say by which ids its labels are those of the scores (--on, on=)"
+            f"{label} is a table: say by which ids its labels are those of the scores (schema --on, on=)"
         )
     by_id = None if on is None else labels_by_id(label, on)
     asked = {"label": label if on is None else None, "weight": weight, "group": group, "source": source}
@@ -146,7 +146,9 @@ def read_npy(path: Path) -> NDArray[Any]:
 def labels_by_id(label: str | None, on: str) -> LabelsById:
     """The labels of a table, by their ids."""
     if label is None:
-        raise InputError(f"--on {on} (on=) is of labels in a table of their own: say --labels FILE (labels=)")
+        raise InputError(
+            f"schema --on {on} (on=) is of labels in a table of their own: say --labels FILE (labels=)"
+        )
     path = Path(label)
 
     def roles(names: Sequence[str], index: Sequence[str] = ()) -> Roles:

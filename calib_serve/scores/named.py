@@ -85,7 +85,7 @@ def _order(name: str, names: list[str], classes: Sequence[str]) -> Sequence[str]
     if classes and own != [str(k) for k in range(len(classes))]:  # ids, whose names are given in order
         raise InputError(
             f"column {name!r} names the class {few(strange)}, and the classes are {few(classes)}: name "
-            "them as the column does (--class-names, class_names=)"
+            "them as the column does (schema --class-names, class_names=)"
         )
     return own
 

@@ -205,7 +205,7 @@ def of_roles(
             # Spark counts classes from the commonest on, and labels would be sorted by name.
             raise InputError(
                 f"the vectors in {roles.scores[0]!r} name no classes, and labels do: name them as Spark's "
-                "StringIndexer has them, in its order (--class-names, class_names=)"
+                "StringIndexer has them, in its order (schema --class-names, class_names=)"
             )
     elif held.ndim > 1:
         values = _numbers(held)
@@ -318,7 +318,7 @@ def _check_event(roles: Roles, labels: NDArray[Any]) -> None:
         raise InputError(
             f"the column {roles.scores[0]!r} is of {of!r}, by its name, and the labels are "
             f"{few(sorted(called))}: if it is of label 1, say --outputs {scaled_kind(roles.kind, 1)} "
-            "(outputs=), or name both classes, the other one first (--class-names, class_names=)"
+            "(outputs=), or name both classes, the other one first (schema --class-names, class_names=)"
         )
 
 

@@ -266,7 +266,7 @@ def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNa
         row, column = _first(values, lambda block: ~((block >= -ROUNDED) & (block <= 1 + ROUNDED)))
         value = values[row, column]
         same = int((values == value).any(axis=1).sum())
-        none = f" ({same} rows hold it: if it stands for none, say --missing {value:g}, missing=)" * (
+        none = f" ({same} rows hold it: if it stands for none, say schema --missing {value:g}, missing=)" * (
             same > 1
         )
         raise InputError(
@@ -291,7 +291,8 @@ def _check_sums(probs: Floats, kind: Outputs, place: CellNames, *, slack: float)
         return
     row = int(wrong.argmax())
     alike = int((probs[wrong] == probs[row]).all(axis=1).sum())
-    same = f" ({alike} rows are like it; a value that stands for none is --missing, missing=)" * (alike > 1)
+    none = "a value that stands for none is schema --missing, missing="
+    same = f" ({alike} rows are like it; {none})" * (alike > 1)
     if kind == "log_probs":
         what, other = "exponentials", "logits"
     else:
@@ -308,7 +309,7 @@ def _refuse_missing(values: Floats, place: CellNames) -> None:
     if np.isnan(values[row, column]):
         raise InputError(
             f"the score in {place.cell(row, column)} is missing (NaN); leave such rows "
-            "out, or say --missing nan (missing=)"
+            "out, or say schema --missing nan (missing=)"
         )
     raise InputError(
         f"the score in {place.cell(row, column)} is infinite; say -1e9 of a masked class, as by "
@@ -376,7 +377,7 @@ def check_ranks(values: Floats, kind: Outputs, place: CellNames) -> None:
 def _sentinel(value: float, count: int, n: int, where: str) -> str:
     return (
         f"{count} of {n} rows of {where} hold {value:g}, unlike all others, as if it stood for none: say "
-        f"--missing {value:g} (missing=) to leave them out, or --missing none if it is a score"
+        f"schema --missing {value:g} (missing=) to leave them out, or schema --missing none if it is a score"
     )
 
 

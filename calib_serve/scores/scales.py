@@ -148,7 +148,7 @@ class Scaled:
             raise InputError(
                 f"{self.text} is within [{low:g}, {most:g}]{whole}, and {place.cell(row, column)} holds "
                 f"{values[row, column]:g}: say the right scale (--outputs, outputs=), or which value stands "
-                "for none (--missing, missing=)"
+                "for none (schema --missing, missing=)"
             )
         several = values.shape[1] > 1
         sums = values.sum(axis=1)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calib_serve.core.arrays import as_array, as_floats
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.core.names import check_names, shown
-from calib_serve.scores.classes import class_ids, without
+from calib_serve.scores.classes import class_ids, plain_label, without
 from calib_serve.scores.grouping import copies_of, groups_of_ids, source_names
 from calib_serve.scores.kinds import (
     LABELS,
@@ -161,7 +161,8 @@ class Scores:
         key, sources = _by(by)
         known = {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
         known |= {"by": key}
-        said = _schema(schema).under({**known, "missing": _texts(missing)})
+        void = {"missing": _texts(missing), "ignore_label": _texts(ignore_label)}
+        said = _schema(schema).under({**known, **void})
         table = _as_table(scores)
         beside = {"label": labels, "weight": sample_weight, "group": groups, "id": ids}
         if schema is not None and table is not None:
@@ -185,7 +186,7 @@ class Scores:
             raise InputError("columns are of frames and tables; of an array choose them by indexing")
         else:
             source = of_arrays(as_array(scores, name), **beside)
-        found = made(replace(source, name=name), said, expected=wanted, ignore_label=ignore_label)
+        found = made(replace(source, name=name), said, expected=wanted)
         return _in_names(found, said, expected)
 
     @classmethod
@@ -265,11 +266,12 @@ class Scores:
         given: dict[str, Any] = {name: None if v is None else str(v) for name, v in texts.items()}
         given |= {"outputs": outputs, "columns": columns, "class_names": tuple(map(str, class_names))}
         wanted = _schema(expected)
-        said = _schema(schema).under({**given, "by": by or wanted.by, "missing": _texts(missing)})
+        given |= {"missing": _texts(missing), "ignore_label": _texts(ignore_label), "on": on}
+        said = _schema(schema).under({**given, "by": by or wanted.by})
         if (said["outputs"] or "").startswith(OF_ANSWERS):
             if split is not None or engine is not None:
                 raise InputError("a file of answers has no splits and is of no database: give a file of each")
-            return _of_answers(Path(path), said, wanted, ignore_label, on)
+            return _of_answers(Path(path), said, wanted)
         source = read_source(
             str(path),
             split=split,
@@ -283,12 +285,10 @@ class Scores:
             weight=said["sample_weight"],
             group=said["groups"],
             source=said["by"],
-            on=on,
+            on=said["on"],
         )
         try:
-            found = made(source, said, expected=wanted, ignore_label=ignore_label)
-            if on is not None:  # the schema is of this file
-                found = replace(found, schema=replace(found.schema, labels=None))
+            found = made(source, said, expected=wanted)
             return _in_names(found, said, expected)
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
@@ -520,18 +520,20 @@ def _by(by: Any, *, beside: bool = False) -> tuple[Any, Any]:
     return next(iter(by.items()))
 
 
-def _texts(missing: Any) -> tuple[str, ...]:
-    return () if missing is None else tuple(map(str, [missing] if np.ndim(missing) == 0 else missing))
+def _texts(given: Any) -> tuple[str, ...]:
+    """Labels or scores that stand for none, each as the text that names it."""
+    several = () if given is None else [given] if np.ndim(given) == 0 else list(given)
+    return tuple("NA" if (text := plain_label(one)) is None else str(text) for one in several)
 
 
-def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore_label: Any = None) -> Scores:
+def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema) -> Scores:
     """Check scores from a file or a caller, and make ``Scores`` of them.
 
     ``said``: entries of ``Schema`` that the user said.
     """
     names = said["class_names"] or source.class_names
     # First: a void label often stands beside a void score.
-    source, left_out = _kept(source, ignore_label, names or expected.class_names)
+    source, left_out = _kept(source, said["ignore_label"] or (), names or expected.class_names)
     source = _filled(source, said["missing"] or ()) if source.gaps else source
     source, none = _scored(source, said["missing"]) if said["missing"] else (source, [])
     n, columns = source.values.shape
@@ -597,11 +599,14 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
             outputs=scale.text if scale and scale.scale else kind,
             class_names=own,
             columns=source.roles.scores,
-            labels=source.roles.label,
-            groups=source.roles.group,
-            sample_weight=source.roles.weight,
+            # What is said may be a file beside the scores, which has no role among their columns.
+            labels=said["labels"] or source.roles.label,
+            groups=said["groups"] or source.roles.group,
+            sample_weight=said["sample_weight"] or source.roles.weight,
             by=said["by"],
             missing=tuple(said["missing"] or ()),
+            ignore_label=tuple(said["ignore_label"] or ()),
+            on=said["on"],
         ),
         reading=reading,
         class_axis=source.class_axis,
@@ -609,9 +614,7 @@ def made(source: RawScores, said: Mapping[str, Any], *, expected: Schema, ignore
     )
 
 
-def _of_answers(
-    path: Path, said: Mapping[str, Any], expected: Schema, ignore_label: Any, on: str | None
-) -> Scores:
+def _of_answers(path: Path, said: Mapping[str, Any], expected: Schema) -> Scores:
     """Read a file of answers of a language model; ``said`` names the file of its words."""
     from calib_serve.scores.answers import LabelWords, answers_in  # noqa: PLC0415 - few scores are answers
     from calib_serve.scores.files import labels_by_id  # noqa: PLC0415
@@ -620,13 +623,11 @@ def _of_answers(
     if given := [name for name in ("columns", "class_names") if said[name]]:
         raise InputError(f"the words of answers name the classes; leave {given[0]} out")
     try:
-        labels = said["labels"] if on is None else labels_by_id(said["labels"], on)
+        labels = said["labels"] if said["on"] is None else labels_by_id(said["labels"], said["on"])
         beside = {"weight": said["sample_weight"], "group": said["groups"], "source": said["by"]}
         source = answers_in(path, words, label=labels, **beside)
         source = replace(source, name=path.name.partition(".")[0])
-        return made(
-            source, {**said, "outputs": "probabilities"}, expected=expected, ignore_label=ignore_label
-        )
+        return made(source, {**said, "outputs": "probabilities"}, expected=expected)
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -640,7 +641,7 @@ def _in_names(scores: Scores, said: Mapping[str, Any], expected: Schema | Output
     if expected.class_names and not own:
         raise InputError(
             f"the artifact's classes are {few(expected.class_names)}, and {scores.name} name none: say "
-            f"whose the columns are, in order (--class-names, class_names=)"
+            f"whose the columns are, in order (schema --class-names, class_names=)"
         )
     if own and not expected.class_names and own != tuple(map(str, range(len(own)))):
         raise InputError(
@@ -710,8 +711,8 @@ def _filled(source: RawScores, missing: Sequence[str]) -> RawScores:
     lacks = [name for name, lacks in zip(source.class_names, gone[row], strict=True) if lacks]
     raise InputError(
         f"column {source.roles.scores[0]!r}, {source.place.row(row)} has no score of {few(lacks)}, and an "
-        f"unknown rest is not 0: write all scores (top_k=None), say --missing {_ABSENT} (missing=) if the "
-        "others are 0 or --missing nan to leave such rows out, or calibrate ranks"
+        f"unknown rest is not 0: write all scores (top_k=None), say schema --missing {_ABSENT} (missing=) if "
+        "the others are 0 or schema --missing nan to leave such rows out, or calibrate the ranks"
     )
 
 
@@ -723,7 +724,8 @@ def _scored(source: RawScores, missing: Sequence[str]) -> tuple[RawScores, list[
     try:
         wanted = [float(one) for one in missing]
     except ValueError:
-        raise InputError(f"--missing (missing=) is numbers, nan or none, got {', '.join(missing)}") from None
+        given = ", ".join(missing)
+        raise InputError(f"schema --missing (missing=) is numbers, nan or none, got {given}") from None
     cells = np.isin(source.values, wanted) | (np.isnan(source.values) & any(map(math.isnan, wanted)))
     gone = np.asarray(cells.any(axis=1))
     said = f"{int(gone.sum())} of {len(gone)} rows are left out: their score is {', '.join(missing)}"
@@ -747,11 +749,10 @@ def _check_truths(values: Floats, kind: Outputs, labels: NDArray[Any], source: R
     )
 
 
-def _kept(source: RawScores, ignore_label: Any, names: Sequence[str]) -> tuple[RawScores, list[str]]:
-    """Leave out samples with the label ``ignore_label``; a class that is called as none is one."""
-    if ignore_label is None or source.labels is None:
+def _kept(source: RawScores, ignored: Sequence[str], names: Sequence[str]) -> tuple[RawScores, list[str]]:
+    """Leave out samples with an ``ignored`` label; a class that is called as none is one."""
+    if not ignored or source.labels is None:
         return source, []
-    ignored = [ignore_label] if np.ndim(ignore_label) == 0 else list(ignore_label)
     kept = without(as_array(source.labels, "labels", missing=True), ignored, names)
     out = int((~kept).sum())
     if not out:
@@ -810,7 +811,7 @@ def labels01(labels: Any, shape: tuple[int, ...], place: CellNames = NUMBERED) -
         row, k = (int(i) for i in wrong[0])
         what = "is missing" if np.isnan(numbers[row, k]) else f"is {numbers[row, k]:g}, not 0 or 1"
         raise InputError(
-            f"the label in {place.cell(row, k)} {what}; leave such rows out, or say --ignore-label "
+            f"the label in {place.cell(row, k)} {what}; leave such rows out, or say schema --ignore-label "
             "(ignore_label=)"
         )
     return numbers.astype(np.intp)

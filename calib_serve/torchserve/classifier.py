@@ -320,6 +320,6 @@ def _device_of(ctx: Any, options: ModelOptions) -> str:
                 return "cpu"
             raise ModelError(
                 f"this worker was given the GPU {gpu}, and its torch has no CUDA; install one that has, or "
-                "pack the archive with --allow-cpu-fallback"
+                "pack the archive with --option allow_cpu_fallback=true"
             )
     return f"cuda:{gpu}"

@@ -51,9 +51,7 @@ def test_json_holds_the_numbers_of_numpy_and_nothing_but_json(logs: Path) -> Non
         ("--since", "2026-01-01", "no zone"),
         ("--until", "soon", "is a time such as"),
         ("--every", "1 month", "such as 1d"),
-        ("--bins", "0", "1 or more"),
-        ("--threads", "0", "threads must be 1 or more"),
-        ("--theads", "2", "--threads"),
+        ("--memry", "2GB", "--memory"),
         ("--column", "score=confidence", "NAME=COLUMN"),
     ],
 )

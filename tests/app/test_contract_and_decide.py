@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Done
+from command_line import Done, by_schema
 from command_line import calib_serve as invoke
 
 from calib_serve import Artifact, calibrate
@@ -61,8 +62,8 @@ def refused(says: str, *arguments: object) -> None:
 def test_what_is_set_is_shown_as_it_is_set_again(folder: Path, tmp_path: Path) -> None:
     artifact = folder / "artifact"
     before = Artifact.load(artifact)
-    run("contract", "set", artifact, folder / "contract.yaml", "-o", tmp_path / "out")
-    assert Artifact.load(artifact).contract is None
+    shutil.copytree(artifact, tmp_path / "out")
+    run("contract", "set", tmp_path / "out", folder / "contract.yaml")
     found = Artifact.load(tmp_path / "out")
     assert found.contract == Contract.read(TEXT, NAMES)
     np.testing.assert_array_equal(found.probs(np.eye(4)), before.probs(np.eye(4)))
@@ -70,9 +71,7 @@ def test_what_is_set_is_shown_as_it_is_set_again(folder: Path, tmp_path: Path) -
     (folder / "again.yaml").write_text(shown)
     run("contract", "set", artifact, folder / "again.yaml")  # in place
     assert Artifact.load(artifact).fingerprint == found.fingerprint
-    as_json = json.loads(run("contract", "show", artifact, "--json"))
-    assert as_json["contract"] == found.contract.facts
-    assert as_json["ids"] == [one.id for one in found.contract.clauses]
+    assert json.loads(run("inspect", artifact, "--json"))["contract"] == found.contract.facts
     run("contract", "remove", artifact)
     assert Artifact.load(artifact).fingerprint == before.fingerprint
     assert run("contract", "show", artifact).strip() == "no contract"
@@ -98,7 +97,7 @@ def test_check_says_what_can_be_kept_and_fails_where_something_cannot(folder: Pa
 
 
 def test_what_cannot_be_is_refused_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
-    artifact, contract, out = folder / "artifact", folder / "contract.yaml", tmp_path / "out"
+    artifact, contract = folder / "artifact", folder / "contract.yaml"
     of_labels = Artifact((), method="none", classes=4, model={"outputs": "label_logits"}).save(
         tmp_path / "labels"
     )
@@ -106,18 +105,17 @@ def test_what_cannot_be_is_refused_and_writes_nothing(folder: Path, tmp_path: Pa
     (folder / "bytes.yaml").write_bytes(b"\xff\xfe\x00\x00")
     seen = (folder / "z.npz", "--split", "cal")
     np.save(folder / "w.npy", np.ones(len(np.load(folder / "z.npz")["held_labels"])))
-    weighed = (folder / "z.npz", "--split", "held", "--sample-weight", folder / "w.npy")
+    said = by_schema(folder / "z.npz", "--split", "held", "--sample-weight", folder / "w.npy")
+    weighed = (folder / "z.npz", "--split", "held", *said)
     for match, asked in {
-        "one class a sample": ("set", of_labels, contract, "-o", out),
-        "contract is a page": ("set", artifact, folder / "huge.yaml", "-o", out),
-        "cannot be read": ("set", artifact, folder / "bytes.yaml", "-o", out),
-        "give --force": ("set", artifact, contract, "-o", artifact),
+        "one class a sample": ("set", of_labels, contract),
+        "contract is a page": ("set", artifact, folder / "huge.yaml"),
+        "cannot be read": ("set", artifact, folder / "bytes.yaml"),
         "has not seen": ("check", artifact, *seen, "--contract", contract),
-        "leave out --sample-weight": ("check", artifact, *weighed, "--contract", contract),
+        "leave their weights out": ("check", artifact, *weighed, "--contract", contract),
         "needs --data": ("check", artifact, "--contract", contract),
     }.items():
         refused(match, "contract", *asked)
-    assert not out.exists()
     assert Artifact.load(artifact).contract is None
 
 
@@ -145,7 +143,7 @@ def test_decide_writes_what_it_promises_and_evaluate_measures_it(folder: Path) -
     assert artifact.sets is not None
     assert artifact.sets.classes == 4
     assert artifact.contract == Contract.read(TEXT, NAMES)
-    how = ("--split", "test", "--replicates", 0, "--json")
+    how = ("--split", "test", "--json")
     found = json.loads(run("evaluate", file, *how, "--artifact", out))
     assert found["sets"]["promised"] == 0.9
     assert found["abstain"]["threshold"] == artifact.abstain.threshold
@@ -171,15 +169,13 @@ def test_decide_by_costs_is_said_shown_measured_and_exported(folder: Path) -> No
     told = json.loads(run("inspect", out, "--json"))["choice"]
     assert (told["goal"], told["level"], np.shape(told["costs"])) == ("cost", 0.9, (4, 5))
     assert "decides by cost" in repr(artifact)
-    found = json.loads(
-        run("evaluate", file, "--split", "test", "--replicates", 0, "--json", "--artifact", out)
-    )
+    found = json.loads(run("evaluate", file, "--split", "test", "--json", "--artifact", out))
     assert found["choice"]["measured"]["value"] <= found["choice"]["promised"]
     run("export", "probabilities", out, file, "--split", "test", "-o", folder / "p.npz")
     exported = np.load(folder / "p.npz")
     np.testing.assert_array_equal(exported["decision"], artifact.choice(exported["probs"]))
     run(
-        *("evaluate", file, "--split", "test", "--artifact", out, "--replicates", 0),
+        *("evaluate", file, "--split", "test", "--artifact", out),
         "--report",
         folder / "r.html",
     )
@@ -193,7 +189,7 @@ def test_decide_refuses_what_it_cannot_promise_and_writes_nothing(folder: Path) 
         "see 'Ant', 'ant'": ("--cost", folder / "costs.yaml"),
         "cannot be read": ("--cost", folder / "none.yaml"),
         "is of two classes": ("--precision", 0.9),
-        "go together": ("--cost-fp", 1),
+        "are 4: say what each action": ("--cost", "1,5"),
         "one way to decide": ("--recall", 0.9, "--budget", 0.1),
         "goes with": ("--coverage", 0.9, "--level", 0.8),
     }.items():

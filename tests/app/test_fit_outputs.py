@@ -72,13 +72,13 @@ def test_apply_writes_probabilities_that_can_be_read_again(file: Path, tmp_path:
         np.testing.assert_array_equal(found["probs"], expected)
         np.testing.assert_array_equal(found["labels"], data["test_labels"])
         np.testing.assert_array_equal(found["predictions"], expected.argmax(axis=1))
-    told = json.loads(run("evaluate", tmp_path / "p.npz", "--json", "--replicates", 0))
+    told = json.loads(run("evaluate", tmp_path / "p.npz", "--json"))
     assert told["nll"]["value"] == pytest.approx(nll(expected, split(300, 1)[1]), rel=1e-9)
     refused("npz", *export, "-o", tmp_path / "p.csv")
 
 
 def test_compare_measures_on_the_split_that_no_fit_has_seen(file: Path, tmp_path: Path):
-    arguments = ("--methods", "none,temperature,auto", "--replicates", 20)
+    arguments = ("--methods", "none,temperature,auto")
     told = json.loads(run("compare", "--data", file, *arguments, "--json"))
     rows = {row["method"]: row for row in told["methods"]}
     (test, labels) = split(300, 1)
@@ -96,7 +96,7 @@ def test_compare_ends_with_1_where_no_method_could_be_fitted(tmp_path: Path):
         f"{s}_{what}": a for s in ("cal", "test") for what, a in (("logits", z), ("labels", z.argmax(1)))
     }
     np.savez(tmp_path / "z.npz", **arrays)
-    arguments = ("--data", tmp_path / "z.npz", "--methods", "temperature", "--replicates", 0)
+    arguments = ("--data", tmp_path / "z.npz", "--methods", "temperature")
     run("compare", *arguments, code=1)
 
 

@@ -58,7 +58,7 @@ def test_a_fit_on_the_archive_is_the_fit_on_its_logits(folder: Path) -> None:
     assert ours["after"]["nll"]["value"] == pytest.approx(theirs["after"]["nll"]["value"], rel=1e-5)
     run("pack", "--from", "plain.mar", "--artifact", "fitted", "-o", "store")
     (packed,) = Path("store").glob("*.mar")
-    how = ("--split", "test", "--replicates", 0, "--json")
+    how = ("--split", "test", "--json")
     on = ("--data", "inputs.npz", *how)
     with_it = json.loads(run("evaluate", "--from", "plain.mar", "--artifact", "fitted", *on))
     served = json.loads(run("evaluate", "--from", packed, *on))

@@ -38,8 +38,8 @@ def test_from_scores_to_a_report(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "artifact"
     told = json.loads(done("fit", file, "--split", "cal", "--test-split", "test", "-o", out, "--json"))
     assert told["model"] == {"outputs": "label_logits", "columns": ["label_logits"]}
-    before = json.loads(done("evaluate", file, "--split", "test", "--replicates", 20, "--json"))
-    how = ("--split", "test", "--artifact", out, "--replicates", 20)
+    before = json.loads(done("evaluate", file, "--split", "test", "--json"))
+    how = ("--split", "test", "--artifact", out)
     after = json.loads(done("evaluate", file, *how, "--json"))
     assert after["positive_ece"]["value"] < before["positive_ece"]["value"] / 2
     assert len(after["labels"]) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import stat
 import time
@@ -62,8 +61,7 @@ def test_sources_are_taken_back_and_versions_dropped(run, url: str, tmp_path: Pa
     log.close()
     assert "m 1: 6 would be taken back" in run("revoke", url, "--source", "lab", "--dry-run")
     some = ("--source", "lab", "--since", NOW + 1, "--until", NOW + 3, "--samples", tmp_path / "samples")
-    told = json.loads(run("revoke", url, *some, "--json"))
-    assert told == {"revoked": [{"model": "m", "version": "1", "labels": 2}], "dry_run": False}
+    assert run("revoke", url, *some) == "m 1: 2 taken back\n"
     assert len(read_samples(tmp_path / "samples", model="m", version="1").labels) == 1
     assert "m 1: 4 taken back" in run("revoke", url, "--source", "lab")
     assert "nothing to take back" in run("revoke", url, "--source", "lab")

@@ -34,4 +34,4 @@ def test_every_command_prints_names_as_they_are(folder: Path) -> None:
     assert "[z].npz" in printed("evaluate", "[z].npz")
     assert "[z].npz" in printed("evaluate", "[z].npz", "--artifact", "[art]")
     assert all(name in printed("refit", "prior", "[art]", "[z].npz") for name in NAMES)
-    assert "[r].html" in printed("evaluate", "[z].npz", "--report", "[r].html", "--replicates", "0")
+    assert "[r].html" in printed("evaluate", "[z].npz", "--report", "[r].html")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command_line import calib_serve, invoke
+from command_line import by_schema, calib_serve, invoke
 from onnx import TensorProto, helper
 from small_models import linear_onnx, temperature
 
@@ -48,16 +48,8 @@ FITS = {
     "patterns and groups": (("--columns", "p_*", "--groups", "patient", "--labels", "y true"), {}),
     "names with blanks, weights and a kind": (
         (
-            "--columns",
-            "p 0,p 1",
-            "--class-names",
-            "no,it is",
-            "--labels",
-            "y true",
-            "--outputs",
-            "probabilities",
-            "--sample-weight",
-            "w",
+            *("--columns", "p 0,p 1", "--labels", "y true", "--outputs", "probabilities"),
+            *("--class-names", "no,it is", "--sample-weight", "w"),
         ),
         {"names": ("p 0", "p 1")},
     ),
@@ -74,6 +66,8 @@ def test_what_a_fit_on_scores_prints_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = table(Path("it's mine/d.csv"), **how)
+    rare = {"--class-names", "--sample-weight", "--ignore-label=-1", "--missing=-999"}
+    said = by_schema(data, "--split", "cal", *options) if rare & {*options} else options
     done = calib_serve(
         "fit",
         data,
@@ -83,7 +77,7 @@ def test_what_a_fit_on_scores_prints_runs(
         "test",
         "--method",
         "temperature",
-        *options,
+        *said,
         "-o",
         "an art",
     )

@@ -39,9 +39,12 @@ REFUSED = [
     (MODEL, ["--for", "x.mar"]),
     (AROUND, ["--weights", "w.safetensors"]),
     (AROUND, ["--pictures", "mean=0"]),
-    (AROUND, ["--abstain-below", "0.5"]),
-    (MODEL, ["--threshhold", "0.5"]),
-    (("--feedback",), ["--top", "3"]),
+    (AROUND, ["--option", "abstain_below=0.5"]),
+    (MODEL, ["--option", "threshhold=0.5"]),
+    (MODEL, ["--option", "top=many"]),
+    (MODEL, ["--option", "probabilities=few"]),
+    (("--feedback",), ["--option", "top=3"]),
+    (("--feedback",), ["--option", "arl=many"]),
     (("--feedback",), ["--workers", "2"]),
     (("--feedback",), ["--from", "old.mar"]),
 ]
@@ -127,7 +130,7 @@ def test_a_file_that_would_take_the_place_of_another_is_refused(folder: Path) ->
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(["--weights", "w.safetensors"], "its own weights"), (["--threshold", "0.7"], "several labels")],
+    [(["--weights", "w.safetensors"], "its own weights"), (["--option", "threshold=0.7"], "several labels")],
 )
 def test_what_this_model_has_no_use_for_is_refused(
     options: list[str], says: str, folder: Path, monkeypatch: pytest.MonkeyPatch

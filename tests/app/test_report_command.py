@@ -44,9 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def report(folder: Path, *arguments: str, replicates: int = 20) -> dict:
+def report(folder: Path, *arguments: str) -> dict:
     out = folder / "out.html"
-    result = invoke(["evaluate", *arguments, "--report", str(out), "--replicates", str(replicates), "--json"])
+    result = invoke(["evaluate", *arguments, "--report", str(out), "--json"])
     assert result.exit_code == 0, result.output
     assert out.read_text().startswith("<!doctype html>")
     shown = json.loads(result.stdout)
@@ -60,7 +60,7 @@ def eces(found: dict) -> list[float]:
 
 def test_a_report_compares_with_no_calibration(folder: Path) -> None:
     artifact = ("--artifact", str(folder / "cool"))
-    found = report(folder, str(folder / "logits.npz"), *artifact, replicates=0)
+    found = report(folder, str(folder / "logits.npz"), *artifact)
     expected = [ece(softmax(LOGITS), LABELS), ece(softmax(LOGITS / 2), LABELS)]
     assert eces(found) == pytest.approx(expected)
     assert found["artifact"]["method"] == "temperature"
@@ -97,7 +97,7 @@ def test_the_levels_of_a_tree_are_in_the_page_and_in_its_numbers(folder: Path) -
 
 def test_a_model_is_judged_on_its_inputs_without_a_page(folder: Path) -> None:
     asked = ["evaluate", str(folder / "data.npz"), "--model", str(folder / "model.pt"), "--split", "test"]
-    found = json.loads(invoke([*asked, "--replicates", "0", "--json"]).stdout)
+    found = json.loads(invoke([*asked, "--json"]).stdout)
     assert found["ece"]["value"] == pytest.approx(ece(softmax(LOGITS[300:]), LABELS[300:]), abs=1e-5)
     assert "report" not in found
 
@@ -107,7 +107,6 @@ def test_a_model_is_judged_on_its_inputs_without_a_page(folder: Path) -> None:
     {
         "name --report": ("--artifact", "cool", "--against", "cool"),
         "wants an artifact": ("--against", "cool", "--report", "none.html"),
-        "is 0.95 on a page": ("--level", "0.9", "--report", "none.html"),
     }.items(),
 )
 def test_what_a_page_cannot_show_is_refused(

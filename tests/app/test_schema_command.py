@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import yaml
 from command_line import Done, invoke
+from command_line import by_schema as written
 
+from calib_serve import evaluate
 from calib_serve.artifact import Artifact
 from calib_serve.scores import Schema, Scores, softmax
 
@@ -45,7 +47,7 @@ def table(tmp_path: Path) -> Path:
 
 
 SAID = ["--outputs", "percent", "--columns", "cat,dog,owl", "--labels", "animal", "--groups", "farm",
-        "--sample-weight", "times", "--missing", "-1"]  # fmt: skip
+        "--sample-weight", "times", "--missing", "-1", "--ignore-label", "bat"]  # fmt: skip
 
 
 def schema_of(table: Path, *said: str) -> tuple[Path, Done]:
@@ -66,12 +68,14 @@ def test_percent_is_said_once(table: Path, tmp_path: Path) -> None:
         "groups": "farm",
         "sample_weight": "times",
         "missing": ["-1"],
+        "ignore_label": ["bat"],
     }
     by_schema = ["--schema", str(path)]
-    one = invoke(["evaluate", str(table), "--split", "test", *by_schema, "--json"])
-    other = invoke(["evaluate", str(table), "--split", "test", *SAID, "--json"])
-    assert one.exit_code == 0, one.stderr
-    assert json.loads(one.stdout) == json.loads(other.stdout)
+    found = invoke(["evaluate", str(table), "--split", "test", *by_schema, "--json"])
+    assert found.exit_code == 0, found.stderr
+    how = {"columns": NAMES, "groups": "farm", "sample_weight": "times", "missing": -1, "ignore_label": "bat"}
+    said = Scores.read(table, split="test", outputs="percent", labels="animal", **how)
+    assert json.loads(found.stdout)["ece"] == evaluate(said).estimates()["ece"].as_dict()
     artifact = tmp_path / "artifact"
     how = ["--split", "cal", "--test-split", "test", "--method", "temperature", *by_schema]
     done = invoke(["fit", str(table), *how, "-o", str(artifact)])
@@ -104,7 +108,7 @@ def test_the_next_command_of_a_fit_can_be_run(tmp_path: Path) -> None:
 
 
 def test_decisions_and_contracts_take_a_schema(table: Path, tmp_path: Path) -> None:
-    path, _ = schema_of(table, "--split", "cal", *SAID[:-4])  # each sample counts once
+    path, _ = schema_of(table, "--split", "cal", *SAID[:-6])  # each sample counts once
     by_schema = ["--schema", str(path)]
     artifact = tmp_path / "artifact"
     done = invoke(
@@ -207,7 +211,10 @@ def test_export_leaves_out_and_tells_what_stands_for_none(tmp_path: Path) -> Non
         "-o",
         str(tmp_path / "p.npz"),
     ]
-    assert "--missing -999" in invoke(words).stderr
-    done = invoke([*words, "--missing", "-999"])
+    assert "--schema takes" in invoke([*words, "--missing", "-999"]).stderr
+    says = invoke(words).stderr
+    assert "schema --missing -999" in says
+    assert "--schema takes" in says
+    done = invoke([*words, *written(tmp_path / "z.npz", "--missing", "-999")])
     assert "7 of 100 rows are left out" in done.stderr
     assert len(np.load(tmp_path / "p.npz")["probs"]) == 93

@@ -108,16 +108,15 @@ def test_a_wrong_option_of_the_watch_is_refused_by_its_name(
     [
         (("labels",), "--dead-letter"),
         (("labels", "--dead-letter", "dead", "--refused", "r"), "--refused is for a file"),
-        (("labels", "--dead-letter", "dead", "--tries", "3"), "--tries is for a file"),
         (("labels", "--dead-letter", "dead", "--kafka-config", "k"), "--kafka-config is for Kafka"),
         (("labels", "--dead-letter", "dead", "--metrics-host", "::1"), "--metrics-host is of metrics_port"),
         (("labels", "--dead-letter", "dead", "--wait", "auto"), "wait"),
-        (("labels", "--dead-letter", "dead", "--every", "0"), "--every"),
         (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--once"), "a topic has no end"),
         (("kafka://h:1/t?group=g", "--dead-letter", "dead", "--settle", "9"), "--settle is for files"),
         (("l.csv", "--once"), "--once is for a folder"),
         (("l.csv", "--settle", "1"), "--settle is for a folder"),
-        (("l.csv", "--batch", "0"), "--batch must be 1 to 10000"),
+        (("l.csv", "--column", "order=id"), "--column is NAME=COLUMN"),
+        (("l.csv", "--column", "id=a", "--column", "id=b"), "--column is NAME=COLUMN"),
         (("gone.csv",), "gone.csv"),
     ],
 )

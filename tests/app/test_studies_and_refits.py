@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import calib_serve, invoke
+from command_line import by_schema, calib_serve, invoke
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
@@ -56,7 +56,15 @@ def test_study_size(tmp_path: Path) -> None:
         values = [ece(cooled((z[part], y[part]), test), labels) for part in drawn]
         spread = pytest.approx(np.std(values, ddof=1), rel=1e-5) if parts > 1 else None
         wanted.append(["temperature", size, pytest.approx(np.mean(values), rel=1e-5), spread, parts, 0])
-    asked = ["--option", "sizes=30,300", "--option", "repeats=3", "--seed", "5", str(tmp_path / "z.npz")]
+    asked = [
+        "--option",
+        "sizes=30,300",
+        "--option",
+        "repeats=3",
+        "--option",
+        "seed=5",
+        str(tmp_path / "z.npz"),
+    ]
     done = invoke(["compare", "--study", "size", *asked, "--json"])
     assert [list(row.values()) for row in json.loads(done.stdout)["rows"]] == wanted
 
@@ -69,9 +77,8 @@ def test_a_study_weighs_rows_as_its_options_say(tmp_path: Path) -> None:
     np.savez(tmp_path / "r.npz", cal_logits=z[again], cal_labels=y[again], test_logits=z[again],
              test_labels=y[again])  # fmt: skip
     for study in ("bins", "optimum"):
-        weighed = invoke(
-            ["compare", str(tmp_path / "w.npz"), "--study", study, "--sample-weight", "times", "--json"]
-        )
+        said = by_schema(tmp_path / "w.npz", "--split", "cal", "--sample-weight", "times")
+        weighed = invoke(["compare", str(tmp_path / "w.npz"), "--study", study, *said, "--json"])
         repeated = invoke(["compare", str(tmp_path / "r.npz"), "--study", study, "--json"])
         assert json.loads(weighed.stdout)["rows"] == json.loads(repeated.stdout)["rows"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import invoke
+from command_line import by_schema, invoke
 
 import calib_serve
 from calib_serve.app import COMMANDS
@@ -125,6 +125,9 @@ def scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+COLUMNS = ["--columns", "logit a,logit c, logit d", "--method", "temperature"]
+
+
 def method_of(*more: str) -> str:
     done = invoke(["fit", "s.npz", "-o", "a", "--force", *more])
     assert done.exit_code == 0, done.stderr
@@ -144,8 +147,9 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
 
 @pytest.mark.parametrize("text", ["prior: [0.5, 0.25, 0.25]", "prior: {a: 0.5, b: 0.25, c: 0.25}"])
 def test_a_file_may_hold_class_shares_as_yaml_has_them(scores: Path, text: str) -> None:
-    (scores / "fit.yaml").write_text(f"{text}\nclass_names: [a, b, c]\nmethod: temperature\n")
-    method_of("--config", "fit.yaml")
+    (scores / "fit.yaml").write_text(f"{text}\nmethod: temperature\n")
+    said = by_schema(scores / "s.npz", "--class-names", "a,b,c")
+    method_of("--config", "fit.yaml", *said)
     assert calib_serve.Artifact.load("a").fit.prior.new == (0.5, 0.25, 0.25)
 
 
@@ -153,11 +157,12 @@ def test_a_file_may_hold_class_shares_as_yaml_has_them(scores: Path, text: str) 
     ("text", "says"),
     [
         ("metod: vector", "metod"),
-        ("probe_timeout: -1", "probe_timeout in fit.yaml must be above 0"),
-        ("probe_timeout: soon", "[probe-timeout] from fit.yaml"),
+        ("seam: ''", "seam in fit.yaml is PLACE"),
+        ("verbose: soon", "[verbose] from fit.yaml"),
         ("- method", "fit.yaml"),
         ("method: [", "fit.yaml"),
-        ("class_names: [a, b]", "3 classes but 2 class names"),
+        ("columns: [a, b]", "name it alone"),
+        ("class_names: [a, b]", "[class-names]"),
     ],
 )
 def test_a_file_that_cannot_be_right_is_refused_and_named(scores: Path, text: str, says: str) -> None:
@@ -176,17 +181,17 @@ def test_a_file_that_is_not_there_is_refused(scores: Path, missing: list[str]) -
 
 def test_a_wrong_value_is_named_as_it_was_given(scores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ["fit", "s.npz", "-o", "a"]
-    assert "--probe-timeout must be above 0" in invoke([*asked, "--probe-timeout", "0"]).stderr
-    monkeypatch.setenv("CALIB_SERVE_FIT_PROBE_TIMEOUT", "0")
-    assert "CALIB_SERVE_FIT_PROBE_TIMEOUT must be above 0" in invoke(asked).stderr
+    assert "--seam is PLACE" in invoke([*asked, "--seam", ":"]).stderr
+    monkeypatch.setenv("CALIB_SERVE_FIT_SEAM", ":")
+    assert "CALIB_SERVE_FIT_SEAM is PLACE" in invoke(asked).stderr
     with pytest.raises(calib_serve.CalibServeError, match=r"^probe_timeout must be above 0"):
         DataOptions(probe_timeout=0)
 
 
 def test_an_option_of_a_command_below_another_is_named_as_it_was_given(scores: Path) -> None:
-    plan = ["contract", "plan", "a", "--breach", "5", "--within", "7d", "--power"]
-    assert "--power must lie between" in invoke([*plan, "2"]).stderr
-    assert "--power must lie between" in invoke([*plan[:-1], "--power=2"]).stderr
+    retire = ["keys", "retire", "keyring.json", "key", "--ttl-days"]
+    assert "--ttl-days must be above 0" in invoke([*retire, "0"]).stderr
+    assert "--ttl-days must be above 0" in invoke([*retire[:-1], "--ttl-days=0"]).stderr
 
 
 @pytest.mark.parametrize("before", [[], ["--ttl-days", "-2"]])
@@ -201,11 +206,16 @@ def test_a_variable_and_a_flag_of_one_option_are_told_apart(
 
 
 def test_values_take_commas_and_names_in_a_file_may_hold_them(scores: Path) -> None:
-    (scores / "fit.yaml").write_text('class_names: ["a, b", c, d]\nmethod: temperature\n')
-    method_of("--config", "fit.yaml")
-    assert calib_serve.Artifact.load("a").class_names == ("a, b", "c", "d")
-    method_of("--class-names", "x,y, z", "--method", "temperature")
-    assert calib_serve.Artifact.load("a").class_names == ("x", "y", "z")
+    (scores / "fit.yaml").write_text('method: temperature\ncolumns: ["logit a, b", logit c, logit d]\n')
+    given = np.load("s.npz")
+    rows = np.column_stack([given["logits"], given["labels"]])
+    for names in ('"logit a, b"', "logit a"):
+        head = f"{names},logit c,logit d,label"
+        np.savetxt(f"{len(names)}.csv", rows, "%.6g", delimiter=",", header=head, comments="")
+    for file, asked, name in (("12.csv", ["--config", "fit.yaml"], "a, b"), ("7.csv", COLUMNS, "a")):
+        done = invoke(["fit", file, "-o", "a", "--force", *asked])
+        assert done.exit_code == 0, done.stderr
+        assert calib_serve.Artifact.load("a").class_names == (name, "c", "d")
 
 
 @pytest.mark.parametrize("word", ["ridge", "=1", "ridge=", "ridge=much", "ridge=[1", "nosuch=1"])

@@ -54,15 +54,11 @@ DECIDE = "decide artifact s.npz --split test -o made"
 PLAN = "contract plan promised --breach 5 --within 7d"
 AROUND = "pack --from x.mar --artifact artifact"
 LINES = [
-    (f"{FIT} --probe-timeout 5", "--probe-timeout"),
     (f"{FIT} --model net.pt2 --engine duckdb://d", "--engine"),
     (f"{FIT} --from x.mar --engine duckdb://d", "--engine"),
-    (f"{FIT} --option seed=3", "seed"),
+    (f"{FIT} --option class_names=a,b,c", "class_names"),
     (f"{FIT} --model net.pt2 --method temperature --option scores=1", "scores"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
-    ("evaluate s.npz --split test --probe-timeout 5", "--probe-timeout"),
-    ("evaluate s.npz --split test --replicates 15", "--replicates"),
-    ("report s.npz --split test --replicates 1", "--replicates"),
     ("report s.npz --split test --weights w.safetensors", "--weights"),
     (f"{DECIDE} --coverage 0.9 --weights w.safetensors", "--weights"),
     (f"{DECIDE} --risk 0.5 --score aps", "--score"),
@@ -73,16 +69,13 @@ LINES = [
     (f"{PLAN} --predictions-per-day 1000", "--predictions-per-day"),
     (f"{PLAN} --acted-share 0.5", "--acted-share"),
     ("compare s.npz --train-split train", "--train-split"),
-    ("compare s.npz --weights w.safetensors", "--weights"),
     ("compare s.npz --study optimum --methods vector", "--methods"),
-    ("compare s.npz --study bins --replicates 15", "--replicates"),
     ("compare s.npz --study bins --groups patients", "--groups"),
     ("compare s.npz --study stability --option models=2", "models"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
-    ("audit p --labels l --engine postgres://a@b/c --threads 2", "--threads"),
     ("audit p --labels l --engine postgres://a@b/c --temporary .", "--temporary"),
     (f"{AROUND} --untried --probe p.jpg", "--probe"),
-    (f"{AROUND} --untried --probe-timeout 5", "--probe-timeout"),
+    (f"{AROUND} --option top=3", "top"),
     (f"{AROUND} --probe p.jpg --probe-data d", "--probe"),
     ("export monitoring made --token-file t --targets watch=h:1", "token"),
     ("fuse torch m.pt2 artifact -o made --inputs i.npz --input-shape 3", "--input-shape"),
@@ -124,7 +117,7 @@ def test_a_study_fits_by_the_seed(
         raise InputError("enough")
 
     monkeypatch.setattr(study, called, run)
-    invoke("compare", "s.npz", "--study", name, "--seed", 5)
+    invoke("compare", "s.npz", "--study", name, "--option", "seed=5")
     assert seeds == [5]
 
 

@@ -71,13 +71,13 @@ def test_a_file_that_was_changed_is_kept_and_none_is_written_until_told(tmp_path
 # --- options ---------------------------------------------------------------------------------------------
 
 
-def test_the_tolerance_and_sigmas_are_those_of_every_limit() -> None:
-    made = monitoring_files(MonitoringOptions(tolerance=0.05, sigmas=3))
+def test_the_tolerance_is_that_of_every_limit() -> None:
+    made = monitoring_files(MonitoringOptions(tolerance=0.05))
     by_name = {alert["alert"]: alert["expr"] for alert in alerts(made[ALERTS])}
     for name in ("ClassOrSegmentOff", "LabelsSuspect"):
-        assert "> 0.05 + 3 * " in by_name[name]
+        assert "> 0.05 + 4 * " in by_name[name]
     assert "> bool 0.0025)" in made[RULES]
-    assert f"+ {3 * (1 - 2 / math.pi) ** 0.5:.6g} * sqrt(" in made[RULES]
+    assert f"+ {4 * (1 - 2 / math.pi) ** 0.5:.6g} * sqrt(" in made[RULES]
     assert "0.02" not in made[ALERTS]
     assert "@" not in "".join(made.values()).replace("team@example", "").replace("calibration@example", "")
 
@@ -130,8 +130,6 @@ def test_environments_are_told_apart_by_the_labels_that_are_given(tmp_path: Path
     ("options", "says"),
     [
         ({"tolerance": float("nan")}, "between 0 and 0.5"),
-        ({"sigmas": float("inf")}, "from 2 on"),
-        ({"sigmas": 1.9}, "from 2 on"),
         ({"runbooks": 'a"\n- alert: x'}, "without '#'"),
         ({"window": "5m"}, "got '5m'"),
         ({"window": "90d"}, "got '90d'"),

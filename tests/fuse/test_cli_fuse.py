@@ -46,16 +46,6 @@ def call(folder: Path, kind: str, *options: str, out: str = "out.onnx"):
     return invoke([*arguments, *options])
 
 
-def test_a_normalisation_is_written_channel_by_channel(folder):
-    call(folder, "onnx", "--normalization", "0.5/0.4/0.3,0.25")
-    x = np.random.default_rng(0).random((2, 3, 2, 2)).astype("f4")
-    normal = (x - np.array([0.5, 0.4, 0.3]).reshape(3, 1, 1)) / 0.25 + 0.1
-    expected = run(str(folder / "raw.onnx"), {"x": normal.astype("f4")})["z"] / 2
-    np.testing.assert_allclose(run(str(folder / "out.onnx"), {"x": x})["z"], expected, atol=1e-5)
-    refused = call(folder, "onnx", "--normalization", "0.5/0.4")
-    assert (refused.exit_code, "MEAN,STD" in refused.stderr) == (3, True)
-
-
 @pytest.mark.server
 def test_an_error_is_one_line_and_exit_code_3(folder):
     call(folder, "onnx")

@@ -134,7 +134,7 @@ def test_an_input_fits_where_it_states_no_other_size(sizes: str, fits: bool, tmp
         fused(model, tmp_path, shift)
     assert str(raised.value) == (
         f"no floating-point input takes a shift of shape (3, 2); the graph has 'x' FLOAT [{sizes}], 'v' "
-        "FLOAT [n,3]; the artifact is of another model, or another input takes it: --input-name NAME"
+        "FLOAT [n,3]; the artifact is of another model, or another input takes it: fuse_onnx(input_name=)"
     )
 
 
@@ -143,7 +143,7 @@ def test_where_several_inputs_fit_one_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(FuseError) as raised:
         fused(model, tmp_path, SHIFT)
     assert str(raised.value) == (
-        "several inputs take the shift: 'a' FLOAT [n,3], 'b' FLOAT [n,3]; name one: --input-name NAME"
+        "several inputs take the shift: 'a' FLOAT [n,3], 'b' FLOAT [n,3]; name one: fuse_onnx(input_name=)"
     )
     for name, sign in (("a", 1), ("b", -1)):
         _, made = fused(model, tmp_path, SHIFT, input_name=name)
@@ -167,49 +167,3 @@ def test_a_shift_by_zeros_changes_nothing(tmp_path: Path) -> None:
     report, made = fused(model, tmp_path, InputShift(np.zeros(K), 0.0, 1.0))
     assert report.done == ("shift added to input 'x' and clipped",)
     np.testing.assert_array_equal(run(made, {"x": X})["y"], -np.clip(X, 0, 1))
-
-
-@pytest.mark.parametrize("sizes", ["n, 3, 2, 2", "n, c, h, w"])
-@pytest.mark.parametrize(
-    ("mean", "std"),
-    [(0.5, 0.25), ([0.5, 1.0, -2.0], 0.5), (0.5, [0.25, 0.5, 4.0]), ([0.5, 1.0, -2.0], [0.25, 0.5, 4.0])],
-)
-def test_a_normalisation_is_put_in_front(mean: object, std: object, sizes: str, tmp_path: Path) -> None:
-    model = graph(POOLED, f"float[{sizes}] x")
-    normal = Normalization(np.array(mean), np.array(std))
-    report, made = fused(model, tmp_path, TWO, normalization=normal, inputs={"x": IMAGES})
-    assert report.done[-1] == "normalisation put before input 'x'"
-    assert operators(made)[:2] == ["Sub", "Div"]
-    m, s = (np.broadcast_to(np.array(v), K).reshape(K, 1, 1) for v in (mean, std))
-    want = ((IMAGES - m) / s).mean(axis=(2, 3)) / 2
-    np.testing.assert_allclose(run(made, {"x": IMAGES})["y"], want, atol=1e-5)
-
-
-def test_a_shift_and_a_clip_come_behind_the_normalisation(tmp_path: Path) -> None:
-    normal = Normalization(np.array([0.5, 1.0, -2.0]), np.array([0.25, 0.5, 4.0]))
-    report, made = fused(graph("y = Neg(x)"), tmp_path, InputShift(DELTA, -0.5, 1.0), normalization=normal)
-    assert report.done == ("normalisation put before input 'x', the shift in its mean",)
-    assert operators(made) == ["Sub", "Div", "Clip", "Neg"]
-    want = -np.clip((X - [0.5, 1.0, -2.0]) / [0.25, 0.5, 4.0] + DELTA, -0.5, 1.0)
-    np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        (np.ones((1, 3)), 3),
-        (np.ones(2), 3),
-        # Beside one number: an empty array broadcasts with it.
-        (np.ones(0), 1),
-        (np.array([1.0, np.nan, 1.0]), 3),
-    ],
-)
-def test_a_normalization_is_a_number_or_one_for_each_channel(wrong: np.ndarray, right: int) -> None:
-    for mean, std in ((wrong, np.ones(right)), (np.ones(right), wrong)):
-        with pytest.raises(FuseError, match="one number or one per channel"):
-            Normalization(mean, std)
-
-
-def test_a_normalization_takes_what_numpy_takes() -> None:
-    mean, std = Normalization([0.5, 0.4], 0.25).shaped(4)
-    assert (mean.shape, std.shape) == ((1, 2, 1, 1), (1, 1, 1, 1))

@@ -15,9 +15,8 @@ from fuse_texts import DELTA, TWO, K, graph
 
 from calib_serve import Artifact
 from calib_serve.artifact import Examples, Head, InputShift, LogitMap
-from calib_serve.core.errors import CalibServeError, FuseError
+from calib_serve.core.errors import CalibServeError
 from calib_serve.fuse import fuse_onnx
-from calib_serve.fuse.onnx._input_shift import Normalization
 
 BY_TWO = artifact(TWO, classes=K)
 HEAD = artifact(Head((np.ones((K, K)),), (np.zeros(K),)), classes=K)
@@ -25,7 +24,6 @@ EACH = LogitMap(np.array([0.5, 1.0, 2.0]))
 SHIFTED = artifact(InputShift(DELTA), TWO, classes=K)
 OF_LABELS = artifact(TWO, classes=K, outputs="label_logits")
 SOFTMAX = "z = Neg(x) y = Softmax(z)"
-NORMAL = Normalization(np.array([0.5, 1.0]), np.array([2.0, 1.0]))
 HIDDEN = "z = Neg(x) p = Softmax(z) n = Neg(p) y = Neg(n)"
 FUNCTION = "z = of.ours.Body(x) "
 
@@ -102,15 +100,11 @@ REFUSED = [
             "float[n, 3] x, int64[k] s", options={"features": "f"}),
     Refused("features", "i = Cast <to: int = 7> (x) y = Neg(x)", HEAD, options={"features": "i"}),
     Refused("no Softmax makes", HIDDEN, HEAD, options={"outputs": "probabilities", "features": "x"}),
-    # Input shifts and normalisations.
+    # Input shifts.
     Refused("no floating-point input", fitted=artifact(InputShift(np.ones(4)), classes=K)),
     Refused("no floating-point input", "c = Cast <to: int = 1> (x) y = Softmax(c)", SHIFTED, "int64[n, 3] x"),
     Refused("several inputs", "z = Sub(a, b) y = Softmax(z)", SHIFTED, "float[n, 3] a, float[n, 3] b"),
     Refused("no input 'w'", fitted=SHIFTED, options={"input_name": "w"}),
-    Refused("3 channels, .* 2", options={"normalization": NORMAL}),
-    Refused(r"needs an input \(n, C, ...\), 'x' is \[n\]", "y = Sigmoid(x)", inputs="float[n] x",
-            outputs="float[n] y", fitted=artifact(TWO, classes=2),
-            options={"normalization": NORMAL, "output_name": "y"}),
     Refused("no raw scores", fitted=SHIFTED, options={"keep_raw": True}),
     # Names, types and options.
     Refused("called 'bin'", "z = Neg(bin) y = Softmax(z)", inputs="float[n, 3] bin",
@@ -148,13 +142,3 @@ def test_what_cannot_be_fused_is_refused_in_a_sentence_and_nothing_is_written(
     assert "\n" not in str(refused.value)
     assert "went wrong" not in str(refused.value)
     assert [path.name for path in tmp_path.iterdir()] == ["raw.onnx"]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "1", "1,2,3", "a,b", "1/,2", "1;2", "1,0", "1,2/-1", "nan,1", "1/2,1/2/3"]
-)
-def test_a_normalisation_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(FuseError, match="normalization"):
-        Normalization.of(text)
-    read = Normalization.of("-.5/1,.25/.5")
-    assert (read.mean.tolist(), read.std.tolist()) == ([-0.5, 1.0], [0.25, 0.5])

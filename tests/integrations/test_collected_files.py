@@ -178,7 +178,7 @@ def test_it_may_be_killed_at_any_moment(server, folder, options, tmp_path):
     for i in range(5):
         write(folder / f"part-{i}.jsonl", predict(server, 2000, f"{tmp_path.name} {i}"))
     (folder / "poison.jsonl").write_text("{\n" * 7)
-    run = command(folder, server, *options, "--batch", "100", "--once")
+    run = command(folder, server, *options, "--once")
     for delay in sized(ci=(1.4, 2.0), nightly=(1.2, 1.4, 1.6, 1.8, 2.0, 2.3)):
         process = subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(delay)

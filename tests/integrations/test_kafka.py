@@ -72,7 +72,7 @@ def test_ten_thousand_labels_are_counted_once_through_kills(brokers, server, top
     before = counted(server)
     labels = predict(server, 10_000, topic)
     brokers.put(topic, labels)
-    run = command(brokers.address(topic), server, *options, "--batch", "100")
+    run = command(brokers.address(topic), server, *options)
     log = tmp_path / "log"
     random.seed(1)
     with log.open("w") as file:

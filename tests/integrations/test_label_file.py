@@ -47,7 +47,7 @@ def test_a_table_as_a_team_has_it_is_counted_and_what_is_refused_can_be_mended_a
         }
     )
     table.to_csv(tmp_path / "orders.csv", index=False)
-    columns = ("--id-column", "order_id", "--label-column", "outcome", "--by", "name")
+    columns = ("--column", "id=order_id", "--column", "label=outcome", "--by", "name")
     done = label(tmp_path / "orders.csv", named, *columns, "--refused", tmp_path / "refused.jsonl")
     assert done.returncode == 1, done.stderr
     assert counted(named) == 3
@@ -73,10 +73,10 @@ def test_a_watch_that_dies_in_the_middle_of_a_file_loses_no_label_and_doubles_no
         writer = csv.DictWriter(file, ["id", "label"])
         writer.writeheader()
         writer.writerows(labels)
-    options = ("--batch", "50", "--tries", "1")
-    words = [sys.executable, "-m", "calib_serve", "label", tmp_path / "l.csv", *options]
-    words += ["--url", f"{server.url}/v1/labels"]
-    with subprocess.Popen([*map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:
+    sending = "from calib_serve.integrations.collect.sending import send_label_file as send\n"
+    sending += f"send({str(tmp_path / 'l.csv')!r}, url='{server.url}/v1/labels', batch=50, tries=1)"
+    words = [sys.executable, "-c", sending]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:
         until(lambda: counted(server) >= before + 1000)
         server.stop(signal.SIGKILL)
         sender.communicate(timeout=120)
@@ -99,7 +99,7 @@ def test_collect_ends_with_1_where_it_left_dead_letters(
     outcomes = [1.0, 2.0, None, 0.0] if missing else [1.0, 2.0, 1.0, 0.0]
     table = pd.DataFrame({"order_id": [one["id"] for one in labels], "outcome": outcomes})
     table.to_csv(folder / "orders.csv", index=False)
-    columns = ("--id-column", "order_id", "--label-column", "outcome")
+    columns = ("--column", "id=order_id", "--column", "label=outcome")
     done = subprocess.run(
         command(folder, server, *options, *columns, "--once", *(["--json"] * missing)),
         check=False,

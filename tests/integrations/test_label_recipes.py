@@ -62,7 +62,7 @@ def test_each_recipe_brings_its_labels_home(
     def shell(text: str) -> list[str]:
         """A block as it has to be typed here: addresses are other ones, all else is what the page says."""
         url = f" --url {watch.url}/v1/labels"
-        text = text.replace("kafka-1:9092", brokers.servers).replace(" --id-column", f"{url} --id-column")
+        text = text.replace("kafka-1:9092", brokers.servers).replace(" --column id=", f"{url} --column id=")
         return ["bash", "-c", f"set -eo pipefail; {text}"]
 
     def counted() -> float:

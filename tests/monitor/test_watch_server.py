@@ -42,7 +42,7 @@ def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
         rows.writerows((r, 1) for r in receipts)
     arguments = [
         "label", str(path), "--url", f"{server.url}/v1/labels", "--token-file", str(tmp_path / "tokens"),
-        "--batch", "100", "--json",
+        "--json",
     ]  # fmt: skip
     first, again = (calib_serve(*arguments) for _ in range(2))
     assert first.exit_code == again.exit_code == 0, first.output

@@ -13,7 +13,7 @@ from grouped_samples import grouped
 
 def report(folder: Path, *arguments: str) -> dict:
     command = ["evaluate", str(folder / "probs.npz"), "--report", str(folder / "r.html"), "--json"]
-    result = invoke([*command, "--replicates", "40", *arguments])
+    result = invoke([*command, *arguments])
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.stdout)["report"])
 

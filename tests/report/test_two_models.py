@@ -120,7 +120,7 @@ def test_the_command_compares_two_files_in_80_columns(
         write(tmp_path / f"{name}.csv", scores, y, None) for name, scores in (("old-tree", p), ("net", q))
     ]
     page = tmp_path / "r.html"
-    done = invoke(["compare", *map(str, files), "-o", str(page), "--replicates", "0"])
+    done = invoke(["compare", *map(str, files), "-o", str(page)])
     assert done.exit_code == 0, done.output
     assert "old-tree is better than net" in done.stdout
     table = done.stdout[done.stdout.index("metric") : done.stdout.index("written to")]
@@ -146,9 +146,7 @@ def test_two_archives_of_arrays_are_compared_on_their_test_split(tmp_path: Path)
             for what, of in (("probs", scores), ("labels", y))
         }
         np.savez(tmp_path / f"{name}.npz", **arrays)
-    done = invoke(
-        ["compare", str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), "--json", "--replicates", "0"]
-    )
+    done = invoke(["compare", str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), "--json"])
     assert done.exit_code == 0, done.output
     assert '"other_verdict"' in done.stdout
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import invoke
+from command_line import by_schema, invoke
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime import InferenceSession
@@ -508,7 +508,7 @@ def test_a_column_label_beside_the_scores_gives_way_and_splits_go_first(tmp_path
     found = Scores.read(lines(tmp_path / "s.jsonl", rows), labels=truths, on="id", split="b")
     assert found.labels.tolist() == Y[1:30:2].tolist()
     assert "left out: 'label'" in found.reading
-    assert found.schema.labels is None
+    assert (found.schema.labels, found.schema.on) == (str(truths), "id")
 
 
 def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
@@ -518,13 +518,12 @@ def test_labels_by_id_serve_every_command(tmp_path: Path) -> None:
     rows = [{"id": i, "probs": mapped(row)} for i, row in enumerate(p)]
     scores, held = (lines(tmp_path / f"s{k}.jsonl", rows[k::2]) for k in (0, 1))
     truths = labelled(tmp_path / "t.csv", [(i, NAMES[k]) for i, k in enumerate(y)])
-    by_id = ("--labels", str(truths), "--on", "id")
+    by_id = by_schema(scores, "--labels", truths, "--on", "id")
     folder = str(tmp_path / "artifact")
     for command in (
         ("evaluate", str(scores), *by_id),
         ("fit", "--data", str(scores), *by_id, "--method", "temperature", "-o", folder),
         ("evaluate", str(scores), *by_id, "--report", str(tmp_path / "report.html")),
-        ("schema", str(scores), *by_id, "-o", str(tmp_path / "schema.yaml")),
         ("decide", folder, str(held), *by_id, "--coverage", "0.9", "-o", str(tmp_path / "decided")),
     ):
         told = invoke([*command])

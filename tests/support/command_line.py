@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
 from calib_serve.app import run
@@ -38,3 +39,11 @@ def invoke(arguments: Sequence[str], *, typed: str = "") -> Done:
     ):
         code = run(list(arguments))
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def by_schema(data: Path, *said: object) -> tuple[str, str]:
+    """What is ``said`` of scores, written down beside them: the option that takes it."""
+    out = data.with_name(f"{data.stem}-said.yaml")
+    done = calib_serve("schema", data, *said, "-o", out, "--force")
+    assert done.exit_code == 0, done.output
+    return "--schema", str(out)

@@ -143,7 +143,7 @@ def test_a_trial_is_waited_for_while_it_goes_on(tmp_path: Path, monkeypatch: pyt
     assert seen == [(k, 30) for k in range(1, 21)]
     assert watch("1 0", "2 0") == ""
     with pytest.raises(
-        ModelError, match=r"did not answer within 10 s after 2 of 9 samples; .*--probe-timeout"
+        ModelError, match=r"did not answer within 10 s after 2 of 9 samples; .*probe_timeout="
     ):
         watch("1 9", *["2 9"] * 9)
     with pytest.raises(ModelError, match="did not load within 600 s;"):

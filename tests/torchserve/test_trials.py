@@ -54,7 +54,7 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_handler_that_never_answers_is_given_up(tmp_path: Path, pids: Path) -> None:
     stuck = archive("stuck", tmp_path, Foreign(STARTS_ANOTHER))
-    with pytest.raises(ModelError, match=r"did not answer within 1 s.*--probe-timeout"):
+    with pytest.raises(ModelError, match=r"did not answer within 1 s.*probe_timeout="):
         look_at_archive(stuck, probe=request(tmp_path), probe_timeout=1.0)
     until(lambda: left(pids) == [])
 

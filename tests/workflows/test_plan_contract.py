@@ -86,7 +86,6 @@ def test_a_plan_counts_labels_by_day_and_by_prediction() -> None:
     assert (of_class.labels, math.isnan(of_class.rate)) == (whole.labels, True)
     assert whole.median < whole.labels
     assert whole.fixed == fixed_labels(0.95, 0.1)
-    assert of_class.as_dict()["rate"] is None
     (alone, _) = plan_contract(contract, acted={"act": 0.5}, predictions_per_day=10, **how)
     assert "There are not so many predictions" in " ".join(alone.says())
     for predictions in (1000, 10**9):

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.core.options.base import RARE, Tolerant, check, check_default
+from calib_serve.core.options.base import PYTHON, Tolerant, check, check_default
 from calib_serve.core.options.evaluate import Binned
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -24,7 +24,7 @@ class AuditOptions(Binned, Tolerant):
     """What confidences are; without it probabilities, or what the column's name says."""
     class_names: tuple[str, ...] | None = None
     """Names of all classes, in the order of their ids: logs then may have either."""
-    ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
+    ignore_label: tuple[str, ...] | None = None
     """Labels that mean no label, such as 255,NA."""
     by: tuple[str, ...] | None = None
     """Group by these columns; by default by model and version, where there are such."""
@@ -41,16 +41,17 @@ class AuditOptions(Binned, Tolerant):
     missing: Literal["chance", "unknown"] = "chance"
     """Why labels are missing: chance, or unknown, where the outcome may decide whether one comes."""
     engine: str | None = None
-    """The database of the tables, such as postgres://user@host/logs."""
-    password_file: Annotated[str | Path | None, RARE] = None
-    """A file with the password of the database; or set CALIB_SERVE_ENGINE_PASSWORD."""
-    unique_ids: Annotated[bool, RARE] = False
+    """The database of the tables, such as postgres://user@host/logs; CALIB_SERVE_ENGINE_PASSWORD has its
+    password."""
+    password_file: Annotated[str | Path | None, PYTHON] = None
+    """A file with the password of the database; without it CALIB_SERVE_ENGINE_PASSWORD has it."""
+    unique_ids: bool = False
     """Do not look for repeated ids, which takes longest; refused where one shows anyway."""
-    memory: Annotated[str, RARE] = "1GB"
+    memory: str = "1GB"
     """What DuckDB may hold at once."""
-    threads: Annotated[int | None, RARE] = None
+    threads: Annotated[int | None, PYTHON] = None
     """Threads of DuckDB; by default one a core."""
-    temporary: Annotated[str | Path | None, RARE] = None
+    temporary: str | Path | None = None
     """Where DuckDB puts what exceeds its memory."""
 
     def _check(self) -> None:

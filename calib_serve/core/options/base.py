@@ -13,10 +13,10 @@ from calib_serve.core.errors import InputError, OptionError
 T = TypeVar("T")
 
 # Plain texts, which ``calib_serve.app`` reads: a worker that reads options has no command line installed.
-RARE = "seldom needed"
-"""Mark of a field, ``Annotated[int, RARE]``: an option that few need."""
 PYTHON = "of Python alone"
-"""Mark of a field that is a keyword argument, and no option of the command line."""
+"""Mark of a field, ``Annotated[int, PYTHON]``: a keyword argument, and no option of the command line."""
+SCHEMA = "of a schema"
+"""Mark of a field that ``calib-serve schema`` alone takes: other commands read it in what that wrote."""
 
 MAX_PIXELS = 25_000_000
 """The most pixels of a picture, before and after it is resized, unless told otherwise."""
@@ -37,12 +37,12 @@ class Checked:
 class CustomOps(Checked):
     """Options of what runs an ONNX file."""
 
-    custom_ops: Annotated[str | Path | None, RARE] = None
+    custom_ops: str | Path | None = None
     """A library of operators beside onnxruntime's own; that of onnxruntime-extensions is found by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factory(CustomOps):
+class Factory(Checked):
     """Options of commands that load a model."""
 
     weights: str | Path | None = None
@@ -55,7 +55,7 @@ class Factory(CustomOps):
 class LastLayer(Checked):
     """Options of methods that change a model's last layer."""
 
-    last_linear: Annotated[str | None, RARE] = None
+    last_linear: Annotated[str | None, PYTHON] = None
     """The layer that makes the logits, if it is not found."""
 
 
@@ -94,7 +94,7 @@ def fields_of(kind: type, options: object) -> dict[str, Any]:
     """The fields of ``kind`` with the values that ``options``, which have them too, give them.
 
     >>> fields_of(Factory, Factory(weights="w.safetensors"))
-    {'custom_ops': None, 'weights': 'w.safetensors', 'output_name': None}
+    {'weights': 'w.safetensors', 'output_name': None}
     """
     return {field.name: getattr(options, field.name) for field in fields(kind)}
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from calib_serve.core.options.base import (
-    RARE,
+    PYTHON,
+    SCHEMA,
     Checked,
     Factory,
     check,
@@ -15,8 +16,24 @@ from calib_serve.core.options.base import (
 )
 
 __all__ = [
-    "ArchiveData", "ArchiveOptions", "ColumnOptions", "DataOptions", "FileOptions", "Kind", "ModelData",
-    "ModelScores", "PlainData", "ProofOptions", "ScoresOptions", "SplitData", "TrialOptions",
+    "ArchiveData",
+    "ArchiveOptions",
+    "BySchema",
+    "ColumnOptions",
+    "DataOptions",
+    "FileOptions",
+    "Grouped",
+    "HeldData",
+    "Kind",
+    "ModelData",
+    "ModelScores",
+    "OfModel",
+    "PlainData",
+    "ProofOptions",
+    "ScoresOptions",
+    "SplitData",
+    "TrialOptions",
+    "WithLabels",
 ]  # fmt: skip
 
 Kind = Literal[
@@ -35,12 +52,36 @@ class ColumnOptions(Checked):
     """What the scores are, where their names do not say it: logits, probabilities or log_probs; of one column
     logit or probability; of labels label_logits or label_probabilities; or a scale: percent, odds, votes:N,
     points:LOW:HIGH, log10, log2, log-odds:BASE, neg-log-p; of language models' answers answers:FILE.yaml."""
-    missing: Annotated[tuple[str, ...] | None, RARE] = None
+    missing: Annotated[tuple[str, ...] | None, SCHEMA] = None
     """Scores that stand for none, such as -999 or nan: their rows are left out; none where no score does."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainData(ColumnOptions):
+class BySchema(Checked):
+    """What was written down of scores."""
+
+    schema: Any = None
+    """What else is said of the scores: a file that calib-serve schema wrote."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped(Checked):
+    """Which samples are not independent."""
+
+    groups: Any = None
+    """Which samples belong together, such as one patient's: a column, or an npy file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithLabels(Checked):
+    """Where labels lie."""
+
+    labels: str | None = None
+    """The labels: a column or array of the file, or an npy file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainData(BySchema):
     """Which scores of a file are read, where an artifact says what they are and what classes are called."""
 
     split: str | None = None
@@ -48,18 +89,14 @@ class PlainData(ColumnOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoresOptions(ColumnOptions):
+class ScoresOptions(ColumnOptions, BySchema, Grouped):
     """The kind and columns of scores; in Python each also takes an array in place of a column's name."""
 
-    schema: Annotated[Any, RARE] = None
-    """What else is said of the scores: a file that calib-serve schema wrote."""
-    class_names: Annotated[tuple[str, ...] | None, RARE] = None
+    class_names: Annotated[tuple[str, ...] | None, SCHEMA] = None
     """Names of the classes, in order, where the data have none."""
-    groups: Any = None
-    """Which samples belong together, such as one patient's: a column, or an npy file."""
-    sample_weight: Annotated[Any, RARE] = None
+    sample_weight: Annotated[Any, SCHEMA] = None
     """The weight of each sample: a column, or an npy file."""
-    ignore_label: Annotated[tuple[str, ...] | None, RARE] = None
+    ignore_label: Annotated[tuple[str, ...] | None, SCHEMA] = None
     """Labels that mean no label, such as 255,NA: their samples are left out."""
 
     @property
@@ -102,13 +139,11 @@ class ProofOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileOptions(ScoresOptions):
+class FileOptions(ScoresOptions, WithLabels):
     """The contents of a file of scores."""
 
-    labels: str | None = None
-    """The labels: a column or array of the file, or an npy file; with --on a table of its own."""
-    on: Annotated[str | None, RARE] = None
-    """A column of ids, by which the labels of a table of its own are found."""
+    on: Annotated[str | None, SCHEMA] = None
+    """A column of ids, by which labels are found that are a table of their own."""
 
     @property
     def of_file(self) -> dict[str, Any]:
@@ -123,8 +158,8 @@ class SplitData(FileOptions, PlainData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelData(SplitData, Factory):
-    """The origin of scores: DATA alone holds them, else it holds the inputs of a model."""
+class OfModel(Factory):
+    """A model that is asked for its scores."""
 
     model: str | None = None
     """A model that DATA are the inputs and labels of: a file, a Hugging Face folder, or module:factory."""
@@ -135,10 +170,24 @@ class ModelData(SplitData, Factory):
             "weights",
             "are those of a model that is a factory, and none is given",
         )
-        of_file = ("output_name", "custom_ops")
-        check_default(
-            self, of_file if self.model is None else (), "is of an ONNX file, and no model is given"
-        )
+        if self.model is None:
+            check_default(self, ["output_name"], "is of an ONNX file, and no model is given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelData(SplitData, OfModel):
+    """The origin of scores: DATA alone holds them, else it holds the inputs of a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldData(PlainData, Grouped, WithLabels, OfModel):
+    """The origin of scores of an artifact's model, which says what they are."""
+
+    @property
+    def of_file(self) -> dict[str, Any]:
+        """The given options, as keyword arguments of ``Scores.read``."""
+        given = {"labels": self.labels, "groups": self.groups, "schema": self.schema}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +197,7 @@ class TrialOptions(Checked):
     seam: str | None = None
     """Where the class scores pass in the archive's handler: PLACE, or PLACE:OUTPUT, as in model:logits."""
     # Of one answer, not of all: it bounds a handler that hangs, however many samples there are.
-    probe_timeout: Annotated[float, RARE] = 60
+    probe_timeout: Annotated[float, PYTHON] = 60
     """Seconds that the archive's handler may take to answer."""
 
     def _check(self) -> None:
@@ -179,9 +228,6 @@ class ArchiveData(SplitData, TrialOptions):
             "seam",
             "is a place in the handler of an archive, and none is given",
         )
-        if self.from_ is None:
-            says = "is how long the handler of an archive may take, and none is given"
-            check_default(self, ["probe_timeout"], says)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,5 +248,5 @@ class ArchiveOptions(TrialOptions):
 
     outputs: Kind | None = None
     """The kind of scores that pass there, where their numbers do not tell."""
-    batch_size: Annotated[int | None, RARE] = None
+    batch_size: Annotated[int | None, PYTHON] = None
     """Requests at once; by default the archive's, if it is proved which row of a batch is whose."""

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from calib_serve.core.options.base import (
     PYTHON,
-    RARE,
     Checked,
     Seeded,
     Tolerant,
@@ -32,7 +31,7 @@ class Interval(Checked):
 class Resampled(Seeded):
     """Options of resampling."""
 
-    replicates: Annotated[int, RARE] = 1000
+    replicates: Annotated[int, PYTHON] = 1000
     """Resamples and draws that intervals are made of, 16 or more; 0 for no such intervals."""
 
     def _check(self) -> None:
@@ -45,7 +44,7 @@ class Resampled(Seeded):
 class Binned(Checked):
     """Options of binning by confidence."""
 
-    bins: int = 15
+    bins: Annotated[int, PYTHON] = 15
     """How many confidence bins."""
 
     def _check(self) -> None:
@@ -75,7 +74,7 @@ class CompareOptions(ScoresOptions, Resampled):
     """Options of ``compare``."""
 
     # Fewer than in one evaluation: some twenty methods are resampled, and ranked by their values.
-    replicates: Annotated[int, RARE] = 200
+    replicates: Annotated[int, PYTHON] = 200
     """Resamples that the intervals of metrics are made of, 16 or more; 0 for none."""
 
 
@@ -83,7 +82,7 @@ class CompareOptions(ScoresOptions, Resampled):
 class VerdictOptions(Tolerant):
     """Options of a verdict."""
 
-    class_tolerance: Annotated[float | None, RARE] = None
+    class_tolerance: float | None = None
     """The tolerance for a class or label alone; by default 1.5 times the other one."""
 
 
@@ -133,11 +132,8 @@ class PromiseOptions(Interval, Seeded):
     known_refused: float | None = None
     """The share of samples of the known classes that may be refused as being of none of them."""
     cost: Any = None
-    """What each action costs for each true class, a YAML file: a mapping of actions a class."""
-    cost_fp: float | None = None
-    """Of two classes: what it costs to choose class 1 where class 0 is true; only with the other one."""
-    cost_fn: float | None = None
-    """Of two classes: what it costs to choose class 0 where class 1 is true."""
+    """What each action costs for each true class, a YAML file: a mapping of actions a class. Of two classes
+    also FP,FN: what it costs to choose class 1 where class 0 is true, and class 0 where class 1 is."""
     precision: float | None = None
     """Of two classes: the least share of what is chosen as class 1 that is of class 1."""
     recall: float | None = None
@@ -156,18 +152,34 @@ class PromiseOptions(Interval, Seeded):
     @property
     def goal(self) -> str | None:
         """What the choice of an action is to keep: "cost" or a threshold's; None where none is chosen."""
-        given = [n for n in ("cost", "cost_fp", *_THRESHOLDS) if getattr(self, n) is not None]
+        given = [n for n in ("cost", *_THRESHOLDS) if getattr(self, n) is not None]
         check(len(given) < 2, "".join(given[:1]), f"is one way to decide, {', '.join(given[1:])} another")
-        return given[0].removesuffix("_fp") if given else None
+        return given[0] if given else None
+
+    @property
+    def of_errors(self) -> tuple[float, float] | None:
+        """What the two errors of two classes cost, FP and FN; None for a table of costs.
+
+        >>> PromiseOptions(cost="1,5").of_errors, PromiseOptions(cost="costs.yaml").of_errors
+        ((1.0, 5.0), None)
+        """
+        given = self.cost.split(",") if isinstance(self.cost, str) else self.cost
+        if not isinstance(given, (list, tuple)) or len(given) != 2:
+            return None
+        try:
+            return float(given[0]), float(given[1])
+        except (TypeError, ValueError):  # the name of a file may have a comma
+            return None
 
     def _check(self) -> None:
         if self.coverage is None:
             of_sets = ("score", "per_class", "penalty", "free_ranks")
             check_default(self, of_sets, "goes with coverage, which is not given")
-        check((self.cost_fp is None) == (self.cost_fn is None), "cost_fp", "and cost_fn go together")
-        for name in ("cost_fp", "cost_fn", *_THRESHOLDS):
+        for cost in self.of_errors or ():
+            check_positive("cost", cost)
+        for name in _THRESHOLDS:
             if getattr(self, name) is not None:
-                (check_between if name in _THRESHOLDS else check_positive)(name, getattr(self, name))
+                check_between(name, getattr(self, name))
         if self.goal is None and self.risk is None:
             check_default(self, ["level"], "goes with risk, a cost or a threshold, and none is given")
         if self.known_refused is not None:
@@ -200,7 +212,7 @@ class ContractOptions(Interval, Resampled):
 class PlanOptions(Seeded):
     """Options of ``plan_contract``."""
 
-    power: Annotated[float, RARE] = 0.9
+    power: Annotated[float, PYTHON] = 0.9
     """How surely a breach is noticed by then."""
     kept: Annotated[int, PYTHON] = 10_000
     """Labels that came before the breach, while the promise was kept."""

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from calib_serve.core.options.base import Checked, Factory, LastLayer, Seeded, check
+from calib_serve.core.options.base import PYTHON, Checked, CustomOps, Factory, LastLayer, Seeded, check
 from calib_serve.core.options.data import ArchiveOptions, ScoresOptions
 
 
@@ -41,7 +41,7 @@ class ArchiveFitOptions(ArchiveOptions, Prior, Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFitOptions(Factory, Prior, Seeded, LastLayer):
+class ModelFitOptions(Factory, CustomOps, Prior, Seeded, LastLayer):
     """Options of ``calibrate_model``."""
 
     outputs: Any = None
@@ -77,7 +77,7 @@ class GateOptions(Seeded):
 
     method: str = "auto"
     """A method's name, or auto."""
-    alpha: float = 0.05
+    alpha: Annotated[float, PYTHON] = 0.05
     """The chance to replace a calibration that is right, at most."""
 
     def _check(self) -> None:

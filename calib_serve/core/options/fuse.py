@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from calib_serve.core.options.base import RARE, Checked, CustomOps, LastLayer, check, check_default
+from calib_serve.core.options.base import (
+    PYTHON,
+    Checked,
+    CustomOps,
+    LastLayer,
+    check,
+    check_default,
+)
 from calib_serve.core.options.data import ModelScores, ProofOptions
 
 Shown = Literal["same", "probabilities", "all"]
@@ -19,8 +26,8 @@ class FuseOptions(ModelScores, ProofOptions):
     inputs: Any = None
     """An npz of inputs by name, to compare the scores and measure parity on; by default some are made for
     the latter."""
-    samples: Annotated[int, RARE] = 8
-    """How many inputs to make, where neither --inputs nor --against nor a .pt2 gives any."""
+    samples: Annotated[int, PYTHON] = 8
+    """How many inputs to make, where neither inputs nor fitted scores nor a .pt2 gives any."""
 
     def _check(self) -> None:
         check(self.samples >= 1, "samples", f"must be 1 or more, got {self.samples}")
@@ -30,7 +37,7 @@ class FuseOptions(ModelScores, ProofOptions):
 class OnDevice(Checked):
     """Options of the comparison of a fused model with its calibration."""
 
-    device: Annotated[str, RARE] = "cpu"
+    device: str = "cpu"
     """Where parity is measured: cpu, cuda, or cuda:1."""
 
 
@@ -40,15 +47,13 @@ class GraphOptions(FuseOptions):
 
     output_name: str | None = None
     """The output that holds the scores, where several may; or a tensor inside."""
-    strict: Annotated[bool, RARE] = False
+    strict: bool = False
     """Refuse a graph where an output computed from the scores would be left raw."""
-    input_name: Annotated[str | None, RARE] = None
+    input_name: Annotated[str | None, PYTHON] = None
     """The input that is shifted, where several may be."""
-    features: Annotated[str | None, RARE] = None
+    features: Annotated[str | None, PYTHON] = None
     """The tensor that a new head reads."""
-    normalization: Annotated[Any, RARE] = None
-    """What goes into the graph before the shift: MEAN,STD with channels separated by /."""
-    decisions: Annotated[bool, RARE] = True
+    decisions: bool = True
     """Return prediction sets, abstention and acts as outputs of the graph, where the artifact has them."""
 
 
@@ -73,9 +78,9 @@ class ModuleOptions(ModelScores, LastLayer):
     """What the calibrated model returns."""
     output: str | None = None
     """Where the scores lie in what the model returns, as in logits or 0."""
-    fold: Annotated[bool, RARE] = False
+    fold: Annotated[bool, PYTHON] = False
     """Multiply logit maps into the last linear layer."""
-    decisions: Annotated[bool, RARE] = False
+    decisions: bool = False
     """Return prediction sets, abstention and acts, where the artifact has them."""
 
     def _check(self) -> None:
@@ -104,15 +109,15 @@ class TritonOptions(GraphOptions):
     """Triton's backend that runs the graph: its own for onnxruntime, or python."""
     tensorrt: Literal["FP32", "FP16"] | None = None
     """Let TensorRT run the graph, in this precision."""
-    max_batch: Annotated[int, RARE] = 32
+    max_batch: int = 32
     """The largest batch; left out where the graph's batch is fixed."""
-    versions: Annotated[int, RARE] = 1
+    versions: int = 1
     """How many of the newest versions are served at once."""
     device: Processor = "gpu"
     """Where Triton runs the graph: gpu or cpu."""
-    receipts: Annotated[bool, RARE] = True
+    receipts: bool = True
     """Return receipts and count predictions."""
-    trt_cache: Annotated[str | None, RARE] = None
+    trt_cache: str | None = None
     """A folder on the server that may be written, where TensorRT keeps engines and timings."""
 
     def _check(self) -> None:

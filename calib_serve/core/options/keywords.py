@@ -27,7 +27,6 @@ class GraphKeywords(TypedDict, total=False):
     features: str | None
     input_name: str | None
     inputs: Any
-    normalization: Any
     output_name: str | None
     outputs: Kind | None
     samples: int
@@ -77,8 +76,6 @@ class JudgeKeywords(ScoresKeywords, total=False):
 class DecideKeywords(SeededKeywords, ScoresKeywords, total=False):
     budget: float | None
     cost: Any
-    cost_fn: float | None
-    cost_fp: float | None
     coverage: float | None
     free_ranks: int | None
     known_refused: float | None

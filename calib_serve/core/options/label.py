@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from calib_serve.core.options.base import RARE, Checked, check, check_positive
+from calib_serve.core.options.base import PYTHON, Checked, check, check_positive
 
 _MOST_LABELS = 10_000  # that the watch takes in one request
 
@@ -13,11 +13,11 @@ _MOST_LABELS = 10_000  # that the watch takes in one request
 class LabelColumns(Checked):
     """How labels are read."""
 
-    receipt_column: str | None = None
+    receipt_column: Annotated[str | None, PYTHON] = None
     """The column, or field, of receipts; by default receipt, where there is one."""
-    id_column: str | None = None
+    id_column: Annotated[str | None, PYTHON] = None
     """The column, or field, of your own ids of predictions; by default id, where there is one."""
-    label_column: str = "label"
+    label_column: Annotated[str, PYTHON] = "label"
     """The column, or field, of labels."""
     by: Literal["id", "name"] | None = None
     """What labels are: by default names, else ids, and refused where both."""
@@ -27,7 +27,7 @@ class LabelColumns(Checked):
 class SendLimits(Checked):
     """How labels are sent."""
 
-    batch: Annotated[int, RARE] = 1000
+    batch: Annotated[int, PYTHON] = 1000
     """Labels a request."""
     replaces: bool = False
     """They count in the place of other labels of their predictions; the token needs the scope correct."""
@@ -44,8 +44,8 @@ class LabelOptions(LabelColumns, SendLimits):
     """The address that takes labels."""
     refused: str | Path | None = None
     """Of a file: write refused rows here, JSON lines with the reason, to be mended and sent again."""
-    tries: Annotated[int, RARE] = 7
-    """Of a file: how often a request is tried."""
+    tries: Annotated[int, PYTHON] = 7
+    """How often a request is tried."""
 
     def _check(self) -> None:
         check(self.tries >= 1, "tries", f"must be 1 or more, got {self.tries}")
@@ -59,9 +59,9 @@ class FollowOptions(Checked):
     """For how long a label waits for its prediction to be known: 90s, 10m or 6h."""
     state: str | Path = Path("collect.db")
     """The file that says which files were read."""
-    settle: Annotated[float, RARE] = 5
+    settle: float = 5
     """Seconds for which a file must not have changed."""
-    every: Annotated[float, RARE] = 5
+    every: Annotated[float, PYTHON] = 5
     """Seconds between two looks for files."""
 
     def _check(self) -> None:

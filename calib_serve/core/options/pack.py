@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from calib_serve.core.options.base import (
     MAX_PIXELS,
     PYTHON,
-    RARE,
     Checked,
     LastLayer,
     check,
@@ -42,7 +41,7 @@ class Flushed(Checked):
 class Standalone(Checked):
     """Contents of an archive beside the model."""
 
-    standalone: Annotated[bool, RARE] = False
+    standalone: bool = False
     """Carry what a worker needs of this package."""
 
 
@@ -50,7 +49,7 @@ class Standalone(Checked):
 class Handled(Flushed, LastLayer):
     """Options of every handler of ours."""
 
-    threshold: Annotated[float, RARE] = 0.5
+    threshold: Annotated[float, PYTHON] = 0.5
     """The probability from which on a label of several is predicted."""
 
     def _check(self) -> None:
@@ -61,17 +60,17 @@ class Handled(Flushed, LastLayer):
 class ReplyOptions(Checked):
     """Options of a packed model's replies, and of its workers' resources."""
 
-    abstain_below: Annotated[float | None, RARE] = None
+    abstain_below: Annotated[float | None, PYTHON] = None
     """Confidence under which a reply says abstain."""
-    top: Annotated[int, RARE] = 5
+    top: Annotated[int, PYTHON] = 5
     """Classes that a reply lists, likeliest first."""
-    probabilities: Annotated[bool, RARE] = True
+    probabilities: Annotated[bool, PYTHON] = True
     """List the probabilities of all classes in a reply."""
-    threads: Annotated[int | None, RARE] = None
+    threads: Annotated[int | None, PYTHON] = None
     """Cores of a worker; by default all are shared evenly by the workers."""
     max_pixels: Annotated[int, PYTHON] = MAX_PIXELS
     """The most pixels of a picture that is sent."""
-    allow_cpu_fallback: Annotated[bool, RARE] = False
+    allow_cpu_fallback: Annotated[bool, PYTHON] = False
     """Let the model run on the CPU where a GPU was asked for."""
 
     def _check(self) -> None:
@@ -107,7 +106,7 @@ class ModelPack(ReplyOptions):
     """An npz of inputs by name, to compare the model's scores on with --against."""
     input_shape: tuple[int | None, ...] | None = None
     """One input's shape, such as 3,224,224, -1 for any size; by default as the artifact says."""
-    handler: Annotated[Path | None, RARE] = None
+    handler: Path | None = None
     """Your own entry file, a subclass of ours."""
     shadow: Any = None
     """Another artifact, of which receipts say what it would have served."""
@@ -159,16 +158,16 @@ class AroundOptions(Packed, ArchivePack, Batched):
 class FeedbackPack(Checked):
     """Options of the feedback archive alone; the first four are by default those of a watch."""
 
-    arl: Annotated[float | None, RARE] = None
-    """With --feedback: labels between two false drift alarms."""
-    tolerance: Annotated[float | None, RARE] = None
-    """With --feedback: how far accuracy may be from confidence."""
-    block: Annotated[int | None, RARE] = None
-    """With --feedback: labels that may depend on one another."""
-    maturity: Annotated[str | None, RARE] = None
-    """With --feedback: the age at which labels are in, such as 6h, or auto."""
-    ttl_days: Annotated[float, RARE] = 30.0
-    """With --feedback: days after its prediction in which a label is taken."""
+    arl: Annotated[float | None, PYTHON] = None
+    """Labels between two false drift alarms."""
+    tolerance: Annotated[float | None, PYTHON] = None
+    """How far accuracy may be from confidence."""
+    block: Annotated[int | None, PYTHON] = None
+    """Labels that may depend on one another."""
+    maturity: Annotated[str | None, PYTHON] = None
+    """The age at which labels are in, such as 6h, or auto."""
+    ttl_days: Annotated[float, PYTHON] = 30.0
+    """Days after its prediction in which a label is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)

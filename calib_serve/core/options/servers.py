@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from calib_serve.core.options.base import (
-    RARE,
     Checked,
     Tolerant,
     check,
@@ -21,9 +20,9 @@ _LONGEST_RUN = 1e30  # labels; what the detector may multiply it with still fits
 class DriftOptions(Tolerant):
     """Options of the drift ``Detector``."""
 
-    arl: Annotated[float, RARE] = 100_000
+    arl: float = 100_000
     """Labels between two false drift alarms, on average, at least."""
-    block: Annotated[int, RARE] = 1
+    block: int = 1
     """Labels that may depend on one another, where errors come in runs."""
 
     def _check(self) -> None:
@@ -89,11 +88,11 @@ class ListenOptions(Checked):
     """Certificate with its chain, PEM: serve by TLS."""
     tls_key: Path | None = None
     """The certificate's key, PEM."""
-    root_path: Annotated[str, RARE] = ""
+    root_path: str = ""
     """Path under which a proxy serves it, and which the proxy strips."""
-    max_connections: Annotated[int, RARE] = 512
+    max_connections: int = 512
     """Connections at a time; others are answered 503."""
-    request_seconds: Annotated[float, RARE] = 30
+    request_seconds: float = 30
     """Seconds in which a request with its body must have come."""
 
     def _check(self) -> None:
@@ -122,11 +121,11 @@ class AppOptions(Checked):
     """Host names to answer to besides loopback, as a proxy in front sends them."""
     runbooks: str = "runbooks"
     """The page with a section for each alert that pages link to; by default the one served here."""
-    max_waiting: Annotated[int, RARE] = 32
+    max_waiting: int = 32
     """Requests at work or in line; one more is answered 429."""
-    max_megabytes: Annotated[float, RARE] = 4
+    max_megabytes: float = 4
     """The largest body, in MiB."""
-    max_versions: Annotated[int, RARE] = 200
+    max_versions: int = 200
     """Model versions with series of their own; the rest are 'other'."""
 
     def _check(self) -> None:
@@ -179,13 +178,13 @@ class GatewayOptions(WebOptions):
     """HOST:PORT of the server's gRPC; grpcs://HOST:PORT by TLS."""
     grpc_port: int | None = None
     """Port to listen on for gRPC."""
-    timeout: Annotated[float, RARE] = 60
+    timeout: float = 60
     """Seconds that the server behind may take."""
     trust_headers: bool = False
     """Believe x-calib-segment, -group and -id of every client: a proxy in front sets or strips them."""
-    max_waiting: Annotated[int, RARE] = 256
+    max_waiting: int = 256
     """Requests at work; one more is answered 429, or RESOURCE_EXHAUSTED."""
-    max_megabytes: Annotated[float, RARE] = 64
+    max_megabytes: float = 64
     """The largest inference, in MiB."""
 
     def _check(self) -> None:

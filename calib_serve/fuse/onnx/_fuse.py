@@ -147,7 +147,7 @@ def fuse_onnx(
         out_path: The file to write.
         options: An ``OnnxOptions``; keywords replace its fields.
         **keywords: Fields of ``OnnxOptions``: ``against``, ``custom_ops``, ``decisions``, ``device``,
-            ``features``, ``input_name``, ``inputs``, ``keep_raw``, ``normalization``, ``output_name``,
+            ``features``, ``input_name``, ``inputs``, ``keep_raw``, ``output_name``,
             ``outputs``, ``returns``, ``samples``, ``strict``, ``unproven``.
 
     Raises:

@@ -146,26 +146,28 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
     if name is None:
         linear = find_linear(tail.logits)
         if not isinstance(linear, Linear):
-            raise FuseError(f"the last linear layer was not found: {linear}; name its input: --features NAME")
+            raise FuseError(
+                f"the last linear layer was not found: {linear}; name its input: fuse_onnx(features=)"
+            )
         value = linear.features
     else:
         found = [v for n in editor.graph for v in n.outputs if v.name == name]
         found += [v for v in editor.graph.inputs if v.name == name]
         if not found:
-            raise FuseError(f"the graph has no tensor {name!r} to take as --features NAME")
+            raise FuseError(f"the graph has no tensor {name!r} to take as fuse_onnx(features=)")
         value = found[0]
         if value is not tail.logits and reaches(value, {str(tail.logits.name)}):
             raise FuseError(
                 f"{name!r} is made of the logits {tail.logits.name!r}, which the head is to replace: name a "
-                "tensor before them: --features NAME"
+                "tensor before them: fuse_onnx(features=)"
             )
     width, shape = head.weights[0].shape[1], value.shape
     fits = shape is not None and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == width)
     if value.dtype not in FLOATS or not fits:
         raise FuseError(
             f"the head reads features (n, {width}), but {value.name!r} is {value.dtype} "
-            f"{value.shape}; the artifact is of another model, or another tensor holds them: --features "
-            "NAME"
+            f"{value.shape}; the artifact is of another model, or another tensor holds them: "
+            "fuse_onnx(features=)"
         )
     return value
 

@@ -68,8 +68,7 @@ def generate(
         return made | chance
     except MemoryError as error:
         raise FuseError(
-            f"no {samples} inputs fit the memory: {error}; make fewer, --samples (samples=), or give some, "
-            "--inputs (inputs=)"
+            f"no {samples} inputs fit the memory: {error}; give some, --inputs (inputs=)"
         ) from error
 
 
@@ -303,7 +302,7 @@ def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
     head, classes = plan.artifact.head, plan.artifact.classes
     # Free sizes pass the plan, and are only seen when the graph runs.
     wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
-    flag = "--output-name (output_name=)" if head is None else "--features NAME"
+    flag = "--output-name (output_name=)" if head is None else "fuse_onnx(features=)"
     if raw.shape[1] not in wide:
         raise FuseError(
             f"the artifact needs {plan.source!r} as (n, {max(wide)}), but it gives {raw.shape}; fit one for "

@@ -20,7 +20,7 @@ from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse._decisions import has_logits
 from calib_serve.fuse.onnx._follow import Sources, find_sources, follow_labels
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, describe
-from calib_serve.fuse.onnx._input_shift import Normalization, shift_input, shifted_input
+from calib_serve.fuse.onnx._input_shift import shift_input, shifted_input
 from calib_serve.fuse.onnx._layers import find_features, map_by_source, map_logits, replace_head
 from calib_serve.fuse.onnx._masks import FAR, hides_mask, inputs_of, masked_probabilities
 from calib_serve.fuse.onnx._outputs import Returns, finish, open_scores
@@ -64,7 +64,6 @@ class Plan:
     masked: tuple[str, str] | None
     mask_inputs: frozenset[str]
     input: ir.Value | None
-    normalization: Normalization | None
     sources: Sources
     hidden: bool
     custom_ops: str | Path | None = None
@@ -88,8 +87,8 @@ class Plan:
 
 def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
     """Plan a place for each step in this graph; FuseError where a step has none."""
-    known, normalization = set(editor.graph.outputs), Normalization.of(asked.normalization)
-    heads, shifts = artifact.head is not None, artifact.input_shift is not None or normalization is not None
+    known = set(editor.graph.outputs)
+    heads, shifts = artifact.head is not None, artifact.input_shift is not None
     check(heads or asked.features is None, "features", "is what a new head reads, and there is none")
     check(shifts or asked.input_name is None, "input_name", "is the input that is shifted, and none is")
     tail = find_tail(editor, output=asked.output_name, outputs=asked.outputs, artifact=artifact)
@@ -131,8 +130,8 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         for one in maps
     ]
     shift, shifted = artifact.input_shift, None
-    if shift is not None or normalization is not None:
-        shifted = shifted_input(editor, None if shift is None else shift.delta.shape, asked.input_name)
+    if shift is not None:
+        shifted = shifted_input(editor, shift.delta.shape, asked.input_name)
     types = {v.dtype: node for node in editor.graph for v in node.outputs}
     # The floating type that rounds most, anywhere in the graph, limits the parity.
     dtype = next((d for d in FLOATS if d in types), ir.DataType.FLOAT)
@@ -153,7 +152,6 @@ def make_plan(editor: Editor, artifact: Artifact, asked: OnnxOptions) -> Plan:
         mask_inputs=frozenset(inputs_of(tail.masked) - inputs_of(tail.logits)),
         input=shifted,
         by=None if artifact.source_maps is None else artifact.source_maps.by,
-        normalization=normalization,
         sources=sources,
         hidden=tail.output not in known,
         custom_ops=asked.custom_ops,
@@ -173,9 +171,10 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[tuple[str, ...], Tail]:
     # Behind all maps: tables and mixtures act on the probabilities that these make.
     tail, what = finish(editor, tail, plan.artifact, plan.returns)
     done += [what, follow_labels(editor, tail, plan.artifact, plan.tail)]
-    if plan.input is not None:
+    shift = plan.artifact.input_shift
+    if plan.input is not None and shift is not None:
         # Last: the passes above look for features and layers in the original graph.
-        done.append(shift_input(editor, plan.input, plan.artifact.input_shift, plan.normalization))
+        done.append(shift_input(editor, plan.input, shift))
     return tuple(what for what in done if what), tail
 
 

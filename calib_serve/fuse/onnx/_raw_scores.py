@@ -16,19 +16,14 @@ from calib_serve.scores import LEAST, log_softmax, to_logits
 
 
 def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan, *, shift: bool = True) -> dict[str, NDArray[Any]]:
-    """Normalise and shift the raw graph's inputs in numpy."""
+    """Shift the raw graph's inputs in numpy."""
     ready = {name: array for name, array in feeds.items() if name != plan.by}
     if plan.shifted is None:
         return ready
     if plan.shifted not in ready:
         raise InputError(f"--inputs (inputs=) lack {plan.shifted!r}; they are {sorted(ready)}")
-    x = ready[plan.shifted]
-    dtype = x.dtype
-    if plan.normalization is not None:
-        mean, std = plan.normalization.shaped(x.ndim)
-        x = (x.astype(np.float64) - mean) / std
-    step = plan.artifact.input_shift if shift else None
-    ready[plan.shifted] = (x if step is None else step(x)).astype(dtype)
+    x, step = ready[plan.shifted], plan.artifact.input_shift if shift else None
+    ready[plan.shifted] = (x if step is None else step(x)).astype(x.dtype)
     return ready
 
 

@@ -293,4 +293,4 @@ def _check_layer(outputs: Outputs, change: Change, folded: tuple[LogitMap, ...])
             f"the model returns {outputs}: its last linear layer does not make what is calibrated"
         )
     if folded and (change != "none" or any(m.on == "log_probs" for m in folded)):
-        raise FuseError("a map on log-probabilities cannot be folded into a layer; leave --fold (fold=) off")
+        raise FuseError("a map on log-probabilities cannot be folded into a layer; leave fold= off")

@@ -42,7 +42,7 @@ def linear_layer_name(model: nn.Module, features: int | None, classes: int, name
     what = f"weight ({classes}, {'any' if features is None else features})"
     if not fits:
         raise FuseError(f"the model has no linear layer of {what}; it has {linear or 'none'}")
-    raise FuseError(f"several linear layers have {what}: {fits}; say which with --last-linear (last_linear=)")
+    raise FuseError(f"several linear layers have {what}: {fits}; say which with last_linear=")
 
 
 def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Tensor]) -> Exact:
@@ -69,7 +69,7 @@ def features_of(model: nn.Module, name: str, scores_of: Callable[[nn.Module], Te
     if again.shape != expected.shape or not np.allclose(again, expected, near, near * np.abs(expected).max()):
         raise FuseError(
             f"{name!r} is not the model's last layer: its weights times its inputs are not the model's "
-            "scores; say which is with --last-linear (last_linear=)"
+            "scores; say which is with last_linear="
         )
     return features
 

@@ -70,7 +70,7 @@ def fuse_triton(
         name: The model's name in Triton; the fused graph becomes a version of it.
         **keywords: Fields of ``TritonOptions``: ``against``, ``backend``, ``decisions``,
             ``device``, ``features``, ``input_name``, ``inputs``, ``max_batch``,
-            ``normalization``, ``output_name``, ``outputs``, ``receipts``, ``samples``, ``strict``,
+            ``output_name``, ``outputs``, ``receipts``, ``samples``, ``strict``,
             ``tensorrt``, ``trt_cache``, ``unproven``, ``version``, ``versions``.
 
     Raises:

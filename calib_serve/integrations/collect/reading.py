@@ -87,7 +87,7 @@ class LabelFields:
         if lack:
             raise InputError(
                 f"{name} has no column {', '.join(lack)}, it has {', '.join(map(shown, there))}"[:400]
-                + "; name yours by --receipt-column or --id-column, and --label-column"
+                + "; name yours: --column id=NAME (id_column=), receipt=NAME, label=NAME"
             )
 
 

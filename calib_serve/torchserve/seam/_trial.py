@@ -109,7 +109,7 @@ def _watch(
                 did = "answer" if seen else "load"
                 raise ModelError(
                     f"the handler did not {did} within {limit:.0f} s{came}; it may take longer "
-                    "with --probe-timeout SECONDS"
+                    "with probe_timeout= SECONDS (fit --option probe_timeout=, or Python)"
                 )
     finally:
         with suppress(ProcessLookupError):  # it and what it started

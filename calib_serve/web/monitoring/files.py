@@ -5,11 +5,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 from calib_serve.core.errors import InputError
 from calib_serve.core.files import write_changed
-from calib_serve.core.options.base import RARE
 
 Part = Literal["rules", "alerts", "dashboards", "prometheus", "alertmanager", "grafana"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -30,6 +29,7 @@ _COPY_LABELS = ("replica", "prometheus_replica", "receive_replica", "rule_replic
 """What tells copies of one scrape apart, where Prometheus runs in pairs: a copy is not added."""
 
 _HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
+_SIGMAS = 4  # standard errors beyond the tolerance from which on an alert fires
 """The ECE's standard deviation over the gap's standard error: half-normal gaps, bins independent."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -63,8 +63,6 @@ class MonitoringOptions:
 
     tolerance: float = 0.02
     """The gap between confidence and accuracy that is no error. Verdicts of the watch have their own."""
-    sigmas: Annotated[float, RARE] = 4
-    """Standard errors beyond the tolerance from which on an alert fires."""
     runbooks: str = "http://127.0.0.1:9300/runbooks"
     """The page with a section for each alert, an address or a path: alerts and the dashboard link to it. The
     watch serves one."""
@@ -77,7 +75,7 @@ class MonitoringOptions:
     """Alertmanager that Prometheus sends alerts to, as HOST:PORT; without it none."""
     token_file: str = ""
     """The file, on the host of Prometheus, with the token that it scrapes calib-serve by."""
-    jobs: Annotated[str, RARE] = ""
+    jobs: str = ""
     """The scrape jobs that MonitorDown looks for, a regular expression; without it those of the targets."""
     keep: tuple[str, ...] = ("cluster", "namespace", "kubernetes_namespace", "environment", "env", "tenant")
     """Labels that tell environments apart, each with numbers of its own; sums go over all others."""
@@ -85,8 +83,6 @@ class MonitoringOptions:
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 0.5:
             raise InputError(f"the tolerance must lie between 0 and 0.5, got {self.tolerance}")
-        if not (math.isfinite(self.sigmas) and self.sigmas >= 2):
-            raise InputError(f"sigmas must be a number from 2 on, as watches tell, got {self.sigmas}")
         if not _PLACE.fullmatch(self.runbooks):
             raise InputError(f"runbooks must be an address or a path without '#', got {self.runbooks!r}")
         if self.window not in WINDOWS:
@@ -126,8 +122,8 @@ class MonitoringOptions:
             "@short": short,
             "@tolerance": f"{self.tolerance:g}",
             "@squared": f"{self.tolerance**2:.12g}",
-            "@sigmas": f"{self.sigmas:g}",
-            "@noise": f"{self.sigmas * _HALF_NORMAL:.6g}",
+            "@sigmas": f"{_SIGMAS}",
+            "@noise": f"{_SIGMAS * _HALF_NORMAL:.6g}",
             "@runbooks": self.runbooks,
             "@jobs": self.jobs or "|".join(jobs),
             "@absent": f"absent(up{{job=~'{self.jobs}'}})"

@@ -159,7 +159,7 @@ def artifact() -> Artifact:
 
 ASKED: tuple[dict[str, Any], ...] = (
     {"cost": GOOD},
-    {"cost_fp": 1.0, "cost_fn": 4.0},
+    {"cost": (1.0, 4.0)},
     {"precision": 0.75},
     {"recall": 0.8},
     {"budget": 0.2},
@@ -225,10 +225,10 @@ def test_options_that_do_not_go_together_are_refused(artifact: Artifact) -> None
     z, y = HELD
     for asked, says in (
         ({"precision": 0.9, "recall": 0.9}, "is one way to decide"),
-        ({"cost": GOOD, "cost_fp": 1.0, "cost_fn": 1.0}, "is one way to decide"),
-        ({"cost_fp": 1.0}, "go together"),
-        ({"cost_fn": 1.0}, "go together"),
-        ({"cost_fp": 0.0, "cost_fn": 1.0}, "above 0"),
+        ({"cost": GOOD, "recall": 0.9}, "is one way to decide"),
+        ({"cost": (1.0,)}, "must be a mapping"),
+        ({"cost": "1,much"}, "cannot be read"),
+        ({"cost": (0.0, 1.0)}, "above 0"),
         ({"recall": 1.0}, "between 0 and 1"),
         ({"budget": 20}, "between 0 and 1"),
         ({"level": 0.9, "coverage": 0.9}, "goes with risk, a cost or a threshold"),
@@ -237,7 +237,7 @@ def test_options_that_do_not_go_together_are_refused(artifact: Artifact) -> None
         with pytest.raises(InputError, match=says):
             decide(artifact, z, y, **asked)
     three: Any = calibrate(*draw(500, 4, 3), "temperature", cross_validate=False, outputs="logits")
-    for asked in ({"precision": 0.9}, {"cost_fp": 1.0, "cost_fn": 1.0}):
+    for asked in ({"precision": 0.9}, {"cost": "1,1"}):
         with pytest.raises(InputError, match=r"is of two classes, .* there are 3"):
             decide(three, *draw(500, 5, 3), **asked)
     labels: Any = Artifact((), method="none", classes=2, model={"outputs": "label_logits"})
