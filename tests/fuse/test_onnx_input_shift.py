@@ -10,12 +10,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 from fuse_graphs import run
-from fuse_texts import DELTA, IMPORTS, TWO, K, X, editor, fused, graph, operators
+from fuse_texts import DELTA, IMPORTS, K, X, editor, fused, graph, operators
 from onnx import numpy_helper
 
 from calib_serve.artifact import InputShift
 from calib_serve.core.errors import FuseError
-from calib_serve.fuse.onnx._input_shift import Normalization, shifted_input
+from calib_serve.fuse.onnx._input_shift import shifted_input
 
 
 def eighths(*shape: int) -> np.ndarray:
