@@ -1,12 +1,12 @@
-"""What each extra brings, as the table of docs/install.md: MB, packages, and whether the doctor finds all of it.
+"""What each extra brings, as the table of docs/install.md: MB, packages, and what the doctor says.
 
     python scripts/install_sizes.py             # all of them; minutes, and gigabytes of /tmp in turn
     python scripts/install_sizes.py watch torch  # these; "" is the base install
     python scripts/install_sizes.py --python python3.14 --uv uv watch  # on another Python, by uv
 
 Each goes into an empty environment of its own, from the wheel of this checkout and by
-calib_serve/constraints.txt, runs `calib-serve doctor --for EXTRA`, and is deleted after. MB, of 10^6 bytes, are of
-all files below site-packages, with the bytecode that pip writes and uv leaves to the first run.
+calib_serve/constraints.txt, runs `calib-serve doctor --for EXTRA`, and is deleted after. MB, of 10^6 bytes,
+are of all files below site-packages, with the bytecode that pip writes and uv leaves to the first run.
 torch is the CPU build where the sources of pip, or UV_FIND_LINKS, have it; PyPI's for Linux would bring CUDA.
 """
 
