@@ -14,7 +14,7 @@ LOCKED := VENV=$(VENV) scripts/locked.sh $(BIN)/python
 # imports: 1.4 of the 2.9 seconds in which a watch starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-unit mutants faults nightly check coverage versions docs audit bench bench-quick dist release sbom constraints lock clean
+.PHONY: help setup demo test test-unit mutants faults nightly check coverage versions docs audit bench bench-quick dist release sbom image constraints lock clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
@@ -33,6 +33,7 @@ help:
 	@echo "make dist         what a release publishes, in dist/: archives, bills of materials, checksums"
 	@echo "make release      the same, of a clean commit whose version, changelog and citation agree; pushes nothing"
 	@echo "make sbom         the bills of materials alone: what is in a release, as CycloneDX"
+	@echo "make image        calib-serve watch in at most 250 MB, started there as root; ARGS=FILE.tar keeps it"
 	@echo "make constraints  renew constraints.txt and lock/ from the newest releases"
 	@echo "make lock         renew them for a changed pyproject.toml; pins stay"
 	@echo "make clean        remove what these made"
@@ -122,6 +123,9 @@ release: $(DEVELOPED)
 
 sbom: $(DEVELOPED)
 	VENV=$(VENV) scripts/sbom.sh
+
+image: $(DEVELOPED)
+	VENV=$(VENV) scripts/watch_image.sh $(ARGS)
 
 constraints:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh --upgrade

@@ -49,7 +49,7 @@ def check(session: nox.Session, *more: str, onnx: bool = False) -> None:
     session.run("pytest", *options, *more, *tests(onnx=onnx), *session.posargs)
 
 
-@nox.session(python=["3.10", "3.12", "3.13"])
+@nox.session(python=["3.10", "3.12", "3.13", "3.14"])
 def ground(session: nox.Session) -> None:
     """The numpy ground, receipts and watch on the other Pythons."""
     pinned = "constraints-3.10.txt" if session.python == "3.10" else "constraints.txt"

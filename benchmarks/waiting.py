@@ -2,13 +2,14 @@
 
     python benchmarks/waiting.py [--rows 1000000] [--repeats 3]
 
-``evaluate`` of 20,000 samples of ten classes and of ``--rows`` (CSV, npz and Parquet), and with ``--report``
-of the former, without and with an artifact, each a process of its own from its start to its end. Beside each,
-in turns, a script that reads the same file with pandas or numpy and prints scikit-learn's accuracy, log loss and
-Brier score and an ECE in numpy, without any interval. Then a forest on digits in Python, fitted, measured
-with an interval, drawn and written to ONNX with parity, beside the same by scikit-learn, skl2onnx,
-onnxruntime and matplotlib, with an ECE that is drawn 200 times. A number is processor time over the script's,
-of all repeats the least of both: a busy machine takes longer and measures the same.
+``evaluate`` of 20,000 samples of ten classes and of ``--rows`` (CSV, npz and Parquet), and with
+``--report`` of the former, without and with an artifact, each a process of its own from its start to its
+end. Beside each, in turns, a script that reads the same file with pandas or numpy and prints scikit-learn's
+accuracy, log loss and Brier score and an ECE in numpy, without any interval. Then a forest on digits in
+Python, fitted, measured with an interval, drawn and written to ONNX with parity, beside the same by
+scikit-learn, skl2onnx, onnxruntime and matplotlib, with an ECE that is drawn 200 times. A number is
+processor time over the script's, of all repeats the least of both: a busy machine takes longer and measures
+the same.
 
 Writes benchmarks/results/waiting.json.
 """

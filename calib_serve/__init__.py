@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from calib_serve.core.faces import face
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __getattr__, __dir__, _names = face(__name__, __file__)
 
@@ -20,6 +20,7 @@ _NEEDS = {
     **dict.fromkeys(["create_app", "serve_app"], "fastapi"),
     "ConfidenceHistogramDisplay": "matplotlib",
     "Server": "httpx",
+    "Watch": "sqlalchemy",
     "fuse_onnx": "onnx_ir",
     "fuse_triton": "onnx",
 }

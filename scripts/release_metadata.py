@@ -1,4 +1,4 @@
-"""Whether a package index shows the built archives whole: valid metadata, and no link that leads nowhere.
+"""Whether an index and a release show the built files whole: valid metadata, and no link that leads nowhere.
 
 python scripts/release_metadata.py dist
 """
@@ -50,6 +50,8 @@ def main() -> None:
             f"a wheel and a source archive are to be in {sys.argv[1]}, not {[one.name for one in archives]}"
         )
     found = [f"{one.name}: {what}" for one in archives for what in wrong(told(one))]
+    notes = Path(sys.argv[1]) / "RELEASE_NOTES.md"
+    found += [f"{notes.name}: a relative link: {one}" for one in _RELATIVE.findall(notes.read_text("utf-8"))]
     if found:
         sys.exit("\n".join(found))
 

@@ -17,6 +17,9 @@ import tomllib
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from hatch_build import absolute  # noqa: E402 - of the root
+
 PLACEHOLDER = "example.org"
 
 
@@ -68,8 +71,10 @@ def main() -> None:
     """Write the notes and print the version, or say what is missing."""
     if found := disagreements(ROOT):
         sys.exit("no release yet:\n  " + "\n  ".join(found))
-    Path(sys.argv[1]).write_text(newest_section(ROOT)[1], "utf-8")
-    sys.stdout.write(stated(ROOT) + "\n")
+    version = stated(ROOT)
+    notes = absolute(newest_section(ROOT)[1], repository(ROOT).rstrip("/"), f"v{version}")
+    Path(sys.argv[1]).write_text(notes, "utf-8")
+    sys.stdout.write(f"{version}\n")
 
 
 if __name__ == "__main__":

@@ -20,12 +20,13 @@ sbom() { # WHAT, and its locks
   sed -i -E 's#https://pypi.org/simple/(torch|torchvision)/#https://download.pytorch.org/whl/cpu/\1/#' "$file"
 }
 
-[ $# -gt 0 ] || set -- all torchserve-image triton-image
+[ $# -gt 0 ] || set -- all torchserve-image triton-image watch-image
 for what; do
   case $what in
     all) sbom all lock/torch.txt lock/all.txt ;;
     torchserve-image) sbom torchserve-image lock/torch.txt lock/torchvision.txt lock/torchserve.txt ;;
     triton-image) sbom triton-image lock/triton.txt ;;
-    *) echo "there is no $what: all, torchserve-image, triton-image" >&2; exit 2 ;;
+    watch-image) sbom watch-image lock/watch.txt ;;
+    *) echo "there is no $what: all, torchserve-image, triton-image, watch-image" >&2; exit 2 ;;
   esac
 done

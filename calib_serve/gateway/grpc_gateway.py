@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,6 +18,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from calib_serve.core.errors import InputError
+from calib_serve.core.files import read_whole
 from calib_serve.core.oip import Tensor, of_list, of_raw, raw_of
 from calib_serve.gateway.calibration import ADDED, CalibratedOutput, Calibrations
 from calib_serve.gateway.exporter import UncalibratedReplies
@@ -54,6 +57,17 @@ _TYPED = {
 }
 
 
+def _trusting() -> grpc.ChannelCredentials:
+    """Trust the authorities of ``SSL_CERT_FILE``, as other clients here do, unless gRPC has its own."""
+    path = os.environ.get("SSL_CERT_FILE")
+    if not path or "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" in os.environ:
+        return grpc.ssl_channel_credentials()
+    try:
+        return grpc.ssl_channel_credentials(read_whole(Path(path)))
+    except OSError as error:
+        raise InputError(f"cannot read {path}, which SSL_CERT_FILE names: {error}") from error
+
+
 class GrpcGateway:
     """Listens on ``listen`` and calls ``upstream``, HOST:PORT each, or grpcs://HOST:PORT for TLS there.
 
@@ -89,7 +103,7 @@ class GrpcGateway:
         address = self._upstream.removeprefix("grpcs://")
         large = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         if address != self._upstream:
-            self._channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=large)
+            self._channel = grpc.aio.secure_channel(address, _trusting(), options=large)
         else:
             self._channel = grpc.aio.insecure_channel(address, options=large)
         # Kept, as making a method's callable takes as long as a call.

@@ -15,7 +15,6 @@ from typing import Any
 from calib_serve.core.errors import KeyringError, ModelError, ServerError
 from calib_serve.core.files import GROUP_READS, read_whole, shipped
 from calib_serve.core.options.servers import ServeOptions
-from calib_serve.ledger import check_address
 from calib_serve.receipts import (
     KEYRING,
     LABEL_BUDGET,
@@ -215,6 +214,8 @@ def configure(
     settings: Mapping[str, str] | None = None,
 ) -> Configuration:
     """Configure a :class:`~calib_serve.torchserve.server.Server`, which explains the parameters."""
+    from calib_serve.ledger import check_address  # noqa: PLC0415 - the doctor imports this, without extras
+
     folder, store = Path(options.folder).resolve(), Path(store).resolve()
     _check_archives(store, models)
     text, metrics, notes = adjusted(

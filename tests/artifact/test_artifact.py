@@ -287,13 +287,14 @@ RECORD = FitRecord(
 def test_the_record_of_a_fit_is_read_as_it_was_written(tmp_path: Path) -> None:
     made = replace(temperature(), fit=RECORD)
     again = Artifact.load(made.save(tmp_path / "a"))
-    assert (again.fit, again.fingerprint) == (RECORD, made.fingerprint)
+    # Scores that are NaN are equal to none from Python 3.13 on.
+    assert (repr(again.fit), again.fingerprint) == (repr(RECORD), made.fingerprint)
     assert again.fit["temperature"] == 2.0
     written = yaml.safe_load((tmp_path / "a" / "manifest.yaml").read_text())["fit"]
     assert list(written) == [*RECORD.facts, "selection", "prior", "decisions", "remarks"]
     assert written["selection"]["scores"][0] == {"method": "none", "refused": "accuracy falls"}
     assert written["decisions"]["abstain"] == {**FOUND_ON, "answered": 0.5}
-    assert replace(made, fit=written).fit == RECORD
+    assert repr(replace(made, fit=written).fit) == repr(RECORD)
 
 
 @pytest.mark.parametrize(

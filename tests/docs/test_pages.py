@@ -46,11 +46,11 @@ NOT_RUN = (
     # Servers of environments of their own, which tests/servers starts.
     *("python calibrated.py", "bentoml serve ", "serve run ", "mlserver start ", "mlflow models serve"),
     # Minutes to hours, each with tests of its own.
-    *("make ", "python benchmarks/"),
+    *("make ", "python benchmarks/", "scripts/watch_image.sh "),
     # tests/deploy/test_watch_proxy.py runs it, with its folders elsewhere.
     "nginx -c ",
     # A container engine, a cluster.
-    *("docker build", "docker compose", "kubectl "),
+    *("docker build", "docker compose", "docker import", "kubectl "),
     # A database, a Kafka or a bucket, which tests/integrations/test_label_recipes.py has.
     *('psql "$DATABASE"', 'calib-serve label "kafka:', "calib-serve label s3:"),
 )

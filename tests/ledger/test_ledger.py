@@ -7,6 +7,7 @@ import re
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import ledger_model
@@ -580,7 +581,7 @@ def test_no_statement_looks_through_all_rows_of_a_file(tmp_path: Path) -> None:
     assert sweep(ledger, NOW + 3 * DAY) == 3
     assert len(told) > 20
     looked = []
-    with sqlite3.connect(tmp_path / "l.db") as file:
+    with closing(sqlite3.connect(tmp_path / "l.db")) as file:
         for statement, parameters in told:
             if statement.split()[0].lower() in ("select", "update", "delete", "insert", "with"):
                 some = parameters[0] if isinstance(parameters, list) else parameters

@@ -173,8 +173,8 @@ class Answers:
 
 
 @contextmanager
-def answering() -> Iterator[Answers]:
-    """One that listens until the end."""
+def answering(tls: tuple[bytes, bytes] | None = None) -> Iterator[Answers]:
+    """One that listens until the end; ``tls``: its key and certificate, PEM."""
     found = Answers("")
 
     def answer(sent: bytes, context: Any) -> bytes:
@@ -186,7 +186,11 @@ def answering() -> Iterator[Answers]:
             return grpcio.unary_unary_rpc_method_handler(answer) if mine else None
 
     made = grpcio.server(futures.ThreadPoolExecutor(8), handlers=(Handler(),))
-    found.address = f"127.0.0.1:{made.add_insecure_port('127.0.0.1:0')}"
+    if tls is None:
+        found.address = f"127.0.0.1:{made.add_insecure_port('127.0.0.1:0')}"
+    else:
+        secure = grpcio.ssl_server_credentials([tls])
+        found.address = f"grpcs://127.0.0.1:{made.add_secure_port('127.0.0.1:0', secure)}"
     made.start()
     try:
         yield found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,19 +22,20 @@ class Recording:
     """What came in, one entry a request; ``answer`` gives the bytes that go back, None for no answer."""
 
     port: int = 0
+    scheme: str = "http"
     requests: list[bytes] = field(default_factory=list)
     answer: Callable[[bytes], bytes | None] = lambda _: reply(b"{}")
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
 
 @contextmanager
-def recording() -> Iterator[Recording]:
+def recording(tls: ssl.SSLContext | None = None) -> Iterator[Recording]:
     """One that listens until the end."""
-    made = Recording()
+    made = Recording(scheme="https" if tls else "http")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         made.port = listening.getsockname()[1]
         open_ones: list[socket.socket] = []
@@ -42,6 +44,8 @@ def recording() -> Iterator[Recording]:
             with suppress(OSError):
                 while True:
                     one, _ = listening.accept()
+                    if tls:
+                        one = tls.wrap_socket(one, server_side=True, do_handshake_on_connect=False)
                     open_ones.append(one)
                     threading.Thread(target=_talk, args=(made, one), daemon=True).start()
 
