@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import calib_serve
 
@@ -63,7 +64,20 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command line of this process; what goes is one line, as errors are."""
+    import warnings
+
+    from calib_serve.core.errors import Deprecated
+
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, Deprecated):
+            sys.stderr.write(f"calib-serve: {message}\n")
+        else:
+            shown(message, category, *where, **more)
+
+    warnings.showwarning = show
     sys.exit(run(sys.argv[1:]))
 
 
