@@ -1,8 +1,8 @@
 """The versions that are supported, each proved by the tests that need them: `make versions`.
 
-The ground and `watch` run on every Python; ONNX beside them on 3.11, with the oldest direct dependencies that
-pyproject.toml allows. The newest releases of everything, torch among them, run all tests that start no server, and
-what breaks is named.
+The ground and `watch` run on every Python; ONNX beside them on 3.11, with the oldest direct dependencies
+that pyproject.toml allows. The newest releases of everything, torch among them, run all tests that start no
+server, and what breaks is named.
 """
 
 from __future__ import annotations

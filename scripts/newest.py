@@ -1,7 +1,7 @@
-"""Name what breaks with the newest of everything, and who meets it: a plugin of pytest, and what is held back.
+"""Name what breaks with the newest of everything, and who meets it: a plugin of pytest.
 
-``pytest -p newest``, with this folder on the path, ends with a line for each test that failed: "user" where our
-package is in the traceback or a result differs, "test" where only a test's own set-up fails. The rows of
+``pytest -p newest``, with this folder on the path, ends with a line for each test that failed: "user" where
+our package is in the traceback or a result differs, "test" where only a test's own set-up fails. The rows of
 docs/install.md that are not yet over excuse their tests.
 
     python scripts/newest.py PYTHON UV    the direct dependencies, and of which of them a newer release is out
@@ -39,6 +39,7 @@ def meets(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Note who meets a failure."""
     report: Any = yield
     if report.failed and call.excinfo is not None:
         told = str(call.excinfo.value).strip().partition("\n")[0][:160]
@@ -51,11 +52,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Exit with 0 where every failure is excused."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if (
-        session.exitstatus == pytest.ExitCode.TESTS_FAILED
-        and reporter
-        and not any(_broken(reporter)["broke"])
-    ):
+    failed = session.exitstatus == pytest.ExitCode.TESTS_FAILED
+    if failed and reporter and not _broken(reporter)["broke"]:
         session.exitstatus = pytest.ExitCode.OK
 
 

@@ -8,8 +8,8 @@ wrong use, 3 something else failed.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import calib_serve
 
@@ -65,19 +65,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command line of this process; what goes is one line, as errors are."""
-    import warnings
-
     from calib_serve.core.errors import Deprecated
 
-    shown = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, Deprecated):
-            sys.stderr.write(f"calib-serve: {message}\n")
-        else:
-            shown(message, category, *where, **more)
-
-    warnings.showwarning = show
+    shown = warnings.formatwarning
+    warnings.formatwarning = lambda told, kind, *where: (
+        f"calib-serve: {told}\n" if issubclass(kind, Deprecated) else shown(told, kind, *where)
+    )
     sys.exit(run(sys.argv[1:]))
 
 
