@@ -61,7 +61,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print each failure, and who meets it."""
     for title, lines in _broken(terminalreporter).items():
         terminalreporter.section(f"{title} with the newest of everything: {len(lines)}")
-        terminalreporter.write_lines(lines)
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 def _broken(reporter: Any) -> dict[str, list[str]]:
