@@ -14,7 +14,7 @@ LOCKED := VENV=$(VENV) scripts/locked.sh $(BIN)/python
 # imports: 1.4 of the 2.9 seconds in which a watch starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-unit mutants faults nightly check coverage versions docs audit bench bench-quick dist release sbom image constraints lock clean
+.PHONY: help setup demo test test-unit mutants faults nightly check coverage versions newest docs audit bench bench-quick dist release sbom image constraints lock clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
@@ -26,6 +26,7 @@ help:
 	@echo "make check        format, lint, types, Prometheus rules"
 	@echo "make coverage     lines and branches that the tests without servers reach, in htmlcov/"
 	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
+	@echo "make newest       the newest alone, of everything, every night: what breaks, and who meets it"
 	@echo "make docs         the site, in site/; warnings are errors"
 	@echo "make audit        known vulnerabilities of the pinned packages"
 	@echo "make bench        every benchmark beside its peers, in 40 minutes of two fast quiet cores"
@@ -100,6 +101,9 @@ coverage: $(DEVELOPED)
 
 versions: $(DEVELOPED)
 	VENV=$(VENV) scripts/versions.sh $(ARGS)
+
+newest: $(DEVELOPED)
+	VENV=$(VENV) scripts/versions.sh -s newest -- $(ARGS)
 
 docs: $(DEVELOPED)
 	$(BIN)/mkdocs build --strict

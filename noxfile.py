@@ -1,11 +1,13 @@
 """The versions that are supported, each proved by the tests that need them: `make versions`.
 
-The ground and `watch` run on every Python; ONNX beside them on 3.11, with the oldest direct dependencies that
-pyproject.toml allows and with the newest releases there are. Torch is pinned, and tested by `make test`.
+The ground and `watch` run on every Python; ONNX beside them on 3.11, with the oldest direct dependencies
+that pyproject.toml allows. The newest releases of everything, torch among them, run all tests that start no
+server, and what breaks is named.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -43,6 +45,15 @@ def lower_bounds(*extras: str) -> list[str]:
     return [re.sub(r"^([\w.\[\]-]+)>=", r"\1==", requirement) for requirement in wanted]
 
 
+def pip_settings(session: nox.Session) -> list[str]:
+    """Where pip's own files and environment look for releases, which uv does not read."""
+    names = {"find-links": "--find-links", "extra-index-url": "--index", "index-url": "--default-index"}
+    names["constraint"] = "--constraint"
+    told = session.run("python", "-m", "pip", "config", "list", silent=True) or ""
+    found = re.findall(r"^[\w:]+\.([\w-]+)='(.*)'$", str(told), re.MULTILINE)
+    return [f"{names[name]}={one}" for name, value in found if name in names for one in value.split()]
+
+
 def check(session: nox.Session, *more: str, onnx: bool = False) -> None:
     """Run them against the installed wheel."""
     options = ("-q", "-n", "logical", "--dist", "loadfile", "-p", "no:cacheprovider")
@@ -67,9 +78,15 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def newest(session: nox.Session) -> None:
-    """The newest of all, whatever constraints.txt pins."""
-    session.install("--upgrade", ".[watch,onnx]", *TESTING)
-    check(session, onnx=True)
+    """The newest release of everything that there is today, found and not pinned; see scripts/newest.py."""
+    uv = str(Path(os.environ.get("VENV", ".venv"), "uv", "bin", "uv").absolute())
+    python = str(Path(session.virtualenv.bin, "python"))
+    asked = ("--upgrade", "--no-config", "--index-strategy=unsafe-best-match", *pip_settings(session))
+    session.run(uv, "pip", "install", "--python", python, *asked, ".[dev]", *TESTING, external=True)
+    session.run("python", "scripts/newest.py", python, uv)
+    options = ("-q", "-n", "logical", "--dist", "loadfile", "-p", "no:cacheprovider", "-p", "newest")
+    asked = ("-m", "unit or store", *(session.posargs or ("tests",)))
+    session.run("pytest", *options, *asked, env={"PYTHONPATH": "scripts", "OMP_NUM_THREADS": "1"})
 
 
 @nox.session(default=False)

@@ -28,7 +28,7 @@ STANDS_ON: dict[str, tuple[str, ...]] = {
     "receipts": ("core", "artifact"),
     "models": ("core", "scores", "artifact"),
     "fit": ("core", "scores", "metrics", "artifact", "models"),
-    "fuse": ("core", "scores", "artifact", "receipts"),
+    "fuse": ("core", "scores", "artifact", "receipts", "models"),
     "ledger": ("core", "receipts"),
     "monitor": ("core", "metrics", "artifact", "receipts", "ledger"),
     "report": ("core", "scores", "metrics", "artifact"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +66,45 @@ def test_the_tests_of_other_versions_are_there(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.syspath_prepend(ROOT)
     noxfile = pytest.importorskip("noxfile", reason="nox, or tomllib of Python 3.11")
     assert not [name for name in noxfile.tests(onnx=True) if not (ROOT / name).exists()]
+
+
+@pytest.mark.server
+def test_a_failure_with_the_newest_packages_is_named_by_who_meets_it(tmp_path: Path) -> None:
+    (tmp_path / "calib_serve").mkdir()
+    (tmp_path / "calib_serve" / "__init__.py").write_text("import warnings\ndef f(): warnings.warn('old')\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "install.md").write_text(
+        "| `tests/test_it.py::test_known` | a word | 2999-01-01 |\n"
+        "| `tests/test_it.py::test_over` | a word | 2000-01-01 |\n"
+    )
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(
+        "import warnings, calib_serve\n"
+        "def test_ours(): calib_serve.f()\n"
+        "def test_result(): assert 1 == 2\n"
+        "def test_own(): warnings.warn('mine')\n"
+        "def test_known(): warnings.warn('mine')\n"
+        "def test_over(): warnings.warn('mine')\n"
+    )
+    (tmp_path / "scripts").mkdir()
+    script = shutil.copy(ROOT / "scripts" / "newest.py", tmp_path / "scripts")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "newest", "-p", "no:cacheprovider", "-W", "error"]
+    env = {**os.environ, "PYTHONPATH": f"{Path(script).parent}:{tmp_path}"}
+
+    def said(*names: str) -> tuple[int, list[str]]:
+        done = subprocess.run(
+            [*command, *names], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("user", "test "))]
+        return done.returncode, lines
+
+    code, lines = said("tests")
+    assert code == 1
+    assert [(line.split()[0], line.rpartition("_")[2]) for line in lines] == [
+        ("user", "ours"),
+        ("user", "result"),
+        ("test", "own"),
+        ("test", "over"),
+        ("test", "known"),
+    ]
+    assert said("tests/test_it.py::test_known") == (0, [lines[-1]])

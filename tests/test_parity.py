@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+from live_server import exported
 from safetensors.torch import load_file
 from torch import nn
 
@@ -100,10 +101,8 @@ def files(network, tmp_path_factory) -> dict[tuple[torch.dtype, bool], Path]:
 def fitted(network, images, labels, tmp_path_factory):
     """An artifact by its fitter's name, each fitted once."""
     logits = network(torch.from_numpy(images)).numpy()
-    path = tmp_path_factory.mktemp("model") / "net.pt"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.script(network).save(str(path))
+    path = tmp_path_factory.mktemp("model") / "net.pt2"
+    exported(path, network, *SHAPE)
     known: dict[str, Artifact] = {}
 
     def fit(name: str) -> Artifact:
@@ -121,12 +120,10 @@ def fitted(network, images, labels, tmp_path_factory):
             features = network.features(torch.from_numpy(images)).numpy()
             head = Head((network.fc.weight.numpy(),), (network.fc.bias.numpy(),))
             return fit_tuned_head(features, labels, head)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            classifier = load_model(path, input_shape=SHAPE)
-            if name == "neural clamping":
-                return fit_neural_clamping(classifier, images, labels, penalty=0.01, judge="calibration-ece")
-            return fit_neural_clamping_efficient(classifier, images, labels)
+        classifier = load_model(path)
+        if name == "neural clamping":
+            return fit_neural_clamping(classifier, images, labels, penalty=0.01, judge="calibration-ece")
+        return fit_neural_clamping_efficient(classifier, images, labels)
 
     return fit
 

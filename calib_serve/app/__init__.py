@@ -8,6 +8,7 @@ wrong use, 3 something else failed.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 
 import calib_serve
@@ -62,7 +63,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command line of this process; what goes is one line, as errors are."""
+    from calib_serve.core.errors import Deprecated
+
+    shown = warnings.formatwarning
+    warnings.formatwarning = lambda told, kind, *where: (
+        f"calib-serve: {told}\n" if issubclass(kind, Deprecated) else shown(told, kind, *where)
+    )
     sys.exit(run(sys.argv[1:]))
 
 

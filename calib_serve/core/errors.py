@@ -22,7 +22,8 @@ Catch ``CalibServeError`` to catch them all::
     │   └── Rejected                     a batch that the server will not take however often it comes
     └── MissingDependency (ImportError)  a part needs an extra that is not installed
 
-A message says what was wrong, what we got, and what to do about it.
+A message says what was wrong, what we got, and what to do about it. ``Deprecated`` (FutureWarning) is what a
+later version takes no more.
 """
 
 from __future__ import annotations
@@ -166,6 +167,10 @@ class Rejected(ServerError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Deprecated(FutureWarning):
+    """What was given is taken for the last time, as docs/install.md says."""
 
 
 class MissingDependency(CalibServeError, ImportError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickletools
-import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,10 +18,12 @@ from calib_serve.core.errors import InputError, ModelError
 from calib_serve.core.files import import_object, open_regular, sha256_with
 from calib_serve.models.classifier import GIVE_SHAPE, Classifier, check_sizes
 from calib_serve.models.dataset import Dataset, load_data
+from calib_serve.models.exported import batch_range, input_sizes, load_exported, module_on
 from calib_serve.models.hugging_face import load_folder
 from calib_serve.models.hugging_face_data import data_of
 from calib_serve.models.hugging_face_folder import is_folder
-from calib_serve.models.torch_classifier import from_module
+from calib_serve.models.torch_classifier import default_device, from_module
+from calib_serve.models.torchscript import is_torchscript, load_torchscript, warn_of_torchscript
 from calib_serve.scores import Outputs
 
 _OTHERS = {
@@ -122,12 +123,11 @@ def load_model(
             f"package.module:name or file.py:name, with these as its weights (--model net.py:make --weights "
             f"{path.name}; weights=)"
         )
-    network, known = (_torchscript(path), {}) if kind == "torchscript" else _exported(path, input_shape)
+    read = _torchscript if kind == "torchscript" else _exported
+    network, known = read(path, input_shape, options)
     options |= known if input_shape is None else {**known, "input_shape": input_shape}
     if "input_shape" not in options:
-        raise ModelError(
-            f"a TorchScript file does not say what it takes: give input_shape for {path} ({GIVE_SHAPE})"
-        )
+        raise ModelError(f"the file does not say what it takes: give input_shape for {path} ({GIVE_SHAPE})")
     return from_module(network, fingerprint=_file_fingerprint(path), source=path.name, **options)
 
 
@@ -172,10 +172,9 @@ def _kind(path: Path) -> Kind:
         raise ModelError(f"{path} is no .pt2, ONNX, TorchScript or weights file; was it cut off?")
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-    inner = {name.partition("/")[2] for name in names}
-    if any(name.startswith("code/") for name in inner):
+    if is_torchscript(path):
         return "torchscript"
-    if path.suffix == ".pt2" or any(name.startswith("models/") for name in inner):
+    if path.suffix == ".pt2" or any(name.partition("/")[2].startswith("models/") for name in names):
         return "exported"
     if _is_pickled_module(path):
         raise ModelError(
@@ -203,41 +202,26 @@ def _is_pickled_module(path: Path) -> bool:
     return False
 
 
-def _torchscript(path: Path) -> nn.Module:
-    with warnings.catch_warnings():  # torch deprecates TorchScript
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            return torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-any-return, no-untyped-call]
-        except (RuntimeError, ValueError) as error:
-            raise ModelError(f"cannot load the TorchScript file {path}: {error}") from error
+def _torchscript(path: Path, *_: Any) -> tuple[nn.Module, dict[str, Any]]:
+    warn_of_torchscript(path, stacklevel=4)
+    return load_torchscript(path), {}
 
 
-def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, dict[str, Any]]:
-    """Load an exported program; return its module, and the facts of its one input."""
-    try:
-        program = torch.export.load(str(path))
-        network = program.module()
-    except Exception as error:  # its loader raises errors of many types
-        raise ModelError(f"cannot load the exported program {path}: {error}") from error
-    if sizes := _sizes(program):
+def _exported(
+    path: Path, given: tuple[int, ...] | None, asked: Mapping[str, Any]
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Load an exported program; return its module, and the facts of its one input and of its batches."""
+    program = load_exported(path)
+    if sizes := input_sizes(program):
         check_sizes(path, sizes, given)
+    found: dict[str, Any] = {"batch_size": min(asked["batch_size"], batch_range(program)[1])}
     examples = program.example_inputs
     inputs: tuple[Any, ...] = tuple(examples[0]) if examples else ()
-    if len(inputs) != 1 or not isinstance(inputs[0], torch.Tensor):
-        return network, {}
-    found: dict[str, Any] = {"input_shape": tuple(inputs[0].shape[1:])}
-    if not inputs[0].is_floating_point():
-        found["input_dtype"] = str(inputs[0].dtype).removeprefix("torch.")
-    return network, found
-
-
-def _sizes(program: torch.export.ExportedProgram) -> tuple[int | None, ...]:
-    """The sizes that a program of one tensor was exported for, with the batch; None is any size."""
-    names = program.graph_signature.user_inputs
-    found = [node.meta.get("val") for node in program.graph.nodes if node.name in names]
-    if len(found) != 1 or not isinstance(found[0], torch.Tensor):
-        return ()
-    return tuple(size if isinstance(size, int) else None for size in found[0].shape)
+    if len(inputs) == 1 and isinstance(inputs[0], torch.Tensor):
+        found["input_shape"] = tuple(inputs[0].shape[1:])
+        if not inputs[0].is_floating_point():
+            found["input_dtype"] = str(inputs[0].dtype).removeprefix("torch.")
+    return module_on(program, default_device(asked["device"])), found
 
 
 def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -> Classifier:

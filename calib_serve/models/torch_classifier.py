@@ -257,6 +257,11 @@ class TorchClassifier:
         return out
 
 
+def default_device(asked: str | torch.device | None) -> torch.device:
+    """The device that was asked for, else a GPU where there is one."""
+    return torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def from_module(
     module: nn.Module,
     *,
@@ -295,7 +300,7 @@ def from_module(
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = default_device(device)
     # An exported program's mode is fixed and its flag meaningless; the probe measures it.
     if getattr(module, "training", False) and not isinstance(module, torch.fx.GraphModule):
         raise ModelError("the model is in training mode; call model.eval() before loading or exporting it")

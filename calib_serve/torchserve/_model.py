@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import warnings
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Run = Callable[[NDArray[Any]], NDArray[Any]]
 """Inputs (n, ...) to what the model returns (n, K)."""
+ANY = (1, sys.maxsize)
+"""How many inputs most models take at once."""
 
 
 def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, device: str = "cpu") -> Run:
@@ -34,14 +36,20 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
     path = check_file(folder / options.model, options.sha256)
     if options.kind == "onnx":
         return _shifted(_onnx(path, options, device), artifact)
-    network = _torch(path, options, device)
+    network, (least, most) = _torch(path, options, device)
     if artifact.head is not None:
         from calib_serve.fuse import calibrated  # noqa: PLC0415 - only heads need it
 
         # The InputShift stays outside: numpy and torch add floats alike.
         head = artifact.only(artifact.head)
         network = calibrated(network, head, returns="logits", last_linear=options.last_linear)
-    return _shifted(_run_torch(network, device), artifact)
+    one = _run_torch(network, device)
+
+    def run(batch: NDArray[Any]) -> NDArray[Any]:
+        size = min(max(len(batch), least), most)
+        return one(batch) if size == len(batch) else rows_at_once(one, batch, size)
+
+    return _shifted(run, artifact)
 
 
 def check_file(path: Path, packed: str) -> Path:
@@ -74,22 +82,23 @@ def _onnx(path: Path, options: ModelOptions, device: str) -> Run:
     return lambda batch: rows_at_once(run, batch, entry.shape[0])
 
 
-def _torch(path: Path, options: ModelOptions, device: str) -> nn.Module:
+def _torch(path: Path, options: ModelOptions, device: str) -> tuple[nn.Module, tuple[int, int]]:
+    """The network, and how many inputs it takes at once, at least and at most."""
     import torch  # noqa: PLC0415 - ONNX archives run without it
+
+    from calib_serve.models import batch_range, load_exported, load_torchscript, module_on  # noqa: PLC0415
 
     torch.set_num_threads(options.cores)
     try:
         if options.kind == "torchscript":
-            with warnings.catch_warnings():  # torch deprecates TorchScript
-                warnings.simplefilter("ignore", DeprecationWarning)
-                loaded: nn.Module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
-                return loaded.eval()
+            return load_torchscript(path, device).eval(), ANY
         if options.kind == "exported":
-            return torch.export.load(str(path)).module().to(device)
+            program = load_exported(path)
+            return module_on(program, device), batch_range(program)
         module, _, name = (options.factory or "").partition(":")
         network: nn.Module = getattr(importlib.import_module(module), name)()
         network.load_state_dict(_weights(path))
-        return network.to(device).eval()
+        return network.to(device).eval(), ANY
     except Exception as error:  # loaders raise errors of many types
         raise ModelError(f"the model {path.name} does not load: {type(error).__name__}: {error}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from command_line import calib_serve
 from libraries import torchvision_here
-from live_server import temperature_artifact, torchscript
+from live_server import exported, temperature_artifact
 
 from calib_serve.torchserve import read_archive
 from calib_serve.torchserve.archive._archive import write_archive
@@ -28,12 +28,12 @@ def refused(*arguments: object) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    torchscript(tmp_path / "net.pt")
+    exported(tmp_path / "net.pt2")
     temperature_artifact().save(tmp_path / "artifact")
     return tmp_path
 
 
-MODEL = ("--model", "net.pt", "--artifact", "artifact", "--name", "digits", "--unproven")
+MODEL = ("--model", "net.pt2", "--artifact", "artifact", "--name", "digits", "--unproven")
 AROUND = ("--from", "old.mar", "--artifact", "artifact")
 REFUSED = [
     (MODEL, ["--for", "x.mar"]),
@@ -118,12 +118,12 @@ def test_pictures_that_cannot_be_are_refused_when_packing(
 
 def test_a_file_that_would_take_the_place_of_another_is_refused(folder: Path) -> None:
     (folder / "other").mkdir()
-    for name in ("model.pt", "mine.txt"):
+    for name in ("model.pt2", "mine.txt"):
         (folder / name).write_text("of mine")
         (folder / "other" / name).write_text("another")
-    asked = (*(word.replace("net.pt", str(folder / "net.pt")) for word in MODEL), "-o", folder / "store")
+    asked = (*(word.replace("net.pt2", str(folder / "net.pt2")) for word in MODEL), "-o", folder / "store")
     asked = tuple(str(folder / "artifact") if word == "artifact" else word for word in asked)
-    for extra in (["model.pt"], ["mine.txt", "other/mine.txt"]):
+    for extra in (["model.pt2"], ["mine.txt", "other/mine.txt"]):
         done = calib_serve("pack", *asked, *(w for name in extra for w in ("--extra", folder / name)))
         assert (done.exit_code, "would be lost" in done.stderr) == (3, True)
 
@@ -144,7 +144,7 @@ def test_labels_of_an_archive_without_receipts_are_not_promised(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    files = {"handler.py": b"", "net.pt": folder / "net.pt"}
+    files = {"handler.py": b"", "net.pt2": folder / "net.pt2"}
     plain = write_archive(folder / "plain.mar", files, name="plain", version="1", handler="handler.py")
     done = calib_serve("pack", "--feedback", "--for", plain, "-o", "store")
     assert (done.exit_code, "not calibrated" in done.stderr) == (3, True)

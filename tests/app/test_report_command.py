@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from command_line import invoke
+from live_server import exported
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
 from calib_serve.metrics import ece
@@ -29,12 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         linear.weight.copy_(torch.from_numpy(4 * WEIGHT))
         linear.bias.copy_(torch.from_numpy(-2 * WEIGHT.sum(axis=1)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        traced = torch.jit.trace(
-            torch.nn.Sequential(torch.nn.Flatten(), linear).eval(), torch.zeros(1, 3, 2, 2)
-        )
-        torch.jit.save(traced, str(place / "model.pt"))
+    exported(place / "model.pt2", torch.nn.Sequential(torch.nn.Flatten(), linear).eval(), 3, 2, 2)
     np.savez(place / "logits.npz", logits=LOGITS, labels=LABELS)
     np.savez(place / "data.npz", test_inputs=INPUTS[300:], test_labels=LABELS[300:])
     Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3).save(place / "cool")
@@ -67,7 +62,7 @@ def test_a_report_compares_with_no_calibration(folder: Path) -> None:
 
 
 def test_a_model_that_is_changed_inside_is_run_on_its_data(folder: Path) -> None:
-    arguments = ("--model", str(folder / "model.pt"), "--data", str(folder / "data.npz"), "--split", "test")
+    arguments = ("--model", str(folder / "model.pt2"), "--data", str(folder / "data.npz"), "--split", "test")
     found = report(folder, *arguments, "--artifact", str(folder / "deep"))
     moved = np.clip(INPUTS[300:] + 0.01, 0, 1).reshape(300, 12)
     expected = 2 * (moved - 0.5) @ WEIGHT.T

@@ -155,7 +155,7 @@ def test_a_temperature_never_changes_the_order(logits: np.ndarray, t: float) -> 
 def test_tables_give_distributions(logits: np.ndarray) -> None:
     one = ProbTable(np.array([[0.5]]), np.array([[0.3, 0.9]]))
     for table in (TABLE, one):
-        probs = Artifact((table,), method="histogram", classes=3).probs(logits)
+        probs = Artifact((table,), method="histogram", classes=3).probs(logits, outputs="logits")
         assert np.allclose(probs.sum(axis=1), 1)
         assert (probs >= 0).all()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from live_server import temperature_artifact, torchscript
+from live_server import exported, temperature_artifact
 from processes import started
 from sizes import sized
 
@@ -72,7 +72,7 @@ def test_clients_that_send_half_a_batch_keep_nobody_waiting_and_are_not_counted(
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 def test_a_server_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
     store = tmp_path / "model_store"
-    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), store, name="digits", unproven=True)
+    pack(exported(tmp_path / "net.pt2"), temperature_artifact(), store, name="digits", unproven=True)
     command = [*CALIB_SERVE, "serve", "--free-ports"]
     with started(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as serving:
         while not re.search("Ctrl-C", serving.stdout.readline()):

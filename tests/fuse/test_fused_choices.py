@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import scripted
 import torch
 from fuse_artifacts import artifact, output_steps
 from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
@@ -20,7 +21,6 @@ from calib_serve.artifact import Choice, Examples, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse import calibrated, fuse_onnx
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 COSTS = {
     2: Choice(("no", "yes", "ask"), "cost", 0.5, costs=np.array([[0.0, 1.0, 0.3], [4.0, 0.0, 0.3]])),
     5: Choice(
@@ -89,7 +89,7 @@ def test_modules_choose_as_they_are_and_scripted(choice: Choice, dtype: torch.dt
     assert [*got] == ["probabilities", "decision"]
     assert got["decision"].dtype == torch.int64
     np.testing.assert_array_equal(got["decision"], choice(got["probabilities"].double().numpy()))
-    np.testing.assert_array_equal(torch.jit.script(module)(x)["decision"], got["decision"])
+    np.testing.assert_array_equal(scripted.script(module)(x)["decision"], got["decision"])
     assert isinstance(calibrated(nn.Identity(), deciding(choice), example=x)(x), torch.Tensor)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import scripted
 import torch
 from deciding import choosing
 from fuse_graphs import run
@@ -22,8 +23,6 @@ from calib_serve.core.errors import FuseError, InputError, ModelError, ShapeErro
 from calib_serve.fuse import calibrated, fuse_onnx, fuse_torch, fuse_triton
 from calib_serve.scores import Outputs, log_softmax, softmax
 from calib_serve.torchserve import pack
-
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 K, D = 5, 6
 METHODS = ("temperature", "matrix", "isotonic", "temperature-mixture")
@@ -308,7 +307,7 @@ def test_a_module_gives_each_place_what_numpy_gives(axis: int, method: str) -> N
     np.testing.assert_array_equal(found["set"].numpy(), decided.sets(wanted, class_axis=axis))
     assert found["abstain"].shape == wanted.argmax(axis=axis).shape
     if axis == 1:
-        np.testing.assert_allclose(torch.jit.script(module)(x).detach().numpy(), wanted, atol=2e-6)
+        np.testing.assert_allclose(scripted.script(module)(x).detach().numpy(), wanted, atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", ["script", "exported"])
@@ -317,12 +316,13 @@ def test_a_file_gives_each_place_what_numpy_gives_at_other_sizes(kind: str, tmp_
     model, x, artifact = Pixels().eval(), torch.from_numpy(inputs(1)), fitted(1)
     path, out = tmp_path / "m.pt2", tmp_path / "out.pt2"
     if kind == "script":
-        torch.jit.save(torch.jit.script(model), path)
+        scripted.save(scripted.script(model), path)
     else:
         free = {0: torch.export.Dim("n"), 2: torch.export.Dim("h"), 3: torch.export.Dim("w")}
         torch.export.save(torch.export.export(model, (x,), dynamic_shapes={"x": free}), path)
-    fuse_torch(path, artifact, out, inputs={"x": inputs(1)}, unproven=True)
-    loaded = torch.jit.load(out) if kind == "script" else torch.export.load(out).module()
+    with scripted.told(kind == "script"):
+        fuse_torch(path, artifact, out, inputs={"x": inputs(1)}, unproven=True)
+    loaded = scripted.load(out) if kind == "script" else torch.export.load(out).module()
     larger = torch.from_numpy(np.random.default_rng(1).normal(size=(5, D, 7, 3)).astype("f4"))
     with torch.no_grad():
         wanted = artifact.probs(model(larger).numpy())

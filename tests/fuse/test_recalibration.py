@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from live_server import exported
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Step
 from calib_serve.core.errors import FuseError
@@ -20,13 +20,11 @@ from calib_serve.torchserve.archive._packing import recalibrated, served_artifac
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
     """An archive with a handler, a file and options of its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.trace(torch.nn.Linear(4, 3), torch.zeros(1, 4)).save(str(tmp_path / "net.pt"))
+    exported(tmp_path / "net.pt2", torch.nn.Linear(4, 3), 4)
     (tmp_path / "own_handler.py").write_text("# mine\n")
     (tmp_path / "words.txt").write_text("more\n")
     return pack(
-        tmp_path / "net.pt",
+        tmp_path / "net.pt2",
         Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3),
         tmp_path / "store",
         name="pets",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 from collections import namedtuple
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import scripted
 import torch
 from fuse_artifacts import KINDS, artifact, head, output_steps
 from sizes import sized
@@ -28,8 +28,7 @@ MULTILABEL = {"outputs": "label_logits"}
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit, that it is old
+    with torch.no_grad():
         yield
 
 
@@ -93,9 +92,9 @@ def test_a_model_of_other_classes_is_refused(returns):
     with pytest.raises(ShapeError, match=r"7.*10"):
         whole(inputs)
     with pytest.raises(torch.jit.Error, match="ShapeError"):
-        torch.jit.script(whole)(inputs)
+        scripted.script(whole)(inputs)
     with pytest.raises((ShapeError, RuntimeError)):
-        torch.jit.trace(whole, (inputs,), check_trace=False)(inputs)
+        scripted.trace(whole, (inputs,), check_trace=False)(inputs)
     with pytest.raises(Exception, match="7"):
         torch.export.export(whole, (inputs,))
 
@@ -233,7 +232,7 @@ def test_every_kind_of_scores_gets_its_calibration(outputs, kind, shape):
         probs = calibrated(model, step, example=example)(inputs).numpy()
         assert probs.shape == (40, step.classes)
         np.testing.assert_allclose(probs, expected, atol=1e-5)
-    again = torch.jit.script(calibrated(model, step, returns="logits", example=inputs))(inputs).numpy()
+    again = scripted.script(calibrated(model, step, returns="logits", example=inputs))(inputs).numpy()
     assert again.shape == raw.shape
     if outputs.startswith("label"):
         own = "label_logits" if step.steps or outputs == "label_logits" else outputs
@@ -249,7 +248,7 @@ def test_all_of_labels_is_of_each_label(table):
     step, inputs = _fitted("label_logits", "classwise" if table else "vector"), x()
     model = Ends(K).eval()
     for whole in (calibrated(model, step, returns="all", example=inputs),):
-        for out in (whole(inputs), torch.jit.script(whole)(inputs)):
+        for out in (whole(inputs), scripted.script(whole)(inputs)):
             _, probs, confidence, predicted, index = (t.numpy() for t in out)
             np.testing.assert_allclose(probs, step.of_logits(model(inputs).numpy()), atol=1e-6)
             np.testing.assert_array_equal(predicted, (probs > 0.5).astype(int))
@@ -374,23 +373,24 @@ class Scripts(nn.Module):
 
 def test_torchscript_of_several_inputs_keeps_its_signature(tmp_path):
     model, inputs, mask = Scripts().eval(), x(), (torch.rand(40, D) > 0.5).float()
-    torch.jit.script(model).save(str(tmp_path / "model.pt"))
+    scripted.script(model).save(str(tmp_path / "model.pt"))
     np.savez(tmp_path / "in.npz", x=inputs, mask=mask.numpy().astype("f8"))
     step = artifact(InputShift(np.full(D, 0.3)), LogitMap.temperature(2.0), classes=K)
-    report = fuse_torch(
-        tmp_path / "model.pt",
-        step,
-        tmp_path / "out.pt",
-        inputs=tmp_path / "in.npz",
-        output="logits",
-        unproven=True,
-    )
+    with scripted.told():
+        report = fuse_torch(
+            tmp_path / "model.pt",
+            step,
+            tmp_path / "out.pt",
+            inputs=tmp_path / "in.npz",
+            output="logits",
+            unproven=True,
+        )
     assert (report.samples, report.output, report.outputs) == (40, "logits", "logits")
-    out = torch.jit.load(tmp_path / "out.pt")
+    out = scripted.load(tmp_path / "out.pt")
     for call in ({}, {"mask": mask}, {"scale": 1.0, "mask": mask}):
         expected = step.of_logits(model(inputs + 0.3, **call)["logits"].numpy())
         np.testing.assert_allclose(out(inputs, **call), expected, atol=1e-6)
-    with pytest.raises(InputError, match=r"inputs are \['y', 'z'\].*'x', 'mask', 'scale'"):
+    with scripted.told(), pytest.raises(InputError, match=r"inputs are \['y', 'z'\].*'x', 'mask', 'scale'"):
         fuse_torch(
             tmp_path / "model.pt",
             step,
@@ -402,21 +402,21 @@ def test_torchscript_of_several_inputs_keeps_its_signature(tmp_path):
 
 @pytest.fixture
 def script(tmp_path):
-    torch.jit.trace(Ends(K).eval(), x(2)).save(str(tmp_path / "model.pt"))
-    return tmp_path / "model.pt"
+    return scripted.traced(tmp_path / "model.pt", Ends(K).eval(), x(2))
 
 
 def test_without_inputs_nothing_is_written(script, tmp_path):
     step = artifact(LogitMap.temperature(2.0), classes=K)
-    with pytest.raises(FuseError, match=r"--inputs FILE.npz \(inputs=\).*--input-shape"):
+    with scripted.told(), pytest.raises(FuseError, match=r"--inputs FILE.npz \(inputs=\).*--input-shape"):
         fuse_torch(script, step, tmp_path / "out.pt", unproven=True)
-    with pytest.raises(ModelError, match=r"refuses the inputs .*--input-shape"):
+    with scripted.told(), pytest.raises(ModelError, match=r"refuses the inputs .*--input-shape"):
         fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D + 1,), unproven=True)
     assert not (tmp_path / "out.pt").exists()
-    report = fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), samples=5, unproven=True)
+    with scripted.told():
+        report = fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), samples=5, unproven=True)
     assert report.samples == 5
     assert report.max_abs_diff <= report.tolerance == pytest.approx(1e-5, rel=10)
-    with pytest.raises(CalibServeError, match=r"4 classes.*10"):
+    with scripted.told(), pytest.raises(CalibServeError, match=r"4 classes.*10"):
         fuse_torch(script, artifact(classes=10), tmp_path / "no.pt", input_shape=(D,), unproven=True)
 
 
@@ -457,18 +457,19 @@ def test_files_that_were_packed_beside_the_model_stay_in_the_archive(kind, tmp_p
     model, packed = nn.Linear(D, K).eval(), {"names.json": '["a", "b"]', "maps/labels.txt": "0 a"}
     step = artifact(LogitMap.temperature(2.0), classes=K)
     if kind == "pt":
-        torch.jit.save(torch.jit.script(model), str(tmp_path / "model.pt"), _extra_files=packed)
+        scripted.save(scripted.script(model), str(tmp_path / "model.pt"), _extra_files=packed)
     else:
         torch.export.save(torch.export.export(model, (x(3),)), tmp_path / "model.pt2", extra_files=packed)
     shape = {"input_shape": (D,)} if kind == "pt" else {}
-    fuse_torch(tmp_path / f"model.{kind}", step, tmp_path / f"out.{kind}", unproven=True, **shape)
+    with scripted.told(kind == "pt"):
+        fuse_torch(tmp_path / f"model.{kind}", step, tmp_path / f"out.{kind}", unproven=True, **shape)
     found = dict.fromkeys(packed, "")
     if kind == "pt":
-        torch.jit.load(str(tmp_path / "out.pt"), _extra_files=found)
+        scripted.load(str(tmp_path / "out.pt"), _extra_files=found)
     else:
         torch.export.load(tmp_path / "out.pt2", extra_files=found)
     assert {n: t.decode() if isinstance(t, bytes) else t for n, t in found.items() if n in packed} == packed
-    with pytest.raises(FuseError, match="calibrated already"):
+    with scripted.told(kind == "pt"), pytest.raises(FuseError, match="calibrated already"):
         fuse_torch(tmp_path / f"out.{kind}", step, tmp_path / "again", unproven=True, **shape)
 
 

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import onnx
 import pytest
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
@@ -19,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from calib_serve.core.errors import FuseError, ShapeError
@@ -128,9 +129,6 @@ def frame_of_texts():
 
 
 def test_a_frame_of_texts_and_numbers_is_an_input_a_column(tmp_path):
-    from sklearn.compose import make_column_transformer
-    from sklearn.preprocessing import OneHotEncoder
-
     frame, y = frame_of_texts()
     columns = make_column_transformer((OneHotEncoder(), ["c"]), (StandardScaler(), ["n"]))
     model = CalibratedClassifier(make_pipeline(columns, LogisticRegression()), method="temperature")
@@ -144,7 +142,6 @@ def test_a_frame_of_texts_and_numbers_is_an_input_a_column(tmp_path):
 
 
 def test_histogram_boosting_is_written_though_its_converter_gives_booleans(tmp_path):
-    from sklearn.datasets import load_wine
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     x, y = load_wine(return_X_y=True)
@@ -152,15 +149,39 @@ def test_histogram_boosting_is_written_though_its_converter_gives_booleans(tmp_p
     assert model.fit(x, y).to_onnx(tmp_path / "m.onnx", x).max_abs_diff < 1e-5
 
 
-def test_lightgbm_is_written_without_a_registration_of_the_user_s(tmp_path):
-    lightgbm = pytest.importorskip("lightgbm")
-    pytest.importorskip("onnxmltools")
-    from sklearn.datasets import load_wine
+BOOSTERS = {
+    "lightgbm": ("LGBMClassifier", {"n_estimators": 10, "verbose": -1, "n_jobs": 1}),
+    "xgboost": ("XGBClassifier", {"n_estimators": 10, "n_jobs": 1}),
+    "catboost": ("CatBoostClassifier", {"iterations": 10, "verbose": 0, "allow_writing_files": False}),
+}
 
-    x, y = load_wine(return_X_y=True)
-    base = lightgbm.LGBMClassifier(n_estimators=10, verbose=-1, n_jobs=1)
-    model = CalibratedClassifier(base, method="temperature", response_method="predict_proba")
-    assert model.fit(x.astype("f4"), y).to_onnx(tmp_path / "m.onnx", x.astype("f4")).max_abs_diff < 1e-4
+
+@pytest.mark.parametrize("given", ["numbers", "texts beside numbers"])
+@pytest.mark.parametrize("library", BOOSTERS)
+def test_boosters_are_written_without_a_registration_of_the_user_s(library, given, tmp_path):
+    name, options = BOOSTERS[library]
+    booster = getattr(pytest.importorskip(library), name)(**options)
+    if library != "catboost":
+        pytest.importorskip("onnxmltools")
+    x, y = (found.astype(kind) for found, kind in zip(load_wine(return_X_y=True), ("f4", int), strict=True))
+    if given != "numbers":
+        x, y = frame_of_texts()
+        encoded = make_column_transformer((OneHotEncoder(), ["c"]), remainder="passthrough")
+        booster = make_pipeline(encoded, booster)
+    model = CalibratedClassifier(booster, method="temperature").fit(x, y)
+    report = model.to_onnx(tmp_path / "m.onnx", x)
+    assert report.proof.startswith(f"{len(x)} rows")
+    assert report.max_abs_diff < 1e-5
+
+
+def test_a_booster_s_own_columns_of_texts_are_refused_with_what_to_do(tmp_path):
+    frame, y = frame_of_texts()
+    booster = pytest.importorskip("lightgbm").LGBMClassifier(n_estimators=5, verbose=-1, n_jobs=1)
+    pytest.importorskip("onnxmltools")
+    frame = frame.assign(c=frame.c.astype("category"))
+    model = CalibratedClassifier(booster, method="temperature").fit(frame, y)
+    with pytest.raises(FuseError, match=r"make_column_transformer\(\(OneHotEncoder\(\), \['c'\]\)"):
+        model.to_onnx(tmp_path / "m.onnx", frame)
 
 
 def test_few_rows_prove_nothing(tmp_path):

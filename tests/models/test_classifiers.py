@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import onnx
 import pytest
+import scripted
 import torch
 from gpus import needs_gpu_of_torch
 from safetensors.torch import save_file
@@ -44,17 +45,11 @@ class Tail(nn.Module):
 
 
 def script(net: nn.Module, path) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.script(net).save(str(path))
-    return str(path)
+    return str(scripted.scripted(Path(path), net))
 
 
 def traced(net: nn.Module, path) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.trace(net, torch.rand(2, *SHAPE)).save(str(path))
-    return str(path)
+    return str(scripted.traced(Path(path), net, torch.rand(2, *SHAPE)))
 
 
 def exported(net: nn.Module, path) -> str:
@@ -81,7 +76,10 @@ def onnx_file(net: nn.Module, path) -> str:
 def test_every_file_gives_the_module_s_logits_and_the_features_that_make_them(save, tmp_path) -> None:
     net = network()
     suffix = {exported: ".pt2", onnx_file: ".onnx"}.get(save, ".pt")
-    model = load_model(save(net, tmp_path / f"model{suffix}"), input_shape=SHAPE, device="cpu", batch_size=8)
+    with scripted.told(suffix == ".pt"):
+        model = load_model(
+            save(net, tmp_path / f"model{suffix}"), input_shape=SHAPE, device="cpu", batch_size=8
+        )
     with torch.no_grad():
         wanted = net(torch.from_numpy(X)).numpy()
         features = net[:4](torch.from_numpy(X)).numpy()
@@ -120,7 +118,8 @@ def test_the_input_gradient_is_autograd_s_and_summed_over_batches() -> None:
 @pytest.mark.parametrize("save", [traced, onnx_file])
 def test_a_softmax_at_the_end_is_seen_and_its_features_refused(after, kind, save, tmp_path) -> None:
     suffix = ".onnx" if save is onnx_file else ".pt"
-    model = load_model(save(network(after), tmp_path / f"m{suffix}"), input_shape=SHAPE, device="cpu")
+    with scripted.told(suffix == ".pt"):
+        model = load_model(save(network(after), tmp_path / f"m{suffix}"), input_shape=SHAPE, device="cpu")
     assert model.outputs == kind
     plain = from_module(network(), input_shape=SHAPE, device="cpu").logits(X)
     again = plain - torch.from_numpy(plain).logsumexp(1, keepdim=True).numpy()
@@ -132,7 +131,7 @@ def test_a_softmax_at_the_end_is_seen_and_its_features_refused(after, kind, save
 def test_a_model_in_training_mode_is_refused_however_it_was_saved(tmp_path) -> None:
     with pytest.raises(ModelError, match=r"training mode; call model\.eval"):
         from_module(network().train(), input_shape=SHAPE)
-    with pytest.raises(ModelError, match="training mode"):
+    with scripted.told(), pytest.raises(ModelError, match="training mode"):
         load_model(script(network().train(), tmp_path / "script.pt"), input_shape=SHAPE)
 
     class Forgetful(nn.Module):
@@ -326,7 +325,7 @@ def test_an_onnx_file_runs_where_it_was_asked_to_or_says_why_not(tmp_path, monke
 @pytest.mark.parametrize("save", [traced, onnx_file])
 def test_a_last_layer_that_is_named_must_be_there(save, tmp_path) -> None:
     path = save(network(), tmp_path / ("m.onnx" if save is onnx_file else "m.pt"))
-    with pytest.raises(ModelError):
+    with scripted.told(save is traced), pytest.raises(ModelError):
         load_model(path, input_shape=SHAPE, device="cpu", last_linear="nosuch")
 
 
@@ -354,7 +353,7 @@ def test_files_that_are_no_models_are_refused(tmp_path) -> None:
     ):  # fmt: skip
         with pytest.raises(ModelError, match=said):
             load_model(tmp_path / name, input_shape=SHAPE)
-    with pytest.raises(ModelError, match="give input_shape"):
+    with scripted.told(), pytest.raises(ModelError, match="give input_shape"):
         load_model(tmp_path / "whole.pt")
     with pytest.raises(ModelError, match="cannot load the weights"):
         load_model(f"{__file__}:network", weights=tmp_path / "text.pt", input_shape=SHAPE)

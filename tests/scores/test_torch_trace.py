@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
+import scripted
 import torch
 from torch import Tensor, nn
 
@@ -54,7 +55,7 @@ def test_the_last_operator_says_what_scores_are(end: str, file: str) -> None:
     makes, made_by = ENDS[end]
     model: nn.Module = Ends(makes).eval()
     if file == "script":
-        model = torch.jit.trace(model, X)
+        model = scripted.trace(model, X)
     elif file == "program":
         model = torch.export.export(model, (X,)).module()
     returned, trace = traced(model, (X,))

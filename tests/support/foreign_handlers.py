@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from live_server import CLASSES, WIDTH, network, torchscript
+from live_server import CLASSES, WIDTH, network
 from PIL import Image
+from scripted import scripted
 
 from calib_serve import Artifact
 from calib_serve.artifact import LogitMap
@@ -363,7 +364,7 @@ def _eager(foreign: Foreign, work: Path) -> list[str]:
 
 
 def _torchscript(foreign: Foreign, work: Path) -> list[str]:
-    torchscript(work / "net.pt", weights(foreign.out))
+    scripted(work / "net.pt", weights(foreign.out))
     return ["--serialized-file", "net.pt"]
 
 
@@ -387,7 +388,7 @@ def _pictures(foreign: Foreign, work: Path) -> list[str]:
     pool = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 7, stride=8), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten()
     )
-    torchscript(work / "net.pt", torch.nn.Sequential(pool, torch.nn.Linear(32, CLASSES)).eval())
+    scripted(work / "net.pt", torch.nn.Sequential(pool, torch.nn.Linear(32, CLASSES)).eval())
     (work / "probes" / "any").mkdir(parents=True)
     for k in range(3):  # of other brightness each, as noise alone looks alike to a pool
         noise = np.random.default_rng(k).integers(0, 256 - 80 * k, (256, 256, 3), np.uint8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -39,11 +38,10 @@ def network() -> torch.nn.Module:
     return net.eval()
 
 
-def torchscript(path: Path, net: torch.nn.Module | None = None) -> Path:
-    """``net`` as a TorchScript file."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(torch.jit.script(net or network()), str(path))
+def exported(path: Path, net: torch.nn.Module | None = None, *shape: int) -> Path:
+    """``net``, of inputs of this shape, as a .pt2 file for batches of any size."""
+    example, free = torch.zeros(2, *(shape or (WIDTH,))), {0: torch.export.Dim("n")}
+    torch.export.save(torch.export.export(net or network(), (example,), dynamic_shapes=(free,)), path)
     return path
 
 
@@ -132,7 +130,7 @@ def foreign(store: Path, name: str, code: str, config: str = "") -> Path:
 def small_store(folder: Path, artifact: Artifact | None = None) -> Path:
     """A model store of one classifier, two workers, batches of 8, and the feedback model."""
     artifact = artifact or temperature_artifact()
-    model = torchscript(folder / "net.pt")
+    model = exported(folder / "net.pt2")
     pack(model, artifact, folder, name="digits", batching=Batching(workers=2, batch_size=8), unproven=True)
     pack_feedback(folder)
     return folder

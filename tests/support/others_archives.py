@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from live_server import torchscript
+from live_server import network
+from scripted import scripted
 
 HANDLER = """
 import torch
@@ -37,7 +38,7 @@ def archived(
     arguments = {
         "--model-name": name,
         "--version": version,
-        "--serialized-file": torchscript(sources / "net.pt"),
+        "--serialized-file": scripted(sources / "net.pt", network()),
         "--handler": sources / "mine.py",
         "--export-path": folder,
         "--archive-format": form,

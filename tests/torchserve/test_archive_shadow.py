@@ -11,11 +11,11 @@ import torch
 from live_server import (
     CLASSES,
     Running,
+    exported,
     foreign,
     inputs,
     network,
     temperature_artifact,
-    torchscript,
     total,
     until,
 )
@@ -42,7 +42,7 @@ X = inputs(60, seed=3)
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shadows")
     pack(
-        torchscript(folder / "net.pt"),
+        exported(folder / "net.pt2"),
         SERVED,
         folder / "store",
         name="shadowed",
@@ -101,7 +101,7 @@ def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_p
     again = recalibrated(store / "shadowed.mar", SHADOW, tmp_path, version="1.1")
     other = torch.nn.Linear(16, CLASSES)
     pack(
-        torchscript(tmp_path / "other.pt", other),
+        exported(tmp_path / "other.pt2", other),
         SERVED,
         tmp_path,
         name="digits",

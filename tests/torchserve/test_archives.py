@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import calib_serve
-from live_server import temperature_artifact, torchscript
+from live_server import exported, temperature_artifact
 
 from calib_serve.core.errors import FuseError, IntegrityError
 from calib_serve.core.files import shipped
@@ -21,7 +21,7 @@ from calib_serve.torchserve.metrics_file import metrics_file
 @pytest.fixture
 def packed(tmp_path: Path) -> Path:
     return pack(
-        torchscript(tmp_path / "net.pt"),
+        exported(tmp_path / "net.pt2"),
         temperature_artifact(),
         tmp_path,
         name="digits",
@@ -33,7 +33,7 @@ def packed(tmp_path: Path) -> Path:
 def test_the_same_inputs_make_the_same_bytes(packed: Path, tmp_path: Path) -> None:
     time.sleep(2)  # a zip's clock ticks in steps of two seconds
     again = pack(
-        tmp_path / "net.pt",
+        tmp_path / "net.pt2",
         temperature_artifact(),
         tmp_path / "b",
         name="digits",
@@ -43,7 +43,9 @@ def test_the_same_inputs_make_the_same_bytes(packed: Path, tmp_path: Path) -> No
     assert again.read_bytes() == packed.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["model.pt", "artifact/manifest.yaml", "calibrated_classifier.py", MANIFEST])
+@pytest.mark.parametrize(
+    "name", ["model.pt2", "artifact/manifest.yaml", "calibrated_classifier.py", MANIFEST]
+)
 def test_any_changed_file_is_noticed(packed: Path, tmp_path: Path, name: str) -> None:
     changed = tmp_path / "changed.mar"
     with zipfile.ZipFile(packed) as old, zipfile.ZipFile(changed, "w") as new:

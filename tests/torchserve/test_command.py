@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from live_server import inputs, temperature_artifact, torchscript
+from live_server import exported, inputs, temperature_artifact
 from processes import started, with_sigint_ignored
 
 import calib_serve
@@ -59,7 +59,7 @@ def test_packed_served_asked_and_stopped(
     how: signal.Signals,
     as_started: Callable[[list[str]], list[str]],
 ) -> None:
-    torchscript(tmp_path / "net.pt")
+    exported(tmp_path / "net.pt2")
     temperature_artifact().save(tmp_path / "artifact")
 
     def run(*arguments: str) -> str:
@@ -72,7 +72,7 @@ def test_packed_served_asked_and_stopped(
     run(
         "pack",
         "--model",
-        "net.pt",
+        "net.pt2",
         "--artifact",
         "artifact",
         "--name",
@@ -113,7 +113,7 @@ def test_packed_served_asked_and_stopped(
 
 
 def test_settings_cannot_smuggle_lines(tmp_path: Path) -> None:
-    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", unproven=True)
+    pack(exported(tmp_path / "net.pt2"), temperature_artifact(), tmp_path, name="digits", unproven=True)
     with pytest.raises(ServerError, match="line break"):
         Server(tmp_path, ["digits.mar"], folder=tmp_path, settings={"x": "1\nenable_model_api=true"})
 

@@ -13,11 +13,11 @@ from deciding import deciding
 from live_server import (
     NAMES,
     Running,
+    exported,
     inputs,
     network,
     samples,
     temperature_artifact,
-    torchscript,
     total,
     until,
 )
@@ -37,7 +37,7 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("counted")
     batching = Batching(workers=2, batch_size=8)
     return register(
-        pack(torchscript(folder / "net.pt"), DECIDING, folder, name=MODEL, batching=batching, unproven=True)
+        pack(exported(folder / "net.pt2"), DECIDING, folder, name=MODEL, batching=batching, unproven=True)
     )
 
 

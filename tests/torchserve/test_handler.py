@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from deciding import IN_SEGMENTS, acts_by_hand
-from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
+from live_server import CLASSES, WIDTH, exported, inputs, network, temperature_artifact
 
 from calib_serve import Artifact, Keyring
 from calib_serve.artifact import Choice, SourceMaps
@@ -59,7 +59,7 @@ def context(path: Path, folder: Path, *, gpu: int | None = None) -> Context:
 def started(
     tmp_path: Path, handler: CalibratedClassifier | None = None, **options: Any
 ) -> tuple[Any, Context]:
-    model = torchscript(tmp_path / "net.pt", options.pop("net", None))
+    model = exported(tmp_path / "net.pt2", options.pop("net", None))
     artifact = options.pop("artifact", temperature_artifact())
     path = pack(model, artifact, tmp_path, name="digits", **options, unproven=True)
     ctx = context(path, tmp_path / "unpacked")
@@ -232,7 +232,7 @@ def test_a_wrong_number_of_classes_is_found_when_the_model_loads(tmp_path: Path)
 def test_a_worker_with_a_gpu_that_torch_cannot_use_says_so_unless_the_cpu_is_allowed(
     tmp_path: Path, allowed: bool
 ) -> None:
-    model = torchscript(tmp_path / "net.pt")
+    model = exported(tmp_path / "net.pt2")
     path = pack(
         model, temperature_artifact(), tmp_path, name="digits", allow_cpu_fallback=allowed, unproven=True
     )
@@ -246,10 +246,10 @@ def test_a_worker_with_a_gpu_that_torch_cannot_use_says_so_unless_the_cpu_is_all
 
 def test_a_model_file_that_was_exchanged_does_not_load(tmp_path: Path) -> None:
     path = pack(
-        torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", unproven=True
+        exported(tmp_path / "net.pt2"), temperature_artifact(), tmp_path, name="digits", unproven=True
     )
     ctx = context(path, tmp_path / "unpacked")
-    torchscript(tmp_path / "unpacked" / "model.pt", torch.nn.Linear(WIDTH, CLASSES))
+    exported(tmp_path / "unpacked" / "model.pt2", torch.nn.Linear(WIDTH, CLASSES))
     with pytest.raises(ModelError, match="not the file that was packed"):
         CalibratedClassifier().initialize(ctx)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from live_server import Running, inputs, samples, serve, temperature_artifact, torchscript, total, until
+from live_server import Running, exported, inputs, samples, serve, temperature_artifact, total, until
 
 from calib_serve.torchserve import Batching, pack, pack_feedback
 
@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("injection")
     (folder / "echoing.py").write_text(ECHOING)
     pack(
-        torchscript(folder / "net.pt"),
+        exported(folder / "net.pt2"),
         temperature_artifact(),
         folder / "store",
         name="digits",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hostile import MATRIX, npy
-from live_server import Running, network, temperature_artifact, torchscript
+from live_server import Running, exported, network, temperature_artifact
 
 from calib_serve.torchserve import Batching, pack
 
@@ -38,7 +38,7 @@ class Overflowing(torch.nn.Module):
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("isolation")
-    model = torchscript(folder / "net.pt", Overflowing())
+    model = exported(folder / "net.pt2", Overflowing(), 1, 4, 4)
     artifact = temperature_artifact(model={"input_shape": [1, 4, 4]})
     how = {"mean": 0, "std": 1, "resize": [4, 4]}
     return register(

@@ -19,12 +19,12 @@ from live_server import (
     inputs,
     network,
     temperature_artifact,
-    torchscript,
     total,
     until,
 )
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import save_file
+from scripted import scripted, told
 from sizes import sized
 
 from calib_serve import Artifact
@@ -120,7 +120,7 @@ def existing_archive(folder: Path) -> Path:
     """What somebody serves today: their own handler around a TorchScript model."""
     folder.mkdir()
     (folder / "mine.py").write_text(OLD_HANDLER)
-    files = {"mine.py": folder / "mine.py", "net.pt": torchscript(folder / "net.pt")}
+    files = {"mine.py": folder / "mine.py", "net.pt": scripted(folder / "net.pt", network())}
     return write_archive(
         folder / "old.mar", files, name="old", version="3.1", handler="mine.py", serialized_file="net.pt"
     )
@@ -132,15 +132,16 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
     (folder / "net.py").write_text(FACTORY)
     weights = weights_file(folder / "net.safetensors")
     models: dict[str, tuple[Any, dict[str, Any]]] = {
-        "torchscript": (torchscript(folder / "net.pt"), {}),
+        "torchscript": (scripted(folder / "net.pt", network()), {}),
         "exported": (exported_file(folder / "net.pt2"), {}),
         "eager": (f"{folder / 'net.py'}:make", {"weights": weights}),
         "onnx": (onnx_file(folder / "net.onnx"), {}),
-        "standalone": (torchscript(folder / "net.pt"), {"standalone": True}),
+        "standalone": (exported_file(folder / "net.pt2"), {"standalone": True}),
     }
     for name in KINDS:
         model, options = models[name]
-        pack(model, full_artifact(), folder / "store", name=name, batching=ONE, **options, unproven=True)
+        with told(name == "torchscript"):
+            pack(model, full_artifact(), folder / "store", name=name, batching=ONE, **options, unproven=True)
     old = existing_archive(folder / "old")
     fitted = replace(full_artifact(), steps=full_artifact().steps[1:])
     request = folder / "request.json"
@@ -177,7 +178,7 @@ def test_a_repacked_archive_keeps_its_handler_and_is_calibrated(running: Running
 
 
 def test_a_model_that_the_artifact_was_not_fitted_on_is_refused(tmp_path: Path) -> None:
-    model = torchscript(tmp_path / "net.pt")
+    model = exported_file(tmp_path / "net.pt2")
     facts = {"input_shape": [WIDTH], "sha256": "0" * 64}
     with pytest.raises(FuseError, match="nothing shows that"):
         pack(model, temperature_artifact(model=facts), tmp_path, name="digits")

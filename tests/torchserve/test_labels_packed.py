@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from foreign_handlers import archive, artifact
 from label_handlers import LABELS, array_file, labels_artifact
-from live_server import temperature_artifact, torchscript
+from live_server import exported, temperature_artifact
 from sizes import sized
 
 from calib_serve.core.errors import FuseError, ModelError
@@ -38,7 +38,7 @@ def test_an_artifact_of_classes_is_refused_and_names_the_flag(name: str, tmp_pat
 
 
 def test_an_archive_and_an_artifact_that_do_not_agree_are_refused_before_they_serve(tmp_path: Path) -> None:
-    net = torchscript(tmp_path / "net.pt")
+    net = exported(tmp_path / "net.pt2")
     for fitted, outputs in ((labels_artifact(), "logits"), (temperature_artifact(), "label_logits")):
         with pytest.raises(ModelError, match=r"--outputs \(outputs=\)"):
             pack(net, fitted, tmp_path / "out", name="n", outputs=outputs, unproven=True)

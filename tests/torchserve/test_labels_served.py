@@ -23,7 +23,7 @@ from label_handlers import (
     labels_artifact,
     logits_of,
 )
-from live_server import CLASSES, Running, inputs, torchscript, total, until
+from live_server import CLASSES, Running, exported, inputs, total, until
 from protocol_clients import checked, columns, model_infer, predictions, v2_body
 from sizes import sized
 
@@ -50,7 +50,7 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
                 archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more, unproven=True
             )
         batching = Batching(workers=1, batch_size=4)
-        net = torchscript(folder / "ours.pt", weights(CLASSES))
+        net = exported(folder / "ours.pt2", weights(CLASSES))
         pack(net, labels_artifact(), store, name="ours", batching=batching, top=2, unproven=True)
     return register(*sorted(store.glob("*.mar")))
 

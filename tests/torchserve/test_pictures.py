@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import calib_serve
-from live_server import Running, torchscript
+from live_server import Running, exported
 from PIL import Image
 from sizes import sized
 
@@ -69,7 +69,7 @@ class Field:
 @pytest.fixture(scope="module")
 def field(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Field:
     folder = tmp_path_factory.mktemp("field")
-    torchscript(folder / "net.pt", normalised_outside(data_dir))
+    exported(folder / "net.pt2", normalised_outside(data_dir), 3, 32, 32)
     pixels = import_object(f"{CIFAR}:sheet")(data_dir / "images" / "cifar10_test_0_4999.webp")
     with np.load(data_dir / "images" / "cifar10_test_0_4999_labels.npz") as archive:
         labels = archive["labels"].astype(int)
@@ -80,7 +80,7 @@ def field(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Field:
         rows.append(f"{i}.png,{labels[i]}")
     (folder / "pictures" / "labels.csv").write_text("\n".join(rows))
     found = Field(folder, pixels[:SENT], labels[:SENT])
-    fit = ("fit", "--model", folder / "net.pt", "--method", "temperature", "--option", "device=cpu")
+    fit = ("fit", "--model", folder / "net.pt2", "--method", "temperature", "--option", "device=cpu")
     call(*fit, "--data", folder / "pictures", *OPTIONS, "-o", folder / "of_pictures")
     whole = Field(folder, pixels[SENT : SENT + FITTED], labels)
     np.savez(folder / "a.npz", inputs=whole.arrays, labels=labels[SENT : SENT + FITTED])
@@ -101,7 +101,7 @@ def test_a_calibration_fitted_on_pictures_is_that_of_the_arrays_they_stand_for(f
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], field: Field) -> Running:
     store = field.folder / "store"
-    pack = ("pack", "--model", field.folder / "net.pt", "--workers", 1, "-o", store)
+    pack = ("pack", "--model", field.folder / "net.pt2", "--workers", 1, "-o", store)
     call(*pack, "--artifact", field.folder / "of_pictures", "--name", "by_artifact")
     return register(*sorted(store.glob("*.mar")))
 
@@ -130,7 +130,7 @@ def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Fi
 def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was_fitted(
     field: Field, tmp_path: Path
 ) -> None:
-    pack = ("pack", "--model", field.folder / "net.pt", "--artifact", field.folder / "of_pictures")
+    pack = ("pack", "--model", field.folder / "net.pt2", "--artifact", field.folder / "of_pictures")
     others = calib_serve(*pack, "--name", "m", "--pictures", "mean=0", "--pictures", "std=1", "-o", tmp_path)
     assert others.exit_code == 3
     assert re.search(r"fitted on pictures prepared by .*0\.485.*, not by .*0\.0", others.stderr)

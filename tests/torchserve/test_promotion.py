@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from command_line import calib_serve
-from live_server import Running, inputs, temperature_artifact, torchscript, until
+from live_server import Running, exported, inputs, temperature_artifact, until
 
 from calib_serve.core.errors import ServerError
 from calib_serve.ledger import LabelRecord, Ledger, Shadowed
@@ -66,7 +66,7 @@ def test_a_verdict_is_enough_or_not(
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("exchange")
     made = pack(
-        torchscript(folder / "net.pt"),
+        exported(folder / "net.pt2"),
         temperature_artifact(),
         folder,
         name=MODEL,

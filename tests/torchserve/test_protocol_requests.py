@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_server import CLASSES, inputs, temperature_artifact, torchscript
+from live_server import CLASSES, exported, inputs, temperature_artifact
 
 from calib_serve import Keyring
 from calib_serve.core.errors import ModelError
@@ -106,7 +106,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     Keyring.new().save(tmp_path / "keyring.json")
     monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
     path = pack(
-        torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits", unproven=True
+        exported(tmp_path / "net.pt2"), temperature_artifact(), tmp_path, name="digits", unproven=True
     )
     with zipfile.ZipFile(path) as file:
         file.extractall(tmp_path / "unpacked")

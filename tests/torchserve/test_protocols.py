@@ -16,10 +16,10 @@ from live_server import (
     NAMES,
     WIDTH,
     Running,
+    exported,
     inputs,
     network,
     temperature_artifact,
-    torchscript,
     total,
     until,
 )
@@ -40,7 +40,7 @@ def running(
 ) -> Running:
     """``counted`` for one test alone."""
     folder = tmp_path_factory.mktemp("protocols")
-    model = torchscript(folder / "net.pt")
+    model = exported(folder / "net.pt2")
     archives = [
         pack(
             model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100), unproven=True

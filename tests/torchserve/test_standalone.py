@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from live_server import inputs, network, temperature_artifact, torchscript
+from live_server import exported, inputs, network, temperature_artifact
 
 from calib_serve.torchserve import pack
 
@@ -46,7 +46,7 @@ print("\\n" + json.dumps({"file": calib_serve.__file__, "reply": json.loads(repl
 
 def test_it_serves_from_its_own_files(tmp_path: Path) -> None:
     path = pack(
-        torchscript(tmp_path / "net.pt"),
+        exported(tmp_path / "net.pt2"),
         temperature_artifact(),
         tmp_path,
         name="digits",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command_line import calib_serve
-from live_server import Running, foreign, inputs, samples, temperature_artifact, torchscript, total, until
+from live_server import Running, exported, foreign, inputs, samples, temperature_artifact, total, until
 from processes import free_ports
 
 from calib_serve.core.errors import ServerError
@@ -61,7 +61,7 @@ def handle(data, context):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("store")
-    pack(torchscript(store / "net.pt"), temperature_artifact(), store, name="digits", unproven=True)
+    pack(exported(store / "net.pt2"), temperature_artifact(), store, name="digits", unproven=True)
     foreign(store, "metered", METERED)
     foreign(store, "broken", BROKEN)
     foreign(store, "slow", SLOW, "minWorkers: 1\nmaxWorkers: 1\nstartupTimeout: 60\n")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scripted
 import torch
 from foreign_handlers import FOREIGN, Foreign, archive, own, weights
 from live_server import CLASSES, inputs
@@ -123,8 +123,8 @@ def test_pictures_are_matched_by_the_names_of_the_archive(
     assert scores.labels.tolist() == [2, 2, 2, 7], "not 0 and 1, as the folders alone would have it"
     assert scores.class_names == tuple(f"thing {k}" for k in range(CLASSES))
     x = (np.roll(pixels, -1, axis=0)[:, 16:240, 16:240] / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    with warnings.catch_warnings(action="ignore"), torch.inference_mode():
-        net = torch.jit.load(made("image_classifier").parent / "image_classifier_parts" / "net.pt")
+    with torch.inference_mode():
+        net = scripted.load(made("image_classifier").parent / "image_classifier_parts" / "net.pt")
         z = net(torch.from_numpy(x.transpose(0, 3, 1, 2).astype("f4"))).numpy()
     np.testing.assert_allclose(scores.logits, z, atol=1e-5)
 

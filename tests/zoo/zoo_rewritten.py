@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import scripted
 import torch
 from fuse_graphs import NEWEST
 from libraries import library
@@ -79,7 +80,7 @@ def _scripted(kind: type[nn.Module], path: Path) -> Feeds:
     torch.manual_seed(0)
     x = np.random.default_rng(0).normal(size=(ROWS, 4)).astype("f4")
     with quiet():
-        net = torch.jit.script(kind().eval())
+        net = scripted.script(kind().eval())
         torch.onnx.export(
             net,
             (torch.from_numpy(x),),

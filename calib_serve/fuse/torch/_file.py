@@ -26,6 +26,14 @@ from calib_serve.fuse.proof import BATCH, PROOF, Against, required_proof
 from calib_serve.fuse.torch._fuse import Returns, fused
 from calib_serve.fuse.torch._model import Example
 from calib_serve.fuse.torch._whole import parameters
+from calib_serve.models import (
+    is_torchscript,
+    load_exported,
+    load_torchscript,
+    module_on,
+    save_torchscript,
+    warn_of_torchscript,
+)
 from calib_serve.scores import Outputs
 
 if TYPE_CHECKING:
@@ -114,6 +122,8 @@ def fuse_torch(
     asked = changed(options or TorchOptions(), keywords, fuse_torch)
     source, out = Path(model_path), Path(out_path)
     kind, where = _kind(source), _device(asked.device)
+    if kind == "torchscript":
+        warn_of_torchscript(source)
     hashed = sha256(source)
     proof = required_proof(artifact, lambda: hashed, source, asked, asked.inputs)
     if kind == "exported" and artifact.source_maps is not None:
@@ -167,32 +177,19 @@ class _Loaded:
 
     def to(self, device: torch.device) -> nn.Module:
         """Move the module to a device, in evaluation mode."""
-        if self.program is None:
-            return self.module.to(device).eval()
-        if device.type == "cpu":
-            return self.module
-        from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - only where it is needed
-
-        return move_to_device_pass(self.program, device).module()
+        return self.module.to(device).eval() if self.program is None else module_on(self.program, device)
 
 
 def _load(path: Path, kind: Kind) -> _Loaded:
     # Fused twice, a model would be calibrated twice: the mark in the file tells.
     found: dict[str, Any] = {_MARK: ""}
-    program = None
-    try:
+    if zipfile.is_zipfile(path):  # else the loader says what is wrong
         with zipfile.ZipFile(path) as archive:
             packed = [place for name in archive.namelist() if (place := _EXTRA.search(name))]
         # TorchScript gives the files alone that are asked for.
         found.update({place[1]: "" for place in packed})
-        if kind == "torchscript":
-            module: nn.Module = torch.jit.load(str(path), map_location="cpu", _extra_files=found)  # type: ignore[no-untyped-call]
-        else:
-            program = torch.export.load(path, extra_files=found)
-            module = program.module()
-    except Exception as error:  # torch raises errors of many types
-        what = "TorchScript" if kind == "torchscript" else "a program of torch.export"
-        raise ModelError(f"{path} is not {what}: {str(error).splitlines()[0]}") from error
+    program = load_exported(path, found) if kind == "exported" else None
+    module = load_torchscript(path, extra=found) if program is None else program.module()
     mark = found.pop(_MARK)
     return _Loaded(module, program, mark.decode() if isinstance(mark, bytes) else mark, found)
 
@@ -216,7 +213,7 @@ def _example(loaded: _Loaded, artifact: Artifact, source: Path, asked: TorchOpti
 def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, mark: dict[str, str]) -> None:
     extra = {**loaded.extra, **mark}
     if loaded.program is None:
-        torch.jit.save(torch.jit.script(whole), str(out), _extra_files=extra)
+        save_torchscript(whole, out, extra)
         return
     call, shapes = _freedom(loaded.program, example)
     like = _like(whole, loaded.module)
@@ -296,17 +293,8 @@ def _kind(path: Path) -> Kind:
         )
     if not path.is_file():
         raise ModelError(f"there is no model file {path}")
-    names = []
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    if any("/code/" in name for name in names):
+    if is_torchscript(path):
         return "torchscript"
-    if any("/data/aotinductor/" in name for name in names):
-        raise ModelError(
-            f"{path} was compiled by AOTInductor, and has no graph to change; fuse into the .pt2 of "
-            "torch.export that it was compiled from, then compile the result"
-        )
     if path.suffix == ".pt2":
         return "exported"
     raise ModelError(

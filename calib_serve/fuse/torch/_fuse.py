@@ -43,6 +43,7 @@ from calib_serve.fuse.torch._tails import (
     WithDecisions,
 )
 from calib_serve.fuse.torch._whole import assemble, lookup
+from calib_serve.models import is_scripted, warn_of_torchscript
 from calib_serve.scores import (
     LABELS,
     ONE_COLUMN,
@@ -125,6 +126,8 @@ def calibrated(
     [[1.0, 0.0]]
     """
     asked = changed(options or ModuleOptions(), keywords, calibrated)
+    if is_scripted(model):
+        warn_of_torchscript("the model")
     shown = Example.of_shape(model, artifact) if example is None else Example.of(example)
     return fused(model, artifact, asked, shown).whole
 

@@ -14,6 +14,7 @@ from calib_serve.artifact import Head, LogitMap
 from calib_serve.core.errors import FuseError
 from calib_serve.fuse.torch._model import device_and_dtype, evaluating, shell
 from calib_serve.fuse.torch._modules import Bias, layers
+from calib_serve.models import is_scripted
 
 Exact = NDArray[np.float64]
 
@@ -89,7 +90,7 @@ def replace_last(
         module.to(device, dtype)
     model = shell(model)
     first = made.pop(0)
-    if not isinstance(model, torch.jit.ScriptModule):
+    if not is_scripted(model):
         if not name:
             return first, made
         parent, _, child = name.rpartition(".")

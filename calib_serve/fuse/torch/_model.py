@@ -18,6 +18,7 @@ from calib_serve.artifact import Artifact, InputShift
 from calib_serve.core.errors import FuseError, InputError, ModelError
 from calib_serve.fuse._parity import read_inputs
 from calib_serve.fuse.torch._whole import parameters
+from calib_serve.models import is_scripted
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -158,7 +159,7 @@ def evaluating(model: nn.Module) -> nn.Module:
 
 def shell(model: nn.Module) -> nn.Module:
     """Copy a model whose tensors stay the model's own; a scripted module is copied whole."""
-    if isinstance(model, torch.jit.ScriptModule):
+    if is_scripted(model):
         return copy.deepcopy(model)
     # deepcopy takes what is in its memo as it is: modules are copied, their tensors are not.
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}

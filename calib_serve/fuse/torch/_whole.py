@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Union
 
-import torch
 from torch import Tensor, nn
 
 from calib_serve.core.errors import FuseError
+from calib_serve.models import is_scripted, scripted_around, scripted_inputs
 
 Where = tuple[Union[str, int], ...]
 """Where the scores lie in what a model returns: keys, attributes and positions."""
@@ -62,9 +62,8 @@ class CalibratedMany(CalibratedModule):
 
 def parameters(model: nn.Module, *, needed: bool = False) -> list[str]:
     """List the names of a model's inputs; those ``needed`` alone, where that is known."""
-    if isinstance(model, torch.jit.ScriptModule):
-        schema = model._c._get_method("forward").schema.arguments[1:]
-        return [a.name for a in schema if not (needed and a.has_default_value())]
+    if is_scripted(model):
+        return scripted_inputs(model, needed=needed)
     try:
         found = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):
@@ -97,27 +96,9 @@ def assemble(shift: nn.Module, model: nn.Module, head: nn.Module, tail: nn.Modul
         return CalibratedBySource(shift, model, head, tail)
     if not path and len(needed) == 1:
         return CalibratedModule(shift, model, head, tail)
-    if isinstance(model, torch.jit.ScriptModule):
-        return _scripted(_Parts(shift, model, head, tail), path)
+    if is_scripted(model):
+        parts = _Parts(shift, model, head, tail)
+        return scripted_around(parts, path, shifts=not isinstance(shift, nn.Identity))
     whole = CalibratedMany(shift, model, head, tail)
     whole.path = path
-    return whole
-
-
-def _scripted(parts: _Parts, path: Where) -> nn.Module:
-    """Write a forward with the signature of the model's, as TorchScript has no ``*inputs``."""
-    arguments = parts.model._c._get_method("forward").schema.arguments[1:]  # type: ignore[union-attr,operator]
-    signature = ", ".join(
-        f"{a.name}: {a.type.annotation_str}" + (f" = {a.default_value!r}" if a.has_default_value() else "")
-        for a in arguments
-    )
-    first, *more = (a.name for a in arguments)
-    call = ", ".join(
-        (f"self.shift({first})", *more) if not isinstance(parts.shift, nn.Identity) else (first, *more)
-    )
-    steps = "".join(f"[{step!r}]" for step in path)
-    whole = torch.jit.script(parts)
-    whole.define(
-        f"def forward(self, {signature}):\n    return self.tail(self.head(self.model({call}){steps}))\n"
-    )
     return whole

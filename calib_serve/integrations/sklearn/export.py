@@ -42,6 +42,13 @@ _OTHERWISE = (
     "response_method"
 )
 
+_BOOSTERS = {
+    "LGBMClassifier": "onnxmltools.convert.lightgbm.operator_converters.LightGbm:convert_lightgbm",
+    "XGBClassifier": "onnxmltools.convert.xgboost.operator_converters.XGBoost:convert_xgboost",
+    "CatBoostClassifier": f"{__name__}:_catboost",
+}
+"""The function that converts each classifier of others."""
+
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
 """What every converter knows; onnxmltools' refuse newer ones."""
 
@@ -138,21 +145,51 @@ def _whole_numbers() -> Iterator[None]:
         _container.make_node = make
 
 
+def _catboost(scope: Any, operator: Any, container: Any) -> None:
+    """Convert by the trees of the graph that CatBoost writes itself."""
+    trees = import_module("catboost.utils").convert_to_onnx_object(operator.raw_operator).graph.node[0]
+    names = [output.full_name for output in operator.outputs]
+    given = {a.name: helper.get_attribute_value(a) for a in trees.attribute}
+    container.add_node(
+        trees.op_type, operator.inputs[0].full_name, names, op_domain=trees.domain, op_version=3, **given
+    )
+
+
+def _label_and_scores(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:
+    """Declare a booster's outputs, as skl2onnx does for classes that derive from scikit-learn's alone."""
+    one = scope.declare_local_operator(known_operators[type(model)], model)
+    one.inputs = inputs
+    for name, kind in (("label", data_types.Int64TensorType), ("scores", data_types.FloatTensorType)):
+        one.outputs.append(scope.declare_local_variable(name, kind()))
+    return one.outputs
+
+
 def _register(last: Any) -> None:
-    """Register onnxmltools' converter of LightGBM, where nobody has: skl2onnx has none."""
-    if type(last).__name__ != "LGBMClassifier" or type(last) in known_operators:
+    """Register a converter of LightGBM, XGBoost or CatBoost, where nobody has: skl2onnx has none."""
+    name = type(last).__name__
+    if name not in _BOOSTERS or type(last) in known_operators:
         return
+    module, _, function = _BOOSTERS[name].partition(":")
     try:
-        converters = import_module("onnxmltools.convert.lightgbm.operator_converters.LightGbm")
+        converter = getattr(import_module(module), function)
     except ImportError as error:
-        raise FuseError("skl2onnx needs a converter of LightGBM: pip install onnxmltools") from error
+        raise FuseError(f"skl2onnx needs a converter of {name}: pip install 'onnxmltools>=1.16'") from error
     skl2onnx.update_registered_converter(
         type(last),
-        "LightGbmLGBMClassifier",
+        f"CalibServe{name}",
         calculate_linear_classifier_output_shapes,
-        converters.convert_lightgbm,
+        converter,
+        parser=_label_and_scores,
         options={"nocl": [True, False], "zipmap": [True, False, "columns"]},
     )
+
+
+def _without_link(found: onnx.ModelProto) -> bool:
+    """Let a booster's trees give their sums, as its decision function does; False where there are none."""
+    links = [a for n in found.graph.node for a in n.attribute if a.name == "post_transform"]
+    for link in links:
+        link.s = b"NONE"
+    return bool(links)
 
 
 def _converted(estimator: Any, feeds: Feeds, *, raw: bool) -> onnx.ModelProto:
@@ -161,7 +198,7 @@ def _converted(estimator: Any, feeds: Feeds, *, raw: bool) -> onnx.ModelProto:
     _register(last)
     scores = {"raw_scores": True} if raw else {}
     # Not every converter knows every option, and there is no public list of them.
-    for options in ({**scores, "zipmap": False}, scores):
+    for options in ({**scores, "zipmap": False}, scores, {"zipmap": False}):
         try:
             with warnings.catch_warnings(), _whole_numbers():
                 # skl2onnx reads attributes that scikit-learn is about to remove: no concern of the caller's.
@@ -178,7 +215,12 @@ def _converted(estimator: Any, feeds: Feeds, *, raw: bool) -> onnx.ModelProto:
             why = " ".join(str(error.__cause__ or error).split())
             if "_TemperatureScaling" in why:
                 why = "it has no temperature; CalibratedClassifier(method='temperature') fits and writes one"
+            texts = [name for name, array in feeds.items() if array.dtype.kind == "U"]
+            if texts and type(last).__name__ in _BOOSTERS and estimator is last:
+                why = f"encode texts before it: make_column_transformer((OneHotEncoder(), {texts}), ...)"
             raise FuseError(f"skl2onnx cannot convert this {type(last).__name__}: {_cut(why)}") from error
+        if raw and "raw_scores" not in options and not _without_link(found):
+            continue
         if len(found.graph.output) != 2:
             raise FuseError(f"the graph of {type(last).__name__} has not a label and scores")
         graph = ir.from_proto(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from calib_serve.core.files import sha256, shipped
 from calib_serve.core.options.base import changed, fields_of
 from calib_serve.core.options.data import ProofOptions
 from calib_serve.core.options.pack import AnswerOptions, FeedbackOptions, PackOptions
+from calib_serve.models import is_torchscript, warn_of_torchscript
 from calib_serve.torchserve.archive._archive import (
     CONFIG,
     Content,
@@ -87,6 +87,8 @@ def pack(
     asked = changed(options or PackOptions(), keywords, pack)
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     kind, path, factory, sources = _resolve(str(model), asked.weights)
+    if kind == "torchscript":
+        warn_of_torchscript(path)
     entry = Path(asked.handler) if asked.handler else shipped("handlers/calibrated_classifier.py")
     known, batching = fitted.model, batching or Batching()
     sizes = asked.input_shape if asked.input_shape is not None else known.input_shape
@@ -150,12 +152,10 @@ def _resolve(model: str, weights: str | Path | None) -> tuple[Kind, Path, str | 
         raise FuseError(f"{path} holds its own weights; give weights with a factory, module:factory")
     if path.suffix == ".onnx":
         return "onnx", path, None, []
+    if is_torchscript(path):
+        return "torchscript", path, None, []
     if path.suffix == ".pt2":
         return "exported", path, None, []
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if any("/code/" in name for name in archive.namelist()):
-                return "torchscript", path, None, []
     raise FuseError(
         f"{path} is not TorchScript, .pt2 or .onnx; an eager model is given as module:factory with weights"
     )

@@ -1,0 +1,94 @@
+"""TorchScript, which torch has deprecated: all that is done with it, until it goes."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calib_serve.core.errors import Deprecated, ModelError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# mypy: disable-error-code="attr-defined,no-any-return,no-untyped-call"
+
+
+def is_torchscript(path: Path) -> bool:
+    """Whether a file is TorchScript, by what it holds."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.partition("/")[2].startswith("code/") for name in archive.namelist())
+
+
+def warn_of_torchscript(what: object, *, stacklevel: int = 3) -> None:
+    """Warn that TorchScript goes, once for what a user gave; docs/install.md says when."""
+    told = "TorchScript, which torch has deprecated and calib-serve 0.4 takes no more"
+    warnings.warn(f"{what} is {told}; export the model by torch.export, as .pt2", Deprecated, stacklevel)
+
+
+def is_scripted(model: object) -> bool:
+    """Whether a module is TorchScript."""
+    import torch  # noqa: PLC0415 - files are told apart without it
+
+    return isinstance(model, torch.jit.ScriptModule)
+
+
+def load_torchscript(path: Path, device: str = "cpu", extra: dict[str, Any] | None = None) -> nn.Module:
+    """Load a file, and into ``extra`` the files of these names beside the code; ModelError if it is none."""
+    import torch  # noqa: PLC0415
+
+    with _quietly():
+        try:
+            return torch.jit.load(str(path), map_location=device, _extra_files=extra)
+        except (RuntimeError, ValueError) as error:
+            raise ModelError(f"cannot load the TorchScript file {path}: {error}") from error
+
+
+def save_torchscript(module: nn.Module, path: Path, extra: dict[str, Any]) -> None:
+    """Write a module, and the ``extra`` files beside its code."""
+    import torch  # noqa: PLC0415
+
+    with _quietly():
+        torch.jit.save(torch.jit.script(module), str(path), _extra_files=extra)
+
+
+def scripted_inputs(model: Any, *, needed: bool = False) -> list[str]:
+    """List the names of a scripted module's inputs; those ``needed`` alone."""
+    return [a.name for a in _arguments(model) if not (needed and a.has_default_value())]
+
+
+def scripted_around(parts: nn.Module, path: tuple[str | int, ...], *, shifts: bool) -> nn.Module:
+    """Script ``parts`` with a forward of their model's signature, as TorchScript has no ``*inputs``."""
+    import torch  # noqa: PLC0415
+
+    arguments = _arguments(parts.model)
+    signature = ", ".join(
+        f"{a.name}: {a.type.annotation_str}" + (f" = {a.default_value!r}" if a.has_default_value() else "")
+        for a in arguments
+    )
+    first, *more = (a.name for a in arguments)
+    call = ", ".join((f"self.shift({first})" if shifts else first, *more))
+    steps = "".join(f"[{step!r}]" for step in path)
+    with _quietly():
+        whole = torch.jit.script(parts)
+    whole.define(
+        f"def forward(self, {signature}):\n    return self.tail(self.head(self.model({call}){steps}))\n"
+    )
+    return whole
+
+
+def _arguments(model: Any) -> list[Any]:
+    return list(model._c._get_method("forward").schema.arguments[1:])
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Leave out torch's own warning, of another category in each version: ours says what is to do."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.")
+        yield
