@@ -42,18 +42,23 @@ def by_reference(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
         raise CannotRun(f"{type(error).__name__}: {error}") from error
 
 
-@cache
-def _openvino() -> Any:
-    folder = str(Path(sys.prefix) / "openvino")  # where scripts/system_tools.sh puts it
+def beside(name: str) -> Any:
+    """OpenVINO or tract, from the folder of its own where scripts/system_tools.sh puts it."""
+    folder = str(Path(sys.prefix) / name)
     if folder not in sys.path:
         sys.path.append(folder)
-    return library("openvino").Core()
+    return library(name)
+
+
+@cache
+def _core() -> Any:
+    return beside("openvino").Core()
 
 
 def by_openvino(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
     """Every output by name, by OpenVINO in float32: on new CPUs its default is bfloat16."""
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-    core = _openvino()
+    core = _core()
     try:
         compiled = core.compile_model(str(path), "CPU", settings)
         found = compiled(dict(feeds))

@@ -165,6 +165,7 @@ class OnnxKeywords(GraphKeywords, total=False):
     device: str
     keep_raw: bool
     returns: Literal["same", "probabilities", "all"]
+    runtime: Sequence[str]
 
 
 class ModuleKeywords(TypedDict, total=False):
