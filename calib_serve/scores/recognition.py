@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import InputError
 from calib_serve.scores.kinds import (
     MADE,
+    MASKED,
     PROBABILITIES,
     ROUNDED,
     SUM_OF_16_BITS,
@@ -264,6 +265,14 @@ def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNa
                 f"logits go up to {max(-seen.low, seen.high):g}; clip them first, as by np.clip(logits, "
                 "-1e4, 1e4)"
             )
+        if kind == "logits" and seen.low <= MASKED:
+            lost = np.concatenate([(block <= MASKED).all(axis=1) for block in _blocks(values)])
+            if lost.any():
+                raise InputError(
+                    f"row {lost.argmax() + 1} and {lost.sum() - 1} others have no class left: each of their "
+                    f"logits is {MASKED:g} or less, which masks a class; leave such rows out, or clip logits "
+                    "that are no masks, as by np.clip(logits, -1e4, 1e4)"
+                )
         return Recognised(values, kind, why)
     if not (seen.low >= -ROUNDED and seen.high <= 1 + ROUNDED):
         row, column = _first(values, lambda block: ~((block >= -ROUNDED) & (block <= 1 + ROUNDED)))

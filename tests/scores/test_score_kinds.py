@@ -73,6 +73,17 @@ def test_logits_of_which_products_overflow_are_refused(far: float) -> None:
         recognise(np.array([[0.0, far], [1.0, 2.0]]), "logits")
 
 
+@pytest.mark.parametrize("scale", [1e9, 1e20])
+@pytest.mark.parametrize("method", ["temperature", "vector", "auto"])
+def test_rows_whose_classes_are_all_masked_are_refused(method: str, scale: float) -> None:
+    z = np.random.default_rng(0).normal(size=(120, 4))
+    z[:, 0] = np.abs(z[:, 0])
+    z[7::50] = -np.abs(z[7::50]) - 1
+    calibrate(z * 1e8, np.arange(120) % 4, method, outputs="logits")
+    with pytest.raises(InputError, match="row 8 and 2 others have no class left: each of their logits is -9e"):
+        calibrate(z * scale, np.arange(120) % 4, method, outputs="logits")
+
+
 def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray, np.ndarray]) -> None:
     z, y = overconfident
     for taken, how in (
