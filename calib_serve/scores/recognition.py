@@ -291,7 +291,24 @@ def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNa
         values = np.clip(values, 0, 1)
     if kind == "probabilities" and seen.off > SUM_OF_HALF:
         why = f"{why}, up to {seen.off:.2g}"
+    if steps := _steps_of_8_bits(values):
+        why = f"{why}, in steps of 1/{steps} and none above {seen.high:.3f}"
     return Recognised(values, kind, why)
+
+
+def _steps_of_8_bits(values: Floats) -> int | None:
+    """256 or 255 where all numbers are multiples of its inverse, as of an int8 or uint8 Softmax, else None."""
+    for steps in (256, 255):
+        finest = steps
+        for block in _blocks(values):
+            x = block.astype(np.float64) * steps
+            if not (np.abs(x - np.rint(x)) <= 1e-3).all():
+                break
+            finest = min(finest, int(np.gcd(np.rint(x).astype(np.int64), steps).min()))
+        else:
+            if finest == 1:  # shares of fewer votes are multiples, too
+                return steps
+    return None
 
 
 def _check_sums(probs: Floats, kind: Outputs, place: CellNames, *, slack: float) -> None:

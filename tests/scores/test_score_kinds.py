@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve import Artifact, calibrate
+from calib_serve import Artifact, calibrate, evaluate
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit import fit_temperature
@@ -65,6 +65,20 @@ def test_rows_far_from_each_other_keep_their_probabilities(low: float) -> None:
     odds = np.array([2 * np.exp(2), 1])  # of the two that are alike, and of the third
     np.testing.assert_allclose(np.exp(logs[1, 2]), odds[1] / odds.sum())
     np.testing.assert_allclose(logs[0], [-1000 - np.log1p(np.exp(-1)), *-np.log1p(np.exp([-1, 1]))])
+
+
+@pytest.mark.parametrize("steps", [256, 255])
+def test_probabilities_of_8_bits_are_told_and_move_no_number_by_more_than_a_step(steps: int) -> None:
+    rng = np.random.default_rng(0)
+    exact = softmax(3 * rng.normal(size=(2000, 5)))
+    coarse = np.minimum(np.rint(exact * steps), 255) / steps
+    found = recognise(coarse, "probabilities")
+    assert found.why.endswith(f", in steps of 1/{steps} and none above {255 / steps:.3f}")
+    labels = (exact.cumsum(1) > rng.random((2000, 1))).argmax(1)
+    before, after = (evaluate(p, labels, outputs="probabilities") for p in (exact, coarse))
+    assert abs(before.ece.value - after.ece.value) < 1 / 256
+    for other in (exact, np.rint(exact[:, :1] * 4) / 4 @ np.array([[1.0, -1]]) + [0, 1], np.eye(5)):
+        assert "steps" not in recognise(other, "probabilities").why
 
 
 @pytest.mark.parametrize("far", [-1e31, 1e31])

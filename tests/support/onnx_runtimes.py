@@ -13,6 +13,9 @@ import onnx
 import onnxruntime as ort
 from libraries import library
 
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse.onnx._runtimes import open_in
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -65,6 +68,16 @@ def by_openvino(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
     except Exception as error:  # operators of scikit-learn and others are unknown to it
         raise CannotRun(f"{type(error).__name__}: {error}") from error
     return {name: found[port] for port in compiled.outputs for name in port.names}
+
+
+def by_tract(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
+    """Every output by name, by tract."""
+    beside("tract")
+    names = [output.name for output in onnx.load(path, load_external_data=False).graph.output]
+    try:
+        return dict(zip(names, open_in("tract", path)(feeds, names), strict=True))
+    except FuseError as error:
+        raise CannotRun(str(error)) from error
 
 
 LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
