@@ -62,7 +62,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Producer:
-    """A kind of classifier: the packages that make and convert it, the function that does, and Keras' backend."""
+    """A kind of classifier: the packages that make and convert it, the function, and Keras' backend."""
 
     name: str
     packages: tuple[str, ...]
@@ -255,14 +255,16 @@ def drawn(logits: Floats) -> NDArray[np.int64]:
     return np.asarray(np.argmax(logits / 2 + noise, axis=1))
 
 
-def keras(*, head: str = "softmax", functional: bool = False) -> Callable[[Path], Made]:
+def keras(
+    *, head: str = "softmax", functional: bool = False, activation: str = "gelu"
+) -> Callable[[Path], Made]:
     def made(path: Path) -> Made:
         import keras
 
         keras.utils.set_random_seed(0)
         inputs = keras.Input((8, 8, 1), name="image")
         y = keras.layers.Rescaling(1 / 8.0)(inputs)
-        y = keras.layers.Conv2D(6, 3, activation="gelu")(y)
+        y = keras.layers.Conv2D(6, 3, activation=activation)(y)
         y = keras.layers.GlobalAveragePooling2D()(y)
         if functional:
             y = keras.layers.Concatenate()([y, keras.layers.LayerNormalization()(y)])
@@ -476,6 +478,7 @@ def jax_net(path: Path) -> Made:
 # --- the matrix ---------------------------------------------------------------------------------------
 
 FOREST = {"n_estimators": 20, "min_samples_leaf": 5, "random_state": 0}
+TF2ONNX = ("tensorflow-cpu", "tf2onnx")
 RANDOM = {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.6}
 
 
@@ -565,13 +568,14 @@ PRODUCERS: list[Producer] = [
     Producer("Keras, softmax", ("keras", "torch"), keras()),
     Producer("Keras, logits", ("keras", "torch"), keras(head="")),
     Producer("Keras, LayerNormalization", ("keras", "torch"), keras(head="", functional=True)),
-    Producer("Keras over TensorFlow, softmax", ("keras", "tensorflow-cpu", "tf2onnx"), keras(), "tensorflow"),
+    Producer("Keras over TensorFlow, gelu", ("keras", *TF2ONNX), keras(), "tensorflow"),
+    Producer("Keras over TensorFlow, softmax", ("keras", *TF2ONNX), keras(activation="relu"), "tensorflow"),
     Producer("Keras over TensorFlow, logits",
-             ("keras", "tensorflow-cpu", "tf2onnx"), keras(head=""), "tensorflow"),
+             ("keras", *TF2ONNX), keras(head="", activation="relu"), "tensorflow"),
     Producer("Keras over TensorFlow, LayerNormalization",
-             ("keras", "tensorflow-cpu", "tf2onnx"), keras(head="", functional=True), "tensorflow"),
-    Producer("Keras over JAX, softmax", ("keras", "jax", "tf2onnx"), keras(), "jax"),
-    Producer("TensorFlow, softmax", ("tensorflow-cpu", "tf2onnx"), tensorflow_net),
+             ("keras", *TF2ONNX), keras(head="", functional=True, activation="relu"), "tensorflow"),
+    Producer("Keras over JAX, softmax", ("keras", "jax", "tf2onnx"), keras(activation="relu"), "jax"),
+    Producer("TensorFlow, softmax", TF2ONNX, tensorflow_net),
     Producer("torch, plain", ("torch", "onnxscript"), torch_net("dynamo")),
     Producer("torch, traced", ("torch",), torch_net("trace")),
     Producer("torch, scripted", ("torch",), torch_net("script")),

@@ -297,7 +297,7 @@ def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNa
 
 
 def _steps_of_8_bits(values: Floats) -> int | None:
-    """256 or 255 where all numbers are multiples of its inverse, as of an int8 or uint8 Softmax, else None."""
+    """256 or 255 where all numbers are multiples of its inverse, as of an int8 Softmax, else None."""
     for steps in (256, 255):
         finest = steps
         for block in _blocks(values):

@@ -1,4 +1,4 @@
-"""A fused graph is proved in the runtimes that are named, each against its own raw scores and onnxruntime's."""
+"""A fused graph is proved in the runtimes that are named, each against its raw scores and onnxruntime's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ STEPS: dict[str, Step] = {
 
 
 def fused(folder: Path, body: str, step: Step = TWO, **asked: Any) -> FuseReport:
-    made = graph(body, **{name: asked.pop(name) for name in ("inputs", "outputs", "imports") if name in asked})
+    made = graph(
+        body, **{name: asked.pop(name) for name in ("inputs", "outputs", "imports") if name in asked}
+    )
     onnx.save(made, folder / "raw.onnx")
     known: dict[str, Any] = {"unproven": True, "inputs": asked.pop("rows", {"x": ROWS}), "output_name": "y"}
     fitted = artifact(step, classes=3, model=asked.pop("model", {"outputs": "logits"}))
@@ -68,7 +70,9 @@ NORM = (
 def test_other_raw_scores_than_onnxruntimes_are_refused(tmp_path: Path) -> None:
     fused(tmp_path, NORM, imports='"" : 13')
     (tmp_path / "out.onnx").unlink()
-    with pytest.raises(FuseError, match=r"^onnx.reference gives other raw scores than onnxruntime: \d+ of 40"):
+    with pytest.raises(
+        FuseError, match=r"^onnx.reference gives other raw scores than onnxruntime: \d+ of 40"
+    ):
         fused(tmp_path, NORM, imports='"" : 13', runtime=("onnx.reference",))
     assert not (tmp_path / "out.onnx").exists()
 
@@ -110,7 +114,9 @@ def test_places_are_the_same_there(runtime: str, tmp_path: Path) -> None:
 
 
 def test_unknown_and_missing_runtimes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OptionError, match=r"runtime must be one of openvino, tract, onnx.reference, got 'tvm'"):
+    with pytest.raises(
+        OptionError, match=r"runtime must be one of openvino, tract, onnx.reference, got 'tvm'"
+    ):
         fused(tmp_path, "y = Identity(x)", runtime=("tvm",))
     monkeypatch.setitem(sys.modules, "tract", None)
     with pytest.raises(MissingDependency, match="tract is not installed; run: pip install tract"):

@@ -94,7 +94,9 @@ def test_rows_whose_classes_are_all_masked_are_refused(method: str, scale: float
     z[:, 0] = np.abs(z[:, 0])
     z[7::50] = -np.abs(z[7::50]) - 1
     calibrate(z * 1e8, np.arange(120) % 4, method, outputs="logits")
-    with pytest.raises(InputError, match="row 8 and 2 others have no class left: each of their logits is -9e"):
+    with pytest.raises(
+        InputError, match="row 8 and 2 others have no class left: each of their logits is -9e"
+    ):
         calibrate(z * scale, np.arange(120) % 4, method, outputs="logits")
 
 

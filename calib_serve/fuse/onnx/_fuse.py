@@ -215,8 +215,7 @@ def _fuse(
                 batch = batch_of(model.graph, proof.inputs)
                 proof = proof.prove(raw_logits(probe, plan, plan.scores, proof, batch), source)
             parity = measure(probe, made, plan, feeds, made_up=not given, device=asked.device)
-            makes = {"made_up": not given}
-            elsewhere = [measure_in(one, probe, made, plan, feeds, **makes) for one in asked.runtime]
+            there = measure_in(asked.runtime, probe, made, plan, feeds, made_up=not given)
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
             statuses, followers, warnings = _judge(
@@ -233,8 +232,8 @@ def _fuse(
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
-        done=(*model.meta["repairs"], *edits, *kept, *left, *warnings, *(w for _, ws in elsewhere for w in ws)),
-        runtimes=tuple(one for one, _ in elsewhere),
+        done=(*model.meta["repairs"], *edits, *kept, *left, *warnings, *there[1]),
+        runtimes=there[0],
         proof=proof,
         statuses=statuses,
         followers=followers,

@@ -134,38 +134,49 @@ def measure(
 
 
 def measure_in(
-    runtime: str, probe: Path, fused: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]], *, made_up: bool
-) -> tuple[Parity, list[str]]:
-    """Prove the fused graph in another runtime, see ``measure``; also warnings of outputs that differ there.
+    runtimes: Sequence[str],
+    probe: Path,
+    fused: Path,
+    plan: Plan,
+    feeds: Mapping[str, NDArray[Any]],
+    **how: Any,
+) -> tuple[tuple[Parity, ...], list[str]]:
+    """Prove the fused graph in other runtimes, see ``measure``; also warnings of outputs that differ there.
 
-    Raises FuseError where its raw scores are not those of onnxruntime, as of ``Against.prove``.
+    Raises FuseError where their raw scores are not those of onnxruntime, as of ``Against.prove``.
     """
-    try:
-        parity = measure(probe, fused, plan, feeds, made_up=made_up, runtime=runtime)
-    except FuseError as error:
-        raise FuseError(f"in {runtime}: {error}") from error
-    both = (ORT, runtime)
-    ready = prepare(feeds, plan)
-    raw = [run_raw(probe, ready, [plan.scores], plan.custom_ops, one)[0] for one in both]
-    gaps = gaps_of(plan.artifact, *(class_logits(_rows(one, plan.scores), plan) for one in raw))
-    if not (gaps <= CLOSE).all():
-        raise FuseError(
-            f"{runtime} gives other raw scores than onnxruntime: {(~(gaps <= CLOSE)).sum()} of {len(gaps)} "
-            f"rows differ by more than {CLOSE:g} of a probability, by up to {gaps.max():.2g}; what was fitted "
-            "does not hold there, so serve the graph in onnxruntime"
-        )
+    parities, told = [], []
+    for runtime in runtimes:
+        try:
+            parities.append(measure(probe, fused, plan, feeds, runtime=runtime, **how))
+        except FuseError as error:
+            raise FuseError(f"in {runtime}: {error}") from error
+        ready, both = prepare(feeds, plan), (ORT, runtime)
+        raw = [run_raw(probe, ready, [plan.scores], plan.custom_ops, one)[0] for one in both]
+        gaps = gaps_of(plan.artifact, *(class_logits(_rows(one, plan.scores), plan) for one in raw))
+        if not (gaps <= CLOSE).all():
+            raise FuseError(
+                f"{runtime} gives other raw scores than onnxruntime: {(~(gaps <= CLOSE)).sum()} of "
+                f"{len(gaps)} rows differ by more than {CLOSE:g} of a probability, one by {gaps.max():.2g}; "
+                "serve the graph in onnxruntime, or fit on the scores of that runtime"
+            )
+        told += _differences(runtime, fused, plan, feeds)
+    return tuple(parities), told
+
+
+def _differences(runtime: str, fused: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]]) -> list[str]:
+    """A warning of outputs that differ from onnxruntime's on the inputs, and one where an input is NaN."""
     names = [v.name for v in onnx.load(fused, load_external_data=False).graph.output]
-    broken = {name: _broken(array) for name, array in feeds.items()}
-    told = []
+    broken, told = {name: _broken(array) for name, array in feeds.items()}, []
     for where, given, rows in (("", feeds, slice(None)), (" where an input is NaN", broken, slice(1))):
         if where and all(given[name] is feeds[name] for name in feeds):
             continue
-        found = (run_raw(fused, given, names, plan.custom_ops, one) for one in both)
+        found = (run_raw(fused, given, names, plan.custom_ops, one) for one in (ORT, runtime))
         apart = {name: _apart(*pair, rows) for name, *pair in zip(names, *found, strict=True)}
         if any(apart.values()):
             which = ", ".join(f"{name!r} in {rows} rows" for name, rows in apart.items() if rows)
             told.append(f"warning: {runtime} differs from onnxruntime{where}: {which}")
-    return parity, told
+    return told
 
 
 def _apart(one: Any, other: Any, rows: slice) -> int:

@@ -83,7 +83,8 @@ def fuse_places(
             require(np.array_equal(places.rows(raw), made), "the rows are not the scores")
             for runtime in (ORT, *asked.runtime):
                 both = (
-                    run_raw(path, feeds, report.outputs, asked.custom_ops, runtime) for path in (rows, partial)
+                    run_raw(path, feeds, report.outputs, asked.custom_ops, runtime)
+                    for path in (rows, partial)
                 )
                 for name, one, other in zip(report.outputs, *both, strict=True):
                     wanted = places.restored(one) if name in own else one
