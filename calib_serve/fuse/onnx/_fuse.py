@@ -215,7 +215,11 @@ def _fuse(
                 batch = batch_of(model.graph, proof.inputs)
                 proof = proof.prove(raw_logits(probe, plan, plan.scores, proof, batch), source)
             parity = measure(probe, made, plan, feeds, made_up=not given, device=asked.device)
-            there = measure_in(asked.runtime, probe, made, plan, feeds, made_up=not given)
+            there: tuple[tuple[Parity, ...], list[str]] = (
+                measure_in(asked.runtime, probe, made, plan, feeds, made_up=not given)
+                if asked.runtime
+                else ((), [])
+            )
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
             statuses, followers, warnings = _judge(

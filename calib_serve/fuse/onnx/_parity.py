@@ -139,7 +139,8 @@ def measure_in(
     fused: Path,
     plan: Plan,
     feeds: Mapping[str, NDArray[Any]],
-    **how: Any,
+    *,
+    made_up: bool,
 ) -> tuple[tuple[Parity, ...], list[str]]:
     """Prove the fused graph in other runtimes, see ``measure``; also warnings of outputs that differ there.
 
@@ -148,7 +149,7 @@ def measure_in(
     parities, told = [], []
     for runtime in runtimes:
         try:
-            parities.append(measure(probe, fused, plan, feeds, runtime=runtime, **how))
+            parities.append(measure(probe, fused, plan, feeds, made_up=made_up, runtime=runtime))
         except FuseError as error:
             raise FuseError(f"in {runtime}: {error}") from error
         ready, both = prepare(feeds, plan), (ORT, runtime)
