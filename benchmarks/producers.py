@@ -406,6 +406,7 @@ def cross_encoder(path: Path) -> Made:
     pairs = [(" ".join(rng.choice(words, 3)), " ".join(rng.choice(words, 5))) for _ in range(80)]
     with torch.no_grad():  # of some size, as those of a trained network
         model.model.classifier.weight *= 2 / float(np.std(model.predict(pairs)))
+        model.model.classifier.bias -= float(np.mean(model.predict(pairs)))
     logits = np.asarray(model.predict(pairs)).reshape(-1, 1)
     given = model.tokenizer(*map(list, zip(*pairs, strict=True)), padding=True, return_tensors="pt")
     names = ["input_ids", "attention_mask", "token_type_ids"]
@@ -433,7 +434,7 @@ def tensorflow_net(path: Path) -> Made:
     weights = [tf.Variable(0.4 * tf.random.normal(shape)) for shape in ((64, 24), (24, 10))]
 
     def logits(x: Any) -> Any:
-        return tf.nn.gelu(x @ weights[0]) @ weights[1]
+        return tf.matmul(tf.nn.gelu(tf.matmul(x, weights[0])), weights[1])
 
     for _ in range(150):
         with tf.GradientTape() as tape:

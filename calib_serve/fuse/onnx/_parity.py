@@ -173,7 +173,7 @@ def _differences(runtime: str, fused: Path, plan: Plan, feeds: Mapping[str, NDAr
         if where and all(given[name] is feeds[name] for name in feeds):
             continue
         found = (run_raw(fused, given, names, plan.custom_ops, one) for one in (ORT, runtime))
-        apart = {name: _apart(*pair, rows) for name, *pair in zip(names, *found, strict=True)}
+        apart = {name: _apart(a, b, rows) for name, a, b in zip(names, *found, strict=True)}
         if any(apart.values()):
             which = ", ".join(f"{name!r} in {rows} rows" for name, rows in apart.items() if rows)
             told.append(f"warning: {runtime} differs from onnxruntime{where}: {which}")
