@@ -18,8 +18,8 @@ from onnx import numpy_helper
 
 from calib_serve.core.errors import FuseError, ModelError
 from calib_serve.fuse.onnx._parity import generate, run_raw
-from calib_serve.fuse.onnx._runtimes import one_line
 from calib_serve.fuse.onnx._repairs import inferred_shapes, without_output_shapes
+from calib_serve.fuse.onnx._runtimes import one_line
 
 Inputs = Mapping[str, NDArray[Any]]
 
