@@ -575,7 +575,7 @@ PRODUCERS: list[Producer] = [
              ("keras", *TF2ONNX), keras(head="", activation="relu"), "tensorflow"),
     Producer("Keras over TensorFlow, LayerNormalization",
              ("keras", *TF2ONNX), keras(head="", functional=True, activation="relu"), "tensorflow"),
-    Producer("Keras over JAX, softmax", ("keras", "jax", "tf2onnx"), keras(activation="relu"), "jax"),
+    Producer("Keras over JAX, softmax", ("keras", "jax", "tf2onnx"), keras(), "jax"),
     Producer("TensorFlow, softmax", TF2ONNX, tensorflow_net),
     Producer("torch, plain", ("torch", "onnxscript"), torch_net("dynamo")),
     Producer("torch, traced", ("torch",), torch_net("trace")),
