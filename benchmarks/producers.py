@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -22,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-os.environ["KERAS_BACKEND"] = "torch"
+BACKEND = os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ["OMP_NUM_THREADS"] = os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests" / "support")]
@@ -61,11 +62,12 @@ class Made:
 
 @dataclass(frozen=True)
 class Producer:
-    """A kind of classifier: the packages that make and convert it, and the function that does."""
+    """A kind of classifier: the packages that make and convert it, the function, and Keras' backend."""
 
     name: str
     packages: tuple[str, ...]
     make: Callable[[Path], Made]
+    backend: str = BACKEND
 
     @property
     def versions(self) -> str:
@@ -253,14 +255,16 @@ def drawn(logits: Floats) -> NDArray[np.int64]:
     return np.asarray(np.argmax(logits / 2 + noise, axis=1))
 
 
-def keras(*, head: str = "softmax", functional: bool = False) -> Callable[[Path], Made]:
+def keras(
+    *, head: str = "softmax", functional: bool = False, activation: str = "gelu"
+) -> Callable[[Path], Made]:
     def made(path: Path) -> Made:
         import keras
 
         keras.utils.set_random_seed(0)
         inputs = keras.Input((8, 8, 1), name="image")
         y = keras.layers.Rescaling(1 / 8.0)(inputs)
-        y = keras.layers.Conv2D(6, 3, activation="gelu")(y)
+        y = keras.layers.Conv2D(6, 3, activation=activation)(y)
         y = keras.layers.GlobalAveragePooling2D()(y)
         if functional:
             y = keras.layers.Concatenate()([y, keras.layers.LayerNormalization()(y)])
@@ -380,6 +384,69 @@ def transformer(kind: str) -> Callable[[Path], Made]:
     return made
 
 
+def cross_encoder(path: Path) -> Made:
+    """Pairs of texts and one logit, as sentence-transformers loads and exports them."""
+    import torch
+    from libraries import torchvision_here
+
+    torchvision_here()
+    from sentence_transformers import CrossEncoder
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    torch.manual_seed(0)
+    words = [f"w{i}" for i in range(60)]
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    config = BertConfig(vocab_size=65, num_labels=1, max_position_embeddings=40, **small)
+    with tempfile.TemporaryDirectory() as folder:
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        BertTokenizer(vocab={word: i for i, word in enumerate([*special, *words])}).save_pretrained(folder)
+        BertForSequenceClassification(config).save_pretrained(folder)
+        model = CrossEncoder(folder, device="cpu", activation_fn=torch.nn.Identity())
+    rng = np.random.default_rng(0)
+    pairs = [(" ".join(rng.choice(words, 3)), " ".join(rng.choice(words, 5))) for _ in range(80)]
+    with torch.no_grad():  # of some size, as those of a trained network
+        model.model.classifier.weight *= 2 / float(np.std(model.predict(pairs)))
+        model.model.classifier.bias -= float(np.mean(model.predict(pairs)))
+    logits = np.asarray(model.predict(pairs)).reshape(-1, 1)
+    given = model.tokenizer(*map(list, zip(*pairs, strict=True)), padding=True, return_tensors="pt")
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+
+    class Logits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model.model
+
+        def forward(self, *given: Any) -> Any:
+            return self.model(**dict(zip(names, given, strict=True))).logits
+
+    export_torch(Logits(), tuple(given[name][:2] for name in names), path, "trace", names)
+    labels = (rng.random(80) < 1 / (1 + np.exp(-logits[:, 0] / 2))).astype(np.int64)
+    return Made({name: given[name].numpy() for name in names}, logits, labels, "logit")
+
+
+def tensorflow_net(path: Path) -> Made:
+    import tensorflow as tf
+    import tf2onnx
+
+    x, labels = data("digits")
+    x = x / 16
+    tf.random.set_seed(0)
+    weights = [tf.Variable(0.4 * tf.random.normal(shape)) for shape in ((64, 24), (24, 10))]
+
+    def logits(x: Any) -> Any:
+        return tf.matmul(tf.nn.gelu(tf.matmul(x, weights[0])), weights[1])
+
+    for _ in range(150):
+        with tf.GradientTape() as tape:
+            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels[:350], logits(x[:350]))
+        for weight, slope in zip(weights, tape.gradient(tf.reduce_mean(loss), weights), strict=True):
+            weight.assign_sub(0.3 * slope)
+    signature = [tf.TensorSpec((None, 64), tf.float32, name="x")]
+    probs = tf.function(lambda x: tf.nn.softmax(logits(x)), input_signature=signature)
+    tf2onnx.convert.from_function(probs, signature, opset=18, output_path=str(path))
+    return Made({"x": x[350:]}, probs(x[350:]).numpy(), labels[350:])
+
+
 def jax_net(path: Path) -> Made:
     import jax
     import jax.numpy as jnp
@@ -412,6 +479,7 @@ def jax_net(path: Path) -> Made:
 # --- the matrix ---------------------------------------------------------------------------------------
 
 FOREST = {"n_estimators": 20, "min_samples_leaf": 5, "random_state": 0}
+TF2ONNX = ("tensorflow-cpu", "tf2onnx")
 RANDOM = {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.6}
 
 
@@ -501,6 +569,14 @@ PRODUCERS: list[Producer] = [
     Producer("Keras, softmax", ("keras", "torch"), keras()),
     Producer("Keras, logits", ("keras", "torch"), keras(head="")),
     Producer("Keras, LayerNormalization", ("keras", "torch"), keras(head="", functional=True)),
+    Producer("Keras over TensorFlow, gelu", ("keras", *TF2ONNX), keras(), "tensorflow"),
+    Producer("Keras over TensorFlow, softmax", ("keras", *TF2ONNX), keras(activation="relu"), "tensorflow"),
+    Producer("Keras over TensorFlow, logits",
+             ("keras", *TF2ONNX), keras(head="", activation="relu"), "tensorflow"),
+    Producer("Keras over TensorFlow, LayerNormalization",
+             ("keras", *TF2ONNX), keras(head="", functional=True, activation="relu"), "tensorflow"),
+    Producer("Keras over JAX, softmax", ("keras", "jax", "tf2onnx"), keras(), "jax"),
+    Producer("TensorFlow, softmax", TF2ONNX, tensorflow_net),
     Producer("torch, plain", ("torch", "onnxscript"), torch_net("dynamo")),
     Producer("torch, traced", ("torch",), torch_net("trace")),
     Producer("torch, scripted", ("torch",), torch_net("script")),
@@ -508,6 +584,8 @@ PRODUCERS: list[Producer] = [
     Producer("torch, softmax inside", ("torch", "onnxscript"), torch_net("dynamo", final="Softmax")),
     Producer("transformers, BERT", ("transformers", "torch"), transformer("Bert")),
     Producer("transformers, ModernBERT", ("transformers", "torch"), transformer("ModernBert")),
+    Producer("sentence-transformers, cross-encoder",
+             ("sentence-transformers", "torch"), cross_encoder),
     Producer("timm, ResNet-10", ("timm", "torch"), timm_net("resnet10t")),
     Producer("timm, ConvNeXt", ("timm", "torch"), timm_net("convnext_atto")),
     Producer("JAX, softmax", ("jax", "jax2onnx"), jax_net),
@@ -524,13 +602,14 @@ def by_ort(level: str) -> Ran:
 
 
 def runtimes() -> dict[str, Ran]:
-    from onnx_runtimes import by_openvino, by_reference
+    from onnx_runtimes import by_openvino, by_reference, by_tract
 
     return {
         "onnxruntime": by_ort("ENABLE_ALL"),
         "unoptimised": by_ort("DISABLE_ALL"),
         "OpenVINO": by_openvino,
         "reference": by_reference,
+        "tract": by_tract,
     }
 
 
@@ -598,6 +677,10 @@ def written_by_us(make: Callable[[], Any], name: str) -> list[str]:
 
 def row(producer: Producer, folder: Path) -> list[str]:
     """The cells of one producer: what happened to each kind of calibration, in each runtime."""
+    if producer.backend != BACKEND:  # a process has one
+        command, env = [sys.executable, __file__, producer.name], {"KERAS_BACKEND": producer.backend}
+        done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+        return done.stdout.strip().split(" | ")[2:] or [f"WRONG: {done.stderr[-200:]}"]
     raw = folder / "raw.onnx"
     try:
         with silence():

@@ -59,6 +59,7 @@ tool() { printf '%s\n' "${@:2}" | lock "lock/tools/$1.txt" 3.11.7 - --no-deps; }
 tool triton nvidia-pytriton==0.7.0 numpy==1.26.4
 tool kserve kserve==0.21.0 kubernetes==34.1.0 six==1.17.0
 tool openvino openvino==2026.4.1
+tool tract tract==0.23.9
 tool llama xllamacpp==2026.10.11549 gguf==0.19.0
 tool spark pyspark==4.3.0 py4j==0.10.9.9
 tool uv uv==0.13.9

@@ -21,11 +21,12 @@ if [ ! -d "$kserve/kserve" ]; then
   beside "$kserve" kserve
 fi
 
-# OpenVINO, which fused graphs are run by: ts.torch_handler would import it for every model, were it installed.
-openvino=${VENV:-.venv}/openvino
-if [ ! -d "$openvino/openvino" ]; then
-  beside "$openvino" openvino
-fi
+# OpenVINO and tract, which fused graphs are run by: ts.torch_handler would import OpenVINO for every model, were it installed.
+for runtime in openvino tract; do
+  if [ ! -d "${VENV:-.venv}/$runtime/$runtime" ]; then
+    beside "${VENV:-.venv}/$runtime" "$runtime"
+  fi
+done
 
 # llama.cpp's server, and what writes the small language model that it serves in tests.
 llama=${VENV:-.venv}/llama

@@ -117,7 +117,7 @@ class Against:
         """
         if found.shape != self.logits.shape:
             raise FuseError(f"{what} gives {found.shape} scores, and {self.logits.shape} were fitted")
-        gaps = self._gaps(found)
+        gaps = gaps_of(self.artifact, found, self.logits)
         wrong, row = ~(gaps <= CLOSE), int(np.argmax(np.where(np.isnan(gaps), np.inf, gaps)))
         if wrong.any():
             raise FuseError(
@@ -128,17 +128,24 @@ class Against:
             )
         return f"{len(gaps)} rows of the fitted scores, {gaps[row]:.2g} apart at most, {CLOSE:g} allowed"
 
-    def _gaps(self, found: AnyFloats) -> NDArray[np.float64]:
-        """The largest difference of a probability in each row (n,), of raw and of calibrated ones."""
-        artifact, normal = self.artifact, self.artifact.model.outputs in NORMALISED
-        pairs = [log_softmax(z) if normal else np.asarray(z, np.float64) for z in (found, self.logits)]
-        to_probs = [sigmoid if artifact.is_multilabel else softmax]
-        if not artifact.model_steps:
-            # A table of bins leaps at its edges, where rounding chooses: it is compared as it is fused.
-            maps = artifact.only(*(step for step in artifact.output_steps if step is not artifact.table))
-            to_probs.append(maps.at("").of_logits)
-        gaps = [np.abs(made(pairs[0]) - made(pairs[1])).max(axis=1) for made in to_probs]
-        return np.asarray(np.max(gaps, axis=0))
+
+def gaps_of(artifact: Artifact, found: AnyFloats, logits: AnyFloats) -> NDArray[np.float64]:
+    """The largest difference of a probability in each row (n,), of raw and of calibrated ones.
+
+    Args:
+        artifact: The calibration.
+        found: Logits (n, K).
+        logits: Logits (n, K) of the same rows.
+    """
+    normal = artifact.model.outputs in NORMALISED
+    pairs = [log_softmax(z) if normal else np.asarray(z, np.float64) for z in (found, logits)]
+    to_probs = [sigmoid if artifact.is_multilabel else softmax]
+    if not artifact.model_steps:
+        # A table of bins leaps at its edges, where rounding chooses: it is compared as it is fused.
+        maps = artifact.only(*(step for step in artifact.output_steps if step is not artifact.table))
+        to_probs.append(maps.at("").of_logits)
+    gaps = [np.abs(made(pairs[0]) - made(pairs[1])).max(axis=1) for made in to_probs]
+    return np.asarray(np.max(gaps, axis=0))
 
 
 def required_proof(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calib_serve.core.errors import InputError
 from calib_serve.scores.kinds import (
     MADE,
+    MASKED,
     PROBABILITIES,
     ROUNDED,
     SUM_OF_16_BITS,
@@ -261,6 +262,14 @@ def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNa
                 f"logits go up to {max(-seen.low, seen.high):g}; clip them first, as by np.clip(logits, "
                 "-1e4, 1e4)"
             )
+        if kind == "logits" and seen.low <= MASKED:
+            lost = np.concatenate([(block <= MASKED).all(axis=1) for block in _blocks(values)])
+            if lost.any():
+                raise InputError(
+                    f"row {lost.argmax() + 1} and {lost.sum() - 1} others have no class left: each of their "
+                    f"logits is {MASKED:g} or less, which masks a class; leave such rows out, or clip logits "
+                    "that are no masks, as by np.clip(logits, -1e4, 1e4)"
+                )
         return Recognised(values, kind, why)
     if not (seen.low >= -ROUNDED and seen.high <= 1 + ROUNDED):
         row, column = _first(values, lambda block: ~((block >= -ROUNDED) & (block <= 1 + ROUNDED)))
@@ -279,7 +288,24 @@ def _checked(values: Floats, kind: Outputs, seen: _Seen, why: str, place: CellNa
         values = np.clip(values, 0, 1)
     if kind == "probabilities" and seen.off > SUM_OF_HALF:
         why = f"{why}, up to {seen.off:.2g}"
+    if steps := _steps_of_8_bits(values):
+        why = f"{why}, in steps of 1/{steps} and none above {seen.high:.3f}"
     return Recognised(values, kind, why)
+
+
+def _steps_of_8_bits(values: Floats) -> int | None:
+    """256 or 255 where all numbers are multiples of its inverse, as of an int8 Softmax, else None."""
+    for steps in (256, 255):
+        finest = steps
+        for block in _blocks(values):
+            x = block.astype(np.float64) * steps
+            if not (np.abs(x - np.rint(x)) <= 1e-3).all():
+                break
+            finest = min(finest, int(np.gcd(np.rint(x).astype(np.int64), steps).min()))
+        else:
+            if finest == 1:  # shares of fewer votes are multiples, too
+                return steps
+    return None
 
 
 def _check_sums(probs: Floats, kind: Outputs, place: CellNames, *, slack: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib_serve import Artifact, calibrate
+from calib_serve import Artifact, calibrate, evaluate
 from calib_serve.artifact import LogitMap
 from calib_serve.core.errors import InputError, ShapeError
 from calib_serve.fit import fit_temperature
@@ -67,10 +67,37 @@ def test_rows_far_from_each_other_keep_their_probabilities(low: float) -> None:
     np.testing.assert_allclose(logs[0], [-1000 - np.log1p(np.exp(-1)), *-np.log1p(np.exp([-1, 1]))])
 
 
+@pytest.mark.parametrize("steps", [256, 255])
+def test_probabilities_of_8_bits_are_told_and_move_no_number_by_more_than_a_step(steps: int) -> None:
+    rng = np.random.default_rng(0)
+    exact = softmax(3 * rng.normal(size=(2000, 5)))
+    coarse = np.minimum(np.rint(exact * steps), 255) / steps
+    found = recognise(coarse, "probabilities")
+    assert found.why.endswith(f", in steps of 1/{steps} and none above {255 / steps:.3f}")
+    labels = (exact.cumsum(1) > rng.random((2000, 1))).argmax(1)
+    before, after = (evaluate(p, labels, outputs="probabilities") for p in (exact, coarse))
+    assert abs(before.ece.value - after.ece.value) < 1 / 256
+    for other in (exact, np.rint(exact[:, :1] * 4) / 4 @ np.array([[1.0, -1]]) + [0, 1], np.eye(5)):
+        assert "steps" not in recognise(other, "probabilities").why
+
+
 @pytest.mark.parametrize("far", [-1e31, 1e31])
 def test_logits_of_which_products_overflow_are_refused(far: float) -> None:
     with pytest.raises(InputError, match=r"logits go up to 1e\+31; clip them"):
         recognise(np.array([[0.0, far], [1.0, 2.0]]), "logits")
+
+
+@pytest.mark.parametrize("scale", [1e9, 1e20])
+@pytest.mark.parametrize("method", ["temperature", "vector", "auto"])
+def test_rows_whose_classes_are_all_masked_are_refused(method: str, scale: float) -> None:
+    z = np.random.default_rng(0).normal(size=(120, 4))
+    z[:, 0] = np.abs(z[:, 0])
+    z[7::50] = -np.abs(z[7::50]) - 1
+    calibrate(z * 1e8, np.arange(120) % 4, method, outputs="logits")
+    with pytest.raises(
+        InputError, match="row 8 and 2 others have no class left: each of their logits is -9e"
+    ):
+        calibrate(z * scale, np.arange(120) % 4, method, outputs="logits")
 
 
 def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray, np.ndarray]) -> None:

@@ -13,6 +13,9 @@ import onnx
 import onnxruntime as ort
 from libraries import library
 
+from calib_serve.core.errors import FuseError
+from calib_serve.fuse.onnx._runtimes import open_in
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -42,24 +45,39 @@ def by_reference(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
         raise CannotRun(f"{type(error).__name__}: {error}") from error
 
 
-@cache
-def _openvino() -> Any:
-    folder = str(Path(sys.prefix) / "openvino")  # where scripts/system_tools.sh puts it
+def beside(name: str) -> Any:
+    """OpenVINO or tract, from the folder of its own where scripts/system_tools.sh puts it."""
+    folder = str(Path(sys.prefix) / name)
     if folder not in sys.path:
         sys.path.append(folder)
-    return library("openvino").Core()
+    return library(name)
+
+
+@cache
+def _core() -> Any:
+    return beside("openvino").Core()
 
 
 def by_openvino(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
     """Every output by name, by OpenVINO in float32: on new CPUs its default is bfloat16."""
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-    core = _openvino()
+    core = _core()
     try:
         compiled = core.compile_model(str(path), "CPU", settings)
         found = compiled(dict(feeds))
     except Exception as error:  # operators of scikit-learn and others are unknown to it
         raise CannotRun(f"{type(error).__name__}: {error}") from error
     return {name: found[port] for port in compiled.outputs for name in port.names}
+
+
+def by_tract(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
+    """Every output by name, by tract."""
+    beside("tract")
+    names = [output.name for output in onnx.load(path, load_external_data=False).graph.output]
+    try:
+        return dict(zip(names, open_in("tract", path)(feeds, names), strict=True))
+    except FuseError as error:
+        raise CannotRun(str(error)) from error
 
 
 LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")

@@ -17,6 +17,7 @@ Shown = Literal["same", "probabilities", "all"]
 Made = Literal["probabilities", "logits", "all"]
 Backend = Literal["onnxruntime", "python"]
 Processor = Literal["gpu", "cpu"]
+Runtime = Literal["openvino", "tract", "onnx.reference"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +66,13 @@ class OnnxOptions(GraphOptions, OnDevice, CustomOps):
     """The same outputs calibrated, or probabilities in place of the scores, or all results."""
     keep_raw: bool = False
     """Keep the raw scores, as the output raw_NAME."""
+    runtime: tuple[str, ...] = ()
+    """Runtimes beside onnxruntime to prove the graph in: openvino, tract, onnx.reference."""
 
     def _check(self) -> None:
         _one_of("returns", self.returns, Shown)
+        for name in self.runtime:
+            _one_of("runtime", name, Runtime)
 
 
 @dataclass(frozen=True, kw_only=True)

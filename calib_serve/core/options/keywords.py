@@ -162,6 +162,7 @@ class OnnxKeywords(GraphKeywords, total=False):
     device: str
     keep_raw: bool
     returns: Literal["same", "probabilities", "all"]
+    runtime: Sequence[str]
 
 
 class ModuleKeywords(TypedDict, total=False):

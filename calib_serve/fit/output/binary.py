@@ -91,7 +91,7 @@ def _recalibrated(samples: Samples, method: Literal["intercept", "logistic"]) ->
         columns = np.stack([z - mean, np.ones(len(z))])
         found = logistic(columns.T, came, weight)
         slope, intercept = float(found.x[0]), float(found.x[1] - found.x[0] * mean)
-        _check_rising(slope)
+        _check_rising(slope, z)
     else:
         columns = np.ones((1, len(z)))
         found = logistic(columns.T, came, weight, z)
@@ -116,11 +116,12 @@ def _recalibrated(samples: Samples, method: Literal["intercept", "logistic"]) ->
     )
 
 
-def _check_rising(slope: float) -> None:
+def _check_rising(slope: float, z: Floats) -> None:
     if not slope > 0:
         raise FitError(
-            "the scores do not rise with the share of class 1, so that no weight above 0 is best; check that "
-            "the labels belong to these scores, and that 1 is the class that they speak of"
+            f"the scores, logits from {z.min():.4g} to {z.max():.4g}, do not rise with the share of class 1, "
+            "so that no weight above 0 is best; check that the labels belong to these scores, and that 1 is "
+            "the class that they speak of"
         )
 
 
@@ -130,7 +131,7 @@ def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float,
     mean = float(weight @ z / weight.sum())  # of scores far from zero, 1 and z are nearly one feature
     x = np.stack([z - mean, np.ones(len(z))], axis=1)
     found = logistic(x, platt_targets(positive, weight), weight)
-    _check_rising(float(found.x[0]))
+    _check_rising(float(found.x[0]), z)
     return float(found.x[0]), float(found.x[1] - found.x[0] * mean), found
 
 

@@ -38,6 +38,7 @@ from calib_serve.fuse.onnx._parity import (
     fitting,
     generate,
     measure,
+    measure_in,
     raw_logits,
     read_fused,
     run_raw,
@@ -89,6 +90,7 @@ class FuseReport(Parity):
         outputs: Names of its outputs.
         model: SHA-256 of the original file.
         artifact: Fingerprint of the artifact.
+        runtimes: Parity in each other runtime.
     """
 
     proof: str
@@ -100,6 +102,7 @@ class FuseReport(Parity):
     outputs: tuple[str, ...]
     model: str
     artifact: str
+    runtimes: tuple[Parity, ...] = ()
 
     @property
     def folded(self) -> tuple[str, ...]:
@@ -115,6 +118,7 @@ class FuseReport(Parity):
             ("nodes", f"{self.nodes_before} -> {self.nodes_after}"),
             *((f"output {one.name}", f"{one.status}: {one.reason}") for one in self.statuses),
             *super().rows(),
+            *(row for one in self.runtimes for row in one.rows()),
             *follow,
         ]
 
@@ -148,7 +152,7 @@ def fuse_onnx(
         options: An ``OnnxOptions``; keywords replace its fields.
         **keywords: Fields of ``OnnxOptions``: ``against``, ``custom_ops``, ``decisions``, ``device``,
             ``features``, ``input_name``, ``inputs``, ``keep_raw``, ``output_name``,
-            ``outputs``, ``returns``, ``samples``, ``strict``, ``unproven``.
+            ``outputs``, ``returns``, ``runtime``, ``samples``, ``strict``, ``unproven``.
 
     Raises:
         ModelError: For an invalid model file, a device that is not there, or several outputs or none that may
@@ -211,6 +215,11 @@ def _fuse(
                 batch = batch_of(model.graph, proof.inputs)
                 proof = proof.prove(raw_logits(probe, plan, plan.scores, proof, batch), source)
             parity = measure(probe, made, plan, feeds, made_up=not given, device=asked.device)
+            there: tuple[tuple[Parity, ...], list[str]] = (
+                measure_in(asked.runtime, probe, made, plan, feeds, made_up=not given)
+                if asked.runtime
+                else ((), [])
+            )
             if model.meta["repairs"]:
                 check_repairs(source, probe, plan, feeds)
             statuses, followers, warnings = _judge(
@@ -227,7 +236,8 @@ def _fuse(
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
-        done=(*model.meta["repairs"], *edits, *kept, *left, *warnings),
+        done=(*model.meta["repairs"], *edits, *kept, *left, *warnings, *there[1]),
+        runtimes=there[0],
         proof=proof,
         statuses=statuses,
         followers=followers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ from calib_serve.fuse.onnx._graph import attribute
 from calib_serve.fuse.onnx._masks import FAR
 from calib_serve.fuse.onnx._plan import Plan
 from calib_serve.fuse.onnx._raw_scores import class_logits, logits_of, prepare
-from calib_serve.fuse.proof import BATCH, Against
+from calib_serve.fuse.onnx._runtimes import Runner, one_line, open_in
+from calib_serve.fuse.proof import BATCH, CLOSE, Against, gaps_of
 from calib_serve.fuse.sessions import open_session, stopped_after
 from calib_serve.scores import ONE_COLUMN, GraphReader, log_softmax, refuse_varying, to_probs
-
-Runner = Callable[[Mapping[str, NDArray[Any]], Sequence[str]], list[Any]]
 
 TOLERANCE = {
     ir.DataType.BFLOAT16: 5e-2,
@@ -34,6 +33,8 @@ TOLERANCE = {
     ir.DataType.DOUBLE: 1e-9,
 }
 """Largest difference for logits of size 1, narrowest type first; rounding grows with their size."""
+
+ORT = "onnxruntime"
 
 PATIENCE = 120.0
 """Seconds that a graph may take for its few inputs, before it is stopped."""
@@ -99,14 +100,15 @@ def measure(
     *,
     made_up: bool = False,
     device: str = "cpu",
+    runtime: str = ORT,
 ) -> Parity:
     """Run both graphs on ``device`` and compare; raises FuseError where they differ by more than rounding.
 
     ``probe`` is the raw graph with ``plan.source`` among its outputs; ``made_up``: nobody gave the inputs.
     """
     # Both as they are written, not optimised: a runtime that fuses them differently would hide a wrong edit.
-    run, engine = _runner(probe, device, plan.custom_ops)
-    run_fused, engine_fused = _runner(fused, device, plan.custom_ops)
+    run, engine = _runner(probe, device, plan.custom_ops, runtime)
+    run_fused, engine_fused = _runner(fused, device, plan.custom_ops, runtime)
     wanted = [plan.source, *(plan.masked or ())]
     found = run(prepare(feeds, plan), wanted)
     raw, *masked = (_rows(one, name) for one, name in zip(found, wanted, strict=True))
@@ -130,6 +132,68 @@ def measure(
     return max(found_parities, key=lambda parity: parity.max_abs_diff)
 
 
+def measure_in(
+    runtimes: Sequence[str],
+    probe: Path,
+    fused: Path,
+    plan: Plan,
+    feeds: Mapping[str, NDArray[Any]],
+    *,
+    made_up: bool,
+) -> tuple[tuple[Parity, ...], list[str]]:
+    """Prove the fused graph in other runtimes, see ``measure``; also warnings of outputs that differ there.
+
+    Raises FuseError where their raw scores are not those of onnxruntime, as of ``Against.prove``.
+    """
+    parities, told = [], []
+    for runtime in runtimes:
+        try:
+            parities.append(measure(probe, fused, plan, feeds, made_up=made_up, runtime=runtime))
+        except FuseError as error:
+            raise FuseError(f"in {runtime}: {error}") from error
+        ready, both = prepare(feeds, plan), (ORT, runtime)
+        raw = [run_raw(probe, ready, [plan.scores], plan.custom_ops, one)[0] for one in both]
+        gaps = gaps_of(plan.artifact, *(class_logits(_rows(one, plan.scores), plan) for one in raw))
+        if not (gaps <= CLOSE).all():
+            raise FuseError(
+                f"{runtime} gives other raw scores than onnxruntime: {(~(gaps <= CLOSE)).sum()} of "
+                f"{len(gaps)} rows differ by more than {CLOSE:g} of a probability, one by {gaps.max():.2g}; "
+                "serve the graph in onnxruntime, or fit on the scores of that runtime"
+            )
+        told += _differences(runtime, fused, plan, feeds)
+    return tuple(parities), told
+
+
+def _differences(runtime: str, fused: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]]) -> list[str]:
+    """A warning of outputs that differ from onnxruntime's on the inputs, and one where an input is NaN."""
+    names = [v.name for v in onnx.load(fused, load_external_data=False).graph.output]
+    broken, told = {name: _broken(array) for name, array in feeds.items()}, []
+    for where, given, rows in (("", feeds, slice(None)), (" where an input is NaN", broken, slice(1))):
+        if where and all(given[name] is feeds[name] for name in feeds):
+            continue
+        found = (run_raw(fused, given, names, plan.custom_ops, one) for one in (ORT, runtime))
+        apart = {name: _apart(a, b, rows) for name, a, b in zip(names, *found, strict=True)}
+        if any(apart.values()):
+            which = ", ".join(f"{name!r} in {rows} rows" for name, rows in apart.items() if rows)
+            told.append(f"warning: {runtime} differs from onnxruntime{where}: {which}")
+    return told
+
+
+def _apart(one: Any, other: Any, rows: slice) -> int:
+    """The number of rows that differ by more than ``CLOSE``; of what has no rows, 1 or 0."""
+    pairs = zip(one[rows], other[rows], strict=True) if np.ndim(one) else [(one, other)]
+    return sum(not equal(a, b, CLOSE) for a, b in pairs)
+
+
+def _broken(array: NDArray[Any]) -> NDArray[Any]:
+    """Floats with NaN in their first row; others as they are."""
+    if array.dtype.kind != "f" or not array.ndim:
+        return array
+    array = array.copy()
+    array[:1] = np.nan
+    return array
+
+
 def _report(expected: Expected, plan: Plan, *, made_up: bool) -> str:
     """What to do where the graphs differ: of a type that rounds by more than is allowed, which one it is.
 
@@ -151,9 +215,10 @@ def run_raw(
     feeds: Mapping[str, NDArray[Any]],
     outputs: Sequence[str],
     custom_ops: str | Path | None = None,
+    runtime: str = ORT,
 ) -> list[Any]:
     """Run a graph and return its outputs; FuseError where it does not run on the inputs."""
-    run, _ = _runner(path, custom_ops=custom_ops)
+    run, _ = _runner(path, custom_ops=custom_ops, runtime=runtime)
     return run(feeds, outputs)
 
 
@@ -274,11 +339,6 @@ def _check_logits(actual: AnyFloats, expected: Expected, plan: Plan, allowed: ND
         raise FuseError(f"logits differ by {apart:.3g}, rounding allows {near:.3g}; {REPORT}")
 
 
-def one_line(error: Exception) -> str:
-    """An error's message in one line, of at most 300 characters."""
-    return " ".join(str(error).split())[:300]
-
-
 def _keys(plan: Plan) -> Sequence[Any]:
     """The keys of the maps that the plan's output shows, in the order of its scores."""
     (node,) = (node for node in plan.tail.path if node.op_type == "ZipMap")
@@ -312,8 +372,12 @@ def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
         raise FuseError(f"{plan.source!r} is NaN on the inputs that parity is measured on; {_INPUTS}")
 
 
-def _runner(path: Path, device: str = "cpu", custom_ops: str | Path | None = None) -> tuple[Runner, str]:
+def _runner(
+    path: Path, device: str = "cpu", custom_ops: str | Path | None = None, runtime: str = ORT
+) -> tuple[Runner, str]:
     """Open onnxruntime without its optimiser; on a CPU also onnx's reference, for types new to it."""
+    if runtime != ORT:
+        return open_in(runtime, path), runtime
     # TF32 rounds to 10 bits, which would hide a wrong edit.
     options = {"use_tf32": 0} if device.startswith("cuda") else None
     try:
@@ -334,26 +398,22 @@ def _runner(path: Path, device: str = "cpu", custom_ops: str | Path | None = Non
                 f"onnxruntime cannot run the model to measure parity: {one_line(error)}; {_INPUTS}"
             ) from error
 
-    return run, "onnxruntime"
+    return run, ORT
 
 
 def _reference(path: Path, cause: ModelError) -> Runner:
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415  # slow to import, seldom needed
+    def failed(error: FuseError, what: str) -> FuseError:
+        return FuseError(f"parity cannot be measured: {one_line(cause)}; {one_line(error)}; {what}")
 
     try:
-        evaluator = ReferenceEvaluator(onnx.load(path))
-    except Exception as error:
-        raise FuseError(
-            f"parity cannot be measured: {one_line(cause)}; onnx.reference: {one_line(error)}; "
-            + (_LIBRARY if "not a registered function" in str(cause) else _INPUTS)
-        ) from error
+        opened = open_in("onnx.reference", path)
+    except FuseError as error:
+        raise failed(error, _LIBRARY if "not a registered function" in str(cause) else _INPUTS) from error
 
     def run(feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
         try:
-            return list(evaluator.run(list(outputs), dict(feeds)))
-        except Exception as error:
-            raise FuseError(
-                f"parity cannot be measured: {one_line(cause)}; onnx.reference: {one_line(error)}; {_INPUTS}"
-            ) from error
+            return opened(feeds, outputs)
+        except FuseError as error:
+            raise failed(error, _INPUTS) from error
 
     return run

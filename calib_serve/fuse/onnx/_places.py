@@ -21,7 +21,7 @@ from calib_serve.core.options.fuse import OnnxOptions
 from calib_serve.fuse._parity import read_inputs
 from calib_serve.fuse.onnx._files import data_files, pending, read, write
 from calib_serve.fuse.onnx._graph import FLOATS, Editor, attribute, require, users
-from calib_serve.fuse.onnx._parity import generate, run_raw
+from calib_serve.fuse.onnx._parity import ORT, generate, run_raw
 from calib_serve.fuse.proof import Against, required_proof
 from calib_serve.scores import ONE_COLUMN, Places
 
@@ -81,10 +81,14 @@ def fuse_places(
             )
             places = Places.of(raw.shape, made.shape[1], axis=scores.axis)
             require(np.array_equal(places.rows(raw), made), "the rows are not the scores")
-            both = (run_raw(path, feeds, report.outputs, asked.custom_ops) for path in (rows, partial))
-            for name, one, other in zip(report.outputs, *both, strict=True):
-                wanted = places.restored(one) if name in own else one
-                require(np.array_equal(wanted, other), f"{name!r} has other places")
+            for runtime in (ORT, *asked.runtime):
+                both = (
+                    run_raw(path, feeds, report.outputs, asked.custom_ops, runtime)
+                    for path in (rows, partial)
+                )
+                for name, one, other in zip(report.outputs, *both, strict=True):
+                    wanted = places.restored(one) if name in own else one
+                    require(np.array_equal(wanted, other), f"{name!r} has other places in {runtime}")
         finally:
             flat.unlink(missing_ok=True)
             rows.unlink(missing_ok=True)
