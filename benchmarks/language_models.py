@@ -40,6 +40,7 @@ from calib_serve import calibrate
 from calib_serve.core.errors import FitError
 from calib_serve.metrics import ece, nll
 from calib_serve.scores import LabelWords, Scores
+from calib_serve.scores.answers import ClassAnswer
 
 CLASSES = ("positive", "negative")
 WORDS = LabelWords({name: [name] for name in CLASSES})
@@ -193,23 +194,24 @@ def served(model: Llama) -> Iterator[str]:
             yield url
 
 
-def asked(url: str, model: Llama, texts: Sequence[str]) -> Scores:
+def asked(url: str, model: Llama, texts: Sequence[str]) -> list[ClassAnswer]:
     """The server's answers to texts."""
     found = []
     with httpx.Client(base_url=url, timeout=60) as client:
         for text in texts:
             body = {"prompt": model.ids(text), "max_tokens": 1, "logprobs": 20, "cache_prompt": False}
             reply = client.post("/v1/completions", json=body).raise_for_status()
-            found.append(WORDS.read(reply.json()).probs)
-    return Scores.of(np.array(found), outputs="probabilities", class_names=CLASSES)
+            found.append(WORDS.read(reply.json()))
+    return found
 
 
-def apart(model: Llama, scores: Scores, texts: Sequence[str]) -> float:
-    """How far the server's probabilities are from torch's, at most."""
+def outside(model: Llama, answers: Sequence[ClassAnswer], texts: Sequence[str]) -> float:
+    """How far torch's probability of a class is from what the server's answer leaves open, at most."""
     with torch.inference_mode():
-        logits = model([model.ids(text) for text in texts])[:, [model.number[name] for name in CLASSES]]
-    own = torch.softmax(logits, 1).numpy()
-    return float(np.abs(own - scores.values[: len(texts)]).max())
+        logits = model([model.ids(text) for text in texts])
+    own = torch.softmax(logits, 1)[:, [model.number[name] for name in CLASSES]].numpy()
+    sure, may = (np.array([getattr(one, part) for one in answers]) for part in ("shares", "open"))
+    return float(np.maximum(sure - own, own - sure - may).max())
 
 
 def compared(cal: Scores, test: Scores, contextual: Scores | None, draws: int) -> dict[str, dict[str, float]]:
@@ -242,9 +244,8 @@ def measured(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     return {"nll": nll(probs, labels), "accuracy": right, "ece": ece(probs, labels)}
 
 
-def halves(scores: Scores, labels: np.ndarray, cal: int) -> tuple[Scores, Scores]:
-    named = Scores.of(scores.values, labels, outputs=scores.outputs)
-    return named.take(slice(0, cal)), named.take(slice(cal, None))
+def as_scores(answers: Sequence[ClassAnswer], labels: np.ndarray | None = None) -> Scores:
+    return Scores.of(np.array([one.probs for one in answers]), labels, outputs="probabilities")
 
 
 def main() -> None:
@@ -269,18 +270,21 @@ def main() -> None:
     for of, names in (("movies", SETS), ("chinese", ("chinese",))):
         model = Llama(trained[of]).train_on(trained[of], EPOCHS)
         with served(model) as url:
-            empty = asked(url, model, WITHOUT_CONTENT)
+            empty = as_scores(asked(url, model, WITHOUT_CONTENT))
             for name in names:
                 texts = [text for text, _ in sets[name][: args.rows]]
                 labels = np.array([label for _, label in sets[name][: args.rows]])
-                scores = asked(url, model, texts)
-                distance = max(distance, apart(model, scores, texts[:50]))
-                cal, test = halves(scores, labels, len(labels) // 3)
+                answers = asked(url, model, texts)
+                distance = max(distance, outside(model, answers[:50], texts[:50]))
+                scores, n = as_scores(answers, labels), len(labels) // 3
                 found[name] = {
                     "shares": (np.bincount(labels) / len(labels)).round(3).tolist(),
-                    "labels": len(cal),
-                    "test": len(test),
-                    "maps": compared(cal, test, empty, args.draws),
+                    "open": round(float(np.mean([one.unknown for one in answers])), 5),
+                    "labels": n,
+                    "test": len(labels) - n,
+                    "maps": compared(
+                        scores.take(slice(0, n)), scores.take(slice(n, None)), empty, args.draws
+                    ),
                 }
                 print(name, found[name], flush=True)
     if data := os.environ.get("CALIB_SERVE_DATA"):
@@ -295,7 +299,7 @@ def main() -> None:
             "maps": compared(cal, test, None, args.draws),
         }
         print("banking77", found["banking77"], flush=True)
-    peers.save("language_models", {"server_less_torch": distance, "sets": found}, args)
+    peers.save("language_models", {"server_less_torch": max(distance, 0.0), "sets": found}, args)
 
 
 if __name__ == "__main__":

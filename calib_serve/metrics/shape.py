@@ -193,7 +193,7 @@ def _size(scores: Floats, variance: Floats, square: Floats, n: int, effect: floa
     Of features f (n, m), the last one constant: f^T (p - y), f^T p (1 - p) f and f^T f.
     """
     around = np.column_stack([np.eye(len(square) - 1), -square[-1, :-1] / n])  # the features' means
-    # By scipy: numpy's divide and conquer may not converge where many eigenvalues are equal, as of few samples.
+    # By scipy: numpy's eigh may not converge where many eigenvalues are equal, as of few samples.
     gram = linalg.pinvh(around @ square @ around.T / n, rtol=1e-6)
     mean, noise = around @ scores / n, effect * around @ variance @ around.T / n**2
     chance = gram @ noise
