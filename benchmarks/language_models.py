@@ -47,8 +47,8 @@ WORDS = LabelWords({name: [name] for name in CLASSES})
 ASK = "answer"
 WIDTH, LAYERS, HEADS, CONTEXT, VOCABULARY = 64, 2, 2, 48, 2500
 HEAD = WIDTH // HEADS
-TRAINED, EPOCHS = 6000, 5
-FEW = (20, 50, 200)
+TRAINED, EPOCHS = 4000, 4
+FEW = (20, 50)
 WITHOUT_CONTENT = ("", "n / a", "[ mask ]")
 SETS = ("movies", "products", "editorials", "tweets")
 FILES = ("movieReviewSnippets", "amazonReviewSnippets", "nytEditorialSnippets", "tweets")
@@ -250,8 +250,8 @@ def as_scores(answers: Sequence[ClassAnswer], labels: np.ndarray | None = None) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=3000, help="texts of a set that are asked about")
-    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=1200, help="texts of a set that are asked about")
+    parser.add_argument("--draws", type=int, default=6)
     args = peers.arguments(parser, rows=600, draws=3)
     torch.manual_seed(0)
     torch.set_num_threads(1)
