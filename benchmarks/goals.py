@@ -958,4 +958,33 @@ BENCHMARKS = (
             ),
         ),
     ),
+    Benchmark(
+        name="language_models",
+        minutes=0.48,
+        options=("--rows", "600", "--draws", "3"),
+        needs_data=True,
+        goals=(
+            *(
+                Goal(
+                    says=f"answers of language models: NLL of {says}, the most of six sets",
+                    measured=lambda r, name=name: max(
+                        one["maps"][name]["nll"] / one["maps"]["plain"]["nll"] for one in r["sets"].values()
+                    ),
+                    beside="the probabilities as they are",
+                    at_most=1.0,
+                    show="{:.3f}",
+                    reason=reason,
+                )
+                for says, name, reason in (
+                    ("`auto`", "auto, all", ""),
+                    ("a temperature of 50 labels", "temperature, 50", ""),
+                    (
+                        "batch calibration, without labels",
+                        "batch",
+                        "on 77 intents, whose mean probabilities are the class shares already; .86 on tweets",
+                    ),
+                )
+            ),
+        ),
+    ),
 )

@@ -42,9 +42,9 @@ def _methods(name: str | None = None) -> None:
 
 def _fitters() -> dict[str, Callable[..., Any]]:
     """Fitters by name: auto, those of scores and, where torch is installed, those of a model."""
-    from calib_serve.fit import CANDIDATES, TWO_CLASSES, select
+    from calib_serve.fit import CANDIDATES, TWO_CLASSES, UNLABELLED, select
 
-    found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES}
+    found: dict[str, Callable[..., Any]] = {"auto": select, **CANDIDATES, **TWO_CLASSES, **UNLABELLED}
     try:
         from calib_serve.fit import MODEL_FITTERS
     except ModuleNotFoundError:

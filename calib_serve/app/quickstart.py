@@ -21,7 +21,7 @@ app = command(
 class _Options(Replacing):
     """Options of ``calib-serve quickstart``."""
 
-    kind: Literal["fastapi", "litserve", "torchserve", "triton"] = "fastapi"
+    kind: Literal["fastapi", "litserve", "torchserve", "triton", "language-model"] = "fastapi"
     """What serves the model."""
 
 
@@ -33,14 +33,14 @@ def _quickstart(
 ) -> None:
     """Write a small project."""
     from calib_serve.app.host_checks import installed, missing
-    from calib_serve.app.projects.kinds import KINDS
-    from calib_serve.app.projects.project import first_commands, write_project
+    from calib_serve.app.projects.project import extras_of, first_commands, write_project
 
     # Said first, and not refused: a project may be written on another host than it runs on.
-    chosen, packages = KINDS[options.kind], installed()
-    if lacks := sorted({name for extra in chosen.extras for name in missing(extra, packages)}):
-        extras = ",".join(chosen.extras)
-        note([f"to run it, {', '.join(lacks)} are missing here: pip install 'calib-serve[{extras}]'"])
+    extras, packages = extras_of(options.kind), installed()
+    if lacks := sorted({name for extra in extras for name in missing(extra, packages)}):
+        note(
+            [f"to run it, {', '.join(lacks)} are missing here: pip install 'calib-serve[{','.join(extras)}]'"]
+        )
     written = write_project(folder, options.kind, force=options.force)
     console().print(f"written to {folder}: {', '.join(written) or 'nothing'}")
     console().print("next, as README.md there says:")

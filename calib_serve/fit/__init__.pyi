@@ -27,6 +27,7 @@ from calib_serve.fit.output.candidates import KEEPING as KEEPING
 from calib_serve.fit.output.candidates import TWO_CLASSES as TWO_CLASSES
 from calib_serve.fit.output.candidates import fit_by_name as fit_by_name
 from calib_serve.fit.output.ece_grid import fit_temperature_ece as fit_temperature_ece
+from calib_serve.fit.output.offset import UNLABELLED as UNLABELLED
 from calib_serve.fit.output.selection import default_candidates as default_candidates
 from calib_serve.fit.output.selection import select as select
 from calib_serve.fit.output.temperature import fit_temperature as fit_temperature

@@ -21,6 +21,7 @@ from calib_serve.fit.folds import FOLDS
 from calib_serve.fit.measure import cross_validated, with_metrics
 from calib_serve.fit.output.by_source import BY_SOURCE, fit_by_source
 from calib_serve.fit.output.candidates import TWO_CLASSES, check_options, fit_by_name, options_of, own_options
+from calib_serve.fit.output.offset import UNLABELLED, fit_unlabelled
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import ClassWeight, Samples, has_names
@@ -59,7 +60,8 @@ def calibrate(
 
     Args:
         scores: Class scores (n, K), log-odds (n, L) of labels, or ``Scores``; as in ``Scores.of``.
-        labels: Class ids or names (n,); (n, L) of 0 and 1 of a multi-label model, each calibrated apart.
+        labels: Class ids or names (n,); (n, L) of 0 and 1 of a multi-label model, each calibrated apart;
+            None of "batch" and "contextual".
         method: A name of ``calib_serve.fit.CANDIDATES``, or "auto", which chooses by cross-validation
             and refuses methods that cost accuracy or refinement.
         options: A ``FitOptions``; keywords replace its fields.
@@ -98,10 +100,20 @@ def calibrate(
     if test is not None:
         by = found.schema.by if found.sources is not None else None
         held = _tested(test, found.outputs, found.class_names, asked.ignore_label, scale=scale, by=by)
-    how |= {"test": held, "class_names": found.class_names, "prior": asked.prior, "by": found.schema.by}
-    if found.is_multilabel and found.sources is not None:
+    how |= {"test": held, "class_names": found.class_names}
+    if found.labels is None and method in UNLABELLED and (found.sources, asked.prior) == (None, None):
+        check_options(method, own, [])
+        artifact = fit_unlabelled(found, method)
+        artifact = artifact if held is None else _with_test(artifact, held, asked.seed)
+    elif method == "contextual":
+        raise InputError(
+            "contextual calibration is of answers to inputs without content, which have no labels"
+        )
+    elif found.is_multilabel and found.sources is not None:
         raise InputError("labels have no calibration by source: leave by (--by) out")
-    artifact = _fitted(Samples.of(found, class_weight=weight), method, own, **how)
+    else:
+        how |= {"prior": asked.prior, "by": found.schema.by}
+        artifact = _fitted(Samples.of(found, class_weight=weight), method, own, **how)
     facts: dict[str, Any] = {"columns": found.schema.columns, "class_axis": found.class_axis}
     artifact = replace(artifact, model=replace(artifact.model, scale=scale, **facts))
     return remarked(artifact, before=found.remarks, after=_without_skill(found))
@@ -223,8 +235,10 @@ def _fitted(
     if shares is not None:
         refit = fit if cross_validate and test is None else None
         artifact = fitted_for_shares(artifact, samples, shares, refit, seed=seed)
-    if test is None:
-        return artifact
+    return artifact if test is None else _with_test(artifact, test, seed)
+
+
+def _with_test(artifact: Artifact, test: Scores, seed: int) -> Artifact:
     return with_metrics(
         artifact,
         test.logits,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy import linalg
 
 from calib_serve.core.arrays import Codes, Floats
 from calib_serve.metrics.distributions import chi_square_beyond
@@ -192,7 +193,8 @@ def _size(scores: Floats, variance: Floats, square: Floats, n: int, effect: floa
     Of features f (n, m), the last one constant: f^T (p - y), f^T p (1 - p) f and f^T f.
     """
     around = np.column_stack([np.eye(len(square) - 1), -square[-1, :-1] / n])  # the features' means
-    gram = np.linalg.pinv(around @ square @ around.T / n, rcond=1e-6, hermitian=True)
+    # By scipy: numpy's eigh may not converge where many eigenvalues are equal, as of few samples.
+    gram = linalg.pinvh(around @ square @ around.T / n, rtol=1e-6)
     mean, noise = around @ scores / n, effect * around @ variance @ around.T / n**2
     chance = gram @ noise
     excess = float(mean @ gram @ mean) - float(np.trace(chance))

@@ -251,7 +251,9 @@ class LabelWords:
             raise InputError(f"the response holds {len(choices)} answers, which are votes; read one by one")
         if self.form == "stated":
             return self._stated(_text(choices[0]))
-        return self.sum_up(_places(choices[0]))
+        places = [*_places(choices[0])]
+        _check_spelt(places, choices[0])
+        return self.sum_up(places)
 
     def sum_up(self, places: Iterable[TokenPlace]) -> ClassAnswer:
         """Add up the probability of each class over the listed tokens.
@@ -284,7 +286,7 @@ class LabelWords:
             if follows is None:
                 break
             mass *= follows
-        whole = b"".join(place.listed[place.taken][0] for place in places).decode("utf-8", "replace")
+        whole = _spelt(places)
         return ClassAnswer(shares, may, unknown, whole, said is not None and self.class_of(whole) != said)
 
     def _votes(self, texts: Sequence[str]) -> ClassAnswer:
@@ -359,6 +361,28 @@ def _text(choice: Mapping[str, Any]) -> str:
     return text
 
 
+def _spelt(places: Iterable[TokenPlace]) -> str:
+    return b"".join(place.listed[place.taken][0] for place in places).decode("utf-8", "replace")
+
+
+def _check_spelt(places: Sequence[TokenPlace], choice: Mapping[str, Any]) -> None:
+    """Raise InputError where the tokens spell another text than the answer, up to one that is unreadable.
+
+    They are then no texts (mlx_lm 0.32), or also those of a text before the answer, as of reasoning.
+    """
+    message = choice.get("message")
+    text = (
+        message.get("content") if isinstance(message, Mapping) else choice.get("text", choice.get("content"))
+    )
+    if not isinstance(text, str):
+        return
+    text, spelt = text.strip(), _spelt(places).lstrip()
+    readable = spelt.find("\ufffd")
+    until = len(text) if readable < 0 else min(readable, len(text))
+    if spelt[:until] != text[:until]:
+        raise InputError(f"its tokens spell {shown(spelt)}, and its text is {shown(text)}")
+
+
 def _places(choice: Mapping[str, Any]) -> Iterator[TokenPlace]:
     held = choice.get("logprobs") or {}
     entries = held.get("content") if isinstance(held, Mapping) else None
@@ -403,6 +427,11 @@ def _token(entry: Mapping[str, Any]) -> tuple[bytes, float]:
         raise InputError(f"the log-probability of {shown(text)} is a number up to 0, got {shown(value)}")
     if isinstance(held, list):
         return bytes(held), float(value)
+    if "id" in entry and held is None:
+        raise InputError(
+            f"its token {shown(text)} is a piece of a vocabulary, and no text, as mlx_lm lists them: use "
+            "votes or stated confidences"
+        )
     text = held if isinstance(held, str) else text  # mistral.rs 0.9 has a token's number and its text there
     if not isinstance(text, str) or text.startswith("token_id:"):
         raise InputError(f"a token is a text, got {shown(text)}; ask for texts, not for ids")

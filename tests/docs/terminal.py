@@ -74,6 +74,7 @@ SERVERS = (
         lambda t, _: http_ok(t.url(9300, "healthz")),
     ),
     ServerCommand("calib-serve gateway", 8080, lambda _: "", lambda _, printed: " before http" in printed),
+    ServerCommand("python model.py", 8000, lambda _: "", lambda _, printed: "answers at" in printed),
     ServerCommand(
         "uvicorn ",
         8000,

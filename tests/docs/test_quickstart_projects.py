@@ -22,11 +22,11 @@ from live_server import total
 from packaging.requirements import Requirement
 from real_prometheus import Prometheus, panels_of
 from real_servers import needed
-from terminal import Terminal
+from terminal import Terminal, http_text
 from test_docs import check_ours
 
 from calib_serve.app.projects.kinds import KINDS
-from calib_serve.app.projects.project import project_files, write_project
+from calib_serve.app.projects.project import LANGUAGE_MODEL, project_files, write_project
 
 CONTAINERS = ("docker ", "kubectl ")
 
@@ -109,6 +109,30 @@ def test_a_project_does_what_its_readme_says_and_no_panel_is_empty(
         assert not [one for one in t.output.split() if one.startswith(("secrets", "artifact", "ledger"))]
 
 
+@pytest.mark.server
+def test_five_commands_go_from_a_language_model_to_signed_and_counted_answers(
+    installed: Path, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    with Terminal(tmp_path, installed) as t:
+        t.type(f"calib-serve quickstart project --kind {LANGUAGE_MODEL}")
+        shown = [line.strip() for line in t.output.splitlines() if line.startswith("  ")]
+        t.type("cd project")
+        typed = followed(project, t)
+        assert shown == ["cd project", *typed[:3]], "in that order"
+        assert len(typed) == 5
+        assert "300 labels are counted" in t.output
+        metrics = http_text(t.url(8080, "calibration/metrics"))
+        for series in ("calib_predictions_total", "calib_feedback_total"):
+            assert total(metrics, series, model="judge", version="prompt-1") == 300
+        t.type("calib-serve evaluate answers.jsonl --outputs answers:words.yaml --json")
+        before = json.loads(t.output)
+        t.type("calib-serve evaluate answers.jsonl --outputs answers:words.yaml --artifact artifact --json")
+        after = json.loads(t.output)
+        assert (before["verdict"]["level"], after["verdict"]["level"]) != ("calibrated", "calibrated")
+        print(before["verdict"], after["verdict"])
+
+
 def test_a_file_of_yours_is_replaced_only_by_force_and_secrets_never(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "train.py").write_text("mine")
@@ -128,7 +152,7 @@ def test_a_file_of_yours_is_replaced_only_by_force_and_secrets_never(tmp_path: P
     assert (tmp_path / "secrets" / "keyring.json").read_bytes() == keys
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, LANGUAGE_MODEL])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     write_project(tmp_path / "project", request.param)
     return tmp_path / "project"

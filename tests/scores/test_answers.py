@@ -93,8 +93,10 @@ def test_a_sampled_token_outside_of_the_top_counts_once() -> None:
     response = chat({"yes": 0.5, "no": 0.3})
     place = response["choices"][0]["logprobs"]["content"][0]
     place.update(token="maybe", logprob=math.log(0.1))
+    response["choices"][0]["message"]["content"] = "maybe"
     assert WORDS.read(response).unknown == pytest.approx(0.1)
     place.update(token="yes", logprob=math.log(0.5))
+    response["choices"][0]["message"]["content"] = "yes"
     assert WORDS.read(response).unknown == pytest.approx(0.2)
 
 
@@ -393,6 +395,26 @@ def test_a_recorded_answer_of_a_server_is_read_as_its_whole_distribution(path: P
         assert (answer.shares <= true + 1e-6).all()
         assert (true <= answer.shares + answer.open + 1e-6).all()
         assert answer.shares.sum() > 0.1
+
+
+def test_tokens_that_spell_another_text_than_the_answer_are_refused() -> None:
+    response = chat({"I": 1.0}, {" think": 1.0}, {"yes": 0.9, "no": 0.1})  # with those of its reasoning
+    response["choices"][0]["message"]["content"] = "yes"
+    with pytest.raises(InputError, match="spell 'I thinkyes'"):
+        WORDS.read(response)
+    response["choices"][0]["message"]["content"] = " I thinkyes "
+    WORDS.read(response)
+
+
+def test_pieces_of_a_vocabulary_are_no_texts() -> None:
+    # mlx_lm 0.32.2 lists them so: the first is any of the listed, and the answer was "ham bad".
+    top = [{"id": 288, "token": "no", "logprob": -11.9}, {"id": 282, "token": "\u0120ham", "logprob": -3e-05}]
+    choice = {
+        "message": {"content": "ham bad"},
+        "logprobs": {"content": [{**top[0], "top_logprobs": top}]},
+    }
+    with pytest.raises(InputError, match="piece of a vocabulary"):
+        WORDS.read({"choices": [choice]})
 
 
 @pytest.mark.parametrize("wrapped", [True, False])

@@ -7,7 +7,7 @@ off zero. A temperature alone can but flatten them, and so do the linear maps th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -17,12 +17,12 @@ import numpy as np
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.arrays import Floats
 from calib_serve.core.errors import FitError
-from calib_serve.fit.facts import complete
+from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.temperature import true_above
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
-from calib_serve.scores import LEAST, softmax
+from calib_serve.scores import LEAST, Scores, softmax
 
 Found = TypeVar("Found")
 
@@ -100,16 +100,53 @@ def moved(samples: Samples, offset: Floats) -> Samples:
 
 
 def fit_batch(samples: Samples) -> Artifact:
-    """Fit p / mean p, normalised, batch calibration of a language model (Zhou 2024), without the labels.
+    """Fit p / mean p, normalised, batch calibration of a language model (Zhou 2024), whatever the labels are.
 
-    Of answers to inputs without content it is contextual calibration (Zhao 2021). Class shares of the samples
-    are taken to be equal: where they are not, other methods, which read the labels, are better.
+    Class shares of the samples are taken to be equal: where they are not, methods that read the labels are
+    better.
 
     >>> artifact = fit_batch(Samples.of(np.log([[0.8, 0.2], [0.4, 0.6]]), [0, 1]))  # means .6 and .4
     >>> artifact.of_logits(np.log([[0.6, 0.4]])).round(9).tolist()
     [[0.5, 0.5]]
     """
+    return complete([_levelled(samples)], samples, method="batch", fit={})
+
+
+def fit_contextual(samples: Samples) -> Artifact:
+    """Fit p / mean p, normalised, of answers to inputs without content: contextual calibration (Zhao 2021).
+
+    Such inputs, as "N/A", have no labels. The paper's softmax of the ratios is of the same predicted class,
+    and no probability.
+    """
+    return complete([_levelled(samples)], samples, method="contextual", fit={})
+
+
+def _levelled(samples: Samples) -> LogitMap:
     weight = samples.weights
     mean = sum(weight[part] @ softmax(z) for part, z in samples.chunks(np.float64)) / weight.sum()
-    offset = -np.log(np.maximum(np.asarray(mean), LEAST))
-    return complete([LogitMap(np.array(1.0), offset)], samples, method="batch", fit={})
+    return LogitMap(np.array(1.0), -np.log(np.maximum(np.asarray(mean), LEAST)))
+
+
+UNLABELLED: Mapping[str, Callable[[Samples], Artifact]] = {"batch": fit_batch, "contextual": fit_contextual}
+"""Methods that need no labels."""
+
+
+def fit_unlabelled(scores: Scores, method: str) -> Artifact:
+    """Fit a method of ``UNLABELLED`` to scores without labels.
+
+    Nothing is measured, and facts that need labels are left out. A batch is traffic, and so a reference of
+    its predicted classes; inputs without content are none.
+    """
+    nobody = np.zeros(len(scores), np.intp)  # in place of labels, which no fact below is made of
+    samples = Samples.of(replace(scores, labels=nobody, sources=None))
+    artifact = UNLABELLED[method](samples)
+    facts = {
+        "samples": len(samples),
+        "sha256": data_fingerprint(scores.logits),
+        "weighted": samples.weight is not None,
+        "measured_on": "nothing: it was fitted without labels",
+    }
+    counted = artifact.reference_classes if method == "batch" else ()
+    return replace(
+        artifact, data=facts, reference=None, reference_classes=counted, class_names=scores.class_names
+    )
