@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# m2cgen 0.10.0 with xgboost-cpu 3.2.0: the code compares doubles with thresholds as the shortest decimals of float32. Of
-# trees by "hist" and "approx", whose thresholds are values of the data, a row that has that very value goes the other way:
-# 2 % of the rows that the model was trained on, in float32, are off by .2 to .4. Thresholds put back into float32, or rows
-# written as decimals, give predict_proba to 1e-6, as trees by "exact" do, whose thresholds lie between values.
+# m2cgen 0.10.0 with xgboost-cpu 3.2.0: the code compares doubles with thresholds as the shortest decimals of float32.
+# Of trees by "hist" and "approx", whose thresholds are values of the data, a row that has that very value goes the other
+# way: 2 % of the rows that the model was trained on, in float32, are off by .2 to .4. Thresholds put back into float32,
+# or rows written as decimals, give predict_proba to 1e-6, as trees by "exact" do, whose thresholds lie between values.
 # Guess before: float32 rows give predict_proba to 1e-6, whatever the tree method, where base_score is said.
 set -euo pipefail
 folder=$(mktemp -d)

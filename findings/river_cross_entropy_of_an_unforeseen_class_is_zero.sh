@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # river 0.26.1: CrossEntropy of a prediction that lacks the true class is 0, the loss of one that was sure of it: on a
-# stream whose every label is new, a classifier has an accuracy of 0 and a cross entropy of 0, so the first sample of each
-# class costs nothing. The same class with a probability of 0 costs 34.5. And
-# LogLoss takes labels 1 and 2 for 1 and not 1: a prediction of .9 for the true class 2 costs 2.30, as one of .1 does.
+# stream whose every label is new, a classifier has an accuracy of 0 and a cross entropy of 0, so the first sample of
+# each class costs nothing. The same class with a probability of 0 costs 34.5. And LogLoss takes labels 1 and 2 for 1
+# and not 1: a prediction of .9 for the true class 2 costs 2.30, as one of .1 does.
 # Guess before: what is missing has a probability of 0, and costs 34.5; of two labels the loss is of the true one.
 set -euo pipefail
 folder=$(mktemp -d)
