@@ -564,6 +564,7 @@ PRODUCERS: list[Producer] = [
     of_xgboost("XGBoost, vector leaves", multi_strategy="multi_output_tree"),
     of_catboost("CatBoost"),
     of_catboost("CatBoost, two classes", "breast_cancer"),
+    of_catboost("CatBoost, boost_from_average", "breast_cancer", boost_from_average=True),
     of_catboost("CatBoost, one against all", loss_function="MultiClassOneVsAll"),
     Producer("CatBoost, class names", ("catboost",), tables(lambda: Named(catboost), by_catboost, "wine")),
     Producer("Keras, softmax", ("keras", "torch"), keras()),

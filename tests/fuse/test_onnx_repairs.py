@@ -364,6 +364,17 @@ def test_what_was_over_a_size_behind_one_of_1_is_not_left_alone() -> None:
     np.testing.assert_allclose(run(made, {"x": x})["y"], want, atol=1e-6)
 
 
+def test_a_hardmax_over_several_axes_which_the_converter_makes_one_over_the_first_is_refused(tmp_path: Path) -> None:
+    """One class a sample becomes one a pixel (onnx 1.23.2): findings/ has it without this program."""
+    b = builder()
+    gated = b.node("Mul", b.node("Hardmax", "x", axis=1), "x")
+    y = linear(b, b.node("Flatten", b.node("GlobalAveragePool", gated)), width=3)
+    model = b.model([info("x", "n", 3, 4, 4)], [info(y, "n", K)], opset=12, ir_version=7)
+    with pytest.raises(FuseError, match="cannot be brought up to date"):
+        fused_on(model, tmp_path, LogitMap(2 * np.ones(K), np.zeros(K)))
+    assert not (tmp_path / "fused.onnx").exists()
+
+
 def test_a_conversion_leaves_other_domains_as_they_are() -> None:
     body = "s = of.ours.Softmax <axis: int = 1> (x) a = Softmax <axis: int = 1> (x) y = Add(a, s)"
     made, done = repaired(graph(body, imports='"" : 11, "of.ours" : 1'))
