@@ -27,7 +27,7 @@ def is_torchscript(path: Path) -> bool:
 
 def warn_of_torchscript(what: object, *, stacklevel: int = 3) -> None:
     """Warn that TorchScript goes, once for what a user gave; docs/install.md says when."""
-    told = "TorchScript, which torch has deprecated and calib-serve 0.4 takes no more"
+    told = "TorchScript, which torch has deprecated and calib-serve 0.5 takes no more"
     warnings.warn(f"{what} is {told}; export the model by torch.export, as .pt2", Deprecated, stacklevel)
 
 

@@ -389,8 +389,7 @@ def _check_followers(
     if not names:
         return []
     write(raw, probe, out=out, strict=False)
-    # A normalisation in the graph is rounded, which the numbers put in here are not.
-    near = TOLERANCE[plan.dtype] * (1 if plan.normalization is None else 100)
+    near = TOLERANCE[plan.dtype]
     wanted = run({**prepare(feeds, plan), **cut}, names)
     for name, old in zip(names, wanted, strict=True):
         if not equal(old, shown[name], near):
