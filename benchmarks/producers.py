@@ -438,8 +438,9 @@ def tensorflow_net(path: Path) -> Made:
 
     for _ in range(150):
         with tf.GradientTape() as tape:
-            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels[:350], logits(x[:350]))
-        for weight, slope in zip(weights, tape.gradient(tf.reduce_mean(loss), weights), strict=True):
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels[:350], logits(x[:350]))
+            loss = tf.reduce_mean(losses)
+        for weight, slope in zip(weights, tape.gradient(loss, weights), strict=True):
             weight.assign_sub(0.3 * slope)
     signature = [tf.TensorSpec((None, 64), tf.float32, name="x")]
     probs = tf.function(lambda x: tf.nn.softmax(logits(x)), input_signature=signature)
