@@ -173,7 +173,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "sample_weight": lambda: calib_serve.compare_methods(SCORES, SCORES, ["none"], sample_weight=np.ones(2)),
     "no option 'groups'": lambda: model("temperature", groups=np.arange(300) // 3),
     "no option 'ignore_label'": lambda: model("auto", ignore_label=255),
-    "class_weight is of output methods": lambda: model("auto", class_weight="balanced"),
+    "no option class_weight": lambda: model("neural-clamping", class_weight="balanced"),
     "weights=": lambda: ready(weights="w.safetensors"),
     "outputs=": lambda: ready(outputs="label_logits"),
     "batch_size=": lambda: ready(batch_size=7),
