@@ -16,7 +16,12 @@ from calib_serve.core.errors import ModelError
 
 
 def load_exported(path: Path, extra: dict[str, Any] | None = None) -> torch.export.ExportedProgram:
-    """Load a program, and into ``extra`` the files beside it; ModelError if it does not load."""
+    """Load a program; ModelError, with what the file shows of why, if it does not load.
+
+    Args:
+        path: The file.
+        extra: Names of files beside it, whose contents are put in; None: none.
+    """
     try:
         return torch.export.load(path, extra_files=extra)
     except Exception as error:  # its loader raises errors of many types
@@ -44,7 +49,12 @@ def _why(path: Path) -> str:
 
 
 def module_on(program: torch.export.ExportedProgram, device: torch.device | str) -> nn.Module:
-    """Make a program's module on a device, with the constants and devices that ``to`` leaves behind."""
+    """Make a program's module on a device, with the constants and devices that ``to`` leaves behind.
+
+    Args:
+        program: The program.
+        device: The device.
+    """
     where = torch.device(device)
     if where.type == "cpu":
         return program.module()

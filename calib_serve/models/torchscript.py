@@ -26,7 +26,12 @@ def is_torchscript(path: Path) -> bool:
 
 
 def warn_of_torchscript(what: object, *, stacklevel: int = 3) -> None:
-    """Warn that TorchScript goes, once for what a user gave; docs/install.md says when."""
+    """Warn that TorchScript goes; docs/install.md says when.
+
+    Args:
+        what: File or model that a user gave.
+        stacklevel: Frame that the warning points at.
+    """
     told = "TorchScript, which torch has deprecated and calib-serve 0.5 takes no more"
     warnings.warn(f"{what} is {told}; export the model by torch.export, as .pt2", Deprecated, stacklevel)
 
@@ -39,7 +44,13 @@ def is_scripted(model: object) -> bool:
 
 
 def load_torchscript(path: Path, device: str = "cpu", extra: dict[str, Any] | None = None) -> nn.Module:
-    """Load a file, and into ``extra`` the files of these names beside the code; ModelError if it is none."""
+    """Load a file; ModelError if it is none.
+
+    Args:
+        path: The file.
+        device: Device to load it on.
+        extra: Names of files beside the code, whose contents are put in; None: none.
+    """
     import torch  # noqa: PLC0415
 
     with _quietly():
@@ -50,7 +61,13 @@ def load_torchscript(path: Path, device: str = "cpu", extra: dict[str, Any] | No
 
 
 def save_torchscript(module: nn.Module, path: Path, extra: dict[str, Any]) -> None:
-    """Write a module, and the ``extra`` files beside its code."""
+    """Script a module and write it.
+
+    Args:
+        module: The module.
+        path: File to write.
+        extra: Files beside its code, by name.
+    """
     import torch  # noqa: PLC0415
 
     with _quietly():
@@ -58,12 +75,23 @@ def save_torchscript(module: nn.Module, path: Path, extra: dict[str, Any]) -> No
 
 
 def scripted_inputs(model: Any, *, needed: bool = False) -> list[str]:
-    """List the names of a scripted module's inputs; those ``needed`` alone."""
+    """List the names of a scripted module's inputs.
+
+    Args:
+        model: The module.
+        needed: Whether to leave out those that have a default.
+    """
     return [a.name for a in _arguments(model) if not (needed and a.has_default_value())]
 
 
 def scripted_around(parts: nn.Module, path: tuple[str | int, ...], *, shifts: bool) -> nn.Module:
-    """Script ``parts`` with a forward of their model's signature, as TorchScript has no ``*inputs``."""
+    """Script parts with a forward of their model's signature, as TorchScript has no ``*inputs``.
+
+    Args:
+        parts: Module of ``shift``, ``model``, ``head`` and ``tail``.
+        path: Where the scores lie in what the model returns.
+        shifts: Whether ``shift`` changes the first input.
+    """
     import torch  # noqa: PLC0415
 
     arguments = _arguments(parts.model)

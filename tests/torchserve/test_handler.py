@@ -148,8 +148,7 @@ class Moody(torch.nn.Module):
         self.net = network()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if bool((x[:, 0] > 100).any()):
-            raise RuntimeError("no")
+        torch._assert_async((x[:, 0] <= 100).all())
         return self.net(x)
 
 
