@@ -57,8 +57,8 @@ Texts = list[tuple[str, int]]
 
 
 def downloaded(folder: Path) -> tuple[Path, Path]:
-    """The source archives of requirements-texts.txt."""
-    pins = peers.HERE / "requirements-texts.txt"
+    """The source archives of texts.txt."""
+    pins = peers.HERE / "texts.txt"
     command = [
         sys.executable,
         "-m",
