@@ -364,7 +364,7 @@ def test_what_was_over_a_size_behind_one_of_1_is_not_left_alone() -> None:
     np.testing.assert_allclose(run(made, {"x": x})["y"], want, atol=1e-6)
 
 
-def test_a_hardmax_over_several_axes_which_the_converter_makes_one_over_the_first_is_refused(tmp_path: Path) -> None:
+def test_a_hardmax_that_the_converter_makes_one_over_the_first_axis_alone_is_refused(tmp_path: Path) -> None:
     """One class a sample becomes one a pixel (onnx 1.23.2): findings/ has it without this program."""
     b = builder()
     gated = b.node("Mul", b.node("Hardmax", "x", axis=1), "x")
