@@ -75,9 +75,6 @@ class _Options(ReportOptions):
     """Scores of samples of none of the classes, a file without labels: what tells them apart, and how often
     the artifact refuses them."""
 
-    def _check(self) -> None:
-        check(self.against is None or self.artifact is not None, "against", "wants an artifact to compare")
-
 
 @app.default
 def _evaluate(
@@ -88,13 +85,19 @@ def _evaluate(
     shown: Annotated[_Shown, OfOutput] = _Shown(),
 ) -> None:
     """Judge and measure scores."""
+    from calib_serve.artifact import Artifact
+
     of_file = source.from_ is None and source.model is None
     check(options.unknown is None or of_file, "unknown", "is a file of scores, and DATA are none")
-    check(options.against is None or shown.report is not None, "against", "is for the page: name --report")
-    samples = _samples(data, source, _loaded(options.artifact), quiet=shown.json)
+    if options.against is not None:
+        check(options.artifact is not None, "against", "wants an artifact to compare")
+        check(shown.report is not None, "against", "is for the page: name --report")
+    fitted = None if options.artifact is None else Artifact.load(options.artifact)
+    samples = _samples(data, source, fitted, quiet=shown.json)
     calibration = samples.artifact
     found = samples.under(calibration)
-    asked = replace(options, tree=read_tree(options.tree), own=samples.own)
+    tree = None if options.tree is None else read_tree(options.tree)
+    asked = replace(options, tree=tree, own=samples.own)
     contents = None if shown.report is None else _contents(samples, found, asked)
     measured = _measured(found, calibration, asked) if contents is None else _Measured.of(contents)
     # It fits again on folds, which takes longer than all the rest: only where it is shown.
@@ -275,12 +278,6 @@ def _apart(
     known, unknown = (scores.probs[:].max(axis=1) for scores in (found, other))
     threshold = None if abstain is None else abstain.threshold
     return open_set(known, unknown, threshold=threshold)
-
-
-def _loaded(folder: Path | None) -> "Artifact | None":
-    from calib_serve.artifact import Artifact
-
-    return None if folder is None else Artifact.load(folder)
 
 
 def _shown(

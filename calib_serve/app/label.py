@@ -88,7 +88,6 @@ def _label(
     options = replace(options, column=[], **_columns(options.column))
     if "://" in source or Path(source).is_dir():
         check_default(options, ["refused"], "is for a file of labels; dead letters are these of others")
-        check_default(options, ["tries"], "is for a file of labels; others are sent until they are taken")
         check(followed.dead_letter is not None, "dead_letter", "must say where what cannot be counted goes")
         if not any(str(one).startswith("kafka://") for one in (source, followed.dead_letter)):
             check_default(

@@ -91,7 +91,7 @@ def test_the_levels_of_a_tree_are_in_the_page_and_in_its_numbers(folder: Path) -
 
 
 def test_a_model_is_judged_on_its_inputs_without_a_page(folder: Path) -> None:
-    asked = ["evaluate", str(folder / "data.npz"), "--model", str(folder / "model.pt"), "--split", "test"]
+    asked = ["evaluate", str(folder / "data.npz"), "--model", str(folder / "model.pt2"), "--split", "test"]
     found = json.loads(invoke([*asked, "--json"]).stdout)
     assert found["ece"]["value"] == pytest.approx(ece(softmax(LOGITS[300:]), LABELS[300:]), abs=1e-5)
     assert "report" not in found

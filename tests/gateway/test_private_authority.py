@@ -14,7 +14,7 @@ import pytest
 from authority import Authority, authority
 from gateways import METHOD, Running, answering, artifact, document, gateway, message, receipts
 from recording_server import recording, reply
-from stalling import CALIB_SERVE, Served, watching
+from stalling import Served, watching
 from tritonclient.grpc import service_pb2
 
 pytestmark = pytest.mark.server
@@ -28,6 +28,12 @@ with Reporter(3, model="m", version="1", keyring=keyring, watch=url) as reporter
     (receipt,) = reporter.served([[0.7, 0.2, 0.1]])
     assert reporter.flush() == 0
     assert reporter.label(receipt, 0).accepted
+"""
+SENDS = """
+import sys
+from calib_serve.integrations.collect import send_label_file
+
+print(send_label_file(sys.argv[1], url=sys.argv[2], tries=1))
 """
 ASKED = service_pb2.ModelInferRequest(model_name="m").SerializeToString()
 
@@ -56,7 +62,7 @@ def test_a_sender_of_labels_trusts_it_and_says_where_it_does_not(private: Author
     assert sent.status_code == 200, sent.text
     labels = served.log.parent / "labels.csv"
     labels.write_text("id,label\na,0\n")
-    command = [*CALIB_SERVE, "label", str(labels), "--url", f"{served.url}/v1/labels", "--tries", "1"]
+    command = [sys.executable, "-c", SENDS, str(labels), f"{served.url}/v1/labels"]
     alone = subprocess.run(command, check=False, capture_output=True, text=True)
     assert alone.returncode
     assert "CERTIFICATE_VERIFY_FAILED" in alone.stderr
