@@ -29,10 +29,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
 """The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
 
-_OF_SCORES = ("compare", "contract", "decide", "evaluate", "export", "fit", "refit", "report")
-"""The commands that take --schema FILE."""
-_SAID_ONCE = "calib-serve schema DATA writes it into a file, which --schema takes"
-
 _PREFIX = "CALIB_SERVE_"
 _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_[0-9]")
 """In names of variables that say where a service of this name is, such as calib-serve-watch."""
@@ -341,24 +337,37 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _explained(error: Exception, asked: str | None, given: _OptionNames) -> tuple[str, int]:
     """The line and the exit code of an error; raises the error of a missing module of ours."""
-    if isinstance(error, MissingArgumentError) and error.argument is not None:
-        names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
-        return f"{command} needs {names}; see calib-serve {command} --help", 2
-    if isinstance(error, UnknownOptionError):
-        unknown = (error.token.keyword or "").removeprefix("--").partition("=")[0].replace("-", "_")
-        by_schema = asked in _OF_SCORES and unknown in {one.name for one in fields(SplitData)}
-        return " ".join(str(error).split()) + f" {_SAID_ONCE}" * by_schema, 2
     if isinstance(error, CycloptsError):
-        return " ".join(str(error).split()), 2
+        return _misused(error, asked, given), 2
     # The check of a class knows a field; a user knows the flag, variable or file that it came from.
     if isinstance(error, OptionError):
         return f"{given.name(error.option)} {error.says}", 2
     if isinstance(error, CalibServeError):
         says = str(error)
-        # The option of another command, which users have not looked at yet.
-        how = f"; {_SAID_ONCE}" * ("schema --" in says)
-        return f"{says}{how}", 2 if isinstance(error, InputError) else 3
+        return f"{says}{_said_once(says, given)}", 2 if isinstance(error, InputError) else 3
     # A module of ours that is missing is a defect, and no extra that one could install.
     if (getattr(error, "name", None) or "").startswith("calib_serve"):
         raise error
     return str(MissingDependency(str(getattr(error, "name", error)))), 3
+
+
+def _misused(error: CycloptsError, asked: str | None, given: _OptionNames) -> str:
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        names, command = " or ".join(error.argument.names), " ".join(error.command_chain or (asked or "",))
+        return f"{command} needs {names}; see calib-serve {command} --help"
+    says = " ".join(str(error).split())
+    if not isinstance(error, UnknownOptionError):
+        return says
+    unknown = (error.token.keyword or "").partition("=")[0]
+    if how := _said_once(unknown, given):
+        return f"{asked} takes no {unknown}{how}"
+    return says + f" A setting is given as --option {unknown.lstrip('-')}=VALUE." * ("option" in given)
+
+
+def _said_once(says: str, given: _OptionNames) -> str:
+    """How to give an option in ``says`` that a command reads in its --schema alone; '' where it has none."""
+    named = {option.replace("-", "_") for option in re.findall(r"--([a-z][a-z-]+)", says)}
+    by_schema = named.intersection(one.name for one in fields(SplitData)) - given.keys()
+    if "schema" not in given or not by_schema:
+        return ""
+    return "; calib-serve schema DATA OPTIONS -o FILE writes it down, and --schema FILE takes it"

@@ -192,7 +192,7 @@ class OutputFit:
         if method not in (*CANDIDATES, *TWO_CLASSES):
             raise InputError(
                 f"{method} is none of the output methods, {', '.join((*CANDIDATES, *TWO_CLASSES))}; a method "
-                "inside the model needs the model itself: give --model with --data, or fit=FitOnModel(...)"
+                "inside the model needs the model itself: give --model and its inputs, or fit=FitOnModel(...)"
             )
         return fit_by_name(method, self._logits(inputs), labels, seed=self.seed)
 

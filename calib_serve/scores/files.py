@@ -41,7 +41,6 @@ _LARGE = 8 << 20  # bytes of a text from which importing pyarrow takes less time
 _RolesIn = Callable[..., Roles]
 """Finds the roles of a table's columns by their names, and by which of them are names of rows."""
 _Table = tuple[Roles, dict[str, NDArray[Any]]]
-_OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
 
 
 @dataclass(frozen=True)
@@ -255,7 +254,7 @@ def _no_scores(path: Path, names: Collection[str], split: str | None, wanted: st
     return (
         f"{path} has no array {wanted}; it has {', '.join(sorted(names)) or 'none'}"
         + (f", so name a split: {', '.join(splits)} (--split, split=)" if splits else "")
-        + (f"; {inputs[0]} need their model: {_OF_INPUTS}" if inputs else "")
+        + (f"; {inputs[0]} need their model: --model (calibrate_model)" if inputs else "")
         + (
             ""
             if inputs or splits

@@ -196,6 +196,18 @@ def test_scores_that_were_read_take_no_schema() -> None:
         Scores.of(made, schema=Schema("percent"))
 
 
+def test_what_a_command_lacks_is_found_from_its_message(tmp_path: Path) -> None:
+    rows = [f"{a},{b},{y}" for a, b, y in RNG.integers(0, 2, (60, 3))]
+    (tmp_path / "t.csv").write_text("\n".join(["logit 0,logit 1,label", *rows]))
+    (tmp_path / "u.csv").write_text("\n".join(["u,v,label", *rows]))
+    fitted = ["fit", str(tmp_path / "t.csv"), "--method", "temperature", "-o", str(tmp_path / "a")]
+    assert "--option seed=VALUE" in invoke([*fitted, "--seed", "1"]).stderr
+    invoke(fitted)
+    says = invoke(["decide", str(tmp_path / "a"), str(tmp_path / "u.csv"), "--risk", ".5", "-o", "b"]).stderr
+    assert "--columns" in says  # which decide does not take itself
+    assert says.endswith("--schema FILE takes it\n")
+
+
 def test_export_leaves_out_and_tells_what_stands_for_none(tmp_path: Path) -> None:
     z = 2 * RNG.standard_normal((100, 3))
     y = np.array([RNG.choice(3, p=p) for p in softmax(z / 2)])
@@ -211,10 +223,12 @@ def test_export_leaves_out_and_tells_what_stands_for_none(tmp_path: Path) -> Non
         "-o",
         str(tmp_path / "p.npz"),
     ]
-    assert "--schema takes" in invoke([*words, "--missing", "-999"]).stderr
+    assert (
+        "export takes no --missing; calib-serve schema DATA" in invoke([*words, "--missing", "-999"]).stderr
+    )
     says = invoke(words).stderr
     assert "schema --missing -999" in says
-    assert "--schema takes" in says
+    assert says.endswith("--schema FILE takes it\n")
     done = invoke([*words, *written(tmp_path / "z.npz", "--missing", "-999")])
     assert "7 of 100 rows are left out" in done.stderr
     assert len(np.load(tmp_path / "p.npz")["probs"]) == 93

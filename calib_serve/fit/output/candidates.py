@@ -159,7 +159,7 @@ def _fitter(method: str, multilabel: bool) -> Fitter:
     if method in _OF_MODELS:
         raise InputError(
             f"{method} changes the model, so logits are not enough: give the model and its inputs "
-            "(fit --model MODEL --data DATA, or calibrate_model)"
+            "(fit DATA --model MODEL, or calibrate_model)"
         )
     near = difflib.get_close_matches(method, (*known, *_OF_MODELS), 1)
     meant = f", did you mean {near[0]}?" if near else ""

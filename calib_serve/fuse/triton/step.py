@@ -146,7 +146,7 @@ def refuse_cache(config: Mapping[str, Any]) -> None:
     if config.get("response_cache", {}).get("enable"):
         raise ModelError(
             f"{config['name']} has response_cache {{ enable: true }}: equal requests would get one receipt, "
-            "and count once; take it out of config.pbtxt, or pack with --no-receipts"
+            "and count once; take it out of config.pbtxt, or fuse with --no-receipts"
         )
 
 
