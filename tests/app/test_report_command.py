@@ -79,6 +79,14 @@ def test_what_logits_cannot_show_is_said(folder: Path) -> None:
     assert not (folder / "none.html").exists()
 
 
+def test_logits_cannot_show_what_another_calibration_changes_inside(folder: Path) -> None:
+    both = ["--artifact", str(folder / "cool"), "--against", str(folder / "deep")]
+    page = ["--report", str(folder / "none.html")]
+    result = invoke(["evaluate", str(folder / "logits.npz"), *both, *page])
+    assert (result.exit_code, "--model" in result.stderr) == (2, True), result.output
+    assert not (folder / "none.html").exists()
+
+
 def test_the_levels_of_a_tree_are_in_the_page_and_in_its_numbers(folder: Path) -> None:
     (folder / "tree.yaml").write_text("near: ['0', '1']\nfar: ['2']")
     found = report(folder, str(folder / "logits.npz"), "--artifact", str(folder / "cool"), "--tree",
@@ -91,7 +99,7 @@ def test_the_levels_of_a_tree_are_in_the_page_and_in_its_numbers(folder: Path) -
 
 
 def test_a_model_is_judged_on_its_inputs_without_a_page(folder: Path) -> None:
-    asked = ["evaluate", str(folder / "data.npz"), "--model", str(folder / "model.pt"), "--split", "test"]
+    asked = ["evaluate", str(folder / "data.npz"), "--model", str(folder / "model.pt2"), "--split", "test"]
     found = json.loads(invoke([*asked, "--json"]).stdout)
     assert found["ece"]["value"] == pytest.approx(ece(softmax(LOGITS[300:]), LABELS[300:]), abs=1e-5)
     assert "report" not in found
