@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _CONFIGURED = ("fit", "serve", "watch", "gateway", "label")
 """The commands that take --config FILE.yaml, and CALIB_SERVE_COMMAND_OPTION from the environment."""
 
-_OF_SCORES = ("compare", "contract", "decide", "evaluate", "export", "fit", "refit", "report")
+_OF_SCORES = ("compare", "contract", "decide", "evaluate", "export", "fit", "refit")
 """The commands that take --schema FILE."""
 _SAID_ONCE = "calib-serve schema DATA writes it into a file, which --schema takes"
 
