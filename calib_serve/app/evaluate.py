@@ -200,7 +200,9 @@ def _contents(samples: _Samples, found: "Scores", options: _Options) -> "Content
         bounds=found.bounds,
     )
     after = found.probs[:], found.labelled()
-    return prepare_report(title=samples.title, before=before, after=after, artifact=fitted, options=asked)
+    made = prepare_report(title=samples.title, before=before, after=after, artifact=fitted, options=asked)
+    # What was said of the file is a reason with a page, too.
+    return replace(made, verdict=replace(made.verdict, reasons=(*made.verdict.reasons, *found.remarks)))
 
 
 @dataclass(frozen=True, eq=False)
