@@ -182,15 +182,15 @@ def _contents(samples: _Samples, found: "Scores", options: _Options) -> "Content
     from calib_serve.artifact import Artifact
     from calib_serve.report import prepare_report
 
-    fitted = samples.artifact
-    if fitted is not None and fitted.model_steps and not samples.runs:
+    fitted, other = samples.artifact, None if options.against is None else Artifact.load(options.against)
+    if not samples.runs and any(one is not None and one.model_steps for one in (fitted, other)):
         raise InputError(
             "this calibration changes the model itself, which its scores cannot show on a page; name the "
             "model with --model, and its test data"
         )
     before, names = None, ("", "the model")
     if fitted is not None:
-        old = samples.under(None if options.against is None else Artifact.load(options.against))
+        old = samples.under(other)
         before, names = (old.probs[:], old.labelled()), ("before", "after")
     if options.against is not None and options.artifact is not None:
         names = options.against.name, options.artifact.name
@@ -203,7 +203,9 @@ def _contents(samples: _Samples, found: "Scores", options: _Options) -> "Content
         bounds=found.bounds,
     )
     after = found.probs[:], found.labelled()
-    return prepare_report(title=samples.title, before=before, after=after, artifact=fitted, options=asked)
+    made = prepare_report(title=samples.title, before=before, after=after, artifact=fitted, options=asked)
+    # What was said of the file is a reason with a page, too.
+    return replace(made, verdict=replace(made.verdict, reasons=(*made.verdict.reasons, *found.remarks)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,7 +101,12 @@ def calibrate(
         by = found.schema.by if found.sources is not None else None
         held = _tested(test, found.outputs, found.class_names, asked.ignore_label, scale=scale, by=by)
     how |= {"test": held, "class_names": found.class_names}
-    if found.labels is None and method in UNLABELLED and (found.sources, asked.prior) == (None, None):
+    if found.labels is None and method in UNLABELLED:
+        wanting = {"by": found.sources, "prior": asked.prior, "class_weight": weight}
+        if late := [name for name, value in wanting.items() if value is not None]:
+            raise InputError(
+                f"{late[0]} wants labels, and the samples have no labels: give them, or leave {late[0]} out"
+            )
         check_options(method, own, [])
         artifact = fit_unlabelled(found, method)
         artifact = artifact if held is None else _with_test(artifact, held, asked.seed)

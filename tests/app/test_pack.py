@@ -45,6 +45,11 @@ REFUSED = [
     (MODEL, ["--option", "probabilities=few"]),
     (("--feedback",), ["--option", "top=3"]),
     (("--feedback",), ["--option", "arl=many"]),
+    (("--feedback",), ["--option", "arl=1"]),
+    (("--feedback",), ["--option", "block=0"]),
+    (("--feedback",), ["--option", "tolerance=2"]),
+    (("--feedback",), ["--option", "ttl_days=-1"]),
+    (("--feedback",), ["--option", "maturity=6x"]),
     (("--feedback",), ["--workers", "2"]),
     (("--feedback",), ["--from", "old.mar"]),
 ]

@@ -79,6 +79,26 @@ def test_what_logits_cannot_show_is_said(folder: Path) -> None:
     assert not (folder / "none.html").exists()
 
 
+def test_a_verdict_has_the_same_reasons_with_a_page(folder: Path) -> None:
+    rows = "".join(f"{a},{b},{c},{y},x\n" for (a, b, c), y in zip(LOGITS, LABELS, strict=True))
+    (folder / "t.csv").write_text("logit_0,logit_1,logit_2,label,note\n" + rows)
+    asked = ["evaluate", str(folder / "t.csv"), "--artifact", str(folder / "cool"), "--json"]
+    plain, paged = (
+        json.loads(invoke([*asked, *page]).stdout) for page in ([], ["--report", str(folder / "t.html")])
+    )
+    assert any("'note'" in reason for reason in plain["verdict"]["reasons"])
+    assert paged["verdict"]["reasons"] == plain["verdict"]["reasons"]
+    assert {**paged, "verdict": 0, "report": 0} == {**plain, "verdict": 0, "report": 0}
+
+
+def test_logits_cannot_show_what_another_calibration_changes_inside(folder: Path) -> None:
+    both = ["--artifact", str(folder / "cool"), "--against", str(folder / "deep")]
+    page = ["--report", str(folder / "none.html")]
+    result = invoke(["evaluate", str(folder / "logits.npz"), *both, *page])
+    assert (result.exit_code, "--model" in result.stderr) == (2, True), result.output
+    assert not (folder / "none.html").exists()
+
+
 def test_the_levels_of_a_tree_are_in_the_page_and_in_its_numbers(folder: Path) -> None:
     (folder / "tree.yaml").write_text("near: ['0', '1']\nfar: ['2']")
     found = report(folder, str(folder / "logits.npz"), "--artifact", str(folder / "cool"), "--tree",

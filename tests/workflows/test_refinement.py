@@ -63,7 +63,7 @@ def test_where_nothing_can_be_fitted_nothing_is_told() -> None:
     assert one_class is None or np.isfinite(one_class.nll.loss.value)
     right = recalibrated_losses(z, z.argmax(axis=1), outputs="logits")
     assert right is None or np.isfinite(right.nll.refinement.value)
-    huge = recalibrated_losses(1e28 * z, y, outputs="logits")
+    huge = recalibrated_losses(1e28 * np.abs(z), y, outputs="logits")
     assert huge is None or np.isfinite(huge.nll.loss.value)
 
 

@@ -5,6 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -65,6 +66,10 @@ class Seeded(Checked):
 
     seed: Annotated[int, PYTHON] = 0
     """The seed of everything that is drawn."""
+
+    def _check(self) -> None:
+        whole = isinstance(self.seed, Integral) and not isinstance(self.seed, bool) and self.seed >= 0
+        check(whole, "seed", f"is a whole number from 0 on, got {self.seed!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,10 @@
 """Options of TorchServe archives: how they are packed, and how they answer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from calib_serve.core.names import parse_duration
 from calib_serve.core.options.base import (
     MAX_PIXELS,
     PYTHON,
@@ -15,6 +16,7 @@ from calib_serve.core.options.base import (
     check_positive,
 )
 from calib_serve.core.options.data import ModelScores, ProofOptions, TrialOptions
+from calib_serve.core.options.servers import WatchOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +170,12 @@ class FeedbackPack(Checked):
     """The age at which labels are in, such as 6h, or auto."""
     ttl_days: Annotated[float, PYTHON] = 30.0
     """Days after its prediction in which a label is taken."""
+
+    def _check(self) -> None:
+        given = {field.name: getattr(self, field.name) for field in fields(FeedbackPack)}
+        WatchOptions(**{name: value for name, value in given.items() if value is not None})
+        if self.maturity not in (None, "auto"):
+            parse_duration(str(self.maturity), what='maturity, if not "auto",')
 
 
 @dataclass(frozen=True, kw_only=True)

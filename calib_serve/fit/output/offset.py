@@ -16,13 +16,13 @@ import numpy as np
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.core.arrays import Floats
-from calib_serve.core.errors import FitError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.measured import MEASURED
 from calib_serve.fit.output.temperature import true_above
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.softmax_regression import Penalty, Problem
-from calib_serve.scores import LEAST, Scores, softmax
+from calib_serve.scores import LEAST, PROBABILITIES, Scores, few, softmax
 
 Found = TypeVar("Found")
 
@@ -137,8 +137,18 @@ def fit_unlabelled(scores: Scores, method: str) -> Artifact:
     Nothing is measured, and facts that need labels are left out. A batch is traffic, and so a reference of
     its predicted classes; inputs without content are none.
     """
+    if scores.is_multilabel:
+        raise InputError(f"{method} calibration is of classes of which one is true, not of labels")
     nobody = np.zeros(len(scores), np.intp)  # in place of labels, which no fact below is made of
     samples = Samples.of(replace(scores, labels=nobody, sources=None))
+    # Divided by no mean, a class could get any probability.
+    never = np.flatnonzero((softmax(scores.logits) < 2 * LEAST).all(axis=0))
+    if scores.outputs in PROBABILITIES and len(never):
+        names = scores.class_names or range(scores.classes)
+        raise FitError(
+            f"no sample gives {few([names[k] for k in never])} a probability above 0, and {method} "
+            "calibration divides by its mean: give samples that do, or fit with labels"
+        )
     artifact = UNLABELLED[method](samples)
     facts = {
         "samples": len(samples),

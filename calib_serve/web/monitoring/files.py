@@ -28,8 +28,9 @@ _OWN = ("model", "version", "bin", "sum", "ledger", "edition")
 _COPY_LABELS = ("replica", "prometheus_replica", "receive_replica", "rule_replica")
 """What tells copies of one scrape apart, where Prometheus runs in pairs: a copy is not added."""
 
+_SIGMAS = 4
+"""Standard errors beyond the tolerance from which on an alert fires."""
 _HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
-_SIGMAS = 4  # standard errors beyond the tolerance from which on an alert fires
 """The ECE's standard deviation over the gap's standard error: half-normal gaps, bins independent."""
 
 _TEMPLATES = Path(__file__).parent / "templates"

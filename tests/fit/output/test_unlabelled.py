@@ -9,7 +9,7 @@ import pytest
 
 from calib_serve import calibrate
 from calib_serve.artifact import Artifact
-from calib_serve.core.errors import InputError
+from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit import UNLABELLED, verdict
 from calib_serve.scores import Scores
 
@@ -67,5 +67,21 @@ def test_what_cannot_be_is_refused() -> None:
         calibrate(UNKNOWN, method="temperature")
     with pytest.raises(InputError, match="have no labels: give them"):
         calibrate(UNKNOWN, method="batch", prior=[0.5, 0.3, 0.2])
+    for prior in (np.array([0.5, 0.3, 0.2]), {"a": 0.5, "b": 0.3, "c": 0.2}):
+        with pytest.raises(InputError, match="prior wants labels"):
+            calibrate(UNKNOWN, method="contextual", prior=prior)
+    with pytest.raises(InputError, match="class_weight wants labels"):
+        calibrate(UNKNOWN, method="batch", class_weight="balanced")
+    with pytest.raises(InputError, match="by wants labels"):
+        calibrate(P, method="batch", outputs="probabilities", by={"site": ["a", "b"] * 250})
+    with pytest.raises(InputError, match="not of labels"):
+        calibrate(P, method="batch", outputs="label_probabilities")
     with pytest.raises(InputError, match="no option lam"):
         calibrate(UNKNOWN, method="batch", lam=1.0)
+
+
+@pytest.mark.parametrize("method", UNLABELLED)
+def test_a_class_without_any_probability_cannot_be_levelled(method: str) -> None:
+    never = P * [1, 1, 0] / P[:, :2].sum(axis=1, keepdims=True)
+    with pytest.raises(FitError, match="'c'"):
+        calibrate(Scores.of(never, outputs="probabilities", class_names=["a", "b", "c"]), method=method)
