@@ -29,7 +29,7 @@ BARE_CONSTANTS = 215
 OPEN_KEYWORDS = 41
 """Public functions that end in ``**keywords``, typed ones among them."""
 ENTERED = {
-    "fit --method temperature": 345,
+    "fit --method temperature": 346,
     "fit": 418,
     "evaluate": 241,
     "evaluate --report": 373,
