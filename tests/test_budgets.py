@@ -30,7 +30,7 @@ OPEN_KEYWORDS = 41
 """Public functions that end in ``**keywords``, typed ones among them."""
 ENTERED = {
     "fit --method temperature": 346,
-    "fit": 418,
+    "fit": 419,
     "evaluate": 241,
     "evaluate --report": 373,
     "fuse onnx": 247,
