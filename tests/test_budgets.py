@@ -31,7 +31,7 @@ OPEN_KEYWORDS = 41
 ENTERED = {
     "fit --method temperature": 346,
     "fit": 419,
-    "evaluate": 241,
+    "evaluate": 242,
     "evaluate --report": 373,
     "fuse onnx": 247,
 }

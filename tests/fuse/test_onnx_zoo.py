@@ -135,7 +135,8 @@ def test_both_exporters_of_torch(dynamo, free, log, tmp_path):
     delta = 0.1 * np.random.default_rng(0).normal(size=(3, 8, 8))
     fitted = artifact(InputShift(delta), *output_steps("vector", K, np.random.default_rng(0)), classes=K)
     report = fuse_onnx(path, fitted, tmp_path / "fused.onnx", unproven=True)
-    assert report.nodes_after <= report.nodes_before + 1  # the shift; the old exporter's Constant became an initializer
+    # The shift is one more; the old exporter's Constant became an initializer.
+    assert report.nodes_after <= report.nodes_before + 1
     assert len(report.folded) == 1
     batch = x[:3] if free else x
     with torch.no_grad():
