@@ -32,7 +32,7 @@ ENTERED = {
     "fit --method temperature": 346,
     "fit": 419,
     "evaluate": 242,
-    "evaluate --report": 373,
+    "evaluate --report": 374,
     "fuse onnx": 247,
 }
 """Our functions that a command enters when it runs a second time in one process."""
