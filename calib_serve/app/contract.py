@@ -103,7 +103,7 @@ def _check(
     refuse_seen(known, samples)
     if samples.weights is not None:
         # Their exact intervals count samples; weights left out in silence would promise too much.
-        raise InputError("a contract is checked on samples that count once each: leave their weights out")
+        raise InputError("a contract is checked on samples of weight 1: rename the column of weights")
     calibrated = known.calibrated(samples)
     own = fields_of(ContractOptions, options)
     if options.segments is not None:

@@ -307,8 +307,8 @@ def decide(
     check(
         (asked.coverage, asked.risk, asked.known_refused, asked.goal) != (None, None, None, None),
         "coverage",
-        "of sets, risk of answers, or what decides (cost, precision, recall, budget) is what is promised: "
-        "give one or more",
+        "of sets, risk or known-refused of answers, or cost, precision, recall or budget of actions is what "
+        "is promised: give one or more",
     )
     # Before the scores are read, and again with the kind of scores that they turn out to be.
     refuse_labels(artifact, asked.outputs)
@@ -335,7 +335,7 @@ def decide(
             f"{','.join(artifact.class_names[:20])}"
         )
     if read.weights is not None:
-        raise InputError("the promise is of samples as they come, each of weight 1; leave sample_weight out")
+        raise InputError("the promise is of samples that count once each: rename the column of their weights")
     samples = Samples.of(artifact.accepted(read))
     refuse_seen(artifact, samples)
     return _with_decisions(artifact, samples, asked, read.clusters)

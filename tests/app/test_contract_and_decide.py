@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused_and_writes_nothing(folder: Path, tmp_path: Pa
         "contract is a page": ("set", artifact, folder / "huge.yaml"),
         "cannot be read": ("set", artifact, folder / "bytes.yaml"),
         "has not seen": ("check", artifact, *seen, "--contract", contract),
-        "leave their weights out": ("check", artifact, *weighed, "--contract", contract),
+        "rename the column of weights": ("check", artifact, *weighed, "--contract", contract),
         "needs --data": ("check", artifact, "--contract", contract),
     }.items():
         refused(match, "contract", *asked)

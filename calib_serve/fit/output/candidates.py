@@ -164,6 +164,6 @@ def _fitter(method: str, multilabel: bool) -> Fitter:
     near = difflib.get_close_matches(method, (*known, *_OF_MODELS), 1)
     meant = f", did you mean {near[0]}?" if near else ""
     raise InputError(
-        f"there is no method {method!r}{meant}; choose one of {', '.join(known)}, or of a model "
+        f"there is no method {method!r}{meant}; choose auto, {', '.join(known)}, or of a model "
         f"{', '.join(_OF_MODELS)}"
     )

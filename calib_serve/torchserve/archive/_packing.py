@@ -93,7 +93,7 @@ def pack(
     known, batching = fitted.model, batching or Batching()
     sizes = asked.input_shape if asked.input_shape is not None else known.input_shape
     if not sizes:
-        raise FuseError("the artifact does not say what the model takes; give input_shape")
+        raise FuseError("the artifact does not say what the model takes; give --input-shape (input_shape=)")
     shape = tuple(None if size is None or int(size) < 0 else int(size) for size in sizes)
     proof = prove_model(str(model), path, fitted, asked)
     with scratch() as folder:
