@@ -59,7 +59,7 @@ LINES = [
     (f"{FIT} --option class_names=a,b,c", "class_names"),
     (f"{FIT} --model net.pt2 --method temperature --option scores=1", "scores"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
-    ("report s.npz --split test --weights w.safetensors", "--weights"),
+    ("evaluate s.npz --report r.html --split test --weights w.safetensors", "--weights"),
     (f"{DECIDE} --coverage 0.9 --weights w.safetensors", "--weights"),
     (f"{DECIDE} --risk 0.5 --score aps", "--score"),
     (f"{DECIDE} --risk 0.5 --per-class", "--per-class"),
