@@ -219,7 +219,10 @@ def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
         key, is_pair, text = one.partition("=")
         if not (is_pair and key and text):
             raise InputError(f"{option} takes KEY=VALUE, got {one!r}")
-        found[key.strip().replace("-", "_")] = _value(text)
+        name = key.strip().replace("-", "_")
+        if name in found:
+            raise InputError(f"{option} gives {name} twice; give it once")
+        found[name] = _value(text)
     return found
 
 

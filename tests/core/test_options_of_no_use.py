@@ -61,11 +61,7 @@ LINES = [
     ("compare s.npz --study bins --option seed=abc", "seed"),
     (f"{FIT} --model net.pt2 --method temperature --option scores=1", "scores"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
-<<<<<<< HEAD
     ("evaluate s.npz --split test --weights w.safetensors", "--weights"),
-=======
-    ("evaluate s.npz --report r.html --split test --weights w.safetensors", "--weights"),
->>>>>>> newc
     (f"{DECIDE} --coverage 0.9 --weights w.safetensors", "--weights"),
     (f"{DECIDE} --risk 0.5 --score aps", "--score"),
     (f"{DECIDE} --risk 0.5 --per-class", "--per-class"),
