@@ -371,9 +371,10 @@ def _check_spelt(places: Sequence[TokenPlace], choice: Mapping[str, Any]) -> Non
     They are then no texts (mlx_lm 0.32), or also those of a text before the answer, as of reasoning.
     """
     message = choice.get("message")
-    text = (
-        message.get("content") if isinstance(message, Mapping) else choice.get("text", choice.get("content"))
-    )
+    held: Mapping[str, Any] = message if isinstance(message, Mapping) else {}
+    text = held.get("content") if held else choice.get("text", choice.get("content"))
+    if not str(text or "").strip() and (held.get("reasoning") or held.get("reasoning_content")):
+        raise InputError("it holds no answer, and its tokens are those of its reasoning; ask for more tokens")
     if not isinstance(text, str):
         return
     text, spelt = text.strip(), _spelt(places).lstrip()

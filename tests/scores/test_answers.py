@@ -406,6 +406,17 @@ def test_tokens_that_spell_another_text_than_the_answer_are_refused() -> None:
     WORDS.read(response)
 
 
+@pytest.mark.parametrize("content", [None, "", " "])
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_tokens_of_a_reasoning_without_an_answer_are_none_of_it(name: str, content: str | None) -> None:
+    response = chat({"yes": 0.9, "no": 0.1})  # "yes, this is what I am asked", and no token is left
+    response["choices"][0]["message"].update({"content": content, name: "yes"})
+    with pytest.raises(InputError, match="of its reasoning"):
+        WORDS.read(response)
+    response["choices"][0]["message"][name] = None
+    WORDS.read(response)
+
+
 def test_pieces_of_a_vocabulary_are_no_texts() -> None:
     # mlx_lm 0.32.2 lists them so: the first is any of the listed, and the answer was "ham bad".
     top = [{"id": 288, "token": "no", "logprob": -11.9}, {"id": 282, "token": "\u0120ham", "logprob": -3e-05}]
