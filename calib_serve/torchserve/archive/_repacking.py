@@ -311,12 +311,13 @@ def unpacked(source: str | Path) -> Iterator[ForeignArchive]:
     """
     archive = read_archive(Path(source))
     options = ModelOptions.read(archive.config) if is_calibrated(archive) else None
+    handler = _wrappable(str(archive.model.get("handler", "")), archive.files, source)
     if options is not None and options.kind != "wrapped":
         raise ModelError(
             f"{source} was packed from a model, not around a handler; take its model file and use --model"
         )
-    handler = str(archive.model.get("handler", "") if options is None else options.wraps)
-    handler = _wrappable(handler, archive.files, source)
+    if options is not None:
+        handler = _wrappable(str(options.wraps), archive.files, source)
     serialized = _model_file(archive)
     with scratch() as folder:
         copy = archive.unpack(folder / "archive")
