@@ -59,6 +59,7 @@ LINES = [
     (f"{FIT} --option class_names=a,b,c", "class_names"),
     *((f"{FIT} --option seed={seed}", "seed") for seed in ("abc", "1.5", "-1", "true")),
     ("compare s.npz --study bins --option seed=abc", "seed"),
+    ("compare s.npz --study bins --option seed=1 --option seed=2", "seed twice"),
     (f"{FIT} --model net.pt2 --method temperature --option scores=1", "scores"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
     ("evaluate s.npz --split test --weights w.safetensors", "--weights"),
