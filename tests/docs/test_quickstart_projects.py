@@ -11,11 +11,13 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 import tomllib
+from collecting import until
 from command_line import calib_serve
 from doc_blocks import ROOT, blocks, commands
 from live_server import total
@@ -124,9 +126,14 @@ def test_five_commands_go_from_a_language_model_to_signed_and_counted_answers(
         assert shown == ["cd project", *typed[:3]], "in that order"
         assert len(typed) == 5
         assert "300 labels are counted" in t.output
-        metrics = http_text(t.url(8080, "calibration/metrics"))
+        of = {"model": "judge", "version": "prompt-1"}
+
+        def counted(series: str) -> bool:
+            return total(http_text(t.url(8080, "calibration/metrics")), series, **of) == 300
+
+        # The gateway sends its sums of predictions each second, and labels at once.
         for series in ("calib_predictions_total", "calib_feedback_total"):
-            assert total(metrics, series, model="judge", version="prompt-1") == 300
+            until(partial(counted, series), what=series)
         t.type("calib-serve evaluate answers.jsonl --outputs answers:words.yaml --json")
         assert json.loads(t.output)["verdict"]["level"] == "off"
         assert verdict(Artifact.load(project / "artifact")).level != "off"
