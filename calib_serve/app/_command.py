@@ -226,6 +226,21 @@ def pairs(given: Sequence[str], option: str) -> dict[str, Any]:
     return found
 
 
+def named_columns(given: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """The columns of NAME=COLUMN options, by the names that are ``known``.
+
+    >>> named_columns(["id=order_id"], ("id", "label"))
+    {'id': 'order_id'}
+    """
+    found: dict[str, str] = {}
+    for one in given:
+        name, is_named, column = one.partition("=")
+        fits = bool(is_named) and name in known and name not in found
+        check(fits, "column", f"is NAME=COLUMN, once for each of {', '.join(known)}, got {one!r}")
+        found[name] = column
+    return found
+
+
 def _value(text: str) -> Any:
     from calib_serve.scores import read_yaml
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
-from calib_serve.app._command import Flat, Json, OfOutput, command
+from calib_serve.app._command import Flat, Json, OfOutput, command, named_columns
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, print_json, show_verdict
-from calib_serve.core.errors import InputError
 from calib_serve.core.options.audit import AuditOptions
 
 if TYPE_CHECKING:
@@ -59,14 +58,7 @@ def _audit(
 def _columns(given: list[str]) -> "Columns":
     from calib_serve.integrations.audit.expressions import Columns
 
-    names: dict[str, str] = {}
-    for one in given:
-        name, is_named, column = one.partition("=")
-        if not is_named or name not in vars(Columns()) or name in names:
-            known = ", ".join(vars(Columns()))
-            raise InputError(f"--column is NAME=COLUMN, once for each of {known}, got {one!r}")
-        names[name] = column
-    return Columns(**names)
+    return Columns(**named_columns(given, tuple(vars(Columns()))))
 
 
 def _show(found: "Audit") -> None:

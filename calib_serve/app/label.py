@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from calib_serve.app._command import Flat, Json, OfOutput, command, panel
+from calib_serve.app._command import Flat, Json, OfOutput, command, named_columns, panel
 from calib_serve.app._progress import stages
 from calib_serve.app._show import note, print_json
 from calib_serve.core.errors import InputError
@@ -85,7 +85,9 @@ def _label(
     """Send labels."""
     from calib_serve.core.names import parse_duration
 
-    options = replace(options, column=[], **_columns(options.column))
+    columns = named_columns(options.column, ("id", "receipt", "label"))
+    renamed: dict[str, Any] = {f"{name}_column": column for name, column in columns.items()}
+    options = replace(options, column=[], **renamed)
     if "://" in source or Path(source).is_dir():
         check_default(options, ["refused"], "is for a file of labels; dead letters are these of others")
         check(followed.dead_letter is not None, "dead_letter", "must say where what cannot be counted goes")
@@ -100,20 +102,6 @@ def _label(
     names = [one.name for one in fields(followed)]
     check_default(followed, names, f"is for a folder, a bucket or a topic, and {source} is none")
     return _send(source, options, as_json=output.json)
-
-
-def _columns(given: list[str]) -> dict[str, Any]:
-    """Read ``--column``."""
-    known = ("id", "receipt", "label")
-    pairs = [one.partition("=") for one in given]
-    for name, is_named, _ in pairs:
-        once = [one for one, _, _ in pairs].count(name) == 1
-        check(
-            bool(is_named) and name in known and once,
-            "column",
-            f"is NAME=COLUMN, once for each of {', '.join(known)}",
-        )
-    return {f"{name}_column": column for name, _, column in pairs}
 
 
 def _token(options: _Options) -> str:

@@ -450,7 +450,7 @@ def seen(artifact: Artifact, samples: Samples | Scores) -> str | None:
     found = len(kept & distinct)
     # Where the same scores come again and again, finding some of the fit's own proves nothing.
     # One may be another that looks the same.
-    if found >= min(2, len(kept)) and len(distinct) >= (1 - 0.1) * len(rows):
+    if found >= min(2, len(kept)) and len(distinct) >= 0.9 * len(rows):
         return f"{found} of the {len(kept)} samples that the artifact keeps of its own fit are among these"
     return None
 

@@ -1,6 +1,6 @@
-"""A classifier whose logits and features are kept on disk.
+"""A classifier whose logits and features are kept: on disk, or the last ones in memory.
 
-Each input goes through the model once, even if a run is killed.
+On disk each input goes through the model once, even if a run is killed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from calib_serve.scores import Outputs
 
 @dataclass(frozen=True, eq=False)
 class CachedClassifier:
-    """A ``Classifier`` whose logits and features are memory-mapped from a folder.
+    """A ``Classifier`` whose logits and features are memory-mapped from a folder, or kept in memory.
 
-    A file's name identifies the model, the inputs, the shift and the batch size. Gradients are not cached:
-    they change with every step of a fit. Without a folder the last results are kept in memory, as several
-    methods ask for those of the same array.
+    A file's name identifies the model, the inputs, the shift and the batch size. Without a folder the last
+    results are kept, as several methods ask for those of the same array. Gradients are not cached: they
+    change with every step of a fit.
 
     Args:
         inner: Classifier that makes them.

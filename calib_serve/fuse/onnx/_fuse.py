@@ -215,7 +215,7 @@ def _fuse(
                 batch = batch_of(model.graph, proof.inputs)
                 proof = proof.prove(raw_logits(probe, plan, plan.scores, proof, batch), source)
             parity = measure(probe, made, plan, feeds, made_up=not given, device=asked.device)
-            there: tuple[tuple[Parity, ...], list[str]] = (
+            parities, told = (
                 measure_in(asked.runtime, probe, made, plan, feeds, made_up=not given)
                 if asked.runtime
                 else ((), [])
@@ -236,8 +236,8 @@ def _fuse(
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
-        done=(*model.meta["repairs"], *edits, *kept, *left, *warnings, *there[1]),
-        runtimes=there[0],
+        done=(*model.meta["repairs"], *edits, *kept, *left, *warnings, *told),
+        runtimes=parities,
         proof=proof,
         statuses=statuses,
         followers=followers,

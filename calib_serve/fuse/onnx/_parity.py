@@ -169,11 +169,12 @@ def _differences(runtime: str, fused: Path, plan: Plan, feeds: Mapping[str, NDAr
     """A warning of outputs that differ from onnxruntime's on the inputs, and one where an input is NaN."""
     names = [v.name for v in onnx.load(fused, load_external_data=False).graph.output]
     broken, told = {name: _broken(array) for name, array in feeds.items()}, []
+    runs = [_runner(fused, custom_ops=plan.custom_ops, runtime=one)[0] for one in (ORT, runtime)]
     for where, given, rows in (("", feeds, slice(None)), (" where an input is NaN", broken, slice(1))):
         if where and all(given[name] is feeds[name] for name in feeds):
             continue
         try:
-            found = [run_raw(fused, given, names, plan.custom_ops, one) for one in (ORT, runtime)]
+            found = [run(given, names) for run in runs]
         except FuseError:
             if not where:
                 raise
