@@ -153,10 +153,13 @@ def peer_fit(name: str):
     elif name == "netcal":
         from netcal.scaling import TemperatureScaling
 
+        def probs(z):
+            return softmax(z.astype(np.float64))  # of float32 it fits nothing: the temperature stays 1
+
         def fit(z, y):
             calibrator = TemperatureScaling()
-            calibrator.fit(softmax(z), y, random_state=0)
-            return lambda t: calibrator.transform(softmax(t))
+            calibrator.fit(probs(z), y, random_state=0)
+            return lambda t: calibrator.transform(probs(t))
 
     elif name == "scikit-learn":
         from sklearn.base import BaseEstimator, ClassifierMixin
