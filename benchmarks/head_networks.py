@@ -22,6 +22,7 @@ import time
 import numpy as np
 import peers
 import torch
+from calib_serve.fit.tuned_head import fit_tuned_head
 from head_data import NETWORKS, head_data
 from scipy.stats import ttest_rel
 
@@ -29,7 +30,6 @@ from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
 from calib_serve.fit.folds import stratified
 from calib_serve.fit.masked import fit_masked_head, reading
-from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import accuracy, adaptive_ece, ece, nll, noise_floor
 from calib_serve.scores import softmax
 

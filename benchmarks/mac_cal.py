@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import peers
 import torch
+from calib_serve.fit.tuned_head import fit_tuned_head
 from cifar import cifar10_test, data_dir
 from head_data import NETWORKS, head_data, resnet20_model
 
@@ -27,7 +28,6 @@ from calib_serve.core.errors import FitError
 from calib_serve.fit import fit_by_name
 from calib_serve.fit.losses import focal, label_smoothing
 from calib_serve.fit.masked import PAPER, fit_masked_head, reading, train_masked
-from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import accuracy, ece, nll
 from calib_serve.models import calibrated_probs, from_module
 from calib_serve.papers import shift

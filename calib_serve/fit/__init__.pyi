@@ -21,7 +21,6 @@ from calib_serve.fit.from_scores import method_options as method_options
 from calib_serve.fit.masked import Masking as Masking
 from calib_serve.fit.masked import fit_masked_head as fit_masked_head
 from calib_serve.fit.measure import verdict as verdict
-from calib_serve.fit.on_model import FitOnModel as FitOnModel
 from calib_serve.fit.output.candidates import CANDIDATES as CANDIDATES
 from calib_serve.fit.output.candidates import KEEPING as KEEPING
 from calib_serve.fit.output.candidates import TWO_CLASSES as TWO_CLASSES

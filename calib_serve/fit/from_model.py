@@ -29,7 +29,6 @@ from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.shares import for_shares, referenced
-from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import ClassShares, as_shares
 from calib_serve.models import (
     CachedClassifier,
@@ -57,7 +56,6 @@ MODEL_OPTIONS = {
     "neural-clamping": (*_CLAMPING, "clip", "input_range", "schedule"),
     "neural-clamping-efficient": ("search", "grid", "input_range"),
     "masked-head": ("reading", "held_share", "then"),
-    "tuned-head": ("strength", "folds", "then"),
 }
 """The methods that need the model itself, and their options."""
 
@@ -65,7 +63,6 @@ MODEL_FITTERS: dict[str, Callable[..., Artifact]] = {
     "neural-clamping": fit_neural_clamping,
     "neural-clamping-efficient": fit_neural_clamping_efficient,
     "masked-head": fit_masked_head,
-    "tuned-head": fit_tuned_head,
 }
 """Names of the methods that need the model, and the function that fits each by default."""
 
@@ -79,7 +76,6 @@ SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
 """Neural Clamping's schedules: what fits by each, and the options it takes."""
 
 _WEIGHTS = ("sample_weight", "class_weight")  # which calibrate has beside its methods' options
-_HEADS = ("masked-head", "tuned-head")  # which learn class shares of their own
 
 _OF_LOADING = (
     *("weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision", "outputs"),
@@ -110,8 +106,8 @@ def calibrate_model(
         inputs: Inputs (n, *input_shape), as the model takes them.
         labels: Class ids (n,); of a multi-label model (n, L) of 0 and 1, with ``outputs`` "label_logits" or
             "label_probabilities", and a method of labels.
-        method: "neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head", any output method
-            (fitted to the model's logits), or "auto": the best of these.
+        method: "neural-clamping", "neural-clamping-efficient", "masked-head", any output method (fitted to
+            the model's logits), or "auto": the best of these.
         options: A ``ModelFitOptions``; keywords replace its fields.
         test: Inputs and labels that nothing was fitted to.
         progress: Called with a stage, and how much of it is done, of how much.
@@ -274,8 +270,6 @@ class _Work:
         if method == "masked-head":
             train = None if asked.train is None else self.checked(asked.train)
             artifact = self._masked(train, options, measure)
-        elif method == "tuned-head":
-            artifact = self._tuned(options, measure)
         elif method == "neural-clamping":
             artifact = self._clamped(options)
         elif method == "neural-clamping-efficient":
@@ -334,10 +328,10 @@ class _Work:
         """The class shares to correct to, checked before anything is fitted."""
         if self.classifier.outputs in LABELS:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
-        if method in _HEADS:
+        if method == "masked-head":
             raise InputError(
-                f"the {method.replace('-', ' ')} learns its class shares in training; weigh its training "
-                "data, or calibrate the model that has it with prior"
+                "the masked head learns its class shares in training; weigh its training data, or calibrate "
+                "the model that has it with prior"
             )
         return as_shares(prior, self.classifier.classes, self.given.class_names)
 
@@ -439,31 +433,3 @@ class _Work:
             except CalibServeError as error:
                 return unmeasured(artifact, error)
         return with_metrics(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
-
-    def _tuned(self, options: Mapping[str, Any], measure: bool) -> Artifact:
-        """Move the deployed head by the calibration data."""
-        features, labels = self._features(self.given, "features"), self.given.labels
-
-        def fit(rows: slice | NDArray[np.intp], told: Callable[[int, int], None] | None = None) -> Artifact:
-            return fit_tuned_head(
-                features[rows],
-                labels[rows],
-                self.classifier.head,
-                model=self.classifier.facts(),
-                class_names=self.given.class_names,
-                seed=self.seed,
-                progress=told,
-                **options,
-            )
-
-        def probs_of(kept: NDArray[np.intp], held: NDArray[np.intp]) -> NDArray[np.float64]:
-            part = fit(kept)
-            assert part.head is not None
-            return part.of_logits(part.head(features[held]))
-
-        artifact = fit(slice(None), stage(self.progress, "tuned-head"))
-        if not measure:
-            return artifact
-        # Not the folds that chose the strength: those would measure it where it is best.
-        logits = self.classifier.head(features)
-        return cross_fitted(artifact, logits, labels, probs_of, seed=self.seed + 1)

@@ -46,7 +46,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits (b, K), class ids (b,)) -> the mean loss."""
 
 _COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"
-_INSTEAD = "give it more training samples, or fit tuned-head, which starts from the deployed one"
+_INSTEAD = "give it more training samples"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from calib_serve.core.options.keywords import ArchiveFitKeywords, ArchiveKeywords
 
 
-_ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
+_ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head")
 
 
 @dataclass(frozen=True, eq=False)

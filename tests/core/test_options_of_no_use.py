@@ -16,9 +16,8 @@ from torch import nn
 
 import calib_serve
 from calib_serve import Scores
-from calib_serve import papers as study
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
-from calib_serve.core.errors import CalibServeError, InputError
+from calib_serve.core.errors import CalibServeError
 from calib_serve.core.options.fuse import TritonOptions
 from calib_serve.fit import fit_neural_clamping
 from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
@@ -58,8 +57,8 @@ LINES = [
     (f"{FIT} --from x.mar --engine duckdb://d", "--engine"),
     (f"{FIT} --option class_names=a,b,c", "class_names"),
     *((f"{FIT} --option seed={seed}", "seed") for seed in ("abc", "1.5", "-1", "true")),
-    ("compare s.npz --study bins --option seed=abc", "seed"),
-    ("compare s.npz --study bins --option seed=1 --option seed=2", "seed twice"),
+    ("compare s.npz --study size --option seed=abc", "seed"),
+    ("compare s.npz --study size --option seed=1 --option seed=2", "seed twice"),
     (f"{FIT} --model net.pt2 --method temperature --option scores=1", "scores"),
     (f"{FIT} --model net.pt2 --option outputs=logits", "outputs"),
     ("evaluate s.npz --split test --weights w.safetensors", "--weights"),
@@ -73,7 +72,7 @@ LINES = [
     (f"{PLAN} --acted-share 0.5", "--acted-share"),
     ("compare s.npz --train-split train", "--train-split"),
     ("compare s.npz --study optimum --methods vector", "--methods"),
-    ("compare s.npz --study bins --groups patients", "--groups"),
+    ("compare s.npz --study size --groups patients", "--groups"),
     ("compare s.npz --study stability --option models=2", "models"),
     ("audit p --labels l --engine postgres://a@b/c --memory 2GB", "--memory"),
     ("audit p --labels l --engine postgres://a@b/c --temporary .", "--temporary"),
@@ -107,21 +106,6 @@ def test_an_argument_of_a_fit_is_no_option_of_a_method(name: str, folder: Path) 
     done = invoke(*FIT.split(), "--option", f"{name}=1")
     assert done.exit_code == 2, done.output
     assert f"--option takes no {name}" in done.stderr
-
-
-@pytest.mark.parametrize(("name", "called"), [("bins", "bin_effect"), ("ablation", "ablation")])
-def test_a_study_fits_by_the_seed(
-    name: str, called: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seeds = []
-
-    def run(cal: Any, test: Any, *, fit: Any) -> Any:
-        seeds.append(fit.seed)
-        raise InputError("enough")
-
-    monkeypatch.setattr(study, called, run)
-    invoke("compare", "s.npz", "--study", name, "--option", "seed=5")
-    assert seeds == [5]
 
 
 def network(classes: int = 3) -> nn.Module:

@@ -1,20 +1,15 @@
-"""Studies on scores, and on a model."""
+"""Studies on scores, and under shifts of images."""
 
 from __future__ import annotations
 
-import digits
 import numpy as np
 import pytest
-from sizes import sized
 
 from calib_serve import calibrate, judge
-from calib_serve.artifact import Head, InputShift
-from calib_serve.fit.on_model import ON_MODEL, FitOnModel
-from calib_serve.metrics import ece, nll
-from calib_serve.models import from_module
-from calib_serve.papers import ablation, bin_effect, optimal_temperature, shift, stability, validation_size
+from calib_serve.metrics import ece
+from calib_serve.papers import optimal_temperature, shift, stability, validation_size
 from calib_serve.papers.corruptions import CORRUPTIONS, corrupt
-from calib_serve.papers.methods import ece_by_temperature
+from calib_serve.papers.studies import ece_by_temperature
 from calib_serve.scores import softmax
 
 
@@ -52,13 +47,6 @@ def test_stability_tests_every_sample_once_and_compares_by_welch() -> None:
     assert found["temperature", "accuracy"][0] == pytest.approx(whole)
     assert found["temperature", "ece"][0] < found["none", "ece"][0]
     assert study.says[0].startswith("best by ece: temperature, then none")
-
-
-def test_the_bin_study_holds_the_eces() -> None:
-    study = bin_effect(CAL, TEST, counts=(10, 20))
-    raw = {row[1]: row[2] for row in study.rows if row[0] == "none"}
-    assert raw == {count: pytest.approx(ece(softmax(TEST[0]), TEST[1], bins=count)) for count in (10, 20)}
-    assert "the same at every bin count" in study.says[0]
 
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8)
@@ -107,58 +95,3 @@ def test_the_size_study_asks_for_as_many_test_samples_as_the_verdict() -> None:
     assert found.level == "no_error_found"
     assert told == f"temperature, tested: {found.headline} {found.do[0]}"
     assert "samples would prove" in told
-
-
-SLOW = ("neural-clamping",)  # by minutes, at full size
-
-
-@pytest.fixture(scope="module")
-def parts():
-    """The network, its training images, and 300 and 600 other ones."""
-    data = digits.load_splits(seed=0, sizes=(100, 300, 0))
-    net = digits.train(data.train, epochs=sized(60, 200))
-    model = from_module(net, input_shape=(1, 8, 8), device="cpu")
-    held = data.test[:600]
-    return model, *((part.images, part.labels) for part in (data.train, data.calibration, held)), net
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] if name == "neural-clamping-paper" else [])
-        for name in sorted(ON_MODEL)
-        if name not in SLOW
-    ],
-)
-def test_each_method_on_the_model_is_studied_and_changes_it(parts, method: str) -> None:
-    model, train, cal, test, _ = parts
-    found = FitOnModel(model, train=train)
-    artifact = found.fit(method, *cal)
-    probs = found.probs(artifact, test[0])
-    assert probs.shape == (600, 10)
-    np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
-    assert np.abs(probs - softmax(model.logits(test[0]))).max() > 0.01
-    assert any(isinstance(step, (Head, InputShift)) for step in artifact.steps)
-
-
-def test_the_ablation_tells_what_each_part_does(parts) -> None:
-    model, train, cal, test, _ = parts
-    methods = ["neural-clamping-efficient", "tuned-head", "no-mask-head+temperature"]
-    study = ablation(cal, test, methods=methods, fit=FitOnModel(model, train=train))
-    found = {row[:2]: row[2:] for row in study.rows}
-    plain = softmax(model.logits(test[0]))
-    assert found["none", "nothing"] == pytest.approx(
-        (found["none", "nothing"][0], ece(plain, test[1]), nll(plain, test[1]))
-    )
-    assert set(found) == {
-        ("none", "nothing"),
-        ("temperature", "temperature"),
-        *(("neural-clamping-efficient", part) for part in ("shift", "temperature", "shift + temperature")),
-        *((name, part) for name in methods[1:] for part in ("head", "temperature", "head + temperature")),
-    }
-    artifact = FitOnModel(model).fit(methods[0], *cal)
-    moved = softmax(model.logits(test[0], shift=artifact.input_shift))
-    assert found[methods[0], "shift"][2] == pytest.approx(nll(moved, test[1]))
-    assert found["tuned-head", "head + temperature"][2] < found["temperature", "temperature"][2]
-    assert study.says[0].startswith("NLL: ")
-    assert any("no-mask-head+temperature: " in sentence for sentence in study.says)

@@ -46,7 +46,7 @@ Fitter = Callable[..., Artifact]
 
 KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixture"))
 """Methods that keep the order of a sample's classes, and so every predicted class."""
-_OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
+_OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head")
 """What ``calibrate_model`` fits: people ask for it with logits, too."""
 TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType(
     {"intercept": fit_intercept, "logistic": fit_logistic, "platt": fit_platt, "beta": fit_beta}
