@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -19,12 +19,13 @@ from calib_serve.core.options.fit import ModelFitOptions
 from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
-from calib_serve.fit.facts import remarked
+from calib_serve.fit.facts import measured_on_folds, remarked
 from calib_serve.fit.folds import FOLDS, stratified
 from calib_serve.fit.from_scores import AUTO, calibrate, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
-from calib_serve.fit.measure import cross_fitted, unmeasured, with_metrics
+from calib_serve.fit.measure import unmeasured, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
+from calib_serve.fit.output.held_out import facts_of_probabilities
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress, stage
 from calib_serve.fit.samples import Samples
@@ -51,11 +52,12 @@ if TYPE_CHECKING:
 Data = tuple[ArrayLike, ArrayLike]
 """Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""
 
-_CLAMPING = ("gamma", "penalty", "resolution", "judge", "folds", "start", "norm_power", "normalisation")
+_OURS = ("gamma", "penalty", "resolution", "normalisation")
+_PAPER = ("gamma", "penalty", "start", "normalisation", "input_range")
 MODEL_OPTIONS = {
-    "neural-clamping": (*_CLAMPING, "clip", "input_range", "schedule"),
+    "neural-clamping": (*dict.fromkeys((*_OURS, *_PAPER)), "schedule"),
     "neural-clamping-efficient": ("search", "grid", "input_range"),
-    "masked-head": ("reading", "held_share", "then"),
+    "masked-head": ("reading", "then"),
 }
 """The methods that need the model itself, and their options."""
 
@@ -67,11 +69,8 @@ MODEL_FITTERS: dict[str, Callable[..., Artifact]] = {
 """Names of the methods that need the model, and the function that fits each by default."""
 
 SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
-    "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
-    "paper": (
-        fit_neural_clamping_paper,
-        ("gamma", "penalty", "start", "norm_power", "normalisation", "input_range"),
-    ),
+    "ours": (fit_neural_clamping, _OURS),
+    "paper": (fit_neural_clamping_paper, _PAPER),
 }
 """Neural Clamping's schedules: what fits by each, and the options it takes."""
 
@@ -98,7 +97,8 @@ def calibrate_model(
 
     Before and after are measured on ``test``, else on samples that were held out. How pictures became the
     inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
-    way. A fit that was killed resumes from its ``checkpoints``: logits, features and the state of the fit.
+    way. A fit that was killed resumes from its ``checkpoints``: logits, features, and the passes of Neural
+    Clamping.
 
     Args:
         model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
@@ -114,13 +114,11 @@ def calibrate_model(
         **keywords: Fields of ``ModelFitOptions``: ``batch_size``, ``checkpoints``, ``class_names``,
             ``cross_validate``, ``custom_ops``, ``device``, ``input_shape``, ``keep_rows``, ``last_linear``,
             ``mixed_precision``, ``output_name``, ``outputs``, ``pictures``, ``prior``, ``seed``, ``train``,
-            ``weights``. Options of Neural
-            Clamping: ``clip``, ``folds``, ``gamma``, ``grid``, ``input_range``, ``judge``, ``norm_power``,
-            ``normalisation``, ``penalty``, ``resolution``, ``schedule``, ``search``, ``start``. Options of
-            heads: ``folds``, ``held_share``, ``reading``, ``strength``, ``then``. Options of output methods,
-            as of ``calibrate``: ``bins``, ``candidates``, ``class_weight``, ``criterion``, ``folds``,
-            ``grid``, ``keep_predictions``, ``lam``, ``level``, ``mu``, ``of``, ``ridge``, ``sample_weight``,
-            ``smoothing``, ``strength``, ``tolerance``.
+            ``weights``. Options of Neural Clamping: ``gamma``, ``grid``, ``input_range``, ``normalisation``,
+            ``penalty``, ``resolution``, ``schedule``, ``search``, ``start``. Options of the masked head:
+            ``reading``, ``then``. Options of output methods, as of ``calibrate``: ``bins``, ``candidates``,
+            ``class_weight``, ``folds``, ``grid``, ``keep_predictions``, ``of``, ``sample_weight``,
+            ``smoothing``.
 
     Raises:
         InputError: For data and options that do not fit.
@@ -142,7 +140,7 @@ def calibrate_model(
     work = _Work(classifier, data, said, asked.checkpoints, asked.seed, progress)
     work.check(data)
     held = None if test is None else work.checked(test)
-    artifact = work.fitted(method, own, asked, held, pictures=prepared)
+    artifact = work.fitted(method, own, asked, held)
     if prepared is not None:
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
     if asked.keep_rows:
@@ -248,8 +246,6 @@ class _Work:
         options: Mapping[str, Any],
         asked: ModelFitOptions,
         held: Dataset | None,
-        *,
-        pictures: Preprocessing | None,
     ) -> Artifact:
         """Fit ``method``, measured where that is asked for and nothing is ``held``."""
         shares = None if asked.prior is None else self._shares(asked.prior, method)
@@ -356,8 +352,8 @@ class _Work:
         fit, takes = SCHEDULES[schedule]
         check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
         if known.get("gamma") == "paper":
-            # Section 3.3: gamma from 0 to 1 in steps of 0.05, by the least ECE of the calibration set.
-            known |= {"gamma": GAMMAS} | ({"judge": "calibration-ece"} if schedule == "ours" else {})
+            # Section 3.3: gamma from 0 to 1 in steps of 0.05.
+            known["gamma"] = GAMMAS
         return fit(
             self.classifier,
             self.given.inputs,
@@ -383,13 +379,21 @@ class _Work:
                 **options,
             )
 
-        def probs_of(kept: NDArray[np.intp], held: NDArray[np.intp]) -> NDArray[np.float64]:
-            return calibrated_probs(self.classifier, inputs[held], fit(kept))
-
         artifact = fit(slice(None))
         if not measure:
             return artifact
-        return cross_fitted(artifact, self._logits(), labels, probs_of, seed=self.seed)
+        samples = Samples.of(self._logits(), labels, outputs="logits")
+        probs = np.empty(samples.logits.shape)
+        try:
+            fold = stratified(samples.labels, folds=min(FOLDS, len(samples) // 2), seed=self.seed)
+            for f in range(int(fold.max()) + 1):
+                kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
+                probs[held] = calibrated_probs(self.classifier, inputs[held], fit(kept))
+        except CalibServeError as error:
+            return unmeasured(artifact, error)
+        plain, names = softmax(samples.logits), artifact.class_names
+        found = facts_of_probabilities(plain, probs, samples, class_names=names, seed=self.seed)
+        return measured_on_folds(artifact, found, folds=int(fold.max()) + 1, samples=len(samples))
 
     def _masked(self, train: Dataset | None, options: Mapping[str, Any], measure: bool) -> Artifact:
         """Train a new head on ``train`` or on a part of the calibration data, steered by the rest."""
@@ -397,12 +401,10 @@ class _Work:
         reading(name, 1)  # refuses a name that does not exist before the model is asked for anything
         features, labels = self._features(self.given, "features"), self.given.labels
         if train is None:
-            kept, held = held_rows(len(labels), options.get("held_share", 0.25), self.seed)
+            kept, held = held_rows(len(labels), self.seed)
             learned, learned_labels = features[kept], labels[kept]
             features, labels = features[held], labels[held]
         else:
-            if "held_share" in options:
-                raise InputError("held_share is for a fit without train: the calibration data are held out")
             learned, learned_labels = self._features(train, "train features"), train.labels
         artifact = fit_masked_head(
             learned,
@@ -415,7 +417,6 @@ class _Work:
             model=self.classifier.facts(),
             class_names=self.given.class_names,
             seed=self.seed,
-            checkpoints=self.checkpoints,
             progress=stage(self.progress, "masked-head"),
         )
         if not measure or artifact.head is None:
@@ -424,12 +425,11 @@ class _Work:
         probs = softmax(z)
         if then is not None:
             on += f", {then} by folds of these"
-            samples = Samples(z, labels)
-            fold = stratified(samples.labels, folds=min(FOLDS, len(labels) // 2), seed=self.seed)
-            fit = partial(fit_by_name, then, seed=self.seed)
+            fold = stratified(labels.astype(np.intp), folds=min(FOLDS, len(labels) // 2), seed=self.seed)
             try:
-                for rows, p in samples.held_out(fold, lambda f: fit(z[fold != f], labels[fold != f])):
-                    probs[rows] = p
+                for f in range(int(fold.max()) + 1):
+                    behind = fit_by_name(then, z[fold != f], labels[fold != f], seed=self.seed)
+                    probs[fold == f] = behind.of_logits(z[fold == f])
             except CalibServeError as error:
                 return unmeasured(artifact, error)
         return with_metrics(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)

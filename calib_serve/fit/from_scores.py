@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from calib_serve.core.options.keywords import FitKeywords
 
-_OF_LABELS = ("candidates", "criterion", "folds", "tolerance", "level")
+_OF_LABELS = ("candidates", "folds")
 AUTO = (*_OF_LABELS, "keep_predictions")
 
 Test = Union[Scores, tuple[Any, Any]]
@@ -69,9 +69,8 @@ def calibrate(
         progress: Called with a stage, and how much of it is done, of how much.
         **keywords: Fields of ``FitOptions``: ``by``, ``class_names``, ``class_weight``, ``columns``,
             ``cross_validate``, ``groups``, ``ignore_label``, ``missing``, ``outputs``, ``prior``,
-            ``sample_weight``, ``schema``, ``seed``. Options of "auto": ``candidates``, ``criterion``,
-            ``folds``, ``keep_predictions``, ``level``, ``tolerance``. Options of other methods: ``bins``,
-            ``folds``, ``grid``, ``lam``, ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
+            ``sample_weight``, ``schema``, ``seed``. Options of "auto": ``candidates``, ``folds``,
+            ``keep_predictions``. Options of other methods: ``bins``, ``grid``, ``of``, ``smoothing``.
 
     Raises:
         InputError: For arrays, names and options that cannot be right.

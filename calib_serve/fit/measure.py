@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
 from calib_serve.core.errors import CalibServeError, FitError
 from calib_serve.core.text import a_few, percent
 from calib_serve.fit.facts import HeldOutFacts, measured, measured_on_folds
-from calib_serve.fit.folds import FOLDS, folds_of, stratified
+from calib_serve.fit.folds import FOLDS, folds_of
 from calib_serve.fit.measured import MEASURED
-from calib_serve.fit.output.held_out import facts_of_folds, facts_of_probabilities
+from calib_serve.fit.output.held_out import facts_of_folds
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     Estimate,
@@ -30,7 +30,7 @@ from calib_serve.metrics import (
     gain_of,
     judge_probs,
 )
-from calib_serve.scores import ProbsView, sigmoid, softmax
+from calib_serve.scores import ProbsView, sigmoid
 
 
 def with_metrics(
@@ -93,38 +93,10 @@ def cross_validated(
 
     try:
         fold = folds_of(samples, folds=folds, seed=seed)
-        found = facts_of_folds(of_fold, samples, fold, artifact.class_names, level=0.95, seed=seed)
+        found = facts_of_folds(of_fold, samples, fold, artifact.class_names, seed=seed)
     except CalibServeError as error:
         return unmeasured(artifact, error)
     return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
-
-
-def cross_fitted(
-    artifact: Artifact,
-    logits: ArrayLike,
-    labels: ArrayLike,
-    probs_of: Callable[[NDArray[np.intp], NDArray[np.intp]], ArrayLike],
-    *,
-    seed: int = 0,
-) -> Artifact:
-    """The artifact of a model with metrics before and after, each sample held out of its fold's fit.
-
-    ``logits`` (n, K) are of the model as it is. ``probs_of`` gets the rows of all folds but one, fits to
-    them, and returns probabilities of the rows of that one. Where a fold cannot be fitted, the artifact says
-    so as in ``cross_validated``.
-    """
-    samples = Samples.of(logits, labels, outputs="logits")
-    probs = np.empty(samples.logits.shape)
-    try:
-        fold = stratified(samples.labels, folds=min(FOLDS, len(samples) // 2), seed=seed)
-        for f in np.unique(fold):
-            kept, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
-            probs[held] = probs_of(kept, held)
-    except CalibServeError as error:
-        return unmeasured(artifact, error)
-    plain, names = softmax(samples.logits), artifact.class_names
-    found = facts_of_probabilities(plain, probs, samples, class_names=names, seed=seed)
-    return measured_on_folds(artifact, found, folds=int(fold.max()) + 1, samples=len(samples))
 
 
 def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:

@@ -19,7 +19,7 @@ from calib_serve import Scores
 from calib_serve.artifact import Clause, Contract, InputShift, LogitMap
 from calib_serve.core.errors import CalibServeError
 from calib_serve.core.options.fuse import TritonOptions
-from calib_serve.fit import fit_neural_clamping
+from calib_serve.fit import fit_neural_clamping_paper
 from calib_serve.integrations.sklearn.estimators import CalibratedClassifier
 from calib_serve.models import from_module
 from calib_serve.torchserve.foreign import calibrate_archive
@@ -142,7 +142,7 @@ class Fitted:
 
 def clamped() -> Any:
     classifier = from_module(network(), input_shape=(3,), device="cpu")
-    return fit_neural_clamping(classifier, X, Y, input_range=(-9.0, 9.0))
+    return fit_neural_clamping_paper(classifier, X, Y, input_range=(-9.0, 9.0))
 
 
 def display(**given: Any) -> Any:
@@ -169,10 +169,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "drop a column or array that is called group": lambda: calib_serve.calibrate(
         X, (X > 0).astype(int), "platt", outputs="label_logits", groups=np.arange(300) // 3
     ),
-    "folds choose strength": lambda: calib_serve.calibrate(
-        SCORES, method="structured-matrix", strength=1.0, folds=3
-    ),
-    "folds choose lam": lambda: calib_serve.calibrate(SCORES, method="ms-odir", lam=1.0, mu=1.0, folds=3),
     "input_range": clamped,
     "a password goes with": lambda: Scores.read("s.npz", password_file="secret"),
     "trt_cache": lambda: TritonOptions(trt_cache="/cache"),

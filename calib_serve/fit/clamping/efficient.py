@@ -125,17 +125,16 @@ def entropy_shift(
     classifier: Classifier,
     inputs: AnyFloats,
     *,
-    temperature: float = 1.0,
     input_range: tuple[float, float] | None = None,
     progress: Progress | None = None,
 ) -> EntropyShift:
-    """The shift of Theorem 3.2 at a given temperature, by one backward pass over ``inputs``.
+    """The shift of Theorem 3.2, by one backward pass over ``inputs``.
 
     ``input_range`` is the feasible [a, b]; by default the range that the inputs take as a whole.
     """
 
     def entropy(logits: Tensor, rows: slice) -> Tensor:
-        log_p = (logits / temperature).log_softmax(dim=1)
+        log_p = logits.log_softmax(dim=1)
         return -(log_p.exp() * log_p).sum(dim=1)
 
     gradient, logits = classifier.input_gradient(inputs, entropy, progress=progress)

@@ -7,7 +7,7 @@ delta. ``fit_neural_clamping`` is this package's own way to the same objective.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
-from calib_serve.fit.clamping.efficient import checked_inputs
+from calib_serve.fit.clamping.efficient import checked_inputs, entropy_shift
 from calib_serve.fit.clamping.objective import (
     Candidate,
     Objective,
@@ -26,7 +26,6 @@ from calib_serve.fit.clamping.objective import (
     Solution,
     candidates,
     clamped,
-    first_coefficients,
     solution,
 )
 from calib_serve.fit.facts import reference_bins
@@ -84,9 +83,8 @@ def fit_neural_clamping_paper(
     labels: ArrayLike,
     *,
     gamma: float | Sequence[float] = PAPER.gamma,
-    penalty: Penalty | Sequence[Penalty] = PAPER.penalty,
+    penalty: Penalty = PAPER.penalty,
     start: Literal["random", "data"] = "random",
-    norm_power: Literal[1, 2] = 1,
     normalisation: tuple[ArrayLike, ArrayLike] | None = None,
     input_range: tuple[float, float] | None = None,
     schedule: Schedule = PAPER,
@@ -97,8 +95,8 @@ def fit_neural_clamping_paper(
 ) -> Artifact:
     """Fit delta and T by the paper's schedule (section 4.1, appendix A).
 
-    Lists of ``gamma`` and ``penalty`` are tried in separate runs, and the one of least calibration ECE is
-    taken. Where delta acts is not printed, nor is the power of the norm.
+    Several values of ``gamma`` are tried in separate runs, and the one of least calibration ECE is taken.
+    Where delta acts is not printed, nor is the power of the norm, here 1.
 
     Args:
         classifier: The model.
@@ -107,7 +105,6 @@ def fit_neural_clamping_paper(
         gamma: Of the focal loss.
         penalty: "tenth" of the loss where the descent begins, or lambda itself.
         start: First delta: "random", drawn from N(0, 0.01), or "data", that of Theorem 3.2.
-        norm_power: Power of the penalty's norm.
         normalisation: (mean, std) of the preprocessing, behind which delta then is; None: on the inputs.
         input_range: Feasible [a, b] of the inputs, for ``start``.
         schedule: Settings of the descent.
@@ -121,10 +118,8 @@ def fit_neural_clamping_paper(
         ShapeError: For data of another shape.
         FitError: Where T falls to 0.
     """
-    if start not in ("random", "data"):
-        raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
     y = checked_inputs(classifier, inputs, labels)
-    base = Objective.of((classifier, inputs, y), normalisation, checkpoints, power=norm_power)
+    base = Objective.of((classifier, inputs, y), normalisation, checkpoints)
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
     settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
     done = descended(base, settings, first, solve)
@@ -138,6 +133,25 @@ def fit_neural_clamping_paper(
     return as_artifact(
         done[int(np.argmin(ece))], schedule, normalisation, class_names, {**facts, "seed": seed}
     )
+
+
+def first_coefficients(
+    objective: Objective,
+    start: Literal["random", "data"],
+    *,
+    spread: float,
+    seed: int,
+    input_range: tuple[float, float] | None = None,
+) -> Vector:
+    """First coefficients of delta: drawn from N(0, ``spread``^2), or by Theorem 3.2 of the data."""
+    if start not in ("random", "data"):
+        raise InputError(f"the paper's schedule starts 'random' or 'data', got {start!r}")
+    if start == "data":
+        found = entropy_shift(objective.classifier, objective.inputs, input_range=input_range)
+        return objective.reduced(found.delta / objective.scale)
+    if input_range is not None:
+        raise InputError("input_range bounds the data-driven start; give start='data' with it")
+    return np.random.default_rng(seed).normal(0, spread, int(np.prod(objective.shape)))
 
 
 def descended(base: Objective, settings: Sequence[Candidate], first: Vector, solve: Descent) -> list[Run]:
@@ -170,11 +184,10 @@ def as_artifact(
 
 @dataclass(frozen=True)
 class Descent:
-    """A solver: from first coefficients on, by a schedule; ``vary`` changes every batch's images."""
+    """A solver: from first coefficients on, by a schedule."""
 
     schedule: Schedule
     seed: int = 0
-    vary: Callable[[AnyFloats, np.random.Generator], AnyFloats] | None = None
     progress: Progress | None = None
 
     def __call__(self, objective: Objective, start: Vector) -> Solution:
@@ -185,7 +198,7 @@ class Descent:
         n = len(objective.labels)
         for epoch in range(how.epochs):
             for drawn in np.split(rng.permutation(n), range(how.batch, n, how.batch)):
-                gradient = self._gradient(objective, np.sort(drawn), theta, t, rng)
+                gradient = self._gradient(objective, np.sort(drawn), theta, t)
                 velocity = how.momentum * velocity + gradient
                 theta = theta - how.rate * velocity[:-1]
                 # T itself descends and not log T, as in the paper, so that it can fall below 0.
@@ -198,15 +211,10 @@ class Descent:
                 self.progress(epoch + 1, how.epochs)
         return solution(objective, theta, t, objective.logits(theta), passes=how.epochs)
 
-    def _gradient(
-        self, objective: Objective, rows: NDArray[np.intp], theta: Vector, t: float, rng: np.random.Generator
-    ) -> Vector:
+    def _gradient(self, objective: Objective, rows: NDArray[np.intp], theta: Vector, t: float) -> Vector:
         """The gradient of one batch with respect to delta and T."""
         # In order, so that memory-mapped inputs are read forwards.
-        images = objective.inputs[rows]
-        if self.vary is not None:
-            images = self.vary(images, rng)
-        part = replace(objective, inputs=images, labels=objective.labels[rows])
+        part = replace(objective, inputs=objective.inputs[rows], labels=objective.labels[rows])
         gradient = part(np.append(theta, math.log(t)))[1].copy()
         gradient[-1] /= t  # the objective's is with respect to log T
         return gradient

@@ -94,8 +94,7 @@ def fit_by_name(
         logits: (n, K), or ``Samples``, which may weigh.
         labels: Class ids (n,); None where ``Samples`` hold them.
         seed: Seed of methods that draw.
-        **keywords: The method's own options; see ``options_of``: ``bins``, ``folds``, ``grid``, ``lam``,
-            ``mu``, ``of``, ``ridge``, ``smoothing``, ``strength``.
+        **keywords: The method's own options; see ``options_of``: ``bins``, ``grid``, ``of``, ``smoothing``.
 
     Raises:
         InputError: For a name or an option that does not exist; it lists those that do.

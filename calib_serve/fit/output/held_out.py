@@ -70,13 +70,7 @@ class HeldOut:
         return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
 
 
-def raced(
-    fit: FoldFit,
-    samples: Samples,
-    fold: NDArray[np.intp],
-    rivals: Mapping[str, HeldOut],
-    criterion: str,
-) -> HeldOut:
+def raced(fit: FoldFit, samples: Samples, fold: NDArray[np.intp], rivals: Mapping[str, HeldOut]) -> HeldOut:
     """Held-out results of a ``fit``; FitError where the first fold alone shows that a rival is better.
 
     ``fit`` is asked for the first fold twice, so it should remember what it has fitted.
@@ -84,14 +78,12 @@ def raced(
     if rivals:
         first = np.flatnonzero(fold == 0)
         part = samples.take(first)
-        ours = getattr(over_folds(fit, part, np.zeros(len(first), np.intp)), criterion)
+        ours = over_folds(fit, part, np.zeros(len(first), np.intp)).nll
         for name, rival in rivals.items():
-            worse = ours - getattr(rival, criterion)[first]
+            worse = ours - rival.nll[first]
             # By a twentieth of the score too: differences below are left to all folds.
             if worse.mean() > max(BEATEN * mean_error(worse, part.groups), 0.05 * ours.mean()):
-                raise FitError(
-                    f"dropped after the first fold: its {criterion} is {worse.mean():.4f} above {name}'s"
-                )
+                raise FitError(f"dropped after the first fold: its nll is {worse.mean():.4f} above {name}'s")
     return over_folds(fit, samples, fold)
 
 
@@ -110,7 +102,6 @@ def facts_of_folds(
     fold: NDArray[np.intp],
     class_names: Sequence[str],
     *,
-    level: float,
     seed: int,
 ) -> HeldOutFacts:
     """Measure every sample under its fold's ``fit``."""
@@ -119,7 +110,7 @@ def facts_of_folds(
         probs[rows] = p
     as_probs = sigmoid if samples.is_multilabel else softmax
     plain = np.concatenate([as_probs(z) for _, z in samples.chunks(np.float64)])
-    found = facts_of_probabilities(plain, probs, samples, class_names=class_names, level=level, seed=seed)
+    found = facts_of_probabilities(plain, probs, samples, class_names=class_names, seed=seed)
     if samples.is_multilabel:
         return found
     tops = tops_of(len(samples), [(slice(None), probs)])
@@ -132,21 +123,20 @@ def facts_of_probabilities(
     samples: Samples,
     *,
     class_names: Sequence[str] = (),
-    level: float = 0.95,
     seed: int = 0,
 ) -> HeldOutFacts:
     """Measure held-out probabilities (n, K), ``before`` and ``after`` calibration, of these samples."""
     weight, groups, y = samples.weight, samples.groups, samples.labels
     verdict = judge_probs(after, y, sample_weight=weight, groups=groups, class_names=class_names)
     if samples.is_multilabel:
-        how: dict[str, Any] = {"replicates": 200, "sample_weight": weight, "level": level, "seed": seed}
+        how: dict[str, Any] = {"replicates": 200, "sample_weight": weight, "seed": seed}
         plain, calibrated = (_facts(evaluate_label_probs(p, y, **how).estimates()) for p in (before, after))
         return HeldOutFacts(plain, calibrated, verdict)
     held = [HeldOut.of(p, y) for p in (before, after)]
     plain, calibrated = (
-        _estimates(one, p, samples, level, seed) for one, p in zip(held, (before, after), strict=True)
+        _estimates(one, p, samples, seed) for one, p in zip(held, (before, after), strict=True)
     )
-    moved = Moved.between(*(one.tops for one in held), level=level, weight=weight, groups=groups)
+    moved = Moved.between(*(one.tops for one in held), weight=weight, groups=groups)
     return HeldOutFacts(plain, calibrated, verdict, moved)
 
 
@@ -154,18 +144,17 @@ def _facts(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
     return {name: estimate.as_dict() for name, estimate in estimates.items()}
 
 
-def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, seed: int) -> dict[str, Any]:
+def _estimates(held: HeldOut, probs: Floats, samples: Samples, seed: int) -> dict[str, Any]:
     means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
     found = {
-        name: mean_interval(x, level=level, weight=samples.weight, groups=samples.groups)
-        for name, x in means.items()
+        name: mean_interval(x, weight=samples.weight, groups=samples.groups) for name, x in means.items()
     }
     if samples.weight is None and samples.groups is None:
         # Each of these is quick; evaluate_probs, which weights and groups need, computes far more.
-        found |= _binned("", held.confidence, held.correct, level, seed)
+        found |= _binned("", held.confidence, held.correct, seed)
         if samples.classes == 2:
             positive = np.clip(probs[:, 1], 0, 1)
-            found |= _binned("positive_", positive, (samples.labels == 1).astype(float), level, seed)
+            found |= _binned("positive_", positive, (samples.labels == 1).astype(float), seed)
         found["refinement_auroc"] = Estimate(float(Separation.of(held.confidence, held.correct).auroc()))
     else:
         told = evaluate_probs(
@@ -174,15 +163,14 @@ def _estimates(held: HeldOut, probs: Floats, samples: Samples, level: float, see
             sample_weight=samples.weight,
             groups=samples.groups,
             replicates=_DRAWS,
-            level=level,
             seed=seed,
         ).estimates()
         found |= {name: told[name] for name in _BINNED if name in told}
     return _facts(found)
 
 
-def _binned(prefix: str, p: Floats, came_true: Floats, level: float, seed: int) -> dict[str, Estimate]:
+def _binned(prefix: str, p: Floats, came_true: Floats, seed: int) -> dict[str, Estimate]:
     """Estimate the ECE of probabilities (n,), and what chance alone gives."""
     bins = Bins.tally(p, came_true)
-    ece = ece_interval(bins, draws=_DRAWS, level=level, seed=seed)
+    ece = ece_interval(bins, draws=_DRAWS, level=0.95, seed=seed)
     return {f"{prefix}ece": ece, f"{prefix}noise_floor": Estimate(bins.noise_floor())}

@@ -108,11 +108,6 @@ def test_an_offset_changes_no_probability_but_those_of_maps_without_one() -> Non
     assert nll(far, truth) < 1.005 * nll(calibrate(plain, own, outputs="logits").probs(new), truth)
 
 
-@pytest.mark.parametrize("criterion", ["brier", "ece"])
-def test_auto_chooses_an_offset_by_other_criteria_too(criterion: Any) -> None:
-    assert chosen(VERIFIED, criterion=criterion)[1] < 1.02 * nll(regressed(VERIFIED), VERIFIED[3])
-
-
 @pytest.mark.parametrize("found", [VERIFIED, SEVERAL["each class"]], ids=["one column", "classes"])
 def test_weights_and_groups_count_beside_an_offset(found: Set) -> None:
     weight = np.where(found[1] == 1, 3.0, np.random.default_rng(1).uniform(0.2, 2, len(found[1])))

@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="not of labels"):
         calibrate(P, method="batch", outputs="label_probabilities")
     with pytest.raises(InputError, match="no option lam"):
-        calibrate(UNKNOWN, method="batch", lam=1.0)
+        calibrate(UNKNOWN, method="batch", bins=5)
 
 
 @pytest.mark.parametrize("method", UNLABELLED)
