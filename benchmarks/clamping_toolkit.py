@@ -8,7 +8,7 @@ import numpy as np
 
 from calib_serve.core.errors import InputError
 from calib_serve.fit.clamping.efficient import checked_inputs
-from calib_serve.fit.clamping.objective import Objective, candidates
+from calib_serve.fit.clamping.objective import Objective, candidates, unit_of_delta
 from calib_serve.fit.clamping.schedules import Descent, Schedule, as_artifact, descended, first_coefficients
 
 TOOLKIT = Schedule(
@@ -100,7 +100,7 @@ def fit_neural_clamping_toolkit(model, inputs, labels, *, normalisation, schedul
     solve = (
         Varied(schedule, vary=Augmentation.of(inputs, normalisation[0])) if augmented else Descent(schedule)
     )
-    base = Objective.of((model, inputs, y), normalisation, None)
+    base = Objective(model, inputs, y, scale=unit_of_delta(normalisation, model.input_shape))
     first = first_coefficients(base, "random", spread=schedule.spread, seed=0)
     (run,) = descended(base, chosen, first, solve)
     return as_artifact(run, schedule, normalisation, (), {"start": "random", "seed": 0})

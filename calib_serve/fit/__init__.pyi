@@ -30,8 +30,6 @@ from calib_serve.fit.output.offset import UNLABELLED as UNLABELLED
 from calib_serve.fit.output.selection import default_candidates as default_candidates
 from calib_serve.fit.output.selection import select as select
 from calib_serve.fit.output.temperature import fit_temperature as fit_temperature
-from calib_serve.fit.output.venn_abers import VennAbers as VennAbers
-from calib_serve.fit.output.venn_abers import fit_venn_abers as fit_venn_abers
 from calib_serve.fit.progress import Progress as Progress
 from calib_serve.fit.progress import stage as stage
 from calib_serve.fit.refinement import Refinement as Refinement

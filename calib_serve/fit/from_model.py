@@ -97,8 +97,8 @@ def calibrate_model(
 
     Before and after are measured on ``test``, else on samples that were held out. How pictures became the
     inputs (``pictures``) goes into the artifact, and its archive prepares those that are sent in the same
-    way. A fit that was killed resumes from its ``checkpoints``: logits, features, and the passes of Neural
-    Clamping.
+    way. The model's logits and features are kept in ``checkpoints``, so that a fit that is started again
+    computes none twice.
 
     Args:
         model: An ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a .pt2,
@@ -137,7 +137,7 @@ def calibrate_model(
         )
     classifier = _classifier(model, shape, asked)
     data = in_order_of(classifier, data)
-    work = _Work(classifier, data, said, asked.checkpoints, asked.seed, progress)
+    work = _Work(classifier, data, said, asked.seed, progress)
     work.check(data)
     held = None if test is None else work.checked(test)
     artifact = work.fitted(method, own, asked, held)
@@ -225,7 +225,6 @@ class _Work:
     classifier: Classifier
     given: Dataset
     names: tuple[str, ...]
-    checkpoints: str | Path | None
     seed: int
     progress: Progress | None
 
@@ -358,7 +357,6 @@ class _Work:
             self.classifier,
             self.given.inputs,
             self.given.labels,
-            checkpoints=self.checkpoints,
             class_names=self.given.class_names,
             seed=self.seed,
             progress=stage(self.progress, "neural-clamping"),

@@ -28,8 +28,7 @@ LOSSES = {
     "brier": L.brier,
     "label smoothing": L.label_smoothing,
     "entropy regularised": L.entropy_regularised,
-    "logit norm 1": L.logit_norm_regularised,
-    "logit norm 2": partial(L.logit_norm_regularised, p=2.0),
+    "logit norm": L.logit_norm_regularised,
     "bsce": lambda z, y, **k: L.weighted_nll(z, y, WEIGHTS["brier 4 2"], **k),
     "bsce-gra": lambda z, y, **k: L.weighted_nll(z, y, WEIGHTS["brier 4 2"], detach=True, **k),
 }

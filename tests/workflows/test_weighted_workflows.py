@@ -29,7 +29,7 @@ def test_a_comparison_weighs_what_it_fits_and_what_it_tests() -> None:
 
 
 def test_what_recalibration_removes_is_of_the_weighted_rows() -> None:
-    one, other = (recalibrated_losses(of, method="temperature") for of in (WEIGHED, REPEATED))
+    one, other = (recalibrated_losses(of) for of in (WEIGHED, REPEATED))
     assert one is not None
     assert other is not None
     assert one.nll.loss.value == pytest.approx(other.nll.loss.value)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -30,6 +29,7 @@ from calib_serve.fit.clamping.objective import (
     best_temperature,
     candidates,
     clamped,
+    unit_of_delta,
 )
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output.held_out import facts_of_probabilities
@@ -52,7 +52,6 @@ def fit_neural_clamping(
     resolution: int | Sequence[int | None] | Literal["auto"] | None = "auto",
     normalisation: tuple[ArrayLike, ArrayLike] | None = None,
     solver: QuasiNewton | None = None,
-    checkpoints: str | Path | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
@@ -74,7 +73,6 @@ def fit_neural_clamping(
             full size for images.
         normalisation: (mean, std) of the preprocessing, behind which delta then is.
         solver: ``QuasiNewton()`` by default.
-        checkpoints: Folder to resume a killed fit from.
         class_names: Names of the classes (K,).
         seed: Seed of the folds.
         progress: Called with how many passes are done, and of how many.
@@ -89,8 +87,8 @@ def fit_neural_clamping(
         # On few samples of many pixels a full-size delta overfits: then 4 x 4 is tried as well.
         image = len(classifier.input_shape) == 3 and min(classifier.input_shape[1:]) >= 8
         resolution = (4, None) if image else None
-    base = Objective.of((classifier, inputs, y), normalisation, checkpoints)
-    base = replace(base, unshifted=classifier.logits(inputs))
+    scale = unit_of_delta(normalisation, classifier.input_shape)
+    base = Objective(classifier, inputs, y, scale=scale, unshifted=classifier.logits(inputs))
     solve, settings = solver or QuasiNewton(progress=progress), candidates(gamma, penalty, resolution)
     fold = _fold_of(len(y), seed)
     held_out = _held_out(base, settings, solve, fold)

@@ -6,14 +6,11 @@ forward and backward pass over the calibration set.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -27,7 +24,6 @@ from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.lbfgs import minimise
 from calib_serve.fit.losses import focal
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
@@ -46,8 +42,7 @@ class Objective:
     ``gamma`` of the focal loss (0 is cross-entropy), ``weight`` is lambda, of the L2 norm. ``scale``
     (input_shape or broadcast to it) multiplies delta, and is the preprocessing's standard deviation where
     delta lives after normalisation. ``resolution`` r gives each channel of delta r x r coefficients and
-    enlarges them bilinearly. With ``checkpoints`` every value is stored: a repeated search reuses them.
-    ``unshifted`` are the inputs' own logits, where they are known.
+    enlarges them bilinearly. ``unshifted`` are the inputs' own logits, where they are known.
     """
 
     classifier: Classifier
@@ -57,24 +52,11 @@ class Objective:
     weight: float = 0.0
     scale: float | AnyFloats = 1.0
     resolution: int | None = None
-    checkpoints: Checkpoints | None = None
     unshifted: NDArray[np.float32] | None = None
     _enlarge: tuple[Vector, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_enlarge", _enlargers(self.classifier.input_shape, self.resolution))
-
-    @classmethod
-    def of(
-        cls,
-        data: tuple[Classifier, AnyFloats, NDArray[np.intp]],
-        normalisation: Any,
-        folder: Any,
-    ) -> Objective:
-        """The objective of a delta behind a normalisation, or none, with checkpoints in a folder, or none."""
-        kept = None if folder is None else Checkpoints(Path(folder))
-        scale = unit_of_delta(normalisation, data[0].input_shape)
-        return cls(*data, scale=scale, checkpoints=kept)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,23 +78,6 @@ class Objective:
 
     def __call__(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
         """The objective, its gradient, and the logits of the shifted inputs."""
-        if self.checkpoints is None:
-            return self._evaluated(vector)
-        # A search that was killed asks for the same vectors again.
-        key = f"{self._identity} {hashlib.sha256(vector.tobytes()).hexdigest()}"
-        if saved := self.checkpoints.load(key):
-            return float(saved["value"]), saved["gradient"], saved["logits"]
-        found = self._evaluated(vector)
-        self.checkpoints.save(key, dict(zip(("value", "gradient", "logits"), found, strict=True)))
-        return found
-
-    def logits(self, coefficients: AnyFloats) -> NDArray[np.float32]:
-        """Logits of the shifted inputs."""
-        if self.unshifted is not None and not np.any(coefficients):
-            return self.unshifted
-        return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
-
-    def _evaluated(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
         theta, t = vector[:-1], math.exp(vector[-1])
         labels = torch.from_numpy(self.labels)
 
@@ -130,6 +95,12 @@ class Objective:
             # The norm is not differentiable at 0: take the objective's subgradient of least norm.
             along *= max(0.0, 1 - self.weight / max(float(np.linalg.norm(along)), 1e-300))
         return value + self.penalty(theta), np.append(along, slope), logits
+
+    def logits(self, coefficients: AnyFloats) -> NDArray[np.float32]:
+        """Logits of the shifted inputs."""
+        if self.unshifted is not None and not np.any(coefficients):
+            return self.unshifted
+        return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
 
     def curvatures(self, vector: Vector, logits: NDArray[np.float32], ahead: Vector) -> tuple[float, float]:
         """The loss's second derivatives along ``ahead``, by some inputs shifted a little, and by log T."""
@@ -152,13 +123,6 @@ class Objective:
         if norm:  # the norm bends around 0, and not away from it
             out += theta * (float(g @ theta) / norm**2 * (1 / along - 1 / (along + bent)))
         return np.append(out, vector[-1] / by_t)
-
-    @cached_property
-    def _identity(self) -> str:
-        """Name everything that a value of the objective depends on besides the vector."""
-        data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
-        settings = (self.gamma, self.weight, self.resolution)
-        return f"clamped {self.classifier.facts()} {self.classifier.batch_size} {data} {settings}"
 
     def penalty(self, coefficients: AnyFloats) -> float:
         """The penalty: lambda times the norm of delta, which is the norm of its coefficients."""

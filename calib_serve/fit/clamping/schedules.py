@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +26,7 @@ from calib_serve.fit.clamping.objective import (
     candidates,
     clamped,
     solution,
+    unit_of_delta,
 )
 from calib_serve.fit.facts import reference_bins
 from calib_serve.models import Classifier, Progress
@@ -88,7 +88,6 @@ def fit_neural_clamping_paper(
     normalisation: tuple[ArrayLike, ArrayLike] | None = None,
     input_range: tuple[float, float] | None = None,
     schedule: Schedule = PAPER,
-    checkpoints: str | Path | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
@@ -108,7 +107,6 @@ def fit_neural_clamping_paper(
         normalisation: (mean, std) of the preprocessing, behind which delta then is; None: on the inputs.
         input_range: Feasible [a, b] of the inputs, for ``start``.
         schedule: Settings of the descent.
-        checkpoints: Folder to resume a killed fit from.
         class_names: Names of the classes (K,).
         seed: Seed of the random draws.
         progress: Called with how many epochs are done, and of how many.
@@ -119,7 +117,7 @@ def fit_neural_clamping_paper(
         FitError: Where T falls to 0.
     """
     y = checked_inputs(classifier, inputs, labels)
-    base = Objective.of((classifier, inputs, y), normalisation, checkpoints)
+    base = Objective(classifier, inputs, y, scale=unit_of_delta(normalisation, classifier.input_shape))
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
     settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
     done = descended(base, settings, first, solve)

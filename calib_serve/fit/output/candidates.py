@@ -32,7 +32,6 @@ from calib_serve.fit.output.mixture import fit_temperature_mixture
 from calib_serve.fit.output.offset import fit_batch
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.fit.output.venn_abers import fit_venn_abers
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.threads import one_thread
 
@@ -71,7 +70,6 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
         "histogram-width": fit_histogram_width,
         "histogram-mass": fit_histogram_mass,
         "isotonic": fit_isotonic,
-        "venn-abers": fit_venn_abers,
     }
 )
 """Name -> fitter, by rising flexibility: one number, a vector, a matrix, a table."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from calib_serve.fit import fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.clamping.efficient import data_bounds, feasible_shift
 from calib_serve.fit.clamping.objective import Objective
 from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.fit.progress import Checkpoints
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 from calib_serve.models import from_module
@@ -84,18 +81,6 @@ def test_the_gradient_is_the_objective_s_own(classifier, drawn, gamma, resolutio
         direction = drawn_at_random / np.linalg.norm(drawn_at_random)
         ahead, behind = objective(at + 1e-2 * direction)[0], objective(at - 1e-2 * direction)[0]
         assert (ahead - behind) / 2e-2 == pytest.approx(gradient @ direction, abs=2e-4, rel=2e-3)
-
-
-def test_what_a_checkpoint_holds_is_of_the_model_as_it_was_said_to_be(classifier, drawn, tmp_path) -> None:
-    inputs, labels, _ = (part[:50] for part in drawn)
-    kept = Checkpoints(tmp_path)
-    vector = np.zeros(129)
-    first = Objective(classifier, inputs, labels, checkpoints=kept)(vector)[0]
-    as_logs = replace(classifier, outputs="label_logits")
-    assert Objective(as_logs, inputs, labels, checkpoints=kept)._identity != (
-        Objective(classifier, inputs, labels, checkpoints=kept)._identity
-    )
-    assert Objective(classifier, inputs, labels, checkpoints=kept)(vector)[0] == first
 
 
 def test_delta_behind_the_normalisation_is_scaled_by_its_deviation(classifier, drawn) -> None:
