@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from calib_serve.app._command import Flat, Json, OfData, OfOutput, command, pairs
-from calib_serve.app._data import file_scores, refuse_file_options
+from calib_serve.app._data import file_scores
 from calib_serve.app._progress import stages
 from calib_serve.app._show import console, narrow_table, note, print_json
 from calib_serve.core.errors import InputError
@@ -30,8 +30,7 @@ app = command(
     "compare",
     "calib-serve compare scores.npz\n"
     "calib-serve compare old.csv new.csv -o report.html\n"
-    "calib-serve compare scores.npz --study size --option sizes=50,500\n"
-    "calib-serve compare images/ --model model.pt2 --study shift",
+    "calib-serve compare scores.npz --study size --option sizes=50,500",
     details="DATA are scores with labels in two splits, for a comparison of methods; or two files, scores of "
     "two models of the same samples, paired by a column id; or for shift a model's images and labels.\n\n"
     "Studies: size (how many labelled samples a calibration needs), optimum (how much better any temperature "
@@ -57,7 +56,7 @@ class _Options:
 
     methods: tuple[str, ...] | None = None
     """Methods to compare, commas between; by default all, or those that the study is about."""
-    study: Literal["size", "optimum", "stability", "shift"] | None = None
+    study: Literal["size", "optimum", "stability"] | None = None
     """Run a study instead of comparing all methods."""
     option: list[str] = field(default_factory=list)
     """An option of the study, KEY=VALUE, such as sizes=50,500, repeats=10, folds=5, severities=1,3,5 or
@@ -72,8 +71,6 @@ class _Source(FileOptions):
     """The split to fit on."""
     test_split: str = "test"
     """The split to measure on; of two models the whole file, where it has no splits."""
-    model: str | None = None
-    """For a study of shift: the model's file, or module:factory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +97,6 @@ def _compare(
     several = "are one file for methods, or two for two models; more are for --study stability"
     check(len(data) <= 2, "data", several)
     check(not options.option, "option", "is for a study (--study)")
-    check(source.model is None, "model", "is for a study of shift (--study shift)")
     if len(data) == 2:
         _models(data, options, source, written)
         return 0
@@ -180,20 +176,19 @@ def _differences(found: "Contents") -> "Table":
 
 
 def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bool) -> "Study":
-    """Run a study on scores, or on a model with its images."""
+    """Run a study on both splits of the scores."""
     from calib_serve import papers as study
 
     runs: dict[str, Callable[..., Study]] = {
         "size": study.validation_size,
         "optimum": study.optimal_temperature,
         "stability": study.stability,
-        "shift": study.shift,
     }
     name = str(options.study)
     run = runs[name]
     takes = inspect.signature(run).parameters
     own = {"seed": 0, **pairs(options.option, "--option")}
-    known = sorted({"seed", *takes} - {"cal", "test", "model", "models", "methods", "progress"})
+    known = sorted({"seed", *takes} - {"cal", "test", "models", "methods", "progress"})
     unknown = [key for key in own if key not in known]
     check(not unknown, "option", f"of {name} are {', '.join(known)}, not {', '.join(unknown)}")
     check(options.methods is None or "methods" in takes, "methods", f"are not for {name}, which has its own")
@@ -202,7 +197,7 @@ def _study(data: Sequence[str], options: _Options, source: _Source, *, quiet: bo
     own = {key: _like(value, takes[key].default) for key, value in own.items() if key in takes}
     own |= {} if options.methods is None else {"methods": options.methods}
     check(name == "stability" or len(data) == 1, "data", f"must be one for {name}")
-    given = _images(data[0], source) if name == "shift" else _samples(data, source, name)
+    given = _samples(data, source, name)
     with stages(name, quiet=quiet) as show:
         if "progress" in takes:
             own["progress"] = lambda done, total: show(name, done, total)
@@ -217,7 +212,6 @@ def _like(value: Any, default: Any) -> Any:
 
 def _samples(data: Sequence[str], source: _Source, name: str) -> tuple[Any, ...]:
     """Read both splits of a file; for stability one training a file, of both splits together."""
-    check(source.model is None, "model", f"is for shift: {name} takes scores")
     from calib_serve.papers import in_logits
 
     splits = (source.fit_split, source.test_split)
@@ -230,22 +224,6 @@ def _samples(data: Sequence[str], source: _Source, name: str) -> tuple[Any, ...]
 
     trainings = [[in_logits(part) for part in parts] for parts in read]
     return ([tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in trainings],)
-
-
-def _images(data: str, source: _Source) -> tuple[Any, ...]:
-    """The model as a function of images in [0, 1], and both splits of these."""
-    check(source.model is not None, "model", "must be given: images are corrupted before the model")
-    refuse_file_options(source, "--model")
-    from calib_serve.artifact import Preprocessing
-    from calib_serve.models import in_order_of, load_model, model_data
-
-    model, splits = str(source.model), [source.fit_split, source.test_split]
-    how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if Path(data, "labels.csv").is_file() else None
-    parts = model_data(model, data, splits, pictures=how, outputs=source.kind)
-    classifier = load_model(model, input_shape=parts[0].inputs.shape[1:], outputs=source.kind)
-    parts = [in_order_of(classifier, part) for part in parts]
-    note(dict.fromkeys(remark for part in parts for remark in part.remarks))
-    return classifier.logits, *((part.inputs, part.labels) for part in parts)
 
 
 def _show_study(study: "Study", written: _Written) -> None:

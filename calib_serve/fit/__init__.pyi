@@ -17,6 +17,7 @@ from calib_serve.fit.from_model import MODEL_FITTERS as MODEL_FITTERS
 from calib_serve.fit.from_model import MODEL_OPTIONS as MODEL_OPTIONS
 from calib_serve.fit.from_model import calibrate_model as calibrate_model
 from calib_serve.fit.from_scores import calibrate as calibrate
+from calib_serve.fit.from_scores import fit_samples as fit_samples
 from calib_serve.fit.from_scores import method_options as method_options
 from calib_serve.fit.masked import Masking as Masking
 from calib_serve.fit.masked import fit_masked_head as fit_masked_head

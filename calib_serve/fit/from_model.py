@@ -21,7 +21,7 @@ from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper
 from calib_serve.fit.facts import measured_on_folds, remarked
 from calib_serve.fit.folds import FOLDS, stratified
-from calib_serve.fit.from_scores import AUTO, calibrate, method_options
+from calib_serve.fit.from_scores import AUTO, calibrate, fit_samples, method_options
 from calib_serve.fit.masked import fit_masked_head, held_rows, reading
 from calib_serve.fit.measure import unmeasured, with_metrics
 from calib_serve.fit.output.candidates import check_options, fit_by_name, options_of
@@ -259,8 +259,8 @@ class _Work:
             # A perturbation or a head could be fitted even to sets that output methods refuse.
             said = sample_remarks(self._samples())
         else:
-            own = AUTO if method == "auto" else options_of(method)
-            check_options(method, options, (*own, *_WEIGHTS))
+            known = AUTO if method == "auto" else options_of(method)
+            check_options(method, options, (*known, *_WEIGHTS))
         measure = asked.cross_validate and held is None
         if method == "masked-head":
             train = None if asked.train is None else self.checked(asked.train)
@@ -270,9 +270,19 @@ class _Work:
         elif method == "neural-clamping-efficient":
             artifact = self._clamped_efficiently(options, measure)
         else:
-            return self._output(
-                self._samples(), method=method, cross_validate=measure, prior=shares, **options
+            weights = {name: options[name] for name in _WEIGHTS if name in options}
+            own = {name: value for name, value in options.items() if name not in _WEIGHTS}
+            artifact = fit_samples(
+                self._samples(**weights),
+                method,
+                own,
+                class_names=self.given.class_names,
+                prior=shares,
+                cross_validate=measure,
+                seed=self.seed,
+                progress=self.progress,
             )
+            return replace(artifact, model=self.classifier.facts())
         artifact = artifact if shares is None else self._corrected(artifact, shares)
         return remarked(artifact, after=said)
 
@@ -288,9 +298,9 @@ class _Work:
     def _logits(self) -> NDArray[np.float32]:
         return self.classifier.logits(self.given.inputs, progress=stage(self.progress, "logits"))
 
-    def _samples(self) -> Samples:
+    def _samples(self, **weights: Any) -> Samples:
         """The model's logits as samples, with the kind of scores that the model returns."""
-        found = Samples.of(self._logits(), self.given.labels, outputs="logits")
+        found = Samples.of(self._logits(), self.given.labels, outputs="logits", **weights)
         return replace(found, outputs=self.classifier.outputs)
 
     def _features(self, data: Dataset, what: str) -> NDArray[np.float32]:
@@ -306,16 +316,17 @@ class _Work:
         if held is not None:
             logits = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
             test = logits, held.labels
-        how = {"outputs": "label_logits", "test": test, "cross_validate": cross_validate, **options}
-        return self._output(self._logits(), self.given.labels, method, **how)
-
-    def _output(
-        self, scores: Any, labels: NDArray[np.intp] | None = None, method: str = "auto", **options: Any
-    ) -> Artifact:
-        """Fit an output method to the model's scores."""
-        names = self.given.class_names
         artifact = calibrate(
-            scores, labels, method, class_names=names, seed=self.seed, progress=self.progress, **options
+            self._logits(),
+            self.given.labels,
+            method,
+            outputs="label_logits",
+            test=test,
+            class_names=self.given.class_names,
+            cross_validate=cross_validate,
+            seed=self.seed,
+            progress=self.progress,
+            **options,
         )
         return replace(artifact, model=self.classifier.facts())
 

@@ -20,7 +20,7 @@ from calib_serve.core.errors import FitError, InputError
 from calib_serve.core.options.base import changed
 from calib_serve.core.options.fit import RefitOptions
 from calib_serve.core.text import percent
-from calib_serve.fit.from_scores import calibrate
+from calib_serve.fit.from_scores import fit_samples
 from calib_serve.fit.prequential import prequential
 from calib_serve.fit.progress import Progress
 from calib_serve.fit.samples import Samples
@@ -227,10 +227,10 @@ def _fitted(
     current: Artifact, samples: Samples, options: RefitOptions, progress: Progress | None
 ) -> Artifact:
     """Fit new output steps of the current artifact, with the reference bins of these samples."""
-    fresh = calibrate(
+    fresh = fit_samples(
         samples,
-        samples.labels,
         options.method,
+        {},
         class_names=current.class_names,
         cross_validate=False,
         seed=options.seed,

@@ -1,19 +1,18 @@
-"""Studies: how many samples a calibration needs, the best temperature, stability, and shifts of the inputs.
+"""Studies: how many samples a calibration needs, the best temperature, and stability.
 
-Wang 2021, fig. 3 and section 5.1; Tang 2024, appendix G; Singh 2021, section 5.
+Wang 2021, fig. 3 and section 5.1; Tang 2024, appendix G.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact
-from calib_serve.core.arrays import as_array, as_floats
+from calib_serve.core.arrays import as_floats
 from calib_serve.core.bins import Bins
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit import fit_by_name
@@ -27,12 +26,10 @@ from calib_serve.metrics import (
     judge_probs,
     nll,
     noise_floor,
-    refinement_auroc,
     welch,
 )
-from calib_serve.papers.corruptions import CORRUPTIONS, corrupt
-from calib_serve.papers.result import Curve, Progress, Samples, Study, in_a_sentence, in_logits
-from calib_serve.scores import softmax, two_columns
+from calib_serve.papers.result import Curve, Progress, Samples, Study, in_logits
+from calib_serve.scores import softmax
 
 _SIZES = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 _ENOUGH = 0.95  # of the gain that all samples bring
@@ -45,8 +42,6 @@ _METRICS = {
     "classwise_ece": classwise_ece,
     "nll": nll,
 }
-Logits = Callable[[NDArray[Any]], NDArray[Any]]
-"""Inputs (n, ...) to logits (n, K): the deployed model."""
 
 
 def validation_size(
@@ -265,95 +260,3 @@ def _compare(values: dict[str, NDArray[np.float64]]) -> tuple[str, ...]:
         f"best by ece: {best}, then {second}; difference {change.difference}, "
         f"Welch's p = {change.p:.2g} over runs that share samples",
     )
-
-
-def shift(
-    model: Logits,
-    cal: tuple[NDArray[Any], ArrayLike],
-    test: tuple[NDArray[Any], ArrayLike],
-    *,
-    methods: Sequence[str] = ("none", "temperature"),
-    corruptions: Sequence[str] = tuple(CORRUPTIONS),
-    severities: Sequence[int] = (1, 3, 5),
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Study:
-    """Measure calibration and refinement of each method under corruptions of the test images.
-
-    Methods are fitted on clean images once. A method keeps up with a shift where its ECE there is below that
-    of no calibration.
-
-    Args:
-        model: Function from images to logits.
-        cal: Images and class ids that methods are fitted to.
-        test: Images and class ids that are corrupted and measured.
-        methods: Names of the methods.
-        corruptions: Names of the corruptions.
-        severities: Of each, 1 to 5.
-        seed: Seed of the corruptions.
-        progress: Called with how many steps are done, and of how many.
-    """
-    z, y = two_columns(model(cal[0])), as_array(cal[1], "labels")
-    artifacts = {method: fit_by_name(method, z, y, seed=seed) for method in ("none", *methods)}
-    rows: list[tuple[str | int | float, ...]] = []
-    settings = [("clean", 0), *((name, s) for name in corruptions for s in severities)]
-    for done, (name, severity) in enumerate(settings, 1):
-        images = test[0] if severity == 0 else corrupt(test[0], name, severity, seed=seed)
-        rows += _errors_under((name, severity), two_columns(model(images)), test[1], artifacts)
-        if progress:
-            progress(done, len(settings))
-    shown = tuple(row for row in rows if row[2] in methods)
-    return Study(
-        title="Calibration and refinement under shift",
-        header=("shift", "severity", "method", "accuracy", "ece", "auroc", "nll"),
-        rows=shown,
-        says=_says_of_shifts(rows, methods),
-        curves=tuple(_curves(rows, methods, severities)),
-        x_label="severity, all corruptions together",
-        y_label="ECE",
-    )
-
-
-def _errors_under(
-    setting: tuple[str, int],
-    logits: NDArray[Any],
-    labels: ArrayLike,
-    artifacts: Mapping[str, Artifact],
-) -> Iterator[tuple[str | int | float, ...]]:
-    for method, artifact in artifacts.items():
-        p = artifact.of_logits(logits)
-        found = (accuracy(p, labels), ece(p, labels), refinement_auroc(p, labels), nll(p, labels))
-        yield (*setting, method, *found)
-
-
-def _curves(
-    rows: list[tuple[Any, ...]], methods: Sequence[str], severities: Sequence[int]
-) -> Iterator[Curve]:
-    for method in methods:
-        groups = [[r[4] for r in rows if r[1] == s and r[2] == method] for s in (0, *severities)]
-        yield Curve(
-            method,
-            tuple(float(s) for s in (0, *severities)),
-            tuple(float(np.mean(g)) for g in groups),
-            tuple(float(min(g)) for g in groups),
-            tuple(float(max(g)) for g in groups),
-        )
-
-
-def _says_of_shifts(rows: list[tuple[Any, ...]], methods: Sequence[str]) -> tuple[str, ...]:
-    raw = {(r[0], r[1]): (r[4], r[5]) for r in rows if r[2] == "none"}
-    shifts = [key for key in raw if key[1]]
-    says = []
-    for method in methods:
-        if method == "none":
-            continue
-        own = {(r[0], r[1]): (r[4], r[5]) for r in rows if r[2] == method}
-        behind = [f"{name} {s}" for name, s in shifts if own[name, s][0] >= raw[name, s][0]]
-        mean, plain = (np.mean([side[key][0] for key in shifts]) for side in (own, raw))
-        coarse = np.mean([own[key][1] - raw[key][1] for key in shifts])
-        kept = f"keeps up with {len(shifts) - len(behind)} of {len(shifts)} shifts"
-        lost = f", not with {in_a_sentence(behind)}" if behind and len(behind) <= 4 else ""
-        says.append(
-            f"{method} {kept}{lost}: mean ECE {mean:.2%} where none has {plain:.2%}; AUROC {coarse:+.4f}"
-        )
-    return tuple(says)

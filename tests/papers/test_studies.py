@@ -1,4 +1,4 @@
-"""Studies on scores, and under shifts of images."""
+"""Studies on scores."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import pytest
 
 from calib_serve import calibrate, judge
 from calib_serve.metrics import ece
-from calib_serve.papers import optimal_temperature, shift, stability, validation_size
-from calib_serve.papers.corruptions import CORRUPTIONS, corrupt
+from calib_serve.papers import optimal_temperature, stability, validation_size
 from calib_serve.papers.studies import ece_by_temperature
 from calib_serve.scores import softmax
 
@@ -47,41 +46,6 @@ def test_stability_tests_every_sample_once_and_compares_by_welch() -> None:
     assert found["temperature", "accuracy"][0] == pytest.approx(whole)
     assert found["temperature", "ece"][0] < found["none", "ece"][0]
     assert study.says[0].startswith("best by ece: temperature, then none")
-
-
-IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8)
-
-
-@pytest.mark.parametrize("name", CORRUPTIONS)
-@pytest.mark.parametrize(
-    "images", [IMAGES, IMAGES.transpose(0, 2, 3, 1), IMAGES[:, :1], IMAGES[:, 0]], ids=str
-)
-def test_a_corruption_keeps_shape_dtype_and_meaning(name: str, images: np.ndarray) -> None:
-    images = np.ascontiguousarray(images)
-    done = corrupt(images, name, 3)
-    assert (done.shape, done.dtype) == (images.shape, np.uint8)
-    assert (done != images).any()
-    floats = corrupt((images / 255).astype(np.float32), name, 3)
-    assert floats.dtype == np.float32
-    np.testing.assert_allclose(floats * 255, done, atol=1e-3)
-
-
-def test_the_shift_study_measures_the_model_on_corrupted_images() -> None:
-    rng = np.random.default_rng(1)
-    weight = rng.standard_normal((3 * 8 * 8, 4)) / 8
-
-    def model(images: np.ndarray) -> np.ndarray:
-        return 3 * (images.reshape(len(images), -1) - 0.5) @ weight
-
-    images = rng.random((400, 3, 8, 8)).astype(np.float32)
-    labels = np.array([rng.choice(4, p=p) for p in softmax(model(images) / 3)])
-    halves = (images[:200], labels[:200]), (images[200:], labels[200:])
-    study = shift(model, *halves, corruptions=["noise", "brightness"], severities=[5])
-    found = {row[:3]: row[3:] for row in study.rows}
-    corrupted = softmax(model(corrupt(images[200:], "noise", 5)))
-    assert found["noise", 5, "none"][1] == pytest.approx(ece(corrupted, labels[200:]))
-    assert found["clean", 0, "temperature"][1] < found["clean", 0, "none"][1]
-    assert study.says[0].startswith("temperature keeps up with")
 
 
 def test_the_size_study_asks_for_as_many_test_samples_as_the_verdict() -> None:

@@ -99,7 +99,7 @@ def fit_by_name(
         FitError: Where nothing can be learnt.
     """
     check_keywords(keywords, own_options(), fit_by_name)
-    samples = Samples.of(logits, labels)
+    samples = logits if isinstance(logits, Samples) else Samples.of(logits, labels)
     multilabel, options = samples.is_multilabel, dict[str, Any](keywords)
     parameters = _parameters(method, multilabel)
     check_options(method, options, options_of(method, multilabel))
