@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from calib_serve.core.errors import InputError
-from calib_serve.fit.clamping.efficient import checked_inputs
-from calib_serve.fit.clamping.objective import Objective, candidates, unit_of_delta
-from calib_serve.fit.clamping.schedules import Descent, Schedule, as_artifact, descended, first_coefficients
+from calib_serve.fit.clamping.schedules import Descent, Schedule, fit_neural_clamping_paper
 
 TOOLKIT = Schedule(
     rate=0.01,
@@ -95,15 +93,11 @@ class Varied(Descent):
 
 def fit_neural_clamping_toolkit(model, inputs, labels, *, normalisation, schedule=TOOLKIT, augmented=True):
     """Fit delta and T by the toolkit's schedule; its focal loss cuts probabilities off at 1e-7."""
-    y = checked_inputs(model, inputs, labels)
-    chosen = candidates(schedule.gamma, schedule.penalty, None)
-    solve = (
-        Varied(schedule, vary=Augmentation.of(inputs, normalisation[0])) if augmented else Descent(schedule)
-    )
-    base = Objective(model, inputs, y, scale=unit_of_delta(normalisation, model.input_shape))
-    first = first_coefficients(base, "random", spread=schedule.spread, seed=0)
-    (run,) = descended(base, chosen, first, solve)
-    return as_artifact(run, schedule, normalisation, (), {"start": "random", "seed": 0})
+    solve = Descent(schedule)
+    if augmented:
+        solve = Varied(schedule, vary=Augmentation.of(inputs, normalisation[0]))
+    how = {"gamma": schedule.gamma, "penalty": schedule.penalty, "schedule": schedule, "solver": solve}
+    return fit_neural_clamping_paper(model, inputs, labels, normalisation=normalisation, **how)
 
 
 def _filled(images, where, value):

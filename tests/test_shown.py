@@ -35,7 +35,7 @@ def test_no_name_of_an_artifact_becomes_a_tag_of_a_notebook() -> None:
     assert artifact.metrics_before == {HOSTILE: 1.0}
 
 
-@pytest.mark.parametrize("name", ["temperature", "vector", "temperature-mixture", "none"])
+@pytest.mark.parametrize("name", ["temperature", "vector", "structured-vector", "none"])
 def test_the_temperature_is_known_where_it_is_all_there_is(name: str) -> None:
     artifact = fit_by_name(name, LOGITS, LABELS)
     if name == "temperature":

@@ -78,8 +78,8 @@ class _Written(Json):
     """Options of the output."""
 
     out: Annotated[Path | None, Parameter(name=("-o", "--out"))] = None
-    """Of two models write the report, .html, or its first screen as .png or .svg; of a study study.json,
-    .csv and .svg into this folder."""
+    """Of two models write the report, .html, or its first screen as .png or .svg; of a study study.json
+    and .svg into this folder."""
 
 
 @app.default

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -118,75 +118,52 @@ def verdict(artifact: Artifact) -> Verdict:
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=10, **known)
     >>> found = verdict(replace(artifact, data={"measured_on": "test"}))
     >>> found.gain.replace(chr(160), " "), found.headline
-    ('ECE 4.8 -> 1.1 %.', 'Measured on test: better calibrated.')
+    ('ECE 4.8 -> 1.1 %.', 'Measured on test.')
     """
-    on = artifact.data.get("measured_on")
+    known, on = artifact.data, artifact.data.get("measured_on")
     named = [("P(label)", "positive_")] if artifact.is_multilabel else [("", ""), ("P(y = 1)", "positive_")]
-    eces = [found for what, prefix in named if (found := _Ece.of(artifact, what, prefix))]
+    measured = artifact.metrics_before, artifact.metrics_after
+    eces = [(what, of) for what, of in named if all(f"{of}ece" in metrics for metrics in measured)]
     if not eces:
         reason = str(on).removeprefix("nothing: ") if on else "there was nothing to measure it on"
         said = f"The calibration was not measured ({reason}); give held-out data to see what it does."
         return Verdict("too_little", said, tuple(_kept(artifact)))
-    gain = gain_of([(one.what, one.before, one.after, one.floor or math.nan) for one in eces])
-    # Errors that cancel in the top class's confidence show in P(y = 1): the worse ECE makes the headline.
-    worst = max((_judged(artifact, found) for found in eces), key=lambda judged: judged[0])
-    known = artifact.data
-    if known.get("verdict") not in get_args(Level):
-        headline = f"Measured on {on or 'held-out samples'}: {worst[1]}."
-        return Verdict("too_little", headline, (*_lost(artifact), *_kept(artifact)), gain=gain)
+    gain = gain_of(
+        [(what, *(m[f"{of}ece"] for m in measured), measured[1].get(f"{of}noise_floor") or math.nan)
+         for what, of in eces]
+    )  # fmt: skip
     # The verdict judges calibration; no gain over the model, or unlike data, is said beside it.
-    poor = (f"Of the error: {worst[1]}.",) if worst[0] > 1 else ()
+    poor = [said for _, of in eces if (said := _poor(artifact, of))]
+    reasons = (*poor[:1], *_lost(artifact), *_kept(artifact))
+    if known.get("verdict") not in get_args(Level):
+        headline = f"Measured on {on or 'held-out samples'}."
+        return Verdict("too_little", headline, reasons, gain=gain)
     do = tuple(known.get("verdict_do", ()))
-    reasons = (*poor, *_lost(artifact), *_kept(artifact))
     changed = tuple(known.get("moved_says", ())) if artifact.steps else ()
     return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do, changed=changed, gain=gain)
 
 
-@dataclass(frozen=True)
-class _Ece:
-    """An ECE before and after, the ECE that chance gives, and the ECE left on the calibration set."""
-
-    what: str
-    before: Estimate
-    after: Estimate
-    floor: Estimate | None
-    left: float | None
-
-    @classmethod
-    def of(cls, artifact: Artifact, what: str, prefix: str) -> _Ece | None:
-        before, after = (m.get(f"{prefix}ece") for m in (artifact.metrics_before, artifact.metrics_after))
-        if before is None or after is None:
-            return None
-        left = artifact.reference.ece() if artifact.reference is not None and not prefix else None
-        floor = artifact.metrics_after.get(f"{prefix}noise_floor")
-        return cls(what, before, after, floor, left)
-
-
-def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
-    """Rank an ECE from 0, the best, and say its rank in words."""
-    if not artifact.steps:
-        return 0, "nothing was changed"
-    floor, after = found.floor, found.after
-    chance = None if floor is None else (float(floor) if math.isnan(floor.high) else floor.high)
+def _poor(artifact: Artifact, prefix: str) -> str | None:
+    """Say where an ECE that is more than chance did not fall, or is unlike that of the calibration set."""
+    before, after = (m[f"{prefix}ece"] for m in (artifact.metrics_before, artifact.metrics_after))
+    floor = artifact.metrics_after.get(f"{prefix}noise_floor")
     low = float(after) if math.isnan(after.low) else after.low
-    if chance is not None and low <= chance:
-        return 0, "no miscalibration is left that these samples could show"
-    left = found.left
-    if (
-        chance is not None
-        and left is not None
-        and low > 2 * left
-        and artifact.data.get("measured_on") == "test"
-    ):
-        return 3, (
-            f"far more than the {percent(left)} that the calibration set was left with. The two are not "
-            "alike, and no calibrator fitted here repairs that; calibrate on samples like those that will be "
-            "served"
+    if not artifact.steps or (floor is not None and low <= _high(floor)):
+        return None
+    left = artifact.reference.ece() if artifact.reference is not None and not prefix else math.inf
+    if floor is not None and low > 2 * left and artifact.data.get("measured_on") == "test":
+        return (
+            f"Of the error: far more than the {percent(left)} that the calibration set was left with. The "
+            "two are not alike, and no calibrator fitted here repairs that; calibrate on samples like those "
+            "that will be served."
         )
-    if after < found.before:
-        rest = "" if chance is None else "; what is left is more than chance, so try another method or auto"
-        return 1, f"better calibrated{rest}"
-    return 2, "no better than before; keep the model as it is, or give more calibration data"
+    if after < before:
+        return None
+    return "Of the error: no better than before; keep the model as it is, or give more calibration data."
+
+
+def _high(estimate: Estimate) -> float:
+    return float(estimate) if math.isnan(estimate.high) else estimate.high
 
 
 def _lost(artifact: Artifact) -> list[str]:

@@ -112,10 +112,12 @@ class Samples:
     def _of_rows(self, rows: NDArray[np.intp], weight: NDArray[np.float64] | None) -> Self:
         # All rows in order need no index: chunks are then views of the file.
         whole = len(rows) == len(self) and (rows == np.arange(len(rows))).all()
-        groups = None if self.groups is None else _recoded(self.groups[rows])
-        rows_of = None if whole else rows
-        found = replace(self, labels=self.labels[rows], weight=weight, rows=rows_of, groups=groups)
-        return replace(found, sources=self._sources(rows))
+        return self._at(rows, weight=weight, rows=None if whole else rows)
+
+    def _at(self, index: Any, **more: Any) -> Self:
+        groups = None if self.groups is None else _recoded(self.groups[index])
+        found = {"labels": self.labels[index], "groups": groups, "sources": self._sources(index)}
+        return replace(self, **{**found, **more})
 
     def _sources(self, index: Any) -> NDArray[np.str_] | None:
         return None if self.sources is None else self.sources[index]
@@ -134,9 +136,8 @@ class Samples:
         """Repeat each row once for each class that it may be of, weighted by that share, in one group."""
         shares = soft if weight is None else soft * weight[:, None]
         rows, labels = np.nonzero(shares)
-        groups = rows if self.groups is None else self.groups[rows]
-        found = replace(self, labels=labels, weight=shares[rows, labels], rows=rows, groups=_recoded(groups))
-        return replace(found, sources=self._sources(rows))
+        groups = _recoded(rows if self.groups is None else self.groups[rows])
+        return self._at(rows, labels=labels, weight=shares[rows, labels], rows=rows, groups=groups)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -256,9 +257,7 @@ class Samples:
             # Of mean 1 in every part, so that a penalty weighs the same against the NLL.
             total = weight.sum()
             weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
-        groups = None if self.groups is None else _recoded(self.groups[index])
-        taken = replace(self, labels=self.labels[index], weight=weight, rows=rows, groups=groups, part=True)
-        return replace(taken, sources=self._sources(index))
+        return self._at(index, weight=weight, rows=rows, part=True)
 
     def some(self, most: int) -> Self:
         """All samples, or ``most`` of them, evenly spread."""

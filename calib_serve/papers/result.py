@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,20 +87,13 @@ class Study:
             ],
         }
 
-    def as_csv(self) -> str:
-        """Return the table, one row per line."""
-        file = io.StringIO()
-        csv.writer(file, lineterminator="\n").writerows([self.header, *self.rows])
-        return file.getvalue()
-
     def save(self, folder: str | Path) -> list[Path]:
-        """Write study.json, study.csv and, where there are curves, study.svg; their paths."""
+        """Write study.json and, where there are curves, study.svg; their paths."""
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            written = [folder / "study.json", folder / "study.csv"]
+            written = [folder / "study.json"]
             written[0].write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n")
-            written[1].write_text(self.as_csv())
             if self.curves:
                 written.append(folder / "study.svg")
                 self._figure().savefig(written[-1], metadata={"Date": None})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,6 @@ from calib_serve.core.arrays import AnyFloats
 from calib_serve.core.errors import FitError, InputError
 from calib_serve.fit.clamping.efficient import checked_inputs, entropy_shift
 from calib_serve.fit.clamping.objective import (
-    Candidate,
     Objective,
     Penalty,
     Solution,
@@ -33,8 +32,6 @@ from calib_serve.models import Classifier, Progress
 from calib_serve.scores import softmax
 
 Vector = NDArray[np.float64]
-
-Run = tuple[Candidate, Objective, Solution]
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,6 @@ class Schedule:
     gamma: float
     penalty: Penalty
 
-    def __post_init__(self) -> None:
-        if not (self.rate > 0 and 0 <= self.momentum < 1 and self.batch >= 1 and self.epochs >= 1):
-            raise InputError(f"a schedule has a rate above 0, momentum in 0..1, batches and epochs: {self}")
-
 
 PAPER = Schedule(
     rate=0.001,
@@ -88,6 +81,7 @@ def fit_neural_clamping_paper(
     normalisation: tuple[ArrayLike, ArrayLike] | None = None,
     input_range: tuple[float, float] | None = None,
     schedule: Schedule = PAPER,
+    solver: Descent | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
@@ -107,6 +101,7 @@ def fit_neural_clamping_paper(
         normalisation: (mean, std) of the preprocessing, behind which delta then is; None: on the inputs.
         input_range: Feasible [a, b] of the inputs, for ``start``.
         schedule: Settings of the descent.
+        solver: The descent; by default that of the schedule.
         class_names: Names of the classes (K,).
         seed: Seed of the random draws.
         progress: Called with how many epochs are done, and of how many.
@@ -119,17 +114,30 @@ def fit_neural_clamping_paper(
     y = checked_inputs(classifier, inputs, labels)
     base = Objective(classifier, inputs, y, scale=unit_of_delta(normalisation, classifier.input_shape))
     first = first_coefficients(base, start, spread=schedule.spread, seed=seed, input_range=input_range)
-    settings, solve = candidates(gamma, penalty, None), Descent(schedule, seed, progress=progress)
-    done = descended(base, settings, first, solve)
+    settings, solve = candidates(gamma, penalty, None), solver or Descent(schedule, seed, progress=progress)
+    # "Initial loss", of which the penalty is a tenth, is read as the one at the first delta, with T = 1.
+    logits = base.logits(first)
+    done = [(one, one.objective(base, logits)) for one in settings]
+    runs = [(one, objective, solve(objective, first)) for one, objective in done]
     # Section 3.3: the calibration set's own ECE decides on gamma.
-    ece = [reference_bins(softmax(found.logits / found.temperature), y).ece() for _, _, found in done]
-    tried = [
-        {"gamma": one.gamma, "penalty": one.penalty, "score": score}
-        for one, score in zip(settings, ece, strict=True)
-    ]
-    facts = {"start": start, "judge": "calibration-ece", "candidates": tried if len(tried) > 1 else []}
-    return as_artifact(
-        done[int(np.argmin(ece))], schedule, normalisation, class_names, {**facts, "seed": seed}
+    ece = [reference_bins(softmax(found.logits / found.temperature), y).ece() for *_, found in runs]
+    tried = [{**vars(one), "score": score} for one, score in zip(settings, ece, strict=True)]
+    setting, objective, found = runs[int(np.argmin(ece))]
+    return clamped(
+        objective,
+        setting,
+        found,
+        uncalibrated=classifier.logits(inputs),
+        facts={
+            "place": "input" if normalisation is None else "after normalisation",
+            "solver": "Descent",
+            "schedule": asdict(schedule),
+            "start": start,
+            "judge": "calibration-ece",
+            "candidates": tried if len(tried) > 1 else [],
+            "seed": seed,
+        },
+        class_names=class_names,
     )
 
 
@@ -150,34 +158,6 @@ def first_coefficients(
     if input_range is not None:
         raise InputError("input_range bounds the data-driven start; give start='data' with it")
     return np.random.default_rng(seed).normal(0, spread, int(np.prod(objective.shape)))
-
-
-def descended(base: Objective, settings: Sequence[Candidate], first: Vector, solve: Descent) -> list[Run]:
-    """Descend under every setting, from the common start on."""
-    # "Initial loss", of which the penalty is a tenth, is read as the one at the first delta, with T = 1.
-    logits = base.logits(first)
-    objectives = [one.objective(base, logits) for one in settings]
-    return [(one, o, solve(o, first)) for one, o in zip(settings, objectives, strict=True)]
-
-
-def as_artifact(
-    run: Run,
-    schedule: Schedule,
-    normalisation: tuple[ArrayLike, ArrayLike] | None,
-    class_names: Sequence[str],
-    facts: dict[str, Any],
-) -> Artifact:
-    """The artifact of a descent."""
-    one, objective, found = run
-    place = "input" if normalisation is None else "after normalisation"
-    return clamped(
-        objective,
-        one,
-        found,
-        uncalibrated=objective.classifier.logits(objective.inputs),
-        facts={"place": place, "solver": "Descent", "schedule": asdict(schedule), **facts},
-        class_names=class_names,
-    )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from calib_serve.fit.output.linear import (
     fit_structured_vector,
     fit_vector,
 )
-from calib_serve.fit.output.mixture import fit_temperature_mixture
 from calib_serve.fit.output.offset import fit_batch
 from calib_serve.fit.output.tables import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.temperature import fit_temperature
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 Fitter = Callable[..., Artifact]
 """(samples, *, the method's own options) -> Artifact."""
 
-KEEPING = frozenset(("none", "temperature", "temperature-ece", "temperature-mixture"))
+KEEPING = frozenset(("none", "temperature", "temperature-ece"))
 """Methods that keep the order of a sample's classes, and so every predicted class."""
 _OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head")
 """What ``calibrate_model`` fits: people ask for it with logits, too."""
@@ -59,7 +58,6 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
         "batch": fit_batch,
         "temperature": fit_temperature,
         "temperature-ece": fit_temperature_ece,
-        "temperature-mixture": fit_temperature_mixture,
         "structured-vector": fit_structured_vector,
         "vector": fit_vector,
         "structured-matrix": fit_structured_matrix,

@@ -39,12 +39,10 @@ class Gaps:
     """Samples sorted by ``second`` (n,), the smallest positive distance of a logit from the largest.
 
     At a low T only the first of them are unsure. ``ties`` (n,) logits are the largest; ``correct``
-    and ``weight`` are (n,). ``below`` (n, K) is how far each logit lies below its sample's largest,
-    or None for a large set, where it is computed from the samples each time.
+    and ``weight`` are (n,).
     """
 
     samples: Samples
-    below: Floats | None
     second: Floats
     ties: Floats
     correct: Floats
@@ -61,12 +59,8 @@ class Gaps:
             second[part] = np.where(below > 0, below, np.inf).min(axis=1)
             correct[part] = z.argmax(axis=1) == samples.labels[part]
         order = np.argsort(second, kind="stable")
-        weight = samples.weights
-        in_order, below = samples.take(order), None
-        if samples.size <= 1 << 20:  # sorted in memory; larger sets are read through their order
-            z = in_order.read(slice(None), np.float64)
-            below = z.max(axis=1, keepdims=True) - z
-        return cls(in_order, below, second[order], ties[order], correct[order], weight[order])
+        weight = samples.weights[order]
+        return cls(samples.take(order), second[order], ties[order], correct[order], weight)
 
     def confidence(self, t: float) -> Floats:
         """Top-1 confidence (n,) at temperature ``t``."""
@@ -83,11 +77,8 @@ class Gaps:
         out[0] = 1 / self.ties
         unsure = self.unsure(t)
         for part in self.samples.take(slice(0, unsure)).parts():
-            if self.below is None:
-                z = self.samples.read(part, np.float64)
-                d = (z.max(axis=1, keepdims=True) - z) / t
-            else:
-                d = self.below[part] / t
+            z = self.samples.read(part, np.float64)
+            d = (z.max(axis=1, keepdims=True) - z) / t
             e = np.exp(-d)
             total = e.sum(axis=1)
             e *= d

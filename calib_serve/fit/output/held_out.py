@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.core.arrays import Floats
 from calib_serve.core.bins import Bins
-from calib_serve.core.errors import FitError
 from calib_serve.fit.facts import HeldOutFacts, confusion_facts, tops_of
-from calib_serve.fit.folds import BEATEN
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import (
     Estimate,
@@ -26,7 +24,6 @@ from calib_serve.metrics import (
     evaluate_label_probs,
     evaluate_probs,
     judge_probs,
-    mean_error,
     mean_interval,
 )
 from calib_serve.scores import log_probs, sigmoid, softmax
@@ -68,23 +65,6 @@ class HeldOut:
     def tops(self) -> Tops:
         """The predicted classes with their confidences, and whether they are right."""
         return Tops(self.predicted.astype(np.intp), self.confidence, self.correct)
-
-
-def raced(fit: FoldFit, samples: Samples, fold: NDArray[np.intp], rivals: Mapping[str, HeldOut]) -> HeldOut:
-    """Held-out results of a ``fit``; FitError where the first fold alone shows that a rival is better.
-
-    ``fit`` is asked for the first fold twice, so it should remember what it has fitted.
-    """
-    if rivals:
-        first = np.flatnonzero(fold == 0)
-        part = samples.take(first)
-        ours = over_folds(fit, part, np.zeros(len(first), np.intp)).nll
-        for name, rival in rivals.items():
-            worse = ours - rival.nll[first]
-            # By a twentieth of the score too: differences below are left to all folds.
-            if worse.mean() > max(BEATEN * mean_error(worse, part.groups), 0.05 * ours.mean()):
-                raise FitError(f"dropped after the first fold: its nll is {worse.mean():.4f} above {name}'s")
-    return over_folds(fit, samples, fold)
 
 
 def over_folds(fit: FoldFit, samples: Samples, fold: NDArray[np.intp]) -> HeldOut:

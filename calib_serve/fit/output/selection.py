@@ -1,12 +1,12 @@
 """Choosing a calibrator by cross-validation on the calibration set, and refusing those that do harm.
 
-Every candidate is fitted on K - 1 folds and scored on the one left out; one that the first fold shows to
-be beaten is dropped. The simplest within a thousandth of the best wins, and over all of them an average of
-structured scaling over its strengths, which is a temperature as far as evidence for more is weak, unless
-another is clearly better: chance misleads the choice of one more than the average. A candidate that costs
-accuracy is refused however well it calibrates: a less informative model can be well calibrated (Singh 2021).
-So is one that costs refinement, how well confidence tells right from wrong, unless the NLL is better than
-without calibration and the Brier score is not worse beyond chance: refinement is a part of both.
+Every candidate is fitted on K - 1 folds and scored on the one left out. The simplest within a thousandth of
+the best wins, and over all of them an average of structured scaling over its strengths, which is a
+temperature as far as evidence for more is weak, unless another is clearly better: chance misleads the choice
+of one more than the average. A candidate that costs accuracy is refused however well it calibrates: a less
+informative model can be well calibrated (Singh 2021). So is one that costs refinement, how well confidence
+tells right from wrong, unless the NLL is better than without calibration and the Brier score is not worse
+beyond chance: refinement is a part of both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from calib_serve.fit.output.held_out import (
     FoldFit,
     HeldOut,
     facts_of_folds,
-    raced,
+    over_folds,
 )
 from calib_serve.fit.output.learnable import sample_remarks
 from calib_serve.fit.progress import Progress
@@ -165,11 +165,9 @@ class _Comparison:
                 def fit(f: int, name: str = name) -> Artifact:
                     return fit_by_name(name, samples.take(fold != f), seed=seed)
 
-                # The race, the held-out results and the facts all ask for the same fits.
+                # The held-out results and the facts ask for the same fits.
                 fits[name] = cache(averaged().held_out if average else fit)
-                # The average, and labels, are to be judged whole.
-                whole = average or name == "none" or samples.is_multilabel
-                found[name] = raced(fits[name], samples, fold, {} if whole else found)
+                found[name] = over_folds(fits[name], samples, fold)
             except CalibServeError as error:
                 refused[name] = str(error)
                 continue
