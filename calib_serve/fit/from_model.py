@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -434,11 +434,12 @@ class _Work:
         probs = softmax(z)
         if then is not None:
             on += f", {then} by folds of these"
-            fold = stratified(labels.astype(np.intp), folds=min(FOLDS, len(labels) // 2), seed=self.seed)
+            samples = Samples(z, labels)
+            fold = stratified(samples.labels, folds=min(FOLDS, len(labels) // 2), seed=self.seed)
+            fit = partial(fit_by_name, then, seed=self.seed)
             try:
-                for f in range(int(fold.max()) + 1):
-                    behind = fit_by_name(then, z[fold != f], labels[fold != f], seed=self.seed)
-                    probs[fold == f] = behind.of_logits(z[fold == f])
+                for rows, p in samples.held_out(fold, lambda f: fit(z[fold != f], labels[fold != f])):
+                    probs[rows] = p
             except CalibServeError as error:
                 return unmeasured(artifact, error)
         return with_metrics(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
